@@ -1,0 +1,57 @@
+# Every target sets up .venv by itself; nothing is installed elsewhere.
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.ready
+DEBUG_VENV  := .venv-debug
+SOURCES := $(shell find ftstan -name '*.pyx' -o -name '*.pxd') setup.py pyproject.toml
+PYTEST_ARGS ?=
+
+.PHONY: build test test-debug lint demo bench clean proto
+
+build: $(STAMP)
+
+$(STAMP): $(SOURCES)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+# A copy of the tree with extensions built with bounds checks and assertions.
+DEBUG_TREE := build/debug
+$(DEBUG_VENV)/.ready: $(SOURCES)
+	@test -x $(DEBUG_VENV)/bin/python || $(PYTHON) -m venv $(DEBUG_VENV)
+	rm -rf $(DEBUG_TREE) && mkdir -p $(DEBUG_TREE)
+	cp -r ftstan setup.py pyproject.toml README.md LICENSE $(DEBUG_TREE)/
+	find $(DEBUG_TREE) \( -name '*.so' -o -name '*.c' \) -delete
+	FTSTAN_DEBUG_BUILD=1 $(DEBUG_VENV)/bin/pip install -q --disable-pip-version-check -e './$(DEBUG_TREE)[dev]'
+	@touch $@
+
+# Regenerates ftstan/wire/pb from proto/; the result is committed.
+proto: build
+	$(BIN)/python tools/gen_proto.py
+
+lint: build
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+node_modules/.package-lock.json: package.json package-lock.json
+	npm ci --no-audit --no-fund --silent
+
+test: build node_modules/.package-lock.json
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The suite against extensions built with bounds checks and assertions.
+test-debug: $(DEBUG_VENV)/.ready node_modules/.package-lock.json
+	tools/sync_debug_tree.sh $(DEBUG_TREE)
+	cd $(DEBUG_TREE) && ../../$(DEBUG_VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+demo: build node_modules/.package-lock.json
+	$(BIN)/python -m demo
+
+bench: build
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf build dist $(VENV) $(DEBUG_VENV) node_modules ftstan.egg-info demo/out .hypothesis .mypy_cache .ruff_cache
+	find ftstan -name '*.so' -delete -o -name '*.c' -delete

@@ -1,0 +1,233 @@
+"""Connections: connect, ping, close, heartbeats and the probe of a client whose id is asked for again.
+
+Follows ``docs/compat/protocol.md`` (connect, heartbeats and pings, closing). No socket and no clock: what is sent goes to
+``broker.replies``, what waits goes to ``broker.timers``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftstan.broker import constants as c
+from ftstan.broker.client import Client
+from ftstan.errors import WireError
+from ftstan.log import stream as log
+from ftstan.stores.interface import ClientInfo
+from ftstan.wire import messages
+from ftstan.wire.subjects import publishable, valid_client_id
+
+if TYPE_CHECKING:
+    from ftstan.broker.broker import Broker
+
+
+class Connections:
+    """Who is registered, and whether they live."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._tokens: dict[int, Client] = {}
+        self._probes: dict[bytes, tuple[int, messages.ConnectRequest, bytes]] = {}
+        self._probe_tokens: dict[int, bytes] = {}
+        self._next_token = 1
+
+    # ---- connect -------------------------------------------------------------------------------------------------
+
+    def connect(self, reply: bytes, payload: bytes) -> None:
+        """A ConnectRequest."""
+        broker = self._broker
+        try:
+            request = messages.parse(messages.ConnectRequest, payload)
+        except WireError:
+            request = None
+        if request is None or not request.heartbeat_inbox:
+            broker.answer(reply, messages.connect_error(c.INVALID_CONNECT))
+            return
+        if not valid_client_id(request.client_id):
+            broker.answer(reply, messages.connect_error(c.INVALID_CLIENT_ID))
+            return
+        known = broker.clients.get(request.client_id)
+        if known is None:
+            self._register(request, reply)
+        elif request.client_id in self._probes:
+            # One probe at a time for an id: whoever asks meanwhile is refused at once.
+            broker.answer(reply, messages.connect_error(c.DUPLICATE_CLIENT))
+        else:
+            self._probe(known, request, reply)
+
+    def _register(self, request: messages.ConnectRequest, reply: bytes, *, replaced: bool = False) -> None:
+        broker = self._broker
+        info = ClientInfo(
+            request.client_id,
+            request.heartbeat_inbox,
+            request.conn_id,
+            request.protocol,
+            request.ping_interval,
+            request.ping_max_out,
+        )
+        broker.store.add_client(info)
+        client = self.adopt(info)
+        broker.answer(reply, messages.connect_response(broker.subjects, request))
+        log.debug(
+            f"[Client:{client.shown()}] {'Replaced old client' if replaced else 'Connected'} "
+            f"(Inbox={info.hb_inbox.decode('utf-8', 'backslashreplace')})"
+        )
+
+    def adopt(self, info: ClientInfo) -> Client:
+        """Index a client that is in the store and start its heartbeats."""
+        broker = self._broker
+        client = Client(info)
+        broker.clients[info.client_id] = client
+        if info.conn_id:
+            broker.conns[info.conn_id] = client
+        self._schedule(client, broker.now + broker.options.hb_interval)
+        return client
+
+    def _probe(self, old: Client, request: messages.ConnectRequest, reply: bytes) -> None:
+        broker = self._broker
+        token = self._ask(old.info.hb_inbox)
+        if token == 0:
+            self._replace(old, request, reply)
+            return
+        client_id = request.client_id
+        self._probes[client_id] = (token, request, reply)
+        self._probe_tokens[token] = client_id
+        broker.timers.at(broker.now + c.PROBE_TIMEOUT, lambda: self._probe_result(token, alive=False))
+
+    def _probe_result(self, token: int, *, alive: bool) -> None:
+        client_id = self._probe_tokens.pop(token, None)
+        if client_id is None:
+            return
+        _, request, reply = self._probes.pop(client_id)
+        if alive:
+            self._broker.answer(reply, messages.connect_error(c.DUPLICATE_CLIENT))
+            log.debug(f"[Client:{client_id.decode()}] Connect failed; already connected")
+            return
+        old = self._broker.clients.get(client_id)
+        if old is None:
+            self._register(request, reply)
+        else:
+            self._replace(old, request, reply)
+
+    def _replace(self, old: Client, request: messages.ConnectRequest, reply: bytes) -> None:
+        self.remove(old)
+        self._register(request, reply, replaced=True)
+
+    # ---- heartbeats ----------------------------------------------------------------------------------------------
+
+    def _ask(self, inbox: bytes) -> int:
+        """Send an empty request to a client's heartbeat inbox; returns its token, 0 if the inbox is no subject."""
+        broker = self._broker
+        if not publishable(inbox):
+            return 0
+        token = self._next_token
+        self._next_token += 1
+        broker.replies.publish(inbox, broker.inbox_prefix + b"%d" % token, b"")
+        return token
+
+    def _schedule(self, client: Client, when: int) -> None:
+        client.generation += 1
+        generation = client.generation
+
+        def beat() -> None:
+            if not client.gone and client.generation == generation:
+                self._beat(client)
+
+        self._broker.timers.at(when, beat)
+
+    def _beat(self, client: Client) -> None:
+        broker = self._broker
+        token = self._ask(client.info.hb_inbox)
+        if token == 0:
+            self._failed(client)
+            return
+        client.token = token
+        self._tokens[token] = client
+
+        def late() -> None:
+            if self._tokens.pop(token, None) is client:
+                self._failed(client)
+
+        broker.timers.at(broker.now + broker.options.hb_timeout, late)
+
+    def on_inbox(self, subject: bytes, headers: bytes) -> None:
+        """An answer to a heartbeat or a probe; a status header 503 means that nobody listens there."""
+        try:
+            token = int(subject.rpartition(b".")[2])
+        except ValueError:
+            return
+        nobody = headers.startswith(b"NATS/1.0 503")
+        if token in self._probe_tokens:
+            self._probe_result(token, alive=not nobody)
+            return
+        client = self._tokens.pop(token, None)
+        if client is None or client.gone:
+            return
+        if nobody:
+            self._failed(client)
+            return
+        if client.failed:
+            client.failed = 0
+            for sub in client.subs:
+                sub.hb_failed = False
+        self._schedule(client, self._broker.now + self._broker.options.hb_interval)
+
+    def _failed(self, client: Client) -> None:
+        client.token = 0
+        if client.gone:
+            return
+        client.failed += 1
+        if client.failed > self._broker.options.hb_fail_count:
+            log.info(f"[Client:{client.shown()}] Timed out on heartbeats")
+            self.remove(client)
+            return
+        if client.failed == 1:
+            for sub in client.subs:
+                sub.hb_failed = True
+        self._schedule(client, self._broker.now + self._broker.options.hb_interval)
+
+    # ---- ping, close ---------------------------------------------------------------------------------------------
+
+    def ping(self, reply: bytes, payload: bytes) -> None:
+        """A client's Ping: empty or undecodable ones are not answered."""
+        if not payload:
+            return
+        try:
+            request = messages.parse(messages.Ping, payload)
+        except WireError:
+            return
+        client = self._broker.conns.get(request.conn_id) if request.conn_id else None
+        if client is None:
+            self._broker.answer(reply, messages.ping_response(c.CLIENT_REPLACED))
+            return
+        if client.failed and client.token == 0:
+            self._schedule(client, self._broker.now + c.HEARTBEAT_AFTER_PING)
+        self._broker.answer(reply, messages.ping_response())
+
+    def close(self, reply: bytes, payload: bytes) -> None:
+        """A CloseRequest."""
+        try:
+            request = messages.parse(messages.CloseRequest, payload)
+        except WireError:
+            self._broker.answer(reply, messages.close_response(c.INVALID_CLOSE))
+            return
+        client = self._broker.clients.get(request.client_id)
+        if client is None:
+            self._broker.answer(reply, messages.close_response(c.UNKNOWN_CLIENT))
+            return
+        self.remove(client)
+        self._broker.answer(reply, messages.close_response())
+        log.debug(
+            f"[Client:{client.shown()}] Closed (Inbox={client.info.hb_inbox.decode('utf-8', 'backslashreplace')})"
+        )
+
+    def remove(self, client: Client) -> None:
+        """Unregister a client and close its subscriptions, durables staying behind offline."""
+        broker = self._broker
+        client.gone = True
+        self._tokens.pop(client.token, None)
+        del broker.clients[client.client_id]
+        if client.info.conn_id and broker.conns.get(client.info.conn_id) is client:
+            del broker.conns[client.info.conn_id]
+        broker.store.delete_client(client.client_id)
+        for sub in list(client.subs):
+            broker.subscriptions.detach(sub, unsubscribe=False)

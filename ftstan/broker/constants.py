@@ -1,0 +1,50 @@
+"""Fixed values of the protocol (``docs/compat/protocol.md``, constants). Times in nanoseconds unless the name says otherwise."""
+
+SECOND = 1_000_000_000
+MILLISECOND = 1_000_000
+
+#: The server's protocol level in connect responses.
+PROTOCOL = 1
+
+#: How long a client that has the id of a new one may take to prove that it lives.
+PROBE_TIMEOUT = 500 * MILLISECOND
+
+#: Messages that expire within this time of a redelivery go with it.
+REDELIVERY_LOOK_AHEAD = 15 * MILLISECOND
+
+#: A failing client that pings gets its next heartbeat this soon.
+HEARTBEAT_AFTER_PING = MILLISECOND
+
+#: Recovered subscriptions whose redelivery is started in one turn of the loop: publishes are served in between.
+RECOVERED_PER_TURN = 64
+
+# Sids of the internal NATS subscriptions; those from core.FIRST_ACK_SID on belong to ack inboxes.
+SID_PUBLISH = 1
+SID_CONNECT = 2
+SID_SUBSCRIBE = 3
+SID_UNSUBSCRIBE = 4
+SID_SUB_CLOSE = 5
+SID_CLOSE = 6
+SID_PING = 7
+SID_INBOX = 8
+
+# Error texts that clients see (``docs/compat/protocol.md``, errors).
+INVALID_CONNECT = "stan: invalid connection request"
+INVALID_CLIENT_ID = "stan: invalid clientID: only alphanumeric and `-` or `_` characters allowed"
+DUPLICATE_CLIENT = "stan: clientID already registered"
+INVALID_SUBSCRIBE = "stan: invalid subscription request"
+MISSING_CLIENT_ID = "stan: clientID missing"
+INVALID_ACK_WAIT = "stan: invalid ack wait time, should be >= 1s"
+INVALID_MAX_IN_FLIGHT = "stan: invalid MaxInflight, should be >= 1"
+INVALID_START = "stan: invalid start position"
+INVALID_SUBJECT = "stan: invalid subject"
+UNKNOWN_CLIENT = "stan: unknown clientID"
+DUPLICATE_DURABLE = "stan: duplicate durable registration"
+INVALID_UNSUBSCRIBE = "stan: invalid unsubscribe request"
+UNKNOWN_CHANNEL = "stan: unknown channel"
+INVALID_SUBSCRIPTION = "stan: invalid subscription"
+INVALID_CLOSE = "stan: invalid close request"
+CLIENT_REPLACED = "client has been replaced or is no longer registered"
+TOO_MANY_CHANNELS = "too many channels"
+TOO_MANY_SUBS = "too many subscriptions per channel"
+QUEUES_PLANNED = "ftstan: queue subscriptions are not supported by this version"

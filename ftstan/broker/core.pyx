@@ -1,0 +1,662 @@
+"""The per-message part of the broker: publishes, acknowledgements and deliveries over C buffers.
+
+An actor without I/O and without a clock. ``feed`` takes bytes of the NATS link and applies them to memory; ``stage``
+hands what must become durable to the store; after the commit and its confirmation ``settle`` turns what is durable
+into deliveries and publisher acks. Nothing that is not durable ever reaches ``deliveries``. Decisions per client or
+subscription are plain Python in ``ftstan.broker.broker``, which subclasses ``Core``; no Python object is made per message.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawRealloc
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
+from libc.string cimport memcmp, memcpy
+
+from ftstan.broker.inflight cimport InFlight, Pending
+from ftstan.wire.block cimport GAP, MsgBlock, SubEvents
+from ftstan.wire.codec cimport (
+    Ack,
+    PubMsg,
+    Span,
+    field_size,
+    put_field,
+    put_redelivery,
+    read_ack,
+    read_ctrl_msg,
+    read_pub_msg,
+    redelivery_size,
+)
+from ftstan.wire.frames cimport HMSG, MSG, Frame, OutBuf, next_frame
+
+import secrets
+
+from ftstan.errors import FtstanError, StoreError, WireError
+from ftstan.wire.subjects import valid_channel
+
+#: What a publisher gets for every publish that is refused before it is stored.
+INVALID_PUBLISH = b"stan: invalid publish request"
+
+#: Sid of the publish subject; sids from FIRST_ACK_SID on belong to ack inboxes, those between to requests.
+PUBLISH_SID = 1
+FIRST_ACK_SID = 64
+
+cdef enum:
+    _PUBLISH = 1
+    _FIRST_ACK = 64
+    #: Messages and bytes asked of the store in one read for a subscription that lags behind.
+    READ_MSGS = 1024
+    READ_BYTES = 1 << 20
+
+
+cdef inline uint64_t mix(uint64_t a, uint64_t b) noexcept nogil:
+    a ^= b
+    a *= 0x9E3779B97F4A7C15U
+    return a ^ (a >> 29)
+
+
+cdef inline uint64_t hash_of(const char* p, size_t n, uint64_t seed) noexcept nogil:
+    """A seeded hash: names come from clients, who must not be able to choose collisions."""
+    cdef uint64_t h = seed ^ (n * 0xFF51AFD7ED558CCDU)
+    cdef uint64_t v
+    while n >= 8:
+        memcpy(&v, p, 8)
+        h = mix(h, v)
+        p += 8
+        n -= 8
+    v = 0
+    memcpy(&v, p, n)
+    h = mix(h, v)
+    return mix(h, seed >> 7)
+
+
+cdef class KeyMap:
+    """A dictionary with bytes as keys that can be asked with a piece of a C buffer."""
+
+    def __cinit__(self):
+        self.objects = {}
+        self.seed = <uint64_t>secrets.randbits(64)
+        self.rebuild(64)
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.slots)
+
+    cdef int rebuild(self, size_t cap) except -1:
+        cdef Slot* fresh = <Slot*>PyMem_RawCalloc(cap, sizeof(Slot))
+        if fresh == NULL:
+            raise MemoryError
+        PyMem_RawFree(self.slots)
+        self.slots = fresh
+        self.mask = cap - 1
+        for key, value in self.objects.items():
+            self.place(key, value)
+        return 0
+
+    cdef int place(self, bytes key, object value) except -1:
+        cdef uint64_t h = hash_of(PyBytes_AS_STRING(key), <size_t>len(key), self.seed)
+        cdef size_t k = h & self.mask
+        while self.slots[k].key != NULL:
+            k = (k + 1) & self.mask
+        self.slots[k].hash = h
+        # Borrowed: ``objects`` keeps both alive for as long as they are in the table.
+        self.slots[k].key = <void*>key
+        self.slots[k].value = <void*>value
+        return 0
+
+    cdef void* find(self, const char* p, size_t n) noexcept:
+        cdef uint64_t h = hash_of(p, n, self.seed)
+        cdef size_t k = h & self.mask
+        cdef Slot* s
+        while True:
+            s = &self.slots[k]
+            if s.key == NULL:
+                return NULL
+            if (
+                s.hash == h
+                and <size_t>len(<bytes>s.key) == n
+                and memcmp(PyBytes_AS_STRING(<bytes>s.key), p, n) == 0
+            ):
+                return s.value
+            k = (k + 1) & self.mask
+
+    def __len__(self):
+        return len(self.objects)
+
+    def __contains__(self, bytes key not None):
+        return key in self.objects
+
+    def get(self, bytes key not None):
+        """The value, or ``None``."""
+        return self.objects.get(key)
+
+    def values(self):
+        """All values."""
+        return list(self.objects.values())
+
+    def __setitem__(self, bytes key not None, value):
+        known = key in self.objects
+        self.objects[key] = value
+        if known:
+            self.rebuild(self.mask + 1)
+        elif (<size_t>len(self.objects) + 1) * 2 > self.mask + 1:
+            self.rebuild((self.mask + 1) * 2)
+        else:
+            self.place(key, value)
+
+    def __delitem__(self, bytes key not None):
+        cdef uint64_t h = hash_of(PyBytes_AS_STRING(key), <size_t>len(key), self.seed)
+        cdef size_t hole = h & self.mask
+        cdef size_t k
+        value = self.objects.pop(key)
+        while self.slots[hole].value != <void*>value or self.slots[hole].hash != h:
+            hole = (hole + 1) & self.mask
+        k = hole
+        while True:
+            k = (k + 1) & self.mask
+            if self.slots[k].key == NULL:
+                break
+            if ((k - self.slots[k].hash) & self.mask) >= ((k - hole) & self.mask):
+                self.slots[hole] = self.slots[k]
+                hole = k
+        self.slots[hole].key = NULL
+        self.slots[hole].value = NULL
+
+
+cdef class Subscription:
+    """One subscription. ``client`` is ``None`` while a durable is offline; times are nanoseconds."""
+
+    def __init__(self, Channel channel not None, uint64_t sub_id):
+        self.channel = channel
+        self.sub_id = sub_id
+        self.pending = InFlight()
+        self.inbox = b""
+        self.ack_inbox = b""
+        self.durable = b""
+        self.client_id = b""
+
+    def attach(self, client):
+        """The client that gets the deliveries from now on; ``None``: nobody."""
+        self.client = client
+
+
+cdef class Channel:
+    """One channel: what is applied, what is durable, and who listens."""
+
+    def __init__(self, bytes name not None, store):
+        self.name = name
+        self.store = store
+        self.applied = self.durable = store.last
+        self.last_ts = store.last_timestamp
+        self.events = SubEvents()
+        self.subs = []
+        self.durables = {}
+        self.by_ack_inbox = {}
+        self.by_inbox = {}
+
+
+cdef class Core:
+    """What ``Broker`` is made of."""
+
+    def __init__(self):
+        self.clients = KeyMap()
+        self.conns = KeyMap()
+        self.channels = KeyMap()
+        self.by_sid = {}
+        self.replies = OutBuf()
+        self.deliveries = OutBuf()
+        self.acks = OutBuf()
+        self.touched = []
+        self.with_events = []
+        self.ready = []
+        self.emitted_to = []
+        self.cached = []
+        self.batch = 1
+        self.max_payload = 1 << 20
+        self.budget = 4 << 20
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.ack_refs)
+
+    # ---- in ------------------------------------------------------------------------------------------------------
+
+    def feed(self, const unsigned char[::1] data not None, Py_ssize_t start, Py_ssize_t end, int64_t wall, int64_t now):
+        """Apply whole frames of ``data[start:end]``; returns the position of the first incomplete one.
+
+        ``wall``: nanoseconds since the epoch, ``now``: nanoseconds on the monotonic clock. Raises ``WireError`` if the
+        bytes are not the NATS protocol.
+        """
+        cdef Frame f
+        cdef Py_ssize_t took
+        cdef const char* p
+        cdef Subscription sub
+        if not 0 <= start <= end <= data.shape[0]:
+            raise IndexError((start, end))
+        self.wall = wall
+        self.now = now
+        if start == end:
+            return start
+        p = <const char*>&data[0]
+        while start < end:
+            took = next_frame(p + start, <size_t>(end - start), self.max_payload, &f)
+            if took == 0:
+                break
+            if took < 0:
+                raise WireError(
+                    f"not the NATS protocol: {PyBytes_FromStringAndSize(p + start, min(end - start, 64))!r}"
+                )
+            start += took
+            if f.kind == MSG:
+                if f.sid == _PUBLISH:
+                    self.publish(&f)
+                elif f.sid >= _FIRST_ACK:
+                    found = self.by_sid.get(f.sid)
+                    if found is not None:
+                        sub = <Subscription>found
+                        self.ack(&f, sub)
+                else:
+                    self.on_request(f.sid, as_bytes(f.subject), as_bytes(f.reply), as_bytes(f.payload), b"")
+            elif f.kind == HMSG:
+                if f.sid == _PUBLISH:
+                    self.publish(&f)
+                elif f.sid < _FIRST_ACK:
+                    self.on_request(
+                        f.sid, as_bytes(f.subject), as_bytes(f.reply), as_bytes(f.payload), as_bytes(f.headers)
+                    )
+            else:
+                self.on_link(<int>f.kind, as_bytes(f.payload))
+        return start
+
+    def on_request(self, sid, subject, reply, payload, headers):
+        """A message for one of the request subjects or the reply inbox."""
+        raise FtstanError("Core is not a broker")
+
+    def on_link(self, kind, text):
+        """A line of the link itself (PING, PONG, INFO, +OK, -ERR)."""
+        raise FtstanError("Core is not a broker")
+
+    def open_channel(self, name):
+        """The channel for a first publish; raises ``StoreError`` with the text for the publisher."""
+        raise FtstanError("Core is not a broker")
+
+    def arm(self, sub, at):
+        """Run ``on_ack_timer(sub)`` at ``at`` (monotonic ns)."""
+        raise FtstanError("Core is not a broker")
+
+    def on_read_error(self, sub, error):
+        """The store could not give the next message of a subscription."""
+        raise FtstanError("Core is not a broker")
+
+    cdef int publish(self, Frame* f) except -1:
+        cdef PubMsg m
+        cdef Channel channel
+        cdef void* found
+        cdef size_t start
+        cdef char* p
+        cdef int64_t ts
+        cdef Span none
+        self.in_msgs += 1
+        self.in_bytes += f.payload.n
+        none.p = f.payload.p
+        none.n = 0
+        if read_pub_msg(f.payload.p, f.payload.n, &m) != 0:
+            if not read_ctrl_msg(f.payload.p, f.payload.n):
+                self.refuse(f.reply, m.guid, INVALID_PUBLISH)
+            return 0
+        if m.guid.n == 0:
+            self.refuse(f.reply, m.guid, INVALID_PUBLISH)
+            return 0
+        found = self.channels.find(m.subject.p, m.subject.n)
+        if found == NULL and not valid_channel(as_bytes(m.subject)):
+            self.refuse(f.reply, m.guid, INVALID_PUBLISH)
+            return 0
+        if m.conn_id.n:
+            if self.conns.find(m.conn_id.p, m.conn_id.n) == NULL:
+                self.refuse(f.reply, m.guid, INVALID_PUBLISH)
+                return 0
+        elif self.clients.find(m.client_id.p, m.client_id.n) == NULL:
+            self.refuse(f.reply, m.guid, INVALID_PUBLISH)
+            return 0
+        if found == NULL:
+            try:
+                channel = self.open_channel(as_bytes(m.subject))
+            except StoreError as error:
+                self.refuse(f.reply, m.guid, error.text.encode())
+                return 0
+        else:
+            channel = <Channel>found
+        if channel.refused is not None:
+            self.refuse(f.reply, m.guid, channel.refused)
+            return 0
+        if channel.staged is None:
+            channel.staged = MsgBlock()
+            self.touch(channel)
+        ts = self.wall if self.wall > channel.last_ts else channel.last_ts
+        channel.staged.put(channel.applied + 1, m.subject, m.reply, m.data, ts)
+        channel.applied += 1
+        channel.last_ts = ts
+        if f.reply.n:
+            start = self.acks.used
+            p = self.acks.pub(f.reply, none, field_size(m.guid.n))
+            put_field(p, 0x0A, m.guid.p, m.guid.n)
+            self.note_ack(start, channel.position)
+        return 0
+
+    cdef refuse(self, Span reply, Span guid, bytes error):
+        """An error ack, at once: it may overtake the good ones."""
+        cdef Span none
+        cdef char* p
+        cdef size_t n = <size_t>len(error)
+        if reply.n == 0:
+            return
+        none.p = reply.p
+        none.n = 0
+        p = self.replies.pub(reply, none, field_size(guid.n) + field_size(n))
+        p = put_field(p, 0x0A, guid.p, guid.n)
+        put_field(p, 0x12, PyBytes_AS_STRING(error), n)
+
+    cdef int note_ack(self, size_t start, Py_ssize_t channel) except -1:
+        cdef Py_ssize_t cap
+        cdef void* p
+        if self.ack_count == self.ack_cap:
+            cap = 256 if self.ack_cap == 0 else self.ack_cap * 2
+            p = PyMem_RawRealloc(self.ack_refs, <size_t>cap * sizeof(PendingAck))
+            if p == NULL:
+                raise MemoryError
+            self.ack_refs = <PendingAck*>p
+            self.ack_cap = cap
+        self.ack_refs[self.ack_count].start = start
+        self.ack_refs[self.ack_count].end = self.acks.used
+        self.ack_refs[self.ack_count].channel = channel
+        self.ack_count += 1
+        return 0
+
+    cdef int touch(self, Channel channel) except -1:
+        """The channel has a block to commit."""
+        channel.position = len(self.touched)
+        self.touched.append(channel)
+        return 0
+
+    cdef int ack(self, Frame* f, Subscription sub) except -1:
+        cdef Ack a
+        cdef Channel channel = sub.channel
+        if read_ack(f.payload.p, f.payload.n, &a) != 0:
+            return 0
+        if a.subject.n != <size_t>len(channel.name) or memcmp(
+            a.subject.p, PyBytes_AS_STRING(channel.name), a.subject.n
+        ) != 0:
+            return 0
+        if not sub.pending.remove(a.sequence):
+            return 0
+        self.note_event(sub, a.sequence, True)
+        if sub.stalled and sub.pending.used < sub.max_in_flight:
+            sub.stalled = False
+            self.enqueue(sub)
+        return 0
+
+    cdef note_event(self, Subscription sub, uint64_t seq, bint acked):
+        cdef Channel channel = sub.channel
+        if channel.events.count == 0:
+            self.with_events.append(channel)
+        channel.events.add(sub.sub_id, seq, acked)
+
+    cpdef note_implied_ack(self, Subscription sub, uint64_t seq):
+        """A pending message that no longer exists counts as acknowledged."""
+        if sub.pending.remove(seq):
+            self.note_event(sub, seq, True)
+
+    cpdef enqueue(self, Subscription sub):
+        """Offer available messages to the subscription in the next ``settle``."""
+        if not sub.queued:
+            sub.queued = True
+            self.ready.append(sub)
+
+    # ---- the commit road -----------------------------------------------------------------------------------------
+
+    def stage(self):
+        """Hand the applied messages to the stores; returns whether anything was touched."""
+        cdef Channel channel
+        for channel in self.touched:
+            if channel.staged is not None:
+                channel.store.append(channel.staged)
+        return bool(self.touched)
+
+    def settle(self, dict failed not None):
+        """After commit and confirm: make deliveries of what is durable; ``failed`` maps channel names to errors.
+
+        Returns whether more is to be delivered at once (the budget of one emit was used up).
+        """
+        cdef Channel channel
+        cdef Subscription sub
+        cdef Py_ssize_t i
+        cdef list ready
+        if failed:
+            self.fail_acks(failed)
+        for channel in self.touched:
+            if channel.name in failed:
+                channel.applied = channel.store.last
+            else:
+                channel.tail = channel.staged
+            channel.durable = channel.store.last
+            channel.staged = None
+        for channel in self.touched:
+            if channel.tail is None:
+                continue
+            for i in range(len(channel.subs)):
+                sub = <Subscription>channel.subs[i]
+                if not sub.stalled and not sub.queued:
+                    self.send_available(sub)
+        ready = self.ready
+        self.ready = []
+        for sub in ready:
+            sub.queued = False
+            self.send_available(sub)
+        for channel in self.touched:
+            channel.tail = None
+        self.touched.clear()
+        self.ack_count = 0
+        return bool(self.ready)
+
+    cdef fail_acks(self, dict failed):
+        """Rewrite the acks of a batch in which some channels failed."""
+        cdef OutBuf good = OutBuf()
+        cdef Py_ssize_t i
+        cdef PendingAck* ref
+        cdef Frame f
+        cdef list errors = []
+        cdef Channel channel
+        cdef Span reply
+        cdef Span guid
+        for channel in self.touched:
+            error = failed.get(channel.name)
+            errors.append(None if error is None else error.text.encode())
+        for i in range(self.ack_count):
+            ref = &self.ack_refs[i]
+            error = errors[ref.channel]
+            if error is None:
+                good.put(self.acks.buf + ref.start, ref.end - ref.start)
+                continue
+            line = PyBytes_FromStringAndSize(self.acks.buf + ref.start, <Py_ssize_t>(ref.end - ref.start))
+            head, _, body = line.removesuffix(b"\r\n").partition(b"\r\n")
+            self.refuse_again(head.split(b" ")[1], body, error)
+        self.acks = good
+
+    cdef refuse_again(self, bytes reply, bytes ack, bytes error):
+        """An error ack from the good one that was prepared: its guid field, then the error."""
+        cdef bytes tail = b"\x12" + encode_length(len(error)) + error
+        self.replies.publish(reply, b"", ack + tail)
+
+    def write_events(self):
+        """Hand the sent and acknowledged sequences of this batch to their stores."""
+        cdef Channel channel
+        for channel in self.with_events:
+            channel.store.add_events(channel.events)
+        self.with_events.clear()
+
+    def sent(self):
+        """The output reached the link: forget it."""
+        self.replies.clear()
+        self.deliveries.clear()
+        self.acks.clear()
+        self.emitted_to.clear()
+        self.batch += 1
+
+    def lost(self, int64_t now):
+        """The output never left: drop it; what it delivered is due again at once. Returns those subscriptions."""
+        cdef Subscription sub
+        out = []
+        for sub in self.emitted_to:
+            if sub.pending.expire_batch(self.batch, now):
+                out.append(sub)
+        self.sent()
+        return out
+
+    def drop_caches(self):
+        """Blocks read for lagging subscriptions are kept for a second at most."""
+        cdef Channel channel
+        for channel in self.cached:
+            channel.cache = None
+        self.cached.clear()
+
+    # ---- out -----------------------------------------------------------------------------------------------------
+
+    cdef MsgBlock locate(self, Channel channel, uint64_t seq):
+        """A block whose messages include the first existing one at or after ``seq``; ``None`` if there is none."""
+        cdef MsgBlock block = channel.tail
+        if block is not None and block.count and block.refs[0].seq <= seq <= block.refs[block.count - 1].seq:
+            return block
+        block = channel.cache
+        if block is not None and block.count and block.refs[0].seq <= seq <= block.refs[block.count - 1].seq:
+            return block
+        block = channel.store.read(seq, READ_MSGS, READ_BYTES)
+        if block is not None:
+            if channel.cache is None:
+                self.cached.append(channel)
+                if len(self.cached) > 64:
+                    self.drop_caches()
+                    self.cached.append(channel)
+            channel.cache = block
+        return block
+
+    cdef int send_available(self, Subscription sub) except -1:
+        """Send new messages until the window is full or there are no more."""
+        cdef Channel channel = sub.channel
+        cdef MsgBlock block
+        cdef uint64_t seq
+        cdef Py_ssize_t i
+        while sub.ready and not sub.on_hold and not sub.blocked and sub.client is not None:
+            if sub.pending.used >= sub.max_in_flight:
+                sub.stalled = True
+                return 0
+            seq = sub.last_sent + 1
+            if seq > channel.durable:
+                return 0
+            if self.deliveries.used > self.budget:
+                self.enqueue(sub)
+                return 0
+            try:
+                block = self.locate(channel, seq)
+            except StoreError as error:
+                self.on_read_error(sub, error)
+                return 0
+            if block is None:
+                return 0
+            i = block.find(seq)
+            while i < block.count and block.refs[i].seq <= channel.durable:
+                if sub.pending.used >= sub.max_in_flight or self.deliveries.used > self.budget:
+                    break
+                if not self.send(sub, block, i, False):
+                    return 0
+                i += 1
+        return 0
+
+    cdef int send(self, Subscription sub, MsgBlock block, Py_ssize_t i, bint again) except -1:
+        """Put one message on the wire and into the window; 0 if it is too large for the link."""
+        cdef Pending* p
+        cdef Span inbox
+        cdef Span none
+        cdef char* out
+        cdef size_t size = block.refs[i].size
+        cdef uint64_t seq = block.refs[i].seq
+        cdef size_t extra = 0
+        cdef uint32_t count = 0
+        cdef bint fresh
+        inbox.p = PyBytes_AS_STRING(sub.inbox)
+        inbox.n = <size_t>len(sub.inbox)
+        none.p = inbox.p
+        none.n = 0
+        p = sub.pending.find(seq)
+        fresh = p == NULL
+        if again:
+            count = 1 if fresh else p.count + 1
+            extra = redelivery_size(count)
+        if size + extra > self.max_payload:
+            sub.blocked = True
+            self.on_read_error(
+                sub,
+                StoreError(f"message {seq} has {size + extra} bytes, the NATS server takes {self.max_payload}"),
+            )
+            return 0
+        out = self.deliveries.pub(inbox, none, size + extra)
+        memcpy(out, block.buf + block.refs[i].off + GAP, size)
+        if again:
+            put_redelivery(out + size, count)
+        self.out_msgs += 1
+        self.out_bytes += size + extra
+        if fresh:
+            p = sub.pending.insert(seq)
+            p.expiry = self.now + sub.ack_wait
+            self.note_event(sub, seq, False)
+            if seq > sub.last_sent:
+                sub.last_sent = seq
+            if not again and sub.pending.used >= sub.max_in_flight:
+                sub.stalled = True
+        elif p.expiry == 0:
+            p.expiry = self.now + sub.ack_wait
+        else:
+            p.expiry += sub.ack_wait
+        p.count = count
+        p.batch = self.batch
+        if sub.emit_batch != self.batch:
+            sub.emit_batch = self.batch
+            self.emitted_to.append(sub)
+        if sub.timer_at == 0:
+            self.arm(sub, self.now + sub.ack_wait)
+        return 1
+
+    def redeliver(self, Subscription sub not None, uint64_t seq):
+        """Resend one pending message; returns False if it no longer exists (it then counts as acknowledged)."""
+        cdef Channel channel = sub.channel
+        cdef MsgBlock block
+        cdef Py_ssize_t i
+        if seq > channel.durable:
+            return True
+        block = self.locate(channel, seq)
+        if block is not None:
+            i = block.find(seq)
+            if i < block.count and block.refs[i].seq == seq:
+                self.send(sub, block, i, True)
+                return True
+        self.note_implied_ack(sub, seq)
+        return False
+
+    def timestamp_of(self, Channel channel not None, uint64_t seq):
+        """Timestamp (ns) of a stored message, 0 if it no longer exists."""
+        cdef MsgBlock block = self.locate(channel, seq)
+        cdef Py_ssize_t i
+        if block is None:
+            return 0
+        i = block.find(seq)
+        if i < block.count and block.refs[i].seq == seq:
+            return block.refs[i].ts
+        return 0
+
+
+cdef bytes encode_length(Py_ssize_t n):
+    cdef bytearray out = bytearray()
+    while n >= 0x80:
+        out.append(n & 0x7F | 0x80)
+        n >>= 7
+    out.append(n)
+    return bytes(out)
+
+
+cdef inline bytes as_bytes(Span s):
+    return PyBytes_FromStringAndSize(s.p, <Py_ssize_t>s.n)

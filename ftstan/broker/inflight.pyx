@@ -1,0 +1,148 @@
+"""What was sent to one subscription and not acknowledged: a hash table keyed by sequence.
+
+Sequences come nearly in order, so the low bits of the sequence are the slot and a window of consecutive ones never
+collides; insert, find and remove are O(1) however old the oldest entry is. Sequence 0 does not exist and marks a free
+slot.
+"""
+
+from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
+
+
+cdef class InFlight:
+    """Pending sequences with expiry (ns), resend count and the emit that sent them."""
+
+    def __cinit__(self):
+        self.resize(16)
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.slots)
+
+    cdef int resize(self, size_t cap) except -1:
+        cdef Pending* old = self.slots
+        cdef size_t n = 0 if old == NULL else self.mask + 1
+        cdef Pending* fresh = <Pending*>PyMem_RawCalloc(cap, sizeof(Pending))
+        cdef size_t i
+        cdef size_t k
+        if fresh == NULL:
+            raise MemoryError
+        for i in range(n):
+            if old[i].seq:
+                k = old[i].seq & (cap - 1)
+                while fresh[k].seq:
+                    k = (k + 1) & (cap - 1)
+                fresh[k] = old[i]
+        PyMem_RawFree(old)
+        self.slots = fresh
+        self.mask = cap - 1
+        return 0
+
+    cdef Pending* find(self, uint64_t seq) noexcept nogil:
+        cdef size_t k = seq & self.mask
+        if seq == 0:
+            return NULL
+        while self.slots[k].seq:
+            if self.slots[k].seq == seq:
+                return &self.slots[k]
+            k = (k + 1) & self.mask
+        return NULL
+
+    cdef Pending* insert(self, uint64_t seq) except NULL:
+        """The entry of ``seq``, new and zeroed if it was not there."""
+        cdef Pending* p = self.find(seq)
+        cdef size_t k
+        if p != NULL:
+            return p
+        if seq == 0:
+            raise ValueError("sequence 0 does not exist")
+        if (<size_t>self.used + 1) * 2 > self.mask + 1:
+            self.resize((self.mask + 1) * 2)
+        k = seq & self.mask
+        while self.slots[k].seq:
+            k = (k + 1) & self.mask
+        p = &self.slots[k]
+        p.seq = seq
+        p.expiry = 0
+        p.count = 0
+        p.batch = 0
+        self.used += 1
+        return p
+
+    cdef bint remove(self, uint64_t seq) noexcept nogil:
+        """Whether it was there. Later entries of the same run move up, so that no search ends too early."""
+        cdef Pending* p = self.find(seq)
+        cdef size_t hole
+        cdef size_t k
+        cdef size_t home
+        if p == NULL:
+            return False
+        hole = <size_t>(p - self.slots)
+        k = hole
+        while True:
+            k = (k + 1) & self.mask
+            if self.slots[k].seq == 0:
+                break
+            home = self.slots[k].seq & self.mask
+            if ((k - home) & self.mask) >= ((k - hole) & self.mask):
+                self.slots[hole] = self.slots[k]
+                hole = k
+        self.slots[hole].seq = 0
+        self.used -= 1
+        return True
+
+    def __len__(self):
+        return self.used
+
+    def __contains__(self, uint64_t seq):
+        return self.find(seq) != NULL
+
+    def add(self, uint64_t seq, int64_t expiry=0, uint32_t count=0):
+        """Insert or replace an entry."""
+        cdef Pending* p = self.insert(seq)
+        p.expiry = expiry
+        p.count = count
+
+    def discard(self, uint64_t seq):
+        """Remove an entry; returns whether it was there."""
+        return self.remove(seq)
+
+    def clear(self):
+        """Remove everything."""
+        self.used = 0
+        PyMem_RawFree(self.slots)
+        self.slots = NULL
+        self.resize(16)
+
+    def items(self):
+        """``[(sequence, expiry, count), ...]`` by expiry, then sequence: the order of redelivery."""
+        cdef size_t i
+        cdef list out = []
+        for i in range(self.mask + 1):
+            if self.slots[i].seq:
+                out.append((self.slots[i].expiry, self.slots[i].seq, self.slots[i].count))
+        out.sort()
+        return [(seq, expiry, count) for expiry, seq, count in out]
+
+    def due(self, int64_t limit):
+        """``(sequences, next)``: entries with an expiry up to ``limit`` in order of redelivery, and the earliest other
+        expiry (0 if there is none). Entries of unknown expiry count as due."""
+        cdef size_t i
+        cdef list out = []
+        cdef int64_t earliest = 0
+        for i in range(self.mask + 1):
+            if self.slots[i].seq:
+                if self.slots[i].expiry <= limit:
+                    out.append((self.slots[i].expiry, self.slots[i].seq))
+                elif earliest == 0 or self.slots[i].expiry < earliest:
+                    earliest = self.slots[i].expiry
+        out.sort()
+        return [seq for _, seq in out], earliest
+
+    def expire_batch(self, uint32_t batch, int64_t now):
+        """Entries last sent in that emit are due at ``now``: it never reached anybody. Returns how many."""
+        cdef size_t i
+        cdef int n = 0
+        for i in range(self.mask + 1):
+            if self.slots[i].seq and self.slots[i].batch == batch:
+                self.slots[i].expiry = now
+                n += 1
+        return n

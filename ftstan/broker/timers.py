@@ -1,0 +1,36 @@
+"""Timers of the broker: one heap, no clock. Time comes in with ``run``."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+
+class Timers:
+    """Callbacks by time (monotonic ns). A callback that is no longer wanted checks that itself when it runs."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = 0
+
+    def at(self, when: int, callback: Callable[[], None]) -> None:
+        """Run ``callback`` at ``when`` or later."""
+        self._count += 1
+        heapq.heappush(self._heap, (when, self._count, callback))
+
+    @property
+    def next(self) -> int | None:
+        """When the earliest callback is due."""
+        return self._heap[0][0] if self._heap else None
+
+    def run(self, now: int) -> bool:
+        """Run what is due; returns whether anything ran. Callbacks added meanwhile wait for the next run."""
+        due = []
+        while self._heap and self._heap[0][0] <= now:
+            due.append(heapq.heappop(self._heap)[2])
+        for callback in due:
+            callback()
+        return bool(due)
+
+    def __len__(self) -> int:
+        return len(self._heap)

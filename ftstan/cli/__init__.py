@@ -1,0 +1,1 @@
+"""The commands: ``ftstan`` (the server, also installed as ``nats-streaming-server``) and ``ftstanctl``."""

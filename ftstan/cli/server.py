@@ -1,0 +1,163 @@
+"""``ftstan``: read the command line, set up the log, run one node, and end with the exit status that operators know.
+
+Everything that can go wrong ends as one line and its hint, never as a traceback. This module starts no thread, socket
+or child itself; ``ftstan.server.run`` does.
+
+Source: ``docs/compat/config.md`` (help, version, exit status).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+from ftstan import COMPATIBLE_VERSION, log
+from ftstan.cli import signals
+from ftstan.config.banner import starting_lines
+from ftstan.config.flags import CommandLine, FlagSyntaxError, parse, to_options
+from ftstan.config.options import ServerOptions, check_before_logging, check_start
+from ftstan.config.table import help_text
+from ftstan.config.units import quote
+from ftstan.errors import ConfigError, FtstanError
+from ftstan.nats.url import parse_cluster_listen, parse_urls
+from ftstan.wire.nuid import Nuid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXIT_OK = 0
+EXIT_ERROR = 1
+EXIT_BUG = 2
+EXIT_INTERRUPTED = 130
+
+#: Lines of the embedded NATS server's half, which stand in the log without ``STREAM: Failed to start: ``.
+_NATS_TEXTS = ("Error listening on port: ", "Can't start monitoring: ", "Could not write pidfile: ")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with the words ``argv`` (default: those of the process) and return its exit status."""
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        line = parse(words)
+    except FlagSyntaxError as error:
+        # Status 0 and the help text: so does the original, and scripts may depend on either.
+        print(error, file=sys.stderr)
+        sys.stdout.write(help_text())
+        return EXIT_OK
+    try:
+        if _answer(line):
+            return EXIT_OK
+        options = to_options(line)
+        check_before_logging(options)
+        if options.nats.cluster_listen:
+            parse_cluster_listen(options.nats.cluster_listen)
+    except FtstanError as error:
+        _complain(error)
+        return EXIT_ERROR
+    try:
+        log.configure(
+            file=options.log_file,
+            debug=options.debug,
+            trace=options.trace,
+            nats_debug=options.nats.debug,
+            nats_trace=options.nats.trace,
+            logtime=options.log_time,
+        )
+    except ConfigError as error:
+        _complain(error, prefix=time.strftime("%Y/%m/%d %H:%M:%S "))
+        return EXIT_ERROR
+    return _serve(options)
+
+
+def _answer(line: CommandLine) -> bool:
+    """Answer a question or carry out a command that needs no server; false when there is none."""
+    first = line.leftover[0].lower() if line.leftover else ""
+    if line.is_on("version") or first == "version":
+        # Late: it runs nats-server once to ask.
+        from ftstan.nats.embedded import binary_version  # noqa: PLC0415
+
+        print(f"nats-streaming-server version {COMPATIBLE_VERSION}, nats-server: v{binary_version()}")
+        return True
+    if line.is_on("help") or first == "help":
+        sys.stdout.write(help_text())
+        return True
+    if line.leftover:
+        raise ConfigError(f"unrecognized command: {quote(line.leftover[0])}", hint="flags begin with a dash; see -help")
+    if line.text("signal"):
+        signals.send(line.text("signal"))
+        return True
+    return False
+
+
+def _serve(options: ServerOptions) -> int:
+    try:
+        _prepare(options)
+        # Late: a version or a wrong flag should not wait for the whole server to be loaded.
+        from ftstan.server import run  # noqa: PLC0415
+
+        return run(options)
+    except FtstanError as error:
+        if error.text.startswith(_NATS_TEXTS):
+            log.nats.fatal(error.text)
+        else:
+            log.stream.fatal(f"Failed to start: {error}")
+        if error.hint:
+            log.stream.info(f"Hint: {error.hint}")
+        return EXIT_ERROR
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except Exception as error:  # noqa: BLE001  # a bug of ours: the operator gets a line and a place to report
+        _report_bug(error)
+        return EXIT_BUG
+
+
+def _prepare(options: ServerOptions) -> None:
+    """Make the last checks, those that are reported in the log, and write the pid file."""
+    try:
+        check_start(options)
+        if options.nats_servers:
+            parse_urls(",".join(options.nats_servers))
+        elif options.pid_file:  # in the original it is the embedded NATS server that writes it
+            _write_pid_file(options.pid_file)
+    except FtstanError:
+        # The log of a failed start begins like every other.
+        for text in starting_lines(options.cluster_id, Nuid().next()):
+            log.stream.info(text)
+        raise
+
+
+def _write_pid_file(path: str) -> None:
+    """Decimal, no line feed."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o660)
+        try:
+            os.write(fd, str(os.getpid()).encode())
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise ConfigError(
+            f"Could not write pidfile: open {path}: {log.errno_text(error)}",
+            hint="give -P the name of a file in an existing directory that this user may write",
+        ) from error
+
+
+def _complain(error: FtstanError, prefix: str = "") -> None:
+    print(f"{prefix}{error}", file=sys.stderr)
+    if error.hint:
+        print(f"hint: {error.hint}", file=sys.stderr)
+
+
+def _report_bug(error: Exception) -> None:
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else "?"
+    log.stream.fatal(f"Internal error: {type(error).__name__}: {error} ({place})")
+    log.stream.info("Hint: please report this line, with the lines that -SD shows before it")
+    for text in traceback.format_exception(error):
+        log.stream.debug(text.rstrip())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""The clocks: the only module that reads them, so that every other room can be run under a simulated one.
+
+``wall_ns`` stamps messages and records; ``mono`` orders timers. Code below ``server.py`` receives a ``Clock`` and never
+imports ``time``.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Source of time. ``wall_ns``: nanoseconds since the Unix epoch; ``mono``: seconds, counts system suspension."""
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since the Unix epoch."""
+        ...
+
+    def mono(self) -> float:
+        """Seconds on a clock that never steps back and goes on while the machine is suspended."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks. ``CLOCK_BOOTTIME``, not ``CLOCK_MONOTONIC``: the latter stands still during suspension."""
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since the Unix epoch."""
+        return time.time_ns()
+
+    def mono(self) -> float:
+        """Seconds since boot, suspension included."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class ManualClock:
+    """A clock that moves only when told to: for tests and simulations."""
+
+    def __init__(self, wall_ns: int = 1_700_000_000_000_000_000, mono: float = 1000.0) -> None:
+        self._wall_ns = wall_ns
+        self._mono = mono
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since the Unix epoch."""
+        return self._wall_ns
+
+    def mono(self) -> float:
+        """Seconds."""
+        return self._mono
+
+    def advance(self, seconds: float) -> None:
+        """Let ``seconds`` pass on both clocks."""
+        self._wall_ns += round(seconds * 1e9)
+        self._mono += seconds

@@ -1,0 +1,197 @@
+"""What a server was asked to do, as frozen values, and the checks that a start makes before it touches anything.
+
+Defaults are the original's. Durations are nanoseconds, sizes bytes, and 0 means unlimited for every limit. The checks
+raise ``ConfigError`` with the text that the original prints behind ``Failed to start: ``.
+
+Source: ``docs/compat/config.md`` (options, refused combinations).
+"""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass, field
+
+from ftstan.config.units import MINUTE, SECOND, format_duration
+from ftstan.errors import ConfigError
+
+STORE_MEMORY = "MEMORY"
+STORE_FILE = "FILE"
+STORE_SQL = "SQL"
+
+ALL_INTERFACES = "0.0.0.0"  # noqa: S104  # the original's default, which operators expect
+DEFAULT_PORT = 4222
+CRC32_IEEE = 0xEDB88320
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelLimits:
+    """Limits of one channel; 0 means unlimited. ``max_age`` and ``max_inactivity`` are nanoseconds."""
+
+    max_msgs: int = 1_000_000
+    max_bytes: int = 1_024_000_000
+    max_age: int = 0
+    max_subs: int = 1000
+    max_inactivity: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """Limits of the store: number of channels, and what every channel gets that has no limits of its own."""
+
+    max_channels: int = 100
+    channel: ChannelLimits = field(default_factory=ChannelLimits)
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    """Options of the file store. Sizes in bytes, ``compact_interval`` in seconds, other times in nanoseconds."""
+
+    compact_enabled: bool = True
+    compact_fragmentation: int = 50
+    compact_interval: int = 300
+    compact_min_size: int = 1_048_576
+    buffer_size: int = 2_097_152
+    crc: bool = True
+    crc_poly: int = CRC32_IEEE
+    sync: bool = True
+    slice_max_msgs: int = 0
+    slice_max_bytes: int = 67_108_864
+    slice_max_age: int = 0
+    slice_archive_script: str = ""
+    fds_limit: int = 0
+    parallel_recovery: int = 1
+    read_buffer_size: int = 2_097_152
+    auto_sync: int = MINUTE
+
+
+@dataclass(frozen=True, slots=True)
+class NatsOptions:
+    """The NATS server that is started as a child; with ``ServerOptions.nats_servers`` only the login is used.
+
+    ``port`` -1 is a random one, ``http_port`` 0 no monitoring; ``cluster_listen`` and ``routes`` are URLs as written.
+    """
+
+    host: str = ALL_INTERFACES
+    port: int = DEFAULT_PORT
+    http_port: int = 0
+    cluster_listen: str = ""
+    routes: tuple[str, ...] = ()
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    debug: bool = False
+    trace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Everything that one server needs to know. ``store`` is upper case; times are nanoseconds.
+
+    ``io_sleep_time`` is in microseconds, as its flag is.
+    """
+
+    cluster_id: str = "test-cluster"
+    store: str = STORE_MEMORY
+    dir: str = ""
+    ft_group: str = ""
+    nats_servers: tuple[str, ...] = field(default=(), repr=False)
+    hb_interval: int = 30 * SECOND
+    hb_timeout: int = 10 * SECOND
+    hb_fail_count: int = 10
+    limits: StoreLimits = field(default_factory=StoreLimits)
+    file: FileOptions = field(default_factory=FileOptions)
+    nats: NatsOptions = field(default_factory=NatsOptions)
+    debug: bool = False
+    trace: bool = False
+    log_file: str = ""
+    log_time: bool = True
+    pid_file: str = ""
+    io_batch_size: int = 1024
+    io_sleep_time: int = 0
+
+
+def check_before_logging(options: ServerOptions) -> None:
+    """Refuse what is wrong before a log exists: these texts stand alone on standard error. Raises ``ConfigError``."""
+    if options.nats.routes and not options.nats.cluster_listen:
+        raise ConfigError(
+            "solicited routes require cluster capabilities, e.g. --cluster",
+            hint="add -cluster nats://<host>:<port>, the address on which this server accepts routes",
+        )
+
+
+def check_start(options: ServerOptions) -> None:
+    """Refuse what the original refuses at start, in its order and words. Raises ``ConfigError``."""
+    _check_store(options)
+    _check_limits(options.limits)
+    if options.store == STORE_FILE:
+        _check_file(options)
+    if options.ft_group and options.store == STORE_MEMORY:
+        raise ConfigError(
+            "ft: only FILE or SQL stores supported in FT mode",
+            hint="add -store file -dir <directory shared by the group>",
+        )
+    if options.ft_group and not _is_subject(options.ft_group):
+        raise ConfigError(
+            "ft: unable to subscribe on ft subject: nats: invalid subject",
+            hint="the group name becomes part of a subject: no blanks, no empty tokens",
+        )
+    if not _is_subject(options.cluster_id):
+        raise ConfigError(
+            "could not subscribe to discover subject: nats: invalid subject",
+            hint="the cluster id becomes part of a subject: not empty, no blanks, no empty tokens",
+        )
+    if ">" in options.cluster_id.split("."):
+        raise ConfigError(
+            "could not flush the subscriptions, nats: connection closed",
+            hint="the cluster id becomes part of a subject that is published to: it cannot have the token '>'",
+        )
+
+
+def _check_store(options: ServerOptions) -> None:
+    if options.store == STORE_SQL:
+        raise ConfigError("store type SQL is not supported by this version of ftstan (planned)", hint="use -store file")
+    if options.store not in (STORE_MEMORY, STORE_FILE):
+        raise ConfigError(f"unsupported store type: {options.store}", hint="use -store memory or -store file")
+
+
+def _check_limits(limits: StoreLimits) -> None:
+    channel = limits.channel
+    for name, value, shown in (
+        ("max channels", limits.max_channels, str(limits.max_channels)),
+        ("max subscriptions", channel.max_subs, str(channel.max_subs)),
+        ("max messages", channel.max_msgs, str(channel.max_msgs)),
+        ("max bytes", channel.max_bytes, str(channel.max_bytes)),
+        ("max age", channel.max_age, format_duration(channel.max_age)),
+        ("max inactivity", channel.max_inactivity, format_duration(channel.max_inactivity)),
+    ):
+        if value < 0:
+            raise ConfigError(f"{name} limit cannot be negative ({shown})", hint="0 means unlimited")
+
+
+def _check_file(options: ServerOptions) -> None:
+    """Check in the original's order: an operator sees the first complaint only."""
+    if not options.dir:
+        raise ConfigError("for FILE stores, root directory must be specified", hint="add -dir <directory>")
+    file = options.file
+    checks = (
+        (file.buffer_size >= 0, "buffer size value must be a positive number"),
+        (file.compact_interval > 0, "compact interval value must at least be 1 seconds"),
+        (file.compact_fragmentation > 0, "compact fragmentation value must at least be 1"),
+        (file.compact_min_size >= 0, "compact minimum file size value must be a positive number"),
+        (0 < file.crc_poly <= 0xFFFF_FFFF, "crc polynomial should be between 1 and 4294967295"),
+        (
+            min(file.slice_max_msgs, file.slice_max_bytes, file.slice_max_age) >= 0,
+            "slice max values must be positive numbers",
+        ),
+        (file.fds_limit >= 0, "file descriptor limit must be a positive number"),
+        (file.parallel_recovery >= 1, "parallel recovery value must be at least 1"),
+        (file.read_buffer_size >= 0, "read buffer size value must be a positive number"),
+    )
+    for holds, text in checks:
+        if not holds:
+            raise ConfigError(text)
+
+
+def _is_subject(name: str) -> bool:
+    """Whether ``name`` can be the end of a subject: no white space and no empty token."""
+    return not any(c in string.whitespace for c in name) and all(name.split("."))

@@ -1,0 +1,97 @@
+"""The data plane: one plain thread that serves, tries the lock, and recovers; everything that may block on storage.
+
+Other threads talk to it by posting closures; each is answered through a future, and whoever waits has a deadline. An
+error that ends serving (fenced, storage gone) is given to ``on_end``, which does not return into the loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from ftstan.errors import FtstanError
+from ftstan.serving import Serving
+
+T = TypeVar("T")
+
+_IDLE_S = 3600.0
+
+
+class DataPlane:
+    """The thread and its inbox. ``on_end(error)`` is called on the thread when serving can not go on."""
+
+    def __init__(self, on_end: Callable[[BaseException], None]) -> None:
+        self.serving: Serving | None = None
+        self._on_end = on_end
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="data-plane", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def call(self, function: Callable[[], T]) -> Future[T]:
+        """Run ``function`` on the data plane's thread; its result or ``Exception`` is in the future."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                result = function()
+            except Exception as error:  # noqa: BLE001  # it belongs to whoever asked
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._inbox.append(run)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_write(self._wake, 1)
+        return future
+
+    def stop(self, timeout: float) -> bool:
+        """End the thread after what was posted; returns whether it ended in time."""
+        self.call(self._end)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _end(self) -> None:
+        self._stopping = True
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._turn()
+        except BaseException as error:  # noqa: BLE001  # whatever it is, this node can not serve any more
+            self._on_end(error)
+
+    def _turn(self) -> None:
+        serving = self.serving
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        link_fd = -1
+        timeout = _IDLE_S
+        if serving is not None:
+            link_fd = serving.link.fileno()
+            if link_fd >= 0:
+                poll.register(link_fd, select.POLLIN)
+            timeout = serving.timeout()
+        ready = {fd for fd, _ in poll.poll(-(-timeout * 1000 // 1))}
+        if self._wake in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wake)
+            while self._inbox:
+                self._inbox.popleft()()
+        if serving is not None and serving is self.serving:
+            serving.turn(readable=link_fd in ready)
+
+
+def shown(error: BaseException) -> str:
+    """One line for the log about why serving ended."""
+    return error.text if isinstance(error, FtstanError) else f"{type(error).__name__}: {error}"

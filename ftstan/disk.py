@@ -1,0 +1,227 @@
+"""Every storage call of the package goes through a ``Disk``, so that a simulated one can stand in its place.
+
+Names are relative to a directory handle: a directory that is renamed or replaced under us does not redirect our
+writes. No call here retries, hides an errno or guesses; ``OSError`` passes through to the room that can name the file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class FileStat:
+    """What ``fstat`` says: ``size`` in bytes, permission bits ``mode``, ``nlink``, (``dev``, ``ino``), ``mtime_ns``, ``is_dir``."""
+
+    size: int
+    mode: int
+    nlink: int
+    dev: int
+    ino: int
+    mtime_ns: int
+    is_dir: bool
+    uid: int
+    gid: int
+
+
+class Disk(Protocol):
+    """The storage calls that ftstan makes. Handles are small integers; errors are ``OSError`` with an errno.
+
+    ``name`` arguments are single path components relative to the directory handle ``dirfd``.
+    """
+
+    def open_dir(self, path: str) -> int:
+        """Open the directory ``path`` and return its handle."""
+        ...
+
+    def open_dir_at(self, dirfd: int, name: str) -> int:
+        """Open a subdirectory; symbolic links are refused."""
+        ...
+
+    def mkdir(self, dirfd: int, name: str) -> None:
+        """Create a directory."""
+        ...
+
+    def rmdir(self, dirfd: int, name: str) -> None:
+        """Remove an empty directory."""
+        ...
+
+    def listdir(self, dirfd: int) -> list[tuple[str, bool]]:
+        """Names in the directory, each with whether it is a real directory (a symbolic link is not)."""
+        ...
+
+    def open(self, dirfd: int, name: str, flags: int, mode: int = 0o666) -> int:
+        """``openat(2)``: flags are those of ``os``; always close-on-exec."""
+        ...
+
+    def close(self, fd: int) -> None:
+        """Close a file or directory handle."""
+        ...
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        """Read at most ``size`` bytes at ``offset``; shorter only at the end of the file."""
+        ...
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write all of ``data`` at ``offset`` or raise (a short write is continued; its error is raised)."""
+        ...
+
+    def fdatasync(self, fd: int) -> None:
+        """Make the data of the file durable."""
+        ...
+
+    def fsync(self, fd: int) -> None:
+        """Make data and metadata durable; on a directory handle: its entries."""
+        ...
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        """Cut or extend the file."""
+        ...
+
+    def fchmod(self, fd: int, mode: int) -> None:
+        """Set permission bits."""
+        ...
+
+    def fchown(self, fd: int, uid: int, gid: int) -> None:
+        """Set the owner."""
+        ...
+
+    def fstat(self, fd: int) -> FileStat:
+        """State of an open file."""
+        ...
+
+    def stat(self, dirfd: int, name: str) -> FileStat:
+        """State of a name; ``FileNotFoundError`` when absent. Symbolic links are not followed."""
+        ...
+
+    def link(self, dirfd: int, src: str, dst: str) -> None:
+        """Give the file a second name in the same directory; fails if ``dst`` exists."""
+        ...
+
+    def rename(self, dirfd: int, src: str, dst: str) -> None:
+        """Replace ``dst`` by ``src`` in the same directory."""
+        ...
+
+    def unlink(self, dirfd: int, name: str) -> None:
+        """Remove a name."""
+        ...
+
+
+class LocalDisk:
+    """The real thing: thin calls into ``os``, which release the interpreter lock around each system call."""
+
+    def open_dir(self, path: str) -> int:
+        """Open the directory ``path``."""
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def open_dir_at(self, dirfd: int, name: str) -> int:
+        """Open a subdirectory, refusing symbolic links."""
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dirfd)
+
+    def mkdir(self, dirfd: int, name: str) -> None:
+        """Create a directory."""
+        os.mkdir(name, dir_fd=dirfd)
+
+    def rmdir(self, dirfd: int, name: str) -> None:
+        """Remove an empty directory."""
+        os.rmdir(name, dir_fd=dirfd)
+
+    def listdir(self, dirfd: int) -> list[tuple[str, bool]]:
+        """Names with whether each is a real directory."""
+        # A fresh descriptor: scandir moves the position of the one it is given, and network file systems answer a
+        # rewound one from their cache.
+        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=dirfd)
+        try:
+            with os.scandir(fd) as entries:
+                return [(e.name, e.is_dir(follow_symlinks=False)) for e in entries]
+        finally:
+            os.close(fd)
+
+    def open(self, dirfd: int, name: str, flags: int, mode: int = 0o666) -> int:
+        """``openat(2)``."""
+        return os.open(name, flags | os.O_CLOEXEC, mode, dir_fd=dirfd)
+
+    def close(self, fd: int) -> None:
+        """Close a handle."""
+        os.close(fd)
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        """Read until ``size`` bytes or the end of the file."""
+        data = os.pread(fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size:
+            more = os.pread(fd, size - got, offset + got)
+            if not more:
+                break
+            parts.append(more)
+            got += len(more)
+        return b"".join(parts)
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write everything or raise."""
+        done = os.pwrite(fd, data, offset)
+        if done == len(data):
+            return
+        view = memoryview(data)
+        while done < len(view):
+            done += os.pwrite(fd, view[done:], offset + done)
+
+    def fdatasync(self, fd: int) -> None:
+        """``fdatasync(2)``."""
+        os.fdatasync(fd)
+
+    def fsync(self, fd: int) -> None:
+        """``fsync(2)``."""
+        os.fsync(fd)
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        """``ftruncate(2)``."""
+        os.ftruncate(fd, size)
+
+    def fchmod(self, fd: int, mode: int) -> None:
+        """``fchmod(2)``."""
+        os.fchmod(fd, mode)
+
+    def fchown(self, fd: int, uid: int, gid: int) -> None:
+        """``fchown(2)``."""
+        os.fchown(fd, uid, gid)
+
+    def fstat(self, fd: int) -> FileStat:
+        """``fstat(2)``."""
+        return _stat(os.fstat(fd))
+
+    def stat(self, dirfd: int, name: str) -> FileStat:
+        """``lstat`` of a name in a directory."""
+        return _stat(os.stat(name, dir_fd=dirfd, follow_symlinks=False))
+
+    def link(self, dirfd: int, src: str, dst: str) -> None:
+        """``linkat(2)``."""
+        os.link(src, dst, src_dir_fd=dirfd, dst_dir_fd=dirfd, follow_symlinks=False)
+
+    def rename(self, dirfd: int, src: str, dst: str) -> None:
+        """``renameat(2)``."""
+        os.rename(src, dst, src_dir_fd=dirfd, dst_dir_fd=dirfd)
+
+    def unlink(self, dirfd: int, name: str) -> None:
+        """``unlinkat(2)``."""
+        os.unlink(name, dir_fd=dirfd)
+
+
+def _stat(s: os.stat_result) -> FileStat:
+    return FileStat(
+        size=s.st_size,
+        mode=stat.S_IMODE(s.st_mode),
+        nlink=s.st_nlink,
+        dev=s.st_dev,
+        ino=s.st_ino,
+        mtime_ns=s.st_mtime_ns,
+        is_dir=stat.S_ISDIR(s.st_mode),
+        uid=s.st_uid,
+        gid=s.st_gid,
+    )

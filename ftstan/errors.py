@@ -1,0 +1,59 @@
+"""One exception tree for the whole package; every error carries a hint for the person who reads it.
+
+The text says what happened and to what; ``hint`` says what to do next. Nothing below the command line catches
+``Exception`` to print a traceback: an operator sees ``str(error)`` and the hint.
+"""
+
+from __future__ import annotations
+
+
+class FtstanError(Exception):
+    """Base of every error that ftstan raises on purpose.
+
+    ``hint`` is one line for the operator, or empty when the text already says what to do.
+    """
+
+    def __init__(self, text: str, *, hint: str = "") -> None:
+        super().__init__(text)
+        self.text = text
+        self.hint = hint
+
+
+class ConfigError(FtstanError):
+    """A flag, key or value that cannot be used; nothing has been touched yet."""
+
+
+class WireError(FtstanError):
+    """Bytes that are not the protocol they claim to be."""
+
+
+class StoreError(FtstanError):
+    """A storage operation failed; the publish or request that needed it gets this text."""
+
+
+class StoreFullError(StoreError):
+    """No space is left; publishes are refused until a new slice can be synced."""
+
+
+class DamageError(StoreError):
+    """Stored bytes that cannot be what was acknowledged; ``hint`` names the repair command."""
+
+
+class RecoveryError(StoreError):
+    """The datastore cannot be served as it is."""
+
+
+class FencedError(FtstanError):
+    """Another node owns the datastore (or may): nothing more may be sent or written."""
+
+
+class LockBusyError(FtstanError):
+    """Somebody else holds the store lock at this moment."""
+
+
+class LockFaultError(FtstanError):
+    """The lock could not even be asked for (no lock service, permission, stale handle, I/O error)."""
+
+
+class NatsError(FtstanError):
+    """The NATS server cannot be started, reached or understood."""

@@ -1,0 +1,164 @@
+"""What the active of a group does with heartbeats: a pure state machine. No clock, socket, file or thread.
+
+**A heartbeat never stops anyone.** A message can be forged, late or from a process that woke up from the dead; so what
+is heard can make this node look at storage (``ConfirmNow``), and storage decides. Only original servers obey
+heartbeats: of two actives the one with the *older* activation time survives there, so once one was heard, ours carry a
+time that is older than theirs (``docs/compat/ft.md``).
+
+====================================  =========================================================================
+heard                                 done
+====================================  =========================================================================
+our own echo                          nothing (and our cadence is not disturbed)
+ours, our store, higher epoch         ``ConfirmNow``
+ours, our store, lower epoch          a heartbeat at once, so that the former owner looks at storage; a log line
+ours, another store                   a log line
+an original server                    ``ConfirmNow``, a heartbeat at once, a log line
+====================================  =========================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ftstan.ft.cadence import SPREAD, FtTiming, RateLimit, spread
+from ftstan.ft.heartbeat import BeatPhase, Heartbeat, encode_heartbeat
+from ftstan.ft.standby import HeartbeatHeard, Level, Log, SetTimer, Started, Stopped, TimerFired
+
+if TYPE_CHECKING:
+    import random
+
+_OLDER_BY_NS = 1_000_000_000
+_OLDEST_NS = -62_135_596_800 * 1_000_000_000
+"""The year 1: nothing older is said, whatever was heard."""
+
+_REACTION_SHARE = 0.1
+"""Answers to heartbeats are at least this share of the interval apart: a flood must not be answered by a flood."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChanged:
+    """The activation has come to another phase."""
+
+    phase: BeatPhase
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """Storage says that the store is still ours: the answer to ``ConfirmNow``. There is no other answer but the end."""
+
+
+Event = Started | HeartbeatHeard | PhaseChanged | Confirmed | TimerFired | Stopped
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeartbeat:
+    """Publish ``payload`` on the group's heartbeat subject, without a reply subject."""
+
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmNow:
+    """Confirm the epoch and verify the lock; answer with ``Confirmed``, or end as fenced."""
+
+
+Action = SendHeartbeat | ConfirmNow | Log | SetTimer
+
+
+class Active:
+    """The machine. ``beat`` is what we say of ourselves: server id, activation time, epoch and store id."""
+
+    def __init__(self, beat: Heartbeat, rng: random.Random, timing: FtTiming | None = None) -> None:
+        timing = timing or FtTiming()
+        self._beat = replace(beat, phase=BeatPhase.ACTIVATING)
+        self._payload = encode_heartbeat(self._beat)
+        self._interval = spread(rng, timing.hb_interval, SPREAD)
+        self._asleep_after = timing.hb_missed_interval
+        self._running = False
+        self._mixed = False
+        self._next_beat = 0.0
+        self._last_beat = self._last_confirm = float("-inf")
+        self._in_doubt = False
+        self._claims, self._strangers, self._times = RateLimit(), RateLimit(), RateLimit()
+
+    @property
+    def mixed(self) -> bool:
+        """Whether a heartbeat of an original server was heard."""
+        return self._mixed
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """Take one event at ``now`` seconds; what to do comes back, in order."""
+        match event:
+            case Started():
+                self._running = True
+                return self._send(now)
+            case Stopped():
+                self._running = False
+            case PhaseChanged(phase):
+                self._say(replace(self._beat, phase=phase))
+            case TimerFired() if self._running:
+                return self._timer_fired(now)
+            case Confirmed() if self._running and self._in_doubt:
+                self._in_doubt = False
+                return self._answer(now)
+            case HeartbeatHeard(beat) if self._running and beat.server_id != self._beat.server_id:
+                return self._heard(beat, now)
+            case _:
+                pass
+        return []
+
+    def _timer_fired(self, now: float) -> list[Action]:
+        if now < self._next_beat:
+            return [SetTimer(self._next_beat)]
+        # A process that was paused long enough to be given up asks storage before it says "active" once more: an
+        # original server that owns the store by now would obey our older time and die.
+        asked = self._confirm(now) if now - self._next_beat > self._asleep_after else []
+        if not self._in_doubt:
+            return self._send(now)
+        self._next_beat = now + self._interval
+        return [*asked, SetTimer(self._next_beat)]
+
+    def _heard(self, beat: Heartbeat, now: float) -> list[Action]:
+        if beat.time_error:
+            line = f"Error decoding activation time: {beat.time_error}"
+            return [*self._log(self._times, line, now), *self._answer(now)]
+        if beat.is_ours and beat.store_id != self._beat.store_id:
+            line = (
+                f'ft: serverID "{beat.server_id}" is active in this group on another datastore '
+                f"({beat.store_id.hex()}, ours is {self._beat.store_id.hex()}): all members must share one"
+            )
+            return self._log(self._strangers, line, now)
+        if beat.is_ours and beat.epoch > self._beat.epoch:
+            return self._confirm(now)
+        actions = self._log(self._claims, f'ft: serverID "{beat.server_id}" claims to be active', now)
+        if beat.is_ours:
+            return [*actions, *self._answer(now)]
+        self._mixed = True
+        if beat.activated_ns <= self._beat.activated_ns:
+            self._say(replace(self._beat, activated_ns=max(beat.activated_ns - _OLDER_BY_NS, _OLDEST_NS)))
+        # Confirmed first: if the store is not ours any more, the rightful owner must not be told to go.
+        return [*actions, *self._confirm(now)]
+
+    def _confirm(self, now: float) -> list[Action]:
+        """Ask storage; until it has answered no heartbeat is sent."""
+        if self._in_doubt or now - self._last_confirm < _REACTION_SHARE * self._interval:
+            return []
+        self._in_doubt, self._last_confirm = True, now
+        return [ConfirmNow()]
+
+    def _answer(self, now: float) -> list[Action]:
+        too_soon = now - self._last_beat < _REACTION_SHARE * self._interval
+        return [] if too_soon or self._in_doubt else self._send(now)
+
+    def _send(self, now: float) -> list[Action]:
+        self._last_beat, self._next_beat = now, now + self._interval
+        return [SendHeartbeat(self._payload), SetTimer(self._next_beat)]
+
+    def _say(self, beat: Heartbeat) -> None:
+        self._beat = beat
+        self._payload = encode_heartbeat(beat)
+
+    @staticmethod
+    def _log(limit: RateLimit, line: str, now: float) -> list[Action]:
+        return [Log(Level.ERROR, line)] if limit.allow(now) else []

@@ -1,0 +1,93 @@
+"""How often a member acts and speaks: the intervals of a group and the rate limit of repeated log lines.
+
+Pure: time comes in as seconds, randomness as a ``random.Random``. Nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ftstan.errors import ConfigError
+
+if TYPE_CHECKING:
+    import random
+
+SPREAD = 0.10
+"""Largest share by which the two heartbeat intervals of a process differ from their nominal value."""
+
+POLL_SPREAD = 0.20
+"""The same for each single wait between two polls of the lock."""
+
+_FIRST_PAUSE = 1.0
+_LONGEST_PAUSE = 60.0
+_FORGET_AFTER = 120.0
+
+
+def spread(rng: random.Random, nominal: float, share: float) -> float:
+    """``nominal`` seconds more or less up to ``share``: the size uniform, the sign by coin (``docs/compat/ft.md``)."""
+    size = rng.random() * share * nominal
+    return nominal + size if rng.random() < 0.5 else nominal - size
+
+
+@dataclass(frozen=True, slots=True)
+class FtTiming:
+    """The intervals of a group, in seconds, before randomisation. The defaults are those of the original.
+
+    ``hb_interval``: between two heartbeats of the active. ``hb_missed_interval``: silence after which a standby
+    suspects. ``poll_interval``: between two looks at the lock while standing by (the original never polls).
+    ``first_listen``: silence after which a starting node tries the lock for the first time. ``try_deadline``: age at
+    which an unanswered attempt is reported as storage that hangs.
+
+    Raises ``ConfigError`` if the numbers cannot work together.
+    """
+
+    hb_interval: float = 1.0
+    hb_missed_interval: float = 1.25
+    poll_interval: float = 0.05
+    first_listen: float = 0.1
+    try_deadline: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in ("hb_interval", "hb_missed_interval", "poll_interval", "first_listen", "try_deadline"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"ft: {name} must be longer than zero", hint=f"give ft_{name} a duration such as 1s")
+        # The slack of a nanosecond forgives binary fractions: 1.1 * 0.2 is a hair above 0.22.
+        if self.hb_missed_interval + 1e-9 < 1.1 * self.hb_interval:
+            raise ConfigError(
+                "ft: the missed heartbeat interval needs to be at least 10% of the heartbeat interval "
+                f"(hb={_duration(self.hb_interval)} missed hb={_duration(self.hb_missed_interval)}",
+                hint="make ft_hb_missed_interval at least 1.1 times ft_hb_interval",
+            )
+
+
+class RateLimit:
+    """Lets a repeated line through at a falling rate: at once, then at most one per 1 s, 2 s, 4 s ... 60 s.
+
+    Once it is down to one a minute and nothing was asked for two minutes past the due time, it starts over
+    (``docs/compat/ft.md``).
+    """
+
+    __slots__ = ("_due", "_pause")
+
+    def __init__(self) -> None:
+        self._due: float | None = None
+        self._pause = _FIRST_PAUSE
+
+    def allow(self, now: float) -> bool:
+        """Whether the line may be written at ``now`` seconds."""
+        if self._due is not None and self._pause >= _LONGEST_PAUSE and now > self._due + _FORGET_AFTER:
+            self._due, self._pause = None, _FIRST_PAUSE
+        if self._due is not None:
+            if now < self._due:
+                return False
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._due = now + self._pause
+        return True
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1000:.6g}ms"
+    minutes, rest = divmod(seconds, 60)
+    return f"{int(minutes)}m{rest:.9g}s" if minutes else f"{rest:.9g}s"

@@ -1,0 +1,77 @@
+"""Storage calls past every cache of this host, for the epoch file on network file systems.
+
+Measured (``docs/compat/nfs-facts.md``): on NFS a fresh open and read can be answered from a delegation without asking
+the server; with ``O_DIRECT`` the server is asked. Direct transfers need aligned memory, so they go through anonymous
+mappings. Offsets and sizes must be multiples of 4 KiB: this is for slots, not for files in general.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+
+from ftstan.disk import Disk, LocalDisk
+from ftstan.errors import StoreError
+
+ALIGN = 4096
+
+
+class DirectDisk(LocalDisk):
+    """A ``LocalDisk`` whose files are opened with ``O_DIRECT`` and read and written through page-aligned memory.
+
+    Threads may share it: no buffer outlives a call.
+    """
+
+    def open(self, dirfd: int, name: str, flags: int, mode: int = 0o666) -> int:
+        """``openat(2)`` with ``O_DIRECT``; raises ``StoreError`` if the file system has none."""
+        try:
+            return super().open(dirfd, name, flags | os.O_DIRECT, mode)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            raise StoreError(
+                f"{name}: this file system refuses direct I/O, so a read may show what this host remembers instead of "
+                "what the storage holds",
+                hint="use a file system listed as supported in docs/ft.md",
+            ) from error
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        """Read ``size`` bytes, shorter only at the end of the file; both numbers in whole pages."""
+        assert not size % ALIGN
+        assert not offset % ALIGN
+        with mmap.mmap(-1, size) as buffer:
+            view = memoryview(buffer)
+            try:
+                got = 0
+                while got < size:
+                    more = os.preadv(fd, [view[got:]], offset + got)
+                    got += more
+                    # A count that is not whole pages is the end of the file, and not a place to go on from.
+                    if not more or got % ALIGN:
+                        break
+                return bytes(view[:got])
+            finally:
+                view.release()
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write all of ``data``, in whole pages, or raise."""
+        size = len(data)
+        assert not size % ALIGN
+        assert not offset % ALIGN
+        with mmap.mmap(-1, size) as buffer:
+            buffer[:] = bytes(data)
+            view = memoryview(buffer)
+            try:
+                done = 0
+                while done < size:
+                    done += os.pwritev(fd, [view[done:]], offset + done)
+                    if done % ALIGN:
+                        raise OSError(errno.EIO, "direct write stopped inside a page")
+            finally:
+                view.release()
+
+
+def epoch_disk(disk: Disk, *, is_network: bool) -> Disk:
+    """Choose the disk for ``ft/epoch.py``: ``disk`` itself on a local file system, a direct one on others."""
+    return DirectDisk() if is_network else disk

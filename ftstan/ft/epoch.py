@@ -1,0 +1,408 @@
+"""The epoch: the only module that knows ``ft.epoch`` and ``ft.claim.<n>``, and what decides who owns the datastore.
+
+Theory of operation (the argument is in ``docs/ft.md``):
+
+- A number is **claimed** before it is used: ``ft.claim.<n>`` is created exclusively, with n above every slot and claim
+  found. So no two activations ever own one number, whoever held the store lock.
+- ``ft.epoch`` is an array of 4 KiB slots, slot n at n * 4096 (slot 0 stays blank). Whoever takes n fills **every blank
+  slot below** with its record, then writes its own slot, and looks whether somebody is above it.
+- An owner is **confirmed** by one read of its own slot and the next one: its own bytes in the first, nothing in the
+  second. A successor's record is durable before the successor looks at any other file, so what was confirmed was
+  committed before the successor measured, and is in its log.
+- Hence a late write of a former owner can only land in a slot that nobody watches any more.
+
+The fills are durable *before* the own record is written. So an own record in slot m proves that no slot below m is
+blank, whatever was paused, killed or written late, and a reader may stop there instead of reading the whole file.
+
+Files are changed in place, never renamed, and never left open for writing: a file that this host holds open for
+writing reads stale on NFS. No clock, lock or heartbeat takes part in any decision here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ftstan.errors import FencedError, RecoveryError, StoreError
+from ftstan.ft.slots import BLANK, NONCE_SIZE, SLOT_SIZE, EpochRecord, decode_slot, encode_slot, is_blank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ftstan.clock import Clock
+    from ftstan.disk import Disk
+    from ftstan.ft.survey import Survey
+
+EPOCH_NAME = "ft.epoch"
+SLICES_PER_EPOCH = 4096
+"""An activation numbers its slices from ``slice_base + 1`` to ``slice_base + SLICES_PER_EPOCH``."""
+
+_CLAIM = re.compile(r"ft\.claim\.([1-9][0-9]{0,17})")
+_REPAIR = "if the datastore was restored or copied, run: ftstanctl store repair"
+_STAND_BY = "only one server can own a datastore: this one must stand by or stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """A number that this process took, durably recorded: the right to write until a confirm fails.
+
+    ``nonce`` and ``store_id`` are 16 bytes; ``since_ns`` is Unix nanoseconds; ``ours_from`` is the first slice number
+    that any ftstan activation of this store could use: below it are slices of an original server.
+    """
+
+    epoch: int
+    nonce: bytes
+    store_id: bytes
+    ours_from: int
+    server_id: str
+    host: str
+    pid: int
+    since_ns: int
+    ft_mixed: bool
+
+    @property
+    def slice_base(self) -> int:
+        """The number below this activation's first slice."""
+        return (self.epoch - 1) * SLICES_PER_EPOCH
+
+    def record(self) -> EpochRecord:
+        """Say what stands in this activation's own slot."""
+        return EpochRecord(
+            slot=self.epoch,
+            epoch=self.epoch,
+            server_id=self.server_id,
+            nonce=self.nonce,
+            store_id=self.store_id,
+            host=self.host,
+            pid=self.pid,
+            since_ns=self.since_ns,
+            ours_from=self.ours_from,
+            ft_mixed=self.ft_mixed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """What the file shows: the highest used slot (0: none), the newest record, the blank slots below that top."""
+
+    top: int
+    newest: EpochRecord | None
+    blanks: tuple[int, ...]
+
+
+def claim(
+    disk: Disk,
+    root_fd: int,
+    *,
+    server_id: str,
+    clock: Clock,
+    survey: Callable[[], Survey],
+    in_group: bool = False,
+    ft_mixed: bool | None = None,
+    host: str | None = None,
+    pid: int | None = None,
+    token: Callable[[int], bytes] = secrets.token_bytes,
+) -> Activation:
+    """Take the next epoch of the datastore ``root_fd`` and make it durable; the caller holds the store lock.
+
+    ``survey`` looks at the names in the store; it is called only if no epoch was ever recorded. ``ft_mixed`` is the
+    operator's word; ``None`` keeps what is recorded, and at a store's first epoch means: mixed if a group takes over a
+    store in which an original server has served. ``host``, ``pid`` and ``token`` default to those of this process.
+
+    After this returned, no former owner can be confirmed any more; nothing else of the store may have been read before.
+    Raises ``FencedError`` if another server took a higher number meanwhile, ``RecoveryError`` if the epochs of this
+    store were lost, ``StoreError`` if the storage refuses.
+    """
+    try:
+        seen = _first_look(disk, root_fd, survey)
+        floor = -(-seen.highest_slice // SLICES_PER_EPOCH) if seen else 0
+        number = _take_number(disk, root_fd, floor)
+        # Read again behind the claim: who finished meanwhile is either above us, or the one whose facts we carry on.
+        found = _scan_path(disk, root_fd)
+        if found.top >= number:
+            raise _overtaken(number, found.newest)
+        previous = found.newest
+        activation = Activation(
+            epoch=number,
+            nonce=token(NONCE_SIZE),
+            store_id=previous.store_id if previous else token(NONCE_SIZE),
+            # The survey came before a look that found no record: so it saw no slice of ours, only an original server's.
+            ours_from=previous.ours_from if previous else floor * SLICES_PER_EPOCH + 1,
+            server_id=server_id,
+            host=socket.gethostname() if host is None else host,
+            pid=os.getpid() if pid is None else pid,
+            since_ns=clock.wall_ns(),
+            ft_mixed=_mixed(ft_mixed, previous, seen, in_group=in_group),
+        )
+        _write(disk, root_fd, activation, found)
+        _read_back(disk, root_fd, activation)
+    except OSError as error:
+        raise StoreError(
+            f"{EPOCH_NAME}: the epoch cannot be raised: {error.strerror or error}",
+            hint="check the storage and the kernel log of this host; nothing was taken over",
+        ) from error
+    return activation
+
+
+def read_owner(disk: Disk, root_fd: int) -> EpochRecord | None:
+    """Read the newest record: the owner's, or the last one's. ``None`` if no ftstan server ever owned the store.
+
+    For messages, and to compare store ids; it proves nothing to a writer. Raises ``StoreError`` if storage refuses.
+    """
+    try:
+        found = _look(disk, root_fd)
+    except OSError as error:
+        raise StoreError(f"{EPOCH_NAME}: {error.strerror or error}", hint="check the datastore's storage") from error
+    return found.newest if found else None
+
+
+def remove_old_claims(disk: Disk, root_fd: int, activation: Activation, confirm: Callable[[], None]) -> None:
+    """Remove the claims below the current number: a late claimer of such a number finds our slot above its own.
+
+    Raises ``FencedError`` through ``confirm``, and ``StoreError``.
+    """
+    try:
+        old = [number for number in _claims(disk, root_fd) if number < activation.epoch]
+        if not old:
+            return
+        confirm()
+        for number in old:
+            # A successor may be tidying up at the same time: gone is what we want.
+            with contextlib.suppress(FileNotFoundError):
+                disk.unlink(root_fd, _claim_name(number))
+        disk.fsync(root_fd)
+    except OSError as error:
+        raise StoreError(
+            f"old claims cannot be removed: {error.strerror or error}", hint="they are harmless; check the storage"
+        ) from error
+
+
+class Confirmer:
+    """Is the store still ours? One read of storage answers; no clock, lock or memory of ours takes part.
+
+    A batch is confirmed by a call that **starts after** the batch's last fsync returned. Threads may share it. Once
+    fenced, it stays so. ``is_network`` leaves out the look at the link count, which is answered from this host's memory
+    there.
+    """
+
+    def __init__(self, disk: Disk, root_fd: int, activation: Activation, *, is_network: bool = False) -> None:
+        self._disk = disk
+        self._epoch = activation.epoch
+        self._offset = activation.epoch * SLOT_SIZE
+        self._alone = encode_slot(activation.record())
+        # The file may have grown behind our slot without anybody having used the next one.
+        self._followed_by_blank = self._alone + BLANK
+        self._check_links = not is_network
+        self._fenced: FencedError | None = None
+        try:
+            self._fd = disk.open(root_fd, EPOCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        try:
+            self()
+        except FencedError:
+            self.close()
+            raise
+
+    def __call__(self) -> None:
+        """Raise ``FencedError`` unless storage shows our record in our slot and nothing in the next one."""
+        if self._fenced is not None:
+            raise self._fenced
+        try:
+            data = self._disk.pread(self._fd, 2 * SLOT_SIZE, self._offset)
+            linked = not self._check_links or self._disk.fstat(self._fd).nlink
+        except OSError as error:
+            self._fenced = self._unreadable(error)
+            raise self._fenced from error
+        if not linked:
+            self._fenced = self._lost("the file was removed or replaced")
+        elif data not in (self._alone, self._followed_by_blank):
+            self._fenced = self._explain(data)
+        else:
+            return
+        raise self._fenced
+
+    def close(self) -> None:
+        """Release the descriptor."""
+        self._disk.close(self._fd)
+
+    def _explain(self, data: bytes) -> FencedError:
+        own, following = data[:SLOT_SIZE], data[SLOT_SIZE:]
+        if not is_blank(following):
+            successor = decode_slot(following, self._epoch + 1)
+            if successor is None:
+                return self._lost(f"slot {self._epoch + 1} was used, and its record cannot be read (bad checksum)")
+            return FencedError(f"ft: epoch {self._epoch} was superseded by {successor.describe()}", hint=_STAND_BY)
+        if is_blank(own):
+            return self._lost("our record is gone, as after a restore of an older file")
+        if own == self._alone:
+            return self._lost("the file ends inside the next slot, so somebody is using it")
+        other = decode_slot(own, self._epoch)
+        if other is None:
+            return self._lost("our record cannot be read any more (bad checksum)")
+        return FencedError(f"ft: epoch {self._epoch} was taken from us by {other.describe()}", hint=_STAND_BY)
+
+    def _lost(self, what: str) -> FencedError:
+        return FencedError(f"ft: epoch {self._epoch} cannot be confirmed: {EPOCH_NAME}: {what}", hint=_REPAIR)
+
+    def _unreadable(self, error: OSError) -> FencedError:
+        return FencedError(
+            f"ft: epoch {self._epoch} cannot be confirmed: {EPOCH_NAME} is unreadable: {error.strerror or error} "
+            f"({errno.errorcode.get(error.errno or 0, 'no errno')})",
+            hint="check the storage and the kernel log of this host, then start the server again",
+        )
+
+
+def _first_look(disk: Disk, root_fd: int, survey: Callable[[], Survey]) -> Survey | None:
+    """Survey the store if no epoch was ever recorded in it, and see that there is an epoch file; else ``None``."""
+    claims = _claims(disk, root_fd)
+    found = _look(disk, root_fd)
+    if found is None and claims:
+        raise RecoveryError(
+            f"{EPOCH_NAME} is missing, but {_claim_name(max(claims))} shows that this datastore had epochs",
+            hint=_REPAIR,
+        )
+    if found is not None and found.newest is not None:
+        return None
+    seen = survey()
+    # The order matters: first the survey, then this look. No record now means that the survey saw no slice of ours.
+    found = _look(disk, root_fd)
+    if found is not None and found.newest is not None:
+        return None
+    if seen.confirmed:
+        raise RecoveryError(
+            f"{EPOCH_NAME} {'is missing' if found is None else 'holds no readable record'}, but channel "
+            f"{seen.confirmed[0]!r} was written under an epoch ({len(seen.confirmed)} such channels)",
+            hint=_REPAIR,
+        )
+    if found is None:
+        _create(disk, root_fd)
+    return seen
+
+
+def _create(disk: Disk, root_fd: int) -> None:
+    """Make an empty epoch file, durable before the first claim, so that a claim without the file means a loss."""
+    try:
+        fd = disk.open(root_fd, EPOCH_NAME, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
+    except FileExistsError:
+        # Somebody creates it right now; it is durable only when its directory is.
+        disk.fsync(root_fd)
+        return
+    try:
+        disk.fsync(fd)
+    finally:
+        disk.close(fd)
+    disk.fsync(root_fd)
+
+
+def _take_number(disk: Disk, root_fd: int, floor: int) -> int:
+    """Claim a number above ``floor``, every slot and every claim, durably."""
+    while True:
+        number = 1 + max(floor, _scan_path(disk, root_fd).top, *_claims(disk, root_fd), 0)
+        try:
+            fd = disk.open(root_fd, _claim_name(number), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
+        except FileExistsError:
+            # Taken between the look and the try, or hidden by a stale listing: never the same number again.
+            floor = number
+            continue
+        try:
+            disk.fsync(fd)
+        finally:
+            disk.close(fd)
+        disk.fsync(root_fd)
+        return number
+
+
+def _write(disk: Disk, root_fd: int, activation: Activation, found: _Slots) -> None:
+    record = activation.record()
+    fd = disk.open(root_fd, EPOCH_NAME, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        blanks = [*found.blanks, *range(found.top + 1, activation.epoch)]
+        for slot in blanks:
+            disk.pwrite(fd, encode_slot(record.filling(slot)), slot * SLOT_SIZE)
+        if blanks:
+            # Durable before our own slot is: a claimer that dies between the two must not leave a blank slot under a
+            # record, where a late claimer's record would find an owner that looks only at the next slot.
+            disk.fsync(fd)
+        disk.pwrite(fd, encode_slot(record), activation.epoch * SLOT_SIZE)
+        disk.fsync(fd)
+    finally:
+        disk.close(fd)
+
+
+def _read_back(disk: Disk, root_fd: int, activation: Activation) -> None:
+    """Our record is there, through a fresh descriptor, and nothing is above it; else ``FencedError``."""
+    fd = disk.open(root_fd, EPOCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        found = _scan(disk, fd)
+        own = disk.pread(fd, SLOT_SIZE, activation.epoch * SLOT_SIZE)
+    finally:
+        disk.close(fd)
+    if found.top != activation.epoch or own != encode_slot(activation.record()):
+        raise _overtaken(activation.epoch, found.newest)
+
+
+def _look(disk: Disk, root_fd: int) -> _Slots | None:
+    """Scan the slots; ``None`` if there is no epoch file."""
+    try:
+        # Opened, not looked up: a network file system may remember for a while that a name did not exist.
+        return _scan_path(disk, root_fd)
+    except FileNotFoundError:
+        return None
+
+
+def _scan_path(disk: Disk, root_fd: int) -> _Slots:
+    fd = disk.open(root_fd, EPOCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        return _scan(disk, fd)
+    finally:
+        disk.close(fd)
+
+
+def _scan(disk: Disk, fd: int) -> _Slots:
+    end = -(-disk.fstat(fd).size // SLOT_SIZE)
+    # The size may be what this host remembers; what lies behind it is asked from storage.
+    while disk.pread(fd, SLOT_SIZE, end * SLOT_SIZE):
+        end += 1
+    top, newest = 0, None
+    blanks = []
+    for slot in range(end - 1, 0, -1):
+        data = disk.pread(fd, SLOT_SIZE, slot * SLOT_SIZE)
+        if is_blank(data):
+            if top:
+                blanks.append(slot)
+            continue
+        top = top or slot
+        record = decode_slot(data, slot)
+        newest = newest or record
+        if record is not None and not record.is_filler:
+            break
+    return _Slots(top=top, newest=newest, blanks=tuple(blanks))
+
+
+def _claims(disk: Disk, root_fd: int) -> list[int]:
+    found = (_CLAIM.fullmatch(name) for name, _ in disk.listdir(root_fd))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def _claim_name(number: int) -> str:
+    return f"ft.claim.{number}"
+
+
+def _mixed(word: bool | None, previous: EpochRecord | None, seen: Survey | None, *, in_group: bool) -> bool:
+    if word is not None:
+        return word
+    if previous is not None:
+        return previous.ft_mixed
+    return in_group and seen is not None and seen.has_server
+
+
+def _overtaken(number: int, newest: EpochRecord | None) -> FencedError:
+    winner = newest.describe() if newest and newest.epoch != number else "a server whose record cannot be read"
+    return FencedError(f"ft: epoch {number} was not obtained: it was overtaken by {winner}", hint=_STAND_BY)

@@ -1,0 +1,70 @@
+"""The two NATS subjects of a group, and the one message that we send on our own.
+
+On the original's subject nothing but heartbeats may ever be published: its standbys take every message there for one.
+Our own messages travel beside it. ``released`` says "I have unlocked the store": a reason to try the lock now, never a
+right to own anything.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+STORE_ID_SIZE = 16
+_MAX_SIZE = 1024
+_MAX_EPOCH = 1 << 63
+
+
+def heartbeat_subject(cluster_id: str, group: str) -> str:
+    """Where the active of ``group`` publishes its heartbeats (``docs/compat/ft.md``)."""
+    return f"_STAN.ft.{cluster_id}.{group}"
+
+
+def group_subject(cluster_id: str, group: str) -> str:
+    """Where members of ``group`` that run ftstan talk to each other."""
+    return f"_FTSTAN.ft.{cluster_id}.{group}"
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The owner of ``epoch`` on the store ``store_id`` (16 bytes) has stopped and let go of the lock."""
+
+    server_id: str
+    epoch: int
+    store_id: bytes
+
+
+def encode_released(released: Released) -> bytes:
+    """Build the payload for ``group_subject``."""
+    fields = {
+        "type": "released",
+        "server": released.server_id,
+        "epoch": released.epoch,
+        "store": released.store_id.hex(),
+    }
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode_released(payload: bytes) -> Released | None:
+    """Read the message in ``payload``, or ``None`` if it is anything else. Keys that we do not know are ignored."""
+    if len(payload) > _MAX_SIZE:
+        return None
+    try:
+        fields = json.loads(payload)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict) or fields.get("type") != "released":
+        return None
+    server, epoch, store = fields.get("server"), fields.get("epoch"), fields.get("store")
+    if not isinstance(server, str) or not server or not isinstance(store, str):
+        return None
+    # bool is an int in Python, but not an epoch.
+    if not isinstance(epoch, int) or isinstance(epoch, bool) or not 0 < epoch < _MAX_EPOCH:
+        return None
+    try:
+        store_id = bytes.fromhex(store)
+    except ValueError:
+        return None
+    if len(store_id) != STORE_ID_SIZE:
+        return None
+    return Released(server_id=server, epoch=epoch, store_id=store_id)

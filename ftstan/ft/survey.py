@@ -1,0 +1,48 @@
+"""What the names in a datastore tell before anybody owns it: used once in the life of a store, at its first epoch.
+
+Reads names only, never contents: before the epoch record is durable nothing that is read may be believed
+(``docs/ft.md``), but a slice that is named exists.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ftstan.disk import Disk
+
+CONFIRMED_NAME = "confirmed.bin"
+SERVER_NAME = "server.dat"
+_SLICE = re.compile(r"msgs\.([0-9]{1,18})\.(?:dat|idx)")
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """``highest_slice``: over all channels, 0 if there is none. ``confirmed``: channels that an epoch has written to.
+
+    ``has_server``: somebody served from here, perhaps an original server.
+    """
+
+    highest_slice: int
+    confirmed: tuple[str, ...]
+    has_server: bool
+
+
+def survey_store(disk: Disk, root_fd: int) -> Survey:
+    """Look at the names in the root and in every channel's directory; ``OSError`` passes through."""
+    highest, confirmed, has_server = 0, [], False
+    for name, is_dir in sorted(disk.listdir(root_fd)):
+        if not is_dir:
+            has_server |= name == SERVER_NAME
+            continue
+        channel_fd = disk.open_dir_at(root_fd, name)
+        try:
+            inside = [entry for entry, _ in disk.listdir(channel_fd)]
+        finally:
+            disk.close(channel_fd)
+        highest = max([highest, *(int(found[1]) for found in map(_SLICE.fullmatch, inside) if found)])
+        if CONFIRMED_NAME in inside:
+            confirmed.append(name)
+    return Survey(highest_slice=highest, confirmed=tuple(confirmed), has_server=has_server)

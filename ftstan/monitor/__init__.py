@@ -1,0 +1,1 @@
+"""Monitoring over HTTP: read-only views of a running server."""

@@ -1,0 +1,106 @@
+"""What ``nats-server`` prints, line by line, as levels and texts for our own log.
+
+Its prefix is taken off (our log writes its own), its level kept. Lines about what the operator did not ask for and
+cannot use (the generated configuration, the private monitor port) are left out: the original, whose NATS server lives
+inside the process, prints none of them. Never holds the pipe up: a line of any length is accepted.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Level = Literal["info", "warning", "error", "fatal", "debug", "trace"]
+
+_LEVELS: dict[str, Level] = {
+    "INF": "info",
+    "WRN": "warning",
+    "ERR": "error",
+    "FTL": "fatal",
+    "DBG": "debug",
+    "TRC": "trace",
+}
+_LINE = re.compile(r"\[\d+\] (?:\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)? )?\[([A-Z]{3})\] (.*)", re.DOTALL)
+_OURS = (
+    "Using configuration file: ",
+    "Starting http monitor on 127.0.0.1:",
+    "Error cleaning up ports file ",
+    'Trapped "',
+)
+
+
+class LogSink(Protocol):
+    """Where lines go: one method a level, each taking the text without prefix."""
+
+    def info(self, text: str) -> None:
+        """``[INF]``."""
+        ...
+
+    def warning(self, text: str) -> None:
+        """``[WRN]``."""
+        ...
+
+    def error(self, text: str) -> None:
+        """``[ERR]``."""
+        ...
+
+    def debug(self, text: str) -> None:
+        """``[DBG]``."""
+        ...
+
+    def trace(self, text: str) -> None:
+        """``[TRC]``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the child. ``level`` is None for a line without prefix (usage errors, a Go panic)."""
+
+    level: Level | None
+    text: str
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the line says something that the operator should see."""
+        return bool(self.text) and not self.text.startswith(_OURS)
+
+
+def parse_line(raw: bytes) -> Line:
+    """One line as the child wrote it, without its newline; bytes that are not UTF-8 are replaced."""
+    text = raw.decode("utf-8", "replace")
+    found = _LINE.fullmatch(text)
+    if found is None or found[1] not in _LEVELS:
+        return Line(None, text)
+    return Line(_LEVELS[found[1]], found[2])
+
+
+class LineSplitter:
+    """Cuts chunks read from a pipe into lines."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that ``chunk`` completes, without newlines; an empty chunk is the end of the stream."""
+        if not chunk:
+            rest, self._rest = self._rest, b""
+            return [rest] if rest else []
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        return [line.rstrip(b"\r") for line in lines]
+
+
+def write(sink: LogSink, line: Line) -> None:
+    """Hand a line to the sink at its level; one without prefix is an error (the child prints them when it fails)."""
+    match line.level:
+        case "info":
+            sink.info(line.text)
+        case "warning":
+            sink.warning(line.text)
+        case "debug":
+            sink.debug(line.text)
+        case "trace":
+            sink.trace(line.text)
+        case _:
+            sink.error(line.text)

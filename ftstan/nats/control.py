@@ -1,0 +1,213 @@
+"""The control thread's connection to NATS: nats-py, with reconnecting done here.
+
+nats-py buffers and reconnects in its own way (some server errors end it for good); ours is simpler to state: one
+client per connection, a new one every 250 ms until it works, every subscription made again, and a publish without a
+connection fails at once. It must never block: it shares its loop with the timers that decide who serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import nats.errors
+from nats.aio.client import Client
+
+from ftstan import log
+from ftstan.errors import NatsError
+from ftstan.log import errno_text
+from ftstan.nats import tasks
+from ftstan.nats.link import RECONNECT_WAIT_S
+from ftstan.nats.url import Login, effective_login, parse_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nats.aio.msg import Msg
+
+    from ftstan.nats.url import NatsUrl
+
+CONNECT_WITHIN_S = 2
+PING_EVERY_S = 5
+_FAILURES = (nats.errors.Error, OSError, TimeoutError)
+
+
+class Control:
+    """A connection named ``_NSS-<cluster_id>-ft`` that comes back by itself.
+
+    ``on_disconnect(error)`` is called when an established connection is lost, ``on_reconnect(url)`` when another one
+    stands with all subscriptions made again (``url`` redacted); not at the first connect and not at ``close``. All
+    methods belong to one event loop.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        cluster_id: str,
+        user: str = "",
+        password: str = "",
+        token: str = "",
+        on_disconnect: Callable[[NatsError], None] | None = None,
+        on_reconnect: Callable[[str], None] | None = None,
+    ) -> None:
+        self._urls = [parse_url(url) for url in urls]
+        self._login = Login(user, password, token)
+        self._on_disconnect = on_disconnect
+        self._on_reconnect = on_reconnect
+        self._subscriptions: list[tuple[str, Callable[[str, bytes], None]]] = []
+        self._client: Client | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._setup = asyncio.Lock()
+        self._closing = asyncio.Event()
+        self.name = f"_NSS-{cluster_id}-ft"
+
+    @property
+    def connected(self) -> bool:
+        """Whether publishing would be tried now."""
+        return self._client is not None and self._client.is_connected
+
+    async def start(self) -> None:
+        """Begin to connect, in the background and for ever; a reason that repeats is logged once."""
+        self._task = asyncio.create_task(self._run(), name=self.name)
+
+    async def subscribe(self, subject: str, callback: Callable[[str, bytes], None]) -> None:
+        """Have ``callback(subject, data)`` called for each message, now and after every reconnect.
+
+        May be called before the first connect. ``callback`` runs on the loop and must not block.
+        """
+        async with self._setup:
+            self._subscriptions.append((subject, callback))
+            if self._client is not None:
+                # A failure here is the end of this connection; the next one subscribes from the list.
+                with contextlib.suppress(*_FAILURES):
+                    await _subscribe(self._client, subject, callback)
+
+    async def publish(self, subject: str, data: bytes) -> None:
+        """Publish. Raises ``NatsError`` at once while there is no connection, in the original's words."""
+        client = self._client
+        if client is None or not client.is_connected:
+            raise NatsError("nats: outbound buffer limit exceeded", hint="the connection to NATS is down")
+        try:
+            await client.publish(subject, data)
+        except _FAILURES as error:
+            raise NatsError(_text(error)) from error
+
+    async def flush(self) -> None:
+        """Wait until the server has processed what was sent. Raises ``NatsError`` (no connection, no answer in 2 s)."""
+        client = self._client
+        if client is None:
+            raise NatsError("nats: not connected")
+        try:
+            await client.flush(timeout=CONNECT_WITHIN_S)
+        except _FAILURES as error:
+            raise NatsError(_text(error)) from error
+
+    async def close(self) -> None:
+        """End the connection and the attempts to have one."""
+        task, self._task = self._task, None
+        if task is not None:
+            self._closing.set()
+            await tasks.end(task, 2 * CONNECT_WITHIN_S)
+
+    async def _run(self) -> None:
+        established = False
+        told = ""
+        while not self._closing.is_set():
+            url = self._urls[0]
+            connection = _Connection(self.name)
+            try:
+                await self._connect(connection, url)
+                # nats-py can swallow the cancellation that close() sent while it was connecting.
+                if self._closing.is_set():
+                    return
+                if established and self._on_reconnect is not None:
+                    self._on_reconnect(url.shown)
+                established, told = True, ""
+                await connection.closed.wait()
+                if self._on_disconnect is not None:
+                    self._on_disconnect(NatsError(_text(connection.error)))
+            except _FAILURES as error:
+                why = f"{url.shown}: {_text(connection.error or error)}"
+                if why != told:
+                    told = why
+                    log.stream.warning(
+                        f'connection "{self.name}" cannot be made: {why}; trying every {RECONNECT_WAIT_S * 1000:g} ms'
+                    )
+            finally:
+                self._client = None
+                await connection.close()
+            self._urls.append(self._urls.pop(0))
+            if not self._closing.is_set():
+                await asyncio.sleep(RECONNECT_WAIT_S)
+
+    async def _connect(self, connection: _Connection, url: NatsUrl) -> None:
+        """Connect and make the subscriptions; only then may anybody publish."""
+        async with asyncio.timeout(2 * CONNECT_WITHIN_S):
+            await connection.open(url, effective_login(url, self._login))
+            async with self._setup:
+                for subject, callback in self._subscriptions:
+                    await _subscribe(connection.client, subject, callback)
+                await connection.client.flush(timeout=CONNECT_WITHIN_S)
+                if connection.closed.is_set():
+                    raise nats.errors.ConnectionClosedError
+                self._client = connection.client
+
+
+class _Connection:
+    """One nats-py client: it lives for one connection. ``error`` is the last thing that went wrong with it."""
+
+    def __init__(self, name: str) -> None:
+        self.client = Client()
+        self.closed = asyncio.Event()
+        self.error: Exception | None = None
+        self._name = name
+
+    async def open(self, url: NatsUrl, login: Login) -> None:
+        await self.client.connect(
+            servers=[url.plain],
+            name=self._name,
+            user=login.user or None,
+            password=login.password or None,
+            token=login.token or None,
+            allow_reconnect=False,
+            # One more try at once, then an error: its own waits would hold up the next server in the list.
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            connect_timeout=CONNECT_WITHIN_S,
+            ping_interval=PING_EVERY_S,
+            max_outstanding_pings=2,
+            error_cb=self._failed,
+            closed_cb=self._closed,
+        )
+
+    async def close(self) -> None:
+        with contextlib.suppress(*_FAILURES):
+            await self.client.close()
+
+    async def _failed(self, error: Exception) -> None:
+        if isinstance(error, _FAILURES):
+            self.error = error
+        else:
+            log.stream.error(f'connection "{self._name}": a message handler failed: {error!r}')
+
+    async def _closed(self) -> None:
+        self.closed.set()
+
+
+async def _subscribe(client: Client, subject: str, callback: Callable[[str, bytes], None]) -> None:
+    async def deliver(message: Msg) -> None:
+        callback(message.subject, message.data)
+
+    await client.subscribe(subject, cb=deliver)
+
+
+def _text(error: BaseException | None) -> str:
+    if error is None:
+        return "nats: connection closed"
+    if isinstance(error, TimeoutError):
+        return "nats: timeout"
+    if isinstance(error, OSError):
+        return errno_text(error)
+    return str(error) or type(error).__name__

@@ -1,0 +1,309 @@
+"""The data plane's own connection to NATS: a raw socket for one plain thread, every wait with a deadline.
+
+It does the handshake and then only moves bytes; frames are read and written elsewhere. Nothing is buffered while it is
+down, nothing is sent again, and a connection that failed half way through a write is closed: what follows would be
+read in the middle of a frame. The caller reconnects, every ``RECONNECT_WAIT_S``, for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import select
+import socket
+from typing import TYPE_CHECKING, Any
+
+from ftstan import __version__
+from ftstan.errors import NatsError
+from ftstan.log import errno_text
+from ftstan.nats.url import Login, effective_login, parse_url
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ftstan.clock import Clock
+    from ftstan.nats.url import NatsUrl
+
+#: Seconds between two attempts of a caller that reconnects (``docs/compat/nats.md``).
+RECONNECT_WAIT_S = 0.25
+
+_BUFFER_BYTES = 4 * 1024 * 1024
+_MAX_LINE = 1024 * 1024
+_DEFAULT_MAX_PAYLOAD = 1024 * 1024
+# A peer that vanished without a word (power, cable): noticed after 25 s of silence, or 30 s of unacknowledged data.
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+_USER_TIMEOUT_MS = 30_000
+
+
+class ConnectionLostError(NatsError):
+    """The link is down: the server closed it, the network failed, or it took no bytes until the deadline."""
+
+
+class _UnreachableError(NatsError):
+    """No NATS server answered at a URL."""
+
+
+class Link:
+    """One connection at a time to one of ``urls``. Not thread-safe.
+
+    ``name``: the connection's name in NATS monitoring. Credentials written in a URL win over ``user``/``password``/
+    ``token``. After ``connect``: ``info`` is the server's INFO, ``max_payload`` its limit in bytes, ``leftover`` what
+    was read behind the handshake (parse it first), ``url_shown`` the redacted URL.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], *, name: str, user: str = "", password: str = "", token: str = "", clock: Clock
+    ) -> None:
+        self._urls = [parse_url(url) for url in urls]
+        self._name = name
+        self._login = Login(user, password, token)
+        self._clock = clock
+        self._socket: socket.socket | None = None
+        self._poll = select.poll()
+        self.info: dict[str, Any] = {}
+        self.max_payload = _DEFAULT_MAX_PAYLOAD
+        self.leftover = b""
+        self.url_shown = self._urls[0].shown
+
+    @property
+    def connected(self) -> bool:
+        """Whether the link was up at the last call."""
+        return self._socket is not None
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor for ``poll``; -1 while not connected."""
+        return -1 if self._socket is None else self._socket.fileno()
+
+    def connect(self, timeout: float) -> None:
+        """Try each URL once, all within ``timeout`` seconds (name resolution apart), and return with the link up.
+
+        Raises ``NatsError``: a server's own refusal if there was one (``nats: Authorization Violation``), else
+        ``nats: no servers available for connection`` with the reason for each URL.
+        """
+        self.close()
+        end = self._clock.mono() + timeout
+        failures: list[NatsError] = []
+        for left in range(len(self._urls), 0, -1):
+            url = self._urls[0]
+            share = max(end - self._clock.mono(), 0.0) / left
+            try:
+                self._dial(url, self._clock.mono() + share)
+            except NatsError as error:
+                failures.append(error)
+                self._next_url()
+            else:
+                self.url_shown = url.shown
+                return
+        for failure in failures:
+            if not isinstance(failure, _UnreachableError):
+                raise failure
+        raise NatsError(
+            f"nats: no servers available for connection: {'; '.join(str(failure) for failure in failures)}",
+            hint="start the NATS server, or correct -ns",
+        )
+
+    def recv_into(self, buffer: memoryview) -> int:
+        """Read what has arrived into ``buffer`` (not empty); 0 means nothing has. Raises ``ConnectionLostError``."""
+        if self._socket is None:
+            raise ConnectionLostError("nats: not connected")
+        try:
+            got = self._socket.recv_into(buffer)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._lost(_reason(error)) from error
+        if got == 0:
+            raise self._lost("closed by the server")
+        return got
+
+    def send(self, data: bytes | bytearray | memoryview, deadline_s: float) -> None:
+        """Send all of ``data``, waiting at most ``deadline_s`` seconds for the server to take it.
+
+        Raises ``ConnectionLostError``; the link is closed then, and how much was sent is unknown.
+        """
+        if self._socket is None:
+            raise ConnectionLostError("nats: not connected")
+        end = 0.0
+        done = 0
+        with memoryview(data) as view:
+            while done < len(view):
+                try:
+                    done += self._socket.send(view[done:])
+                    continue
+                except BlockingIOError:
+                    pass
+                except OSError as error:
+                    raise self._lost(_reason(error)) from error
+                now = self._clock.mono()
+                end = end or now + deadline_s
+                if not self._writable(end - now):
+                    raise self._lost(f"the server took no more bytes for {deadline_s:g} s")
+
+    def close(self) -> None:
+        """Close the link; harmless when it is not up."""
+        if self._socket is not None:
+            self._poll.unregister(self._socket)
+            self._socket.close()
+            self._socket = None
+        self.leftover = b""
+
+    def _writable(self, seconds: float) -> bool:
+        return seconds > 0 and bool(self._poll.poll(math.ceil(seconds * 1000)))
+
+    def _lost(self, why: str) -> ConnectionLostError:
+        self.close()
+        # The server that failed goes to the end of the queue.
+        self._next_url()
+        return ConnectionLostError(f"nats: connection to {self.url_shown} lost: {why}")
+
+    def _next_url(self) -> None:
+        self._urls.append(self._urls.pop(0))
+
+    def _dial(self, url: NatsUrl, end: float) -> None:
+        try:
+            sock = _open(url, self._remaining(end))
+        except OSError as error:
+            raise _UnreachableError(f"{url.shown}: {_reason(error)}") from error
+        try:
+            handshake = _Handshake(sock, url, end, self._clock)
+            info = handshake.run(self._name, effective_login(url, self._login))
+            sock.setblocking(False)
+        except OSError as error:
+            sock.close()
+            raise _UnreachableError(f"{url.shown}: {_reason(error)}") from error
+        except BaseException:
+            sock.close()
+            raise
+        self._socket = sock
+        self._poll.register(sock, select.POLLOUT)
+        self.info = info
+        self.max_payload = int(info.get("max_payload", _DEFAULT_MAX_PAYLOAD))
+        self.leftover = bytes(handshake.buffer)
+
+    def _remaining(self, end: float) -> float:
+        # Zero would mean "do not block" to the socket; a deadline that has passed still gets one short try.
+        return max(end - self._clock.mono(), 0.001)
+
+
+class _Handshake:
+    """INFO, CONNECT, PING, PONG on a blocking socket. ``buffer`` holds what was read and not consumed."""
+
+    def __init__(self, sock: socket.socket, url: NatsUrl, end: float, clock: Clock) -> None:
+        self._socket = sock
+        self._url = url
+        self._end = end
+        self._clock = clock
+        self.buffer = bytearray()
+
+    def run(self, name: str, login: Login) -> dict[str, Any]:
+        """Return the server's INFO once it has accepted us. Raises ``NatsError``, ``OSError``."""
+        info = self._info(self._line())
+        if info.get("tls_required"):
+            raise NatsError(
+                f"nats: secure connection required by {self._url.shown}: TLS is planned, and not supported yet",
+                hint="use a NATS server or a listener without TLS",
+            )
+        self._send(b"CONNECT " + _connect_json(name, login, headers=bool(info.get("headers"))) + b"\r\nPING\r\n")
+        while True:
+            line = self._line()
+            if line == b"PONG":
+                return info
+            if line == b"PING":
+                self._send(b"PONG\r\n")
+            elif line.startswith(b"INFO "):
+                info = self._info(line)
+            elif line.startswith(b"-ERR"):
+                raise self._refusal(line[4:].strip().strip(b"'").decode("utf-8", "replace"))
+
+    def _info(self, line: bytes) -> dict[str, Any]:
+        parsed: object = None
+        if line.startswith(b"INFO "):
+            with contextlib.suppress(ValueError):
+                parsed = json.loads(line[5:])
+        if not isinstance(parsed, dict):
+            raise NatsError(f"{self._url.shown} does not speak NATS: it said {line[:40]!r}", hint="correct -ns")
+        return parsed
+
+    def _refusal(self, text: str) -> NatsError:
+        hint = ""
+        if text.lower().startswith("authorization"):
+            hint = "give the user and password, or the token, that this NATS server expects"
+        return NatsError(f"nats: {text} ({self._url.shown})", hint=hint)
+
+    def _line(self) -> bytes:
+        while True:
+            end = self.buffer.find(b"\r\n")
+            if end >= 0:
+                line = bytes(self.buffer[:end])
+                del self.buffer[: end + 2]
+                return line
+            if len(self.buffer) > _MAX_LINE:
+                raise NatsError(f"{self._url.shown} does not speak NATS: a line of more than {_MAX_LINE} bytes")
+            self._arm()
+            chunk = self._socket.recv(65536)
+            if not chunk:
+                raise ConnectionResetError("closed by the server during the handshake")
+            self.buffer += chunk
+
+    def _send(self, data: bytes) -> None:
+        self._arm()
+        self._socket.sendall(data)
+
+    def _arm(self) -> None:
+        remaining = self._end - self._clock.mono()
+        if remaining <= 0:
+            raise TimeoutError("no answer in time")
+        self._socket.settimeout(remaining)
+
+
+def _open(url: NatsUrl, timeout: float) -> socket.socket:
+    sock = socket.create_connection((url.host, url.port), timeout)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
+        _grow(sock, socket.SO_SNDBUF, "/proc/sys/net/core/wmem_max")
+        _grow(sock, socket.SO_RCVBUF, "/proc/sys/net/core/rmem_max")
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _grow(sock: socket.socket, option: int, limit_file: str) -> None:
+    # Setting a size ends the kernel's own tuning, and a size above the limit is cut to it: asking for more than the
+    # machine allows would leave less than not asking.
+    with contextlib.suppress(OSError, ValueError), open(limit_file, encoding="ascii") as file:
+        if int(file.read()) >= _BUFFER_BYTES:
+            sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
+
+
+def _connect_json(name: str, login: Login, *, headers: bool) -> bytes:
+    connect: dict[str, str | int | bool] = {
+        "verbose": False,
+        "pedantic": False,
+        "lang": "python-ftstan",
+        "version": __version__,
+        "name": name,
+        "protocol": 1,
+        "headers": headers,
+        # The server refuses this without headers: its answer for "nobody listens" is a header.
+        "no_responders": headers,
+        "echo": True,
+    }
+    if login.token:
+        connect["auth_token"] = login.token
+    elif login:
+        connect |= {"user": login.user, "pass": login.password}
+    return json.dumps(connect, separators=(",", ":")).encode()
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, socket.gaierror):  # its numbers are not errno's
+        return str(error.strerror).lower()
+    return errno_text(error)

@@ -1,0 +1,467 @@
+"""One node's life: options, NATS, lock, store, broker, serve, stop.
+
+Runs on the control thread (asyncio) and never touches storage: whatever may block is posted to the data plane. Exit
+statuses are those that operators know: 0 after SIGINT, 143 after SIGTERM, 1 when the start failed, 75 when the store
+belongs to somebody else or can not be written (come back as a standby).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import select
+import signal
+import sys
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
+
+from ftstan import COMPATIBLE_VERSION, log
+from ftstan.broker.broker import Broker, BrokerOptions
+from ftstan.broker.constants import SID_INBOX
+from ftstan.clock import Clock, SystemClock
+from ftstan.config.banner import READY, recovered_line, runtime_version, starting_lines, store_lines
+from ftstan.config.options import STORE_FILE, ServerOptions
+from ftstan.dataplane import DataPlane, shown
+from ftstan.disk import LocalDisk
+from ftstan.errors import (
+    FencedError,
+    FtstanError,
+    LockBusyError,
+    NatsError,
+    RecoveryError,
+    StoreError,
+)
+from ftstan.group import FtGroup
+from ftstan.ft.ownership import StoreOwner
+from ftstan.monitor.http import Monitor, format_time, format_uptime
+from ftstan.nats.embedded import NatsServerChild
+from ftstan.nats.generated import NatsServerOptions
+from ftstan.nats.link import Link
+from ftstan.serving import Serving
+from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.store import FileStore
+from ftstan.stores.interface import ServerInfo, Store
+from ftstan.stores.memory import MemoryStore
+from ftstan.wire import messages
+from ftstan.wire.frames import Parser
+from ftstan.wire.nuid import Nuid
+from ftstan.wire.subjects import Subjects
+
+T = TypeVar("T")
+
+EXIT_FENCED = 75
+_EXIT_TERM = 143
+_LOCK_PATIENCE_S = 5.0
+_LOCK_RETRY_S = 0.1
+_GUARD_S = 0.25
+_READY_S = 10.0
+_STOP_S = 60.0
+
+
+def run(options: ServerOptions) -> int:
+    """Run one node until a signal ends it; returns the exit status. Raises ``FtstanError`` when the start fails."""
+    return asyncio.run(Node(options).main())
+
+
+class Node:
+    """What one process is: a standalone server, or a member of a group."""
+
+    def __init__(self, options: ServerOptions, clock: Clock | None = None) -> None:
+        self.options = options
+        self.clock = clock or SystemClock()
+        self.nuid = Nuid()
+        self.server_id = self.nuid.next()
+        self.state = "STANDALONE"
+        self.plane = DataPlane(self._plane_ended)
+        self.owner: StoreOwner | None = None
+        self.stop_signal = 0
+        self.stopping = asyncio.Event()
+        self._failure: FtstanError | None = None
+        self._child: NatsServerChild | None = None
+        self._monitor = Monitor(self)
+        self._group: FtGroup | None = None
+        self._started_ns = self.clock.wall_ns()
+        self._started = self.clock.mono()
+        self._counts: dict[str, int] = {}
+        self._link: Link | None = None
+
+    # ---- life ----------------------------------------------------------------------------------------------------
+
+    async def main(self) -> int:
+        """Start, serve, stop."""
+        for line in starting_lines(self.options.cluster_id, self.server_id):
+            log.stream.info(line)
+        _raise_file_limit()
+        self._handle_signals()
+        try:
+            await self._start()
+            await self.stopping.wait()
+            if self._failure is not None:
+                raise self._failure
+            return await self._stop()
+        finally:
+            await self._end_children()
+
+    async def _start(self) -> None:
+        options = self.options
+        if options.store == STORE_FILE:
+            self.owner = StoreOwner(
+                LocalDisk(),
+                options.dir,
+                server_id=self.server_id,
+                clock=self.clock,
+                in_group=bool(options.ft_group),
+            )
+        urls = await self._start_nats()
+        if options.nats.http_port:
+            port = await self._monitor.start(options.nats.host, options.nats.http_port)
+            if self._child is not None:
+                log.nats.info(f"Starting http monitor on {options.nats.host}:{port}")
+        nats = options.nats
+        self._link = Link(
+            urls, name=self._name("general"), user=nats.user, password=nats.password, token=nats.token, clock=self.clock
+        )
+        self.plane.start()
+        if options.ft_group:
+            self._group = FtGroup(self, urls)
+            await self._group.start()
+            return
+        await self.call(lambda: self._connect_first())
+        if self.owner is not None:
+            await self._lock_standalone(self.owner)
+            await self.call(self.owner.activate)
+        await self.serve()
+
+    async def _start_nats(self) -> list[str]:
+        options = self.options
+        if options.nats_servers:
+            return list(options.nats_servers)
+        nats = options.nats
+        self._child = NatsServerChild(
+            NatsServerOptions(
+                cluster_id=options.cluster_id,
+                host=nats.host,
+                port=nats.port,
+                cluster_listen=nats.cluster_listen,
+                routes=nats.routes,
+                user=nats.user,
+                password=nats.password,
+                token=nats.token,
+                debug=nats.debug,
+                trace=nats.trace,
+            )
+        )
+        await self._child.start()
+        return [self._child.client_url]
+
+    def _connect_first(self) -> None:
+        assert self._link is not None
+        self._link.connect(2.0)
+
+    async def _lock_standalone(self, owner: StoreOwner) -> None:
+        """A standalone server takes the lock too: two servers on one directory destroy it."""
+        deadline = self.clock.mono() + _LOCK_PATIENCE_S
+        while True:
+            try:
+                await self.call(owner.try_lock)
+            except LockBusyError as error:
+                if self.clock.mono() >= deadline or self.stopping.is_set():
+                    holder = await self.call(owner.read_owner)
+                    raise RecoveryError(
+                        f"datastore {owner.path} is in use"
+                        + (f" by {holder.describe()}" if holder is not None else " by another server"),
+                        hint="stop that server first, or start this one with -ft_group to stand by",
+                    ) from error
+                await asyncio.sleep(_LOCK_RETRY_S)
+            else:
+                return
+
+    def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Run something on the data plane's thread."""
+        return asyncio.wrap_future(self.plane.call(function))
+
+    async def serve(self) -> None:
+        """Recover and open the server; the store is ours. Raises ``FtstanError``."""
+        await self.call(self._recover)
+        for _ in range(round(_READY_S / 0.01)):
+            serving = self.plane.serving
+            if serving is not None and serving.ready:
+                break
+            await asyncio.sleep(0.005)
+        for line in store_lines(self.options):
+            log.stream.info(line)
+        log.stream.info(READY)
+
+    # ---- on the data plane's thread ------------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        options = self.options
+        log.stream.info("Recovering the state...")
+        store = self._open_store()
+        recovered = store.recover()
+        info = recovered.info
+        if info is not None and info.cluster_id != options.cluster_id:
+            raise RecoveryError(
+                f'cluster ID "{options.cluster_id}" does not match recovered value of "{info.cluster_id}"',
+                hint="give -cid the value that this datastore was made with",
+            )
+        subjects = Subjects.for_cluster(options.cluster_id)
+        if info is None:
+            store.set_server_info(_info(options.cluster_id, subjects))
+        else:
+            known = Subjects(
+                discovery=info.discovery,
+                publish=info.publish,
+                subscribe=info.subscribe,
+                unsubscribe=info.unsubscribe,
+                sub_close=info.sub_close or subjects.sub_close,
+                close=info.close,
+                acks_subs=info.acks_subs,
+            )
+            if not info.sub_close:
+                store.set_server_info(_info(options.cluster_id, known))
+            subjects = known
+        channel_limits = options.limits.channel
+        broker = Broker(
+            store,
+            subjects,
+            BrokerOptions(
+                hb_interval=options.hb_interval,
+                hb_timeout=options.hb_timeout,
+                hb_fail_count=options.hb_fail_count,
+                max_channels=options.limits.max_channels,
+                limits=channel_limits,
+            ),
+            self.nuid,
+        )
+        broker.recover(recovered, self.clock.wall_ns(), round(self.clock.mono() * 1e9))
+        log.stream.info(recovered_line(len(recovered.channels) if info is not None else None))
+        assert self._link is not None
+        serving = Serving(store, broker, self._link, self.clock, self._name("general"))
+        if not options.ft_group:
+            self._guard(broker)
+        with contextlib.suppress(NatsError):
+            # In a group NATS may be away for a moment; the loop goes on trying.
+            serving.open_link()
+        self.plane.serving = serving
+
+    def _open_store(self) -> Store:
+        if self.owner is None:
+            return MemoryStore()
+        f = self.options.file
+        return FileStore(
+            LocalDisk(),
+            self.owner.root,
+            self.owner,
+            self.clock,
+            FileStoreOptions(
+                crc_polynomial=f.crc_poly,
+                check_crc=f.crc,
+                sync=f.sync,
+                slice_max_msgs=f.slice_max_msgs,
+                slice_max_bytes=f.slice_max_bytes,
+                slice_max_age=f.slice_max_age,
+            ),
+            limits=self.options.limits.channel,
+        )
+
+    def _guard(self, broker: Broker) -> None:
+        """Refuse to serve a cluster id that another server answers for (``docs/compat/protocol.md``, recovery)."""
+        link = self._link
+        assert link is not None
+        inbox = b"_INBOX." + self.nuid.next().encode()
+        request = messages.encode(
+            messages.ConnectRequest(
+                client_id=self.options.cluster_id.encode(), heartbeat_inbox=b"_INBOX." + self.nuid.next().encode()
+            )
+        )
+        discovery = broker.subjects.discovery.encode()
+        link.send(
+            b"SUB %b %d\r\nPUB %b %b %d\r\n%b\r\n" % (inbox, SID_INBOX, discovery, inbox, len(request), request), 2.0
+        )
+        answer = _first_message(link, self.clock, _GUARD_S)
+        link.send(b"UNSUB %d\r\n" % SID_INBOX, 2.0)
+        if answer is None:
+            log.stream.debug("Did not detect another server instance")
+            return
+        with contextlib.suppress(FtstanError):
+            response = messages.parse(messages.ConnectResponse, answer)
+            if response.close_requests:
+                close = messages.encode(messages.CloseRequest(client_id=self.options.cluster_id.encode()))
+                link.send(b"PUB %b %d\r\n%b\r\n" % (response.close_requests, len(close), close), 2.0)
+        raise NatsError(
+            f'discovered another streaming server with cluster ID "{self.options.cluster_id}"',
+            hint="stop the other server, or give this one another -cid",
+        )
+
+    def _plane_ended(self, error: BaseException) -> None:
+        """The data plane can not go on: nothing more is sent or written."""
+        end_process(f"{shown(error)}", EXIT_FENCED if isinstance(error, FtstanError) else 2)
+
+    # ---- stopping ------------------------------------------------------------------------------------------------
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.request_stop, number)
+        loop.add_signal_handler(signal.SIGUSR1, log.reopen)
+        loop.add_signal_handler(
+            signal.SIGHUP, log.stream.warning, "Reload: not supported by this version of ftstan (planned)"
+        )
+
+    def request_stop(self, number: int) -> None:
+        """Stop cleanly."""
+        self.stop_signal = number
+        self.stopping.set()
+
+    def fenced(self, error: FencedError) -> NoReturn:
+        """The store belongs to somebody else: out at once, with one line that says why."""
+        end_process(error.text, EXIT_FENCED)
+
+    def fail(self, error: FtstanError) -> None:
+        """End with this error."""
+        self._failure = error
+        self.stopping.set()
+
+    async def _stop(self) -> int:
+        log.stream.info("Shutting down.")
+        self.state = "SHUTDOWN"
+        if self._group is not None:
+            await self._group.stopping()
+        released = False
+        try:
+            async with asyncio.timeout(_STOP_S):
+                released = await self.call(self._stop_serving)
+        except TimeoutError:
+            end_process(f"storage has not answered for {_STOP_S:g}s while stopping", EXIT_FENCED)
+        if self._group is not None:
+            await self._group.stopped(released=released)
+        return _EXIT_TERM if self.stop_signal == signal.SIGTERM else 0
+
+    def _stop_serving(self) -> bool:
+        """Close the store and give the lock back; returns whether this node was the owner."""
+        serving, self.plane.serving = self.plane.serving, None
+        if serving is not None:
+            try:
+                serving.stop()
+            except StoreError as error:
+                log.stream.error(f"{error.text}; what was acknowledged is safe")
+        active = self.owner is not None and serving is not None
+        if self.owner is not None:
+            self.owner.close()
+        if self._link is not None:
+            self._link.close()
+        return active
+
+    async def _end_children(self) -> None:
+        with contextlib.suppress(NatsError):
+            await self._monitor.stop()
+        if self._group is not None:
+            await self._group.close()
+        if self._child is not None:
+            await self._child.stop()
+
+    # ---- views ---------------------------------------------------------------------------------------------------
+
+    async def serverz(self) -> dict[str, object]:
+        """What ``/streaming/serverz`` shows (``docs/compat/monitoring.md``)."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.25):
+                self._counts = await self.call(self._count)
+        now = self.clock.wall_ns()
+        serving = self.plane.serving is not None
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return {
+            "cluster_id": self.options.cluster_id if serving else "",
+            "server_id": self.server_id,
+            "version": COMPATIBLE_VERSION,
+            "go": runtime_version(),
+            "state": self.state,
+            "now": format_time(now),
+            "start_time": format_time(self._started_ns),
+            "uptime": format_uptime(self.clock.mono() - self._started),
+            "open_fds": len(os.listdir("/proc/self/fd")),
+            "max_fds": soft,
+            **_NO_COUNTS,
+            **self._counts,
+        }
+
+    def _count(self) -> dict[str, int]:
+        serving = self.plane.serving
+        return serving.broker.counts() if serving is not None else {}
+
+    def is_ft_active(self) -> bool:
+        """Whether this node is the active one and serves."""
+        serving = self.plane.serving
+        return self.state == "FT_ACTIVE" and serving is not None and serving.ready
+
+    def _name(self, suffix: str) -> str:
+        return f"_NSS-{self.options.cluster_id}-{suffix}"
+
+
+_NO_COUNTS = {
+    "clients": 0,
+    "subscriptions": 0,
+    "channels": 0,
+    "total_msgs": 0,
+    "total_bytes": 0,
+    "in_msgs": 0,
+    "in_bytes": 0,
+    "out_msgs": 0,
+    "out_bytes": 0,
+}
+
+
+def _info(cluster_id: str, subjects: Subjects) -> ServerInfo:
+    return ServerInfo(
+        cluster_id=cluster_id,
+        discovery=subjects.discovery,
+        publish=subjects.publish,
+        subscribe=subjects.subscribe,
+        unsubscribe=subjects.unsubscribe,
+        close=subjects.close,
+        sub_close=subjects.sub_close,
+        acks_subs=subjects.acks_subs,
+    )
+
+
+def _first_message(link: Link, clock: Clock, seconds: float) -> bytes | None:
+    """The payload of the first message that comes; ``None`` after the time, or if nobody listens."""
+    parser = Parser(link.max_payload)
+    poll = select.poll()
+    poll.register(link.fileno(), select.POLLIN)
+    buffer = bytearray(65536)
+    end = clock.mono() + seconds
+    events = parser.feed(link.leftover)
+    while True:
+        for event in events:
+            if event[0] == "MSG":
+                return bytes(event[4])
+            if event[0] == "HMSG":
+                return None
+            if event[0] == "PING":
+                link.send(b"PONG\r\n", 2.0)
+        left = end - clock.mono()
+        if left <= 0:
+            return None
+        poll.poll(left * 1000)
+        events = []
+        if n := link.recv_into(memoryview(buffer)):
+            events = parser.feed(memoryview(buffer)[:n])
+
+
+def _raise_file_limit() -> None:
+    """As many files as this user may open: every channel holds its directory."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def end_process(why: str, status: int) -> NoReturn:
+    """One line, and out: whatever decides to die must not wait for storage that hangs."""
+    log.stream.fatal(why)
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,209 @@
+"""Serving: one batch after the other down the road from socket to socket.
+
+    socket -> parse -> apply -> commit -> confirm -> emit -> socket
+
+Runs on the data plane's thread and may block on its socket and its storage. Nothing leaves this process before its
+commit returned and ``confirm`` said that the store is ours; if the link breaks between the two, the output is dropped,
+never replayed, and what it delivered is due again when the link is back.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from ftstan.broker.broker import Broker
+from ftstan.clock import Clock
+from ftstan.errors import NatsError, StoreError, WireError
+from ftstan.ft.cadence import RateLimit
+from ftstan.log import stream as log
+from ftstan.nats.link import RECONNECT_WAIT_S, ConnectionLostError, Link
+from ftstan.stores.interface import Store
+from ftstan.wire.frames import OutBuf
+
+_PING, _PONG, _INFO, _OK, _ERR = 3, 4, 5, 6, 7
+
+_READ_AHEAD: Final = 4 << 20
+_FIRST_BUFFER: Final = 1 << 20
+_SEND_DEADLINE_S: Final = 10.0
+_CONNECT_TIMEOUT_S: Final = 2.0
+_TICK_S: Final = 1.0
+_JOIN_BELOW: Final = 64 << 10
+
+
+class Serving:
+    """An active server's broker, store and link. ``name``: the link's connection name, for log lines."""
+
+    def __init__(self, store: Store, broker: Broker, link: Link, clock: Clock, name: str) -> None:
+        self.store = store
+        self.broker = broker
+        self.link = link
+        self.ready = False
+        """Whether NATS has processed our subscriptions since the last connect."""
+        self._clock = clock
+        self._name = name
+        self._buffer = bytearray(_FIRST_BUFFER)
+        self._start = 0
+        self._end = 0
+        self._more = False
+        self._next_tick = clock.mono() + _TICK_S
+        self._next_connect = 0.0
+        self._was_connected = False
+        self._full = RateLimit()
+
+    # ---- the link ------------------------------------------------------------------------------------------------
+
+    def open_link(self) -> None:
+        """Subscribe to everything; connects first if the link is down. Raises ``NatsError``."""
+        if not self.link.connected:
+            self.link.connect(_CONNECT_TIMEOUT_S)
+        self.broker.max_payload = self.link.max_payload
+        self._start, self._end = 0, 0
+        leftover = self.link.leftover
+        self._buffer[: len(leftover)] = leftover
+        self._end = len(leftover)
+        self.ready = False
+        self.link.send(self.broker.subscribe_lines() + b"PING\r\n", _SEND_DEADLINE_S)
+        if self._was_connected:
+            log.info(f'connection "{self._name}" reconnected to NATS Server at "{self.link.url_shown}"')
+        self._was_connected = True
+
+    def _lost(self, error: NatsError) -> None:
+        log.error(f'connection "{self._name}" has been disconnected: {error.text}')
+        self.link.close()
+        self.ready = False
+        self.broker.link_lost(self._now())
+        self._next_connect = self._clock.mono()
+
+    def _now(self) -> int:
+        return round(self._clock.mono() * 1e9)
+
+    # ---- one turn ------------------------------------------------------------------------------------------------
+
+    def timeout(self) -> float:
+        """Seconds until something is due without new bytes."""
+        if self._more or self.broker.subscriptions.recovering:
+            return 0.0
+        now = self._clock.mono()
+        due = self._next_tick - now
+        if not self.link.connected:
+            due = min(due, self._next_connect - now)
+        elif (timer := self.broker.timers.next) is not None:
+            due = min(due, timer / 1e9 - now)
+        return max(due, 0.0)
+
+    def turn(self, *, readable: bool) -> None:
+        """Take one batch down the road. Raises ``FencedError`` and ``StoreError``: the store can no longer be served."""
+        if not self.link.connected:
+            self._reconnect()
+        else:
+            try:
+                worked = self._read() if readable or self._end > self._start else False
+                worked |= self.broker.run_timers(self._clock.wall_ns(), self._now())
+                if worked or self._more or self.broker.has_work:
+                    self._road()
+            except (ConnectionLostError, WireError) as error:
+                self._lost(error if isinstance(error, NatsError) else NatsError(error.text))
+        if self._clock.mono() >= self._next_tick:
+            self._next_tick = self._clock.mono() + _TICK_S
+            self.store.confirm()
+            self.broker.tick()
+            self.store.tick(self._clock.wall_ns())
+
+    def _reconnect(self) -> None:
+        if self._clock.mono() < self._next_connect:
+            return
+        self._next_connect = self._clock.mono() + RECONNECT_WAIT_S
+        try:
+            self.open_link()
+        except NatsError:
+            # Told once, when it was lost.
+            self.link.close()
+
+    def _read(self) -> bool:
+        """Read what there is, up to a bound, and apply it; returns whether anything was applied."""
+        got = 0
+        while got < _READ_AHEAD:
+            if self._end == len(self._buffer):
+                self._make_room()
+            with memoryview(self._buffer) as view:
+                n = self.link.recv_into(view[self._end :])
+            if n == 0:
+                break
+            got += n
+            self._end += n
+            if self._end < len(self._buffer):
+                break
+        broker = self.broker
+        before = self._start
+        self._start = broker.feed(self._buffer, self._start, self._end, self._clock.wall_ns(), self._now())
+        applied = self._start != before
+        if self._start == self._end:
+            self._start = self._end = 0
+        if broker.link_events:
+            self._on_link_events()
+        return applied
+
+    def _make_room(self) -> None:
+        """Move what is incomplete to the front, or grow: a frame must fit as a whole."""
+        if self._start:
+            rest = self._buffer[self._start : self._end]
+            self._buffer[: len(rest)] = rest
+            self._start, self._end = 0, len(rest)
+        if self._end == len(self._buffer):
+            self._buffer.extend(bytes(len(self._buffer)))
+
+    def _on_link_events(self) -> None:
+        events, self.broker.link_events = self.broker.link_events, []
+        for kind, text in events:
+            if kind == _PING:
+                self.link.send(b"PONG\r\n", _SEND_DEADLINE_S)
+            elif kind == _PONG:
+                self.ready = True
+            elif kind == _INFO:
+                self.link.info = json.loads(text)
+                self.broker.max_payload = int(self.link.info.get("max_payload", self.broker.max_payload))
+            elif kind == _ERR:
+                log.error(f'connection "{self._name}": {text.decode("utf-8", "replace").strip()}')
+
+    def _road(self) -> None:
+        """Commit, confirm, emit."""
+        broker = self.broker
+        broker.stage()
+        failed = self.store.commit()
+        if failed:
+            self._report(failed)
+        self.store.confirm()
+        self._more = broker.conclude(failed)
+        self._emit()
+        broker.sent()
+        self.store.write_events()
+
+    def _emit(self) -> None:
+        broker = self.broker
+        parts: list[OutBuf] = [b for b in (broker.replies, broker.deliveries, broker.acks) if len(b)]
+        if not parts:
+            return
+        if broker.output_size < _JOIN_BELOW and len(parts) > 1:
+            self.link.send(b"".join(parts), _SEND_DEADLINE_S)
+            return
+        for part in parts:
+            with memoryview(part) as view:
+                self.link.send(view, _SEND_DEADLINE_S)
+
+    def _report(self, failed: dict[bytes, StoreError]) -> None:
+        if self._full.allow(self._clock.mono()):
+            for name, error in failed.items():
+                log.error(f'publishes to channel "{name.decode("utf-8", "backslashreplace")}" fail: {error.text}')
+
+    # ---- stopping ------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Finish: what was applied is committed and answered, the store is closed."""
+        if self.link.connected:
+            try:
+                self._road()
+            except NatsError as error:
+                self._lost(error)
+        self.store.confirm()
+        self.store.close()

@@ -1,0 +1,234 @@
+"""What a store is: the contract between the broker and whatever keeps its messages.
+
+A batch goes one way (``docs/architecture.md``): the broker *stages* what it applied, ``commit`` makes it durable,
+``confirm`` proves that the store is still ours, and only then anything is sent. So every method that stages returns at
+once, and ``commit`` is the only one that a publisher waits for.
+
+Rules that every store keeps:
+
+- ``first``, ``last``, ``count`` and ``size`` of a channel speak of durable messages only;
+- a channel whose commit failed drops everything staged for it, is reported by name, and the others proceed;
+- records that name a sequence (``SubEvents``) are staged only after that sequence is durable, and written by
+  ``write_events``; they are durable after ``sync_events``;
+- nothing is written, removed or renamed after ``confirm`` has raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ftstan.config.options import ChannelLimits
+from ftstan.errors import StoreError
+from ftstan.wire.block import MsgBlock, SubEvents
+
+__all__ = [
+    "ChannelLimits",
+    "ChannelStore",
+    "ClientInfo",
+    "Confirm",
+    "Recovered",
+    "ServerInfo",
+    "Store",
+    "StoredSub",
+    "SubState",
+]
+
+#: Raises ``FencedError`` unless the store is still ours, judged by storage and nothing else.
+Confirm = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """Identity and subjects of the server, kept in ``server.dat`` (``docs/compat/filestore.md``)."""
+
+    cluster_id: str
+    discovery: str
+    publish: str
+    subscribe: str
+    unsubscribe: str
+    close: str
+    sub_close: str
+    acks_subs: str
+    node_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientInfo:
+    """A registered client. Strings of the wire are bytes: the protocol does not promise UTF-8."""
+
+    client_id: bytes
+    hb_inbox: bytes
+    conn_id: bytes = b""
+    protocol: int = 0
+    ping_interval: int = 0
+    ping_max_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SubState:
+    """A stored subscription. ``durable_name`` is empty for durable queue members: ``queue`` is then ``durable:group``."""
+
+    sub_id: int
+    client_id: bytes
+    queue: bytes = b""
+    inbox: bytes = b""
+    ack_inbox: bytes = b""
+    max_in_flight: int = 0
+    ack_wait_secs: int = 0
+    durable_name: bytes = b""
+    last_sent: int = 0
+    is_durable: bool = False
+    is_closed: bool = False
+
+
+@dataclass(slots=True)
+class StoredSub:
+    """A recovered subscription: its state and the sequences that were sent and not acknowledged."""
+
+    state: SubState
+    pending: set[int] = field(default_factory=set)
+
+
+class ChannelStore(Protocol):
+    """One channel's messages and subscriptions."""
+
+    @property
+    def name(self) -> bytes:
+        """The channel's name."""
+        ...
+
+    @property
+    def first(self) -> int:
+        """Sequence of the first available message; ``last + 1`` when all are gone, 0 when there never was one."""
+        ...
+
+    @property
+    def last(self) -> int:
+        """Sequence of the last durable message, 0 when there never was one."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """Available messages."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes as monitoring counts them (memory: encoded messages; file: plus 40 each)."""
+        ...
+
+    @property
+    def last_timestamp(self) -> int:
+        """Timestamp (ns) of the last durable message, 0 when there never was one."""
+        ...
+
+    @property
+    def next_sub_id(self) -> int:
+        """The id for the next new subscription: one above the highest ever seen."""
+        ...
+
+    def append(self, block: MsgBlock) -> None:
+        """Stage messages whose sequences go on from what was staged before."""
+        ...
+
+    def read(self, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock | None:
+        """A block that holds the first existing durable message at or after ``sequence`` (whatever its size).
+
+        ``None`` if there is none. The block may begin before and go on behind it. Raises ``DamageError`` if the stored bytes are not what was written.
+        """
+        ...
+
+    def sequence_at(self, timestamp: int) -> int:
+        """First sequence whose timestamp is at or after ``timestamp`` (ns); ``last + 1`` if none is."""
+        ...
+
+    def add_sub(self, state: SubState) -> None:
+        """Stage a new subscription."""
+        ...
+
+    def update_sub(self, state: SubState) -> None:
+        """Stage a replacement of the subscription's state; its pending sequences stay."""
+        ...
+
+    def delete_sub(self, sub_id: int) -> None:
+        """Stage the removal of a subscription."""
+        ...
+
+    def add_events(self, events: SubEvents) -> None:
+        """Stage sent and acknowledged sequences, in order. The store takes what is in ``events`` and leaves it empty."""
+        ...
+
+    def recovered_subs(self) -> Sequence[StoredSub]:
+        """The subscriptions found at recovery."""
+        ...
+
+    def expire(self, now_ns: int) -> None:
+        """Drop messages older than the age limit and whatever the other limits no longer allow."""
+        ...
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What a store held when it was opened. ``info`` is ``None`` for a store that never served."""
+
+    info: ServerInfo | None
+    clients: list[ClientInfo]
+    channels: list[ChannelStore]
+
+
+class Store(Protocol):
+    """A place where channels rest. One thread uses it; it may block on storage, and nothing else waits for it."""
+
+    @property
+    def kind(self) -> str:
+        """The name in logs and monitoring: ``FILE`` or ``MEMORY``."""
+        ...
+
+    def recover(self) -> Recovered:
+        """Read everything back. Raises ``RecoveryError`` when the store must not be served."""
+        ...
+
+    def set_server_info(self, info: ServerInfo) -> None:
+        """Make identity and subjects durable at once."""
+        ...
+
+    def add_client(self, info: ClientInfo) -> None:
+        """Stage a client registration."""
+        ...
+
+    def delete_client(self, client_id: bytes) -> None:
+        """Stage the end of a client's registration."""
+        ...
+
+    def create_channel(self, name: bytes, limits: ChannelLimits) -> ChannelStore:
+        """A new, empty channel; it appears in the store with the first commit that touches it."""
+        ...
+
+    def commit(self) -> dict[bytes, StoreError]:
+        """Make everything staged durable, ``SubEvents`` excepted; returns the channels that failed, with their errors.
+
+        Raises ``StoreError`` if a state file of the whole store failed and ``FencedError`` if the store is not ours.
+        """
+        ...
+
+    def confirm(self) -> None:
+        """Raise ``FencedError`` unless the store is still ours."""
+        ...
+
+    def write_events(self) -> None:
+        """Hand staged ``SubEvents`` to the file system, unsynced."""
+        ...
+
+    def tick(self, now_ns: int) -> None:
+        """Work of once a second: syncs of what no publisher waits for, expiry, removal of dead slices."""
+        ...
+
+    def close(self) -> None:
+        """Write and sync what is left and release every handle."""
+        ...
+
+    def abandon(self) -> None:
+        """Release every handle and write nothing: the store belongs to somebody else now."""
+        ...

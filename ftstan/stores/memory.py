@@ -1,0 +1,201 @@
+"""The memory store: channels as lists of blocks. Nothing survives the process, and nothing has to be confirmed."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from ftstan.errors import StoreError
+from ftstan.stores.interface import ChannelLimits, ClientInfo, Recovered, ServerInfo, StoredSub, SubState
+from ftstan.wire.block import MsgBlock, SubEvents
+
+#: Small batches are gathered in blocks of about this many bytes.
+_BLOCK_BYTES = 256 << 10
+
+
+class MemoryChannel:
+    """One channel's messages. Implements ``ChannelStore``."""
+
+    def __init__(self, name: bytes, limits: ChannelLimits, touched: list[MemoryChannel]) -> None:
+        self.name = name
+        self.limits = limits
+        self.first = 0
+        self.last = 0
+        self.count = 0
+        self.size = 0
+        self.last_timestamp = 0
+        self.next_sub_id = 1
+        self._blocks: list[MsgBlock] = []
+        self._firsts: list[int] = []
+        self._staged: MsgBlock | None = None
+        self._touched = touched
+
+    def append(self, block: MsgBlock) -> None:
+        """Stage messages."""
+        self._staged = block
+        self._touched.append(self)
+
+    def commit(self) -> None:
+        """Take over what is staged and apply the limits."""
+        block, self._staged = self._staged, None
+        if block is None:
+            return
+        n = len(block)
+        if self.count == 0:
+            self.first = block.first
+        self.last = block.last
+        self.last_timestamp = block.timestamp(n - 1)
+        self.count += n
+        self.size += block.sizes(0, n)
+        if self._blocks and self._blocks[-1].nbytes + block.nbytes <= _BLOCK_BYTES:
+            self._blocks[-1].extend(block)
+        else:
+            self._blocks.append(block)
+            self._firsts.append(block.first)
+        self._enforce()
+
+    def read(self, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock | None:
+        """The block that holds the message, or the next one."""
+        sequence = max(sequence, self.first)
+        if not self.count or sequence > self.last:
+            return None
+        return self._blocks[bisect_right(self._firsts, sequence) - 1]
+
+    def sequence_at(self, timestamp: int) -> int:
+        """First sequence at or after a time; ``last + 1`` if none is."""
+        for block in self._blocks:
+            n = len(block)
+            if block.timestamp(n - 1) < timestamp:
+                continue
+            for i in range(block.position(self.first), n):
+                if block.timestamp(i) >= timestamp:
+                    return block.sequence(i)
+        return self.last + 1
+
+    def _enforce(self) -> None:
+        limits = self.limits
+        drop = max(self.count - limits.max_msgs, 0) if limits.max_msgs else 0
+        size = self.size
+        sequence = self.first
+        if drop:
+            sequence, size = self._after(drop)
+        while limits.max_bytes and size > limits.max_bytes and sequence < self.last:
+            block = self._blocks[bisect_right(self._firsts, sequence) - 1]
+            i = block.position(sequence)
+            size -= block.sizes(i, i + 1)
+            sequence += 1
+        if sequence != self.first:
+            self._drop_before(sequence, size)
+
+    def _after(self, drop: int) -> tuple[int, int]:
+        """First sequence and bytes that are left when the ``drop`` oldest messages go."""
+        size = self.size
+        sequence = self.first
+        for block in self._blocks:
+            i = block.position(sequence)
+            k = min(len(block) - i, drop)
+            size -= block.sizes(i, i + k)
+            sequence += k
+            drop -= k
+            if not drop:
+                break
+        return sequence, size
+
+    def _drop_before(self, sequence: int, size: int) -> None:
+        self.count -= sequence - self.first
+        self.first = sequence
+        self.size = size
+        k = bisect_right(self._firsts, sequence) - 1
+        if not self.count:
+            k = len(self._blocks)
+        if k > 0:
+            del self._blocks[:k]
+            del self._firsts[:k]
+
+    def expire(self, now_ns: int) -> None:
+        """Drop what is older than the age limit, from the front."""
+        age = self.limits.max_age
+        if not age or not self.count:
+            return
+        sequence, size = self.first, self.size
+        for block in self._blocks:
+            for i in range(block.position(sequence), len(block)):
+                if block.timestamp(i) > now_ns - age:
+                    if sequence != self.first:
+                        self._drop_before(sequence, size)
+                    return
+                size -= block.sizes(i, i + 1)
+                sequence += 1
+        self._drop_before(sequence, 0)
+
+    def add_sub(self, state: SubState) -> None:
+        """Remember the id only: subscriptions live in the broker."""
+        self.next_sub_id = max(self.next_sub_id, state.sub_id + 1)
+
+    def update_sub(self, state: SubState) -> None:
+        """Nothing to keep."""
+
+    def delete_sub(self, sub_id: int) -> None:
+        """Nothing to keep."""
+
+    def add_events(self, events: SubEvents) -> None:
+        """Nothing to keep."""
+        events.clear()
+
+    def recovered_subs(self) -> Sequence[StoredSub]:
+        """Always empty."""
+        return ()
+
+
+class MemoryStore:
+    """Implements ``Store`` without storage."""
+
+    kind = "MEMORY"
+
+    def __init__(self) -> None:
+        self._channels: dict[bytes, MemoryChannel] = {}
+        self._touched: list[MemoryChannel] = []
+
+    def recover(self) -> Recovered:
+        """There is never anything."""
+        return Recovered(None, [], [])
+
+    def set_server_info(self, info: ServerInfo) -> None:
+        """Nothing to keep."""
+
+    def add_client(self, info: ClientInfo) -> None:
+        """Nothing to keep."""
+
+    def delete_client(self, client_id: bytes) -> None:
+        """Nothing to keep."""
+
+    def create_channel(self, name: bytes, limits: ChannelLimits) -> MemoryChannel:
+        """A new channel."""
+        channel = self._channels[name] = MemoryChannel(name, limits, self._touched)
+        return channel
+
+    def commit(self) -> dict[bytes, StoreError]:
+        """Everything staged is there at once."""
+        for channel in self._touched:
+            channel.commit()
+        self._touched.clear()
+        return {}
+
+    def confirm(self) -> None:
+        """Nobody else can own this memory."""
+
+    def write_events(self) -> None:
+        """Nothing to write."""
+
+    def tick(self, now_ns: int) -> None:
+        """Apply age limits."""
+        for channel in self._channels.values():
+            channel.expire(now_ns)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._channels.clear()
+
+    def abandon(self) -> None:
+        """Forget everything."""
+        self._channels.clear()

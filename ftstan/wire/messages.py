@@ -1,0 +1,253 @@
+"""The cold messages: decoding by the original server's rules, and the answers a server gives.
+
+``parse`` reads any message class of ``ftstan.wire.pb`` as the original does, which is stricter and laxer than the
+protobuf runtime: a wrong wire type for a known field is an error, bytes that are not UTF-8 are not, and numbers may be
+longer than they need to be (``docs/compat/protocol.md``, "Encoding"). What is per message on the hot path (PubMsg, Ack,
+MsgProto, PubAck) is decoded by ``ftstan.wire.codec`` and never here. Nothing in this module knows a client, a channel
+or a socket.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, TypeVar
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from ftstan.errors import WireError
+from ftstan.wire.pb.stan_internal_pb2 import (
+    ClientDelete,
+    ClientInfo,
+    CtrlMsg,
+    ServerInfo,
+    SubState,
+    SubStateDelete,
+    SubStateUpdate,
+)
+from ftstan.wire.pb.stan_pb2 import (
+    Ack,
+    CloseRequest,
+    CloseResponse,
+    ConnectRequest,
+    ConnectResponse,
+    MsgProto,
+    Ping,
+    PingResponse,
+    PubAck,
+    PubMsg,
+    StartPosition,
+    SubscriptionRequest,
+    SubscriptionResponse,
+    UnsubscribeRequest,
+)
+
+if TYPE_CHECKING:
+    from ftstan.wire.subjects import Subjects
+
+__all__ = [
+    "PROTOCOL",
+    "Ack",
+    "ClientDelete",
+    "ClientInfo",
+    "CloseRequest",
+    "CloseResponse",
+    "ConnectRequest",
+    "ConnectResponse",
+    "CtrlMsg",
+    "MsgProto",
+    "Ping",
+    "PingResponse",
+    "PubAck",
+    "PubMsg",
+    "ServerInfo",
+    "StartPosition",
+    "SubState",
+    "SubStateDelete",
+    "SubStateUpdate",
+    "SubscriptionRequest",
+    "SubscriptionResponse",
+    "UnsubscribeRequest",
+    "close_response",
+    "connect_error",
+    "connect_response",
+    "encode",
+    "parse",
+    "ping_response",
+    "subscription_error",
+    "subscription_response",
+]
+
+#: The protocol level that the server states in every ConnectResponse.
+PROTOCOL = 1
+
+M = TypeVar("M", bound=Message)
+
+# Wire types: how a value is laid out behind its tag.
+_VARINT, _FIXED64, _BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
+_WIDTH = {_FIXED64: 8, _FIXED32: 4}
+
+# What becomes of a 64-bit number: bits that are kept (of a bool: one, set by any other bit), and whether the highest of
+# them is a sign.
+_NUMBERS = {
+    FieldDescriptor.TYPE_INT32: (32, True),
+    FieldDescriptor.TYPE_ENUM: (32, True),
+    FieldDescriptor.TYPE_UINT32: (32, False),
+    FieldDescriptor.TYPE_INT64: (64, True),
+    FieldDescriptor.TYPE_UINT64: (64, False),
+    FieldDescriptor.TYPE_BOOL: (1, False),
+}
+
+
+def parse(cls: type[M], data: bytes) -> M:
+    """Decode ``data`` as a message of class ``cls``; an empty payload gives all defaults.
+
+    Of a field that appears twice the last value counts; unknown fields are skipped and not kept; an ``int32``,
+    ``enum`` or ``uint32`` keeps the low 32 bits of what was sent. Raises ``WireError`` when the data is truncated, has
+    an illegal tag or a wrong wire type for a known field (``docs/compat/protocol.md``, "Encoding").
+    """
+    try:
+        values = _values(_fields(cls.DESCRIPTOR), data)
+    except WireError as error:
+        raise WireError(f"undecodable {cls.DESCRIPTOR.name}: {error.text}") from None
+    return cls(**values)
+
+
+def encode(message: Message) -> bytes:
+    """Give the bytes of a message: fields in ascending order, zero values left out; all defaults is empty."""
+    return message.SerializeToString(deterministic=True)
+
+
+def connect_response(subjects: Subjects, request: ConnectRequest) -> bytes:
+    """Answer an accepted ``request``: where to publish and ask, and what pinging was agreed.
+
+    A client of protocol 0 is told nothing about pings (``docs/compat/protocol.md``, "Messages").
+    """
+    response = ConnectResponse(
+        pub_prefix=subjects.publish.encode(),
+        sub_requests=subjects.subscribe.encode(),
+        unsub_requests=subjects.unsubscribe.encode(),
+        close_requests=subjects.close.encode(),
+        sub_close_requests=subjects.sub_close.encode(),
+        protocol=PROTOCOL,
+    )
+    if request.protocol >= 1:
+        response.ping_requests = subjects.pings.encode()
+        response.ping_interval = request.ping_interval
+        response.ping_max_out = request.ping_max_out
+    return encode(response)
+
+
+def connect_error(error: str) -> bytes:
+    """Refuse a connect; ``error`` stands alone."""
+    return encode(ConnectResponse(error=_text(error)))
+
+
+def subscription_response(ack_inbox: bytes = b"") -> bytes:
+    """Answer a subscribe (with the subject for acks), or an unsubscribe or subscription close (empty)."""
+    return encode(SubscriptionResponse(ack_inbox=ack_inbox))
+
+
+def subscription_error(error: str) -> bytes:
+    """Refuse a subscribe, unsubscribe or subscription close."""
+    return encode(SubscriptionResponse(error=_text(error)))
+
+
+def close_response(error: str = "") -> bytes:
+    """Answer a connection close; empty on success."""
+    return encode(CloseResponse(error=_text(error)))
+
+
+def ping_response(error: str = "") -> bytes:
+    """Answer a client's ping; empty when the client is registered."""
+    return encode(PingResponse(error=_text(error)))
+
+
+def _text(error: str) -> bytes:
+    # Errors may name a channel whose bytes were not UTF-8 and came in with surrogateescape.
+    return error.encode("utf-8", "surrogateescape")
+
+
+@cache
+def _fields(descriptor: Descriptor) -> dict[int, tuple[str, tuple[int, bool] | None]]:
+    """Map each field's number to its name and, for numbers, (bits, signed); ``None`` for bytes."""
+    return {field.number: (field.name, _NUMBERS.get(field.type)) for field in descriptor.fields}
+
+
+def _values(fields: dict[int, tuple[str, tuple[int, bool] | None]], data: bytes) -> dict[str, bytes | int]:
+    """Decode the known fields that are present, by name."""
+    values: dict[str, bytes | int] = {}
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        wire_type = tag & 7
+        # The original keeps 32 bits of the field number and reads them as signed.
+        number = _low_bits(tag >> 3, 32, signed=True)
+        if wire_type == _END_GROUP or number <= 0:
+            raise WireError("illegal tag")
+        field = fields.get(number)
+        if field is None:
+            at = _skip(data, at, wire_type)
+            continue
+        name, kind = field
+        if wire_type != (_BYTES if kind is None else _VARINT):
+            raise WireError(f"wrong wire type for {name}")
+        value, at = _varint(data, at)
+        if kind is None:
+            start, at = at, _ahead(data, at, value)
+            values[name] = data[start:at]
+        else:
+            bits, signed = kind
+            values[name] = value != 0 if bits == 1 else _low_bits(value, bits, signed=signed)
+    return values
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Read the 64-bit number at ``at``; also the position behind it. At most ten bytes; bits above 64 are dropped."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at == len(data):
+            raise WireError("truncated")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, at
+    raise WireError("number of more than ten bytes")
+
+
+def _ahead(data: bytes, at: int, count: int) -> int:
+    """Give ``at + count``, if the data reaches that far."""
+    if count > len(data) - at:
+        raise WireError("truncated")
+    return at + count
+
+
+def _skip(data: bytes, at: int, wire_type: int) -> int:
+    """Find the position behind an unknown field's value. A group ends at its end tag, whatever number that has."""
+    depth = 0
+    while True:
+        if wire_type == _VARINT:
+            _, at = _varint(data, at)
+        elif wire_type == _BYTES:
+            count, at = _varint(data, at)
+            at = _ahead(data, at, count)
+        elif wire_type in _WIDTH:
+            at = _ahead(data, at, _WIDTH[wire_type])
+        elif wire_type == _GROUP:
+            depth += 1
+        elif wire_type == _END_GROUP:
+            depth -= 1
+        else:
+            raise WireError("illegal wire type")
+        if depth == 0:
+            return at
+        tag, at = _varint(data, at)
+        wire_type = tag & 7
+
+
+def _low_bits(value: int, bits: int, *, signed: bool) -> int:
+    value &= (1 << bits) - 1
+    if signed and value >> (bits - 1):
+        value -= 1 << bits
+    return value

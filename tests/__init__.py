@@ -1,0 +1,1 @@
+"""Tests: statements about behaviour, from single functions to whole groups of nodes."""

@@ -1,0 +1,1 @@
+"""Independent judges: written from the documents alone, sharing no code with the package they judge."""

@@ -1,0 +1,1 @@
+"""Simulated surroundings: a disk that loses power honestly, and histories that die at every storage call."""

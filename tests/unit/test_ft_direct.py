@@ -1,0 +1,88 @@
+"""Reads and writes past the caches: whole pages through aligned memory, and a clear refusal where that cannot be."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ftstan.clock import ManualClock
+from ftstan.disk import LocalDisk
+from ftstan.errors import FencedError, StoreError
+from ftstan.ft.direct import ALIGN, DirectDisk, epoch_disk
+from ftstan.ft.epoch import Confirmer, claim
+from ftstan.ft.survey import survey_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PAGE = bytes(range(256)) * 16
+
+
+@pytest.fixture
+def buffered_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take O_DIRECT away at the last moment: the rest must work on any file system that the tests run on."""
+    real: Callable[..., int] = os.open
+    monkeypatch.setattr(os, "open", lambda name, flags, *a, **k: real(name, flags & ~os.O_DIRECT, *a, **k))
+
+
+@pytest.mark.usefixtures("buffered_open")
+def test_pages_come_back_as_they_were_written(tmp_path: Path) -> None:
+    disk = DirectDisk()
+    root = disk.open_dir(str(tmp_path))
+    fd = disk.open(root, "file", os.O_RDWR | os.O_CREAT)
+    disk.pwrite(fd, PAGE, 2 * ALIGN)
+    disk.pwrite(fd, bytearray(PAGE + PAGE), 3 * ALIGN)
+    assert disk.pread(fd, ALIGN, 0) == bytes(ALIGN)
+    assert disk.pread(fd, 8 * ALIGN, 2 * ALIGN) == PAGE * 3
+    assert disk.pread(fd, ALIGN, 5 * ALIGN) == b""
+    disk.ftruncate(fd, 2 * ALIGN + 100)
+    assert disk.pread(fd, 2 * ALIGN, 2 * ALIGN) == PAGE[:100]
+    disk.close(fd)
+    disk.close(root)
+
+
+@pytest.mark.usefixtures("buffered_open")
+def test_an_epoch_is_claimed_and_confirmed_through_it(tmp_path: Path) -> None:
+    disk = epoch_disk(LocalDisk(), is_network=True)
+    root = disk.open_dir(str(tmp_path))
+    clock = ManualClock()
+    first = claim(disk, root, server_id="A", clock=clock, survey=lambda: survey_store(disk, root))
+    confirm = Confirmer(disk, root, first, is_network=True)
+    second = claim(disk, root, server_id="B", clock=clock, survey=lambda: survey_store(disk, root))
+    assert (first.epoch, second.epoch) == (1, 2)
+    with pytest.raises(FencedError, match="superseded by epoch 2 of server B"):
+        confirm()
+    confirm.close()
+    disk.close(root)
+
+
+def test_files_are_opened_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "open", lambda _name, flags, *_a, **_k: flags)
+    assert DirectDisk().open(9, "file", os.O_RDONLY) & os.O_DIRECT
+
+
+@pytest.mark.parametrize(("code", "error"), [(errno.EINVAL, StoreError), (errno.EIO, OSError)])
+def test_a_file_system_without_direct_io_is_refused_in_plain_words(
+    monkeypatch: pytest.MonkeyPatch, code: int, error: type[Exception]
+) -> None:
+    def refuse(*_args: object, **_kwargs: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(error, match="direct I/O" if code == errno.EINVAL else "Input/output"):
+        DirectDisk().open(9, "ft.epoch", os.O_RDONLY)
+
+
+def test_a_write_that_stops_inside_a_page_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "pwritev", lambda *_args: 100)
+    with pytest.raises(OSError, match="inside a page"):
+        DirectDisk().pwrite(9, PAGE, 0)
+
+
+def test_a_local_file_system_is_read_through_the_disk_given() -> None:
+    disk = LocalDisk()
+    assert epoch_disk(disk, is_network=False) is disk

@@ -1,0 +1,496 @@
+"""The standby's state machine: when it tries the lock, what it says, and what it never does."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftstan.ft.cadence import FtTiming
+from ftstan.ft.heartbeat import Heartbeat
+from ftstan.ft.standby import (
+    Action,
+    Activate,
+    ActivationFailed,
+    ActivationLost,
+    Event,
+    HeartbeatHeard,
+    Level,
+    Log,
+    NatsDown,
+    NatsUp,
+    Paused,
+    ReadStore,
+    ReleasedHeard,
+    ReleaseLock,
+    Resumed,
+    SetTimer,
+    Standby,
+    Started,
+    Stopped,
+    StoreSeen,
+    TimerFired,
+    TryDone,
+    TryLock,
+    TryResult,
+)
+from ftstan.ft.states import NodeState, Phase
+from ftstan.ft.subjects import Released
+
+STORE = bytes(range(16))
+OTHER_STORE = bytes(16)
+ME = "ME"
+PEER = Heartbeat("PEER", 1_700_000_000_000_000_000, epoch=5, store_id=STORE)
+ORIGINAL = Heartbeat("GOPEER", 1_700_000_000_000_000_000)
+RELEASED = Released("PEER", 5, STORE)
+BUSY = TryDone(TryResult.BUSY)
+GRANTED = TryDone(TryResult.GRANTED, STORE)
+NOTICE = Log(Level.INFO, "ft: unable to get store lock at this time, going back to standby")
+# Slow polling keeps histories readable where polling is not the point.
+NO_POLL = FtTiming(poll_interval=1000.0)
+
+
+class Node:
+    """A machine with a clock: events happen at ``now``, the timer that it set can be waited for."""
+
+    def __init__(
+        self, timing: FtTiming | None = None, *, store: bytes | None = STORE, mixed: bool = False, seed: int = 1
+    ):
+        self.machine = Standby(ME, random.Random(seed), timing, mixed=mixed, store_id=store)
+        self.now = 100.0
+        self.timer: float | None = None
+
+    def on(self, event: Event) -> list[Action]:
+        actions = self.machine.handle(event, self.now)
+        for action in actions:
+            if isinstance(action, SetTimer):
+                self.timer = action.at
+        return [action for action in actions if not isinstance(action, SetTimer)]
+
+    def state(self) -> NodeState:
+        return self.machine.state
+
+    def phase(self) -> Phase:
+        return self.machine.phase
+
+    def mixed(self) -> bool:
+        return self.machine.mixed
+
+    def wait(self) -> list[Action]:
+        """Let the timer fire."""
+        assert self.timer is not None
+        self.now = max(self.now, self.timer)
+        self.timer = None
+        return self.on(TimerFired())
+
+    def stand_by(self) -> None:
+        """Started, on NATS, and the first try was refused."""
+        self.on(NatsUp())
+        assert self.on(Started()) == [Log(Level.INFO, "Starting in standby mode")]
+        assert self.wait() == [TryLock()]
+        assert self.on(BUSY) == []
+
+
+def test_a_starting_node_listens_briefly_and_then_tries() -> None:
+    node = Node()
+    node.on(NatsUp())
+    node.on(Started())
+    assert node.phase() is Phase.LISTENING
+    assert node.wait() == [TryLock()]
+    assert 0.09 <= node.now - 100.0 <= 0.11
+
+
+def test_a_granted_lock_activates() -> None:
+    node = Node()
+    node.on(NatsUp())
+    node.on(Started())
+    node.wait()
+    assert node.state() is NodeState.STANDBY
+    assert node.on(GRANTED) == [Activate()]
+    assert node.state() is NodeState.ACTIVE
+    assert node.phase() is Phase.ACTIVE
+
+
+def test_nothing_is_tried_without_nats_and_the_start_is_repeated_when_it_comes() -> None:
+    node = Node()
+    node.on(Started())
+    assert node.timer is None
+    assert node.phase() is Phase.WAITING_FOR_NATS
+    assert node.on(TimerFired()) == []
+    node.now += 50
+    node.on(NatsUp())
+    assert node.wait() == [TryLock()]
+    assert node.now < 150.2
+
+
+def test_silence_for_the_missed_interval_makes_a_standby_try() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    started = node.now
+    assert node.wait() == [TryLock()]
+    assert node.phase() is Phase.TRYING
+    assert 1.0 <= node.now - started <= 1.375
+
+
+@given(st.integers())
+def test_the_missed_interval_is_drawn_once_within_a_tenth(seed: int) -> None:
+    node = Node(NO_POLL, seed=seed)
+    node.stand_by()
+    waits = []
+    for _ in range(4):
+        node.on(HeartbeatHeard(PEER))
+        heard = node.now
+        assert node.wait() == [TryLock()]
+        waits.append(node.now - heard)
+        node.on(BUSY)
+    assert 1.125 <= waits[0] <= 1.375
+    assert waits == pytest.approx([waits[0]] * 4)
+
+
+def test_each_heartbeat_restarts_the_suspicion() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    for _ in range(20):
+        node.now += 1.0
+        assert node.on(HeartbeatHeard(PEER)) == []
+        assert node.on(TimerFired()) == []
+    last = node.now
+    assert node.wait() == [TryLock()]
+    assert node.now - last >= 1.125
+
+
+@pytest.mark.parametrize(
+    "beat",
+    [
+        replace(PEER, server_id=ME),
+        replace(PEER, epoch=4),
+        replace(PEER, time_error="Time.UnmarshalBinary: no data"),
+        replace(PEER, store_id=OTHER_STORE),
+        replace(ORIGINAL, time_error="Time.UnmarshalBinary: no data"),
+    ],
+    ids=["our echo", "a former owner", "malformed", "another datastore", "malformed original"],
+)
+def test_a_message_that_is_no_heartbeat_of_the_owner_restarts_nothing(beat: Heartbeat) -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    due = node.now + 1.375
+    for _ in range(3):
+        node.now += 0.3
+        node.on(HeartbeatHeard(beat))
+    assert node.wait() == [TryLock()]
+    assert node.now <= due
+
+
+def test_the_lock_is_polled_while_standing_by_without_notices() -> None:
+    node = Node()
+    node.stand_by()
+    polls = []
+    for _ in range(40):
+        node.on(HeartbeatHeard(PEER))
+        before = node.now
+        assert node.wait() == [TryLock()]
+        polls.append(node.now - before)
+        assert node.phase() is Phase.LISTENING
+        assert node.on(BUSY) == []
+    assert 0.04 <= min(polls) < 0.05 < max(polls) <= 0.06
+
+
+def test_a_dead_owner_is_replaced_at_the_next_poll_long_before_suspicion() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    died = node.now
+    assert node.wait() == [TryLock()]
+    assert node.on(GRANTED) == [Activate()]
+    assert node.now - died <= 0.06
+
+
+def test_a_mixed_group_is_not_polled() -> None:
+    node = Node(mixed=True)
+    node.stand_by()
+    started = node.now
+    assert node.wait() == [TryLock()]
+    assert node.now - started >= 1.0
+
+
+def test_an_original_server_switches_the_mixed_group_on_and_counts_as_owner() -> None:
+    node = Node()
+    node.stand_by()
+    assert not node.mixed()
+    node.on(HeartbeatHeard(ORIGINAL))
+    assert node.mixed()
+    heard = node.now
+    assert node.wait() == [TryLock()]
+    assert node.now - heard >= 1.125
+
+
+def test_released_makes_a_standby_try_at_once() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    assert node.on(ReleasedHeard(RELEASED)) == [TryLock()]
+
+
+def test_released_during_a_try_makes_it_try_once_more() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    node.wait()
+    assert node.on(ReleasedHeard(RELEASED)) == []
+    assert node.on(BUSY) == [TryLock()]
+    assert node.on(GRANTED) == [Activate()]
+
+
+@pytest.mark.parametrize(
+    "released",
+    [replace(RELEASED, server_id=ME), replace(RELEASED, epoch=4), replace(RELEASED, store_id=OTHER_STORE)],
+    ids=["our own", "an older epoch", "another datastore"],
+)
+def test_a_release_that_is_not_the_owners_changes_nothing(released: Released) -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    assert node.on(ReleasedHeard(released)) == []
+
+
+def test_refused_suspicions_are_noted_at_a_falling_rate() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    started, notes = node.now, []
+    for _ in range(60):
+        assert node.wait() == [TryLock()]
+        if NOTICE in node.on(BUSY):
+            notes.append(node.now - started)
+    assert len(notes) < 9
+    gaps = [later - earlier for earlier, later in itertools.pairwise(notes)]
+    assert gaps == sorted(gaps)
+
+
+def test_a_fault_is_an_error_line_and_is_not_hammered() -> None:
+    node = Node()
+    node.stand_by()
+    node.wait()
+    fault = TryDone(TryResult.FAULT, error="open /s/.rootdir.lck: permission denied (EACCES)")
+    assert node.on(fault) == [
+        Log(
+            Level.ERROR,
+            "ft: error attempting to get the store lock: ft: fatal error getting the store lock: "
+            "open /s/.rootdir.lck: permission denied (EACCES)",
+        )
+    ]
+    failed = node.now
+    assert node.wait() == [TryLock()]
+    assert node.now - failed > 0.5
+    assert node.state() is NodeState.STANDBY
+
+
+def test_storage_that_does_not_answer_is_a_state_and_not_a_second_try() -> None:
+    node = Node()
+    node.stand_by()
+    assert node.wait() == [TryLock()]
+    since = node.now
+    assert node.wait() == [Log(Level.WARNING, "ft: storage has not answered for 5s: waiting for storage lock")]
+    assert node.now == since + 5.0
+    assert node.phase() is Phase.WAITING_FOR_STORAGE
+    assert node.state() is NodeState.STANDBY
+    for _ in range(10):
+        assert TryLock() not in node.wait()
+        assert TryLock() not in node.on(ReleasedHeard(RELEASED))
+    assert node.on(GRANTED) == [Activate()]
+
+
+def test_a_grant_after_nats_was_lost_is_given_back() -> None:
+    node = Node()
+    node.stand_by()
+    node.wait()
+    node.on(NatsDown())
+    assert node.on(GRANTED) == [ReleaseLock()]
+    assert node.state() is NodeState.STANDBY
+    node.timer = None
+    assert node.on(TimerFired()) == []
+
+
+@pytest.mark.parametrize("event", [Paused(), Stopped(), ActivationFailed()])
+def test_a_grant_to_a_node_that_may_not_serve_any_more_is_given_back(event: Event) -> None:
+    node = Node()
+    node.stand_by()
+    node.wait()
+    node.on(event)
+    assert node.on(GRANTED) == [ReleaseLock()]
+
+
+def test_a_grant_that_nobody_asked_for_is_given_back() -> None:
+    node = Node()
+    node.stand_by()
+    assert node.on(GRANTED) == [ReleaseLock()]
+    assert node.on(BUSY) == []
+
+
+def test_after_nats_came_back_the_owner_has_time_to_be_heard_but_the_lock_is_looked_at() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(NatsDown())
+    node.now += 10
+    node.on(NatsUp())
+    assert node.wait() == [TryLock()]
+    assert node.on(BUSY) == []
+
+
+def test_being_told_twice_that_nats_is_up_does_not_postpone_suspicion() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    due = node.timer
+    node.now += 0.5
+    node.on(NatsUp())
+    assert node.timer == due
+
+
+def test_a_paused_node_waits_for_its_operator() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(Paused())
+    assert node.phase() is Phase.PAUSED
+    node.now += 100
+    assert node.on(TimerFired()) == []
+    assert node.on(ReleasedHeard(RELEASED)) == []
+    node.on(Resumed())
+    assert node.wait() == [TryLock()]
+
+
+def test_a_node_with_another_datastore_than_its_group_never_tries_and_says_so() -> None:
+    node = Node(store=OTHER_STORE)
+    node.stand_by()
+    assert node.on(HeartbeatHeard(PEER)) == [ReadStore()]
+    (complaint,) = node.on(StoreSeen(OTHER_STORE))
+    assert isinstance(complaint, Log)
+    assert complaint.level is Level.ERROR
+    assert STORE.hex() in complaint.text
+    assert OTHER_STORE.hex() in complaint.text
+    assert node.phase() is Phase.WRONG_STORE
+    for _ in range(20):
+        assert node.wait() == [ReadStore()]
+        assert node.on(StoreSeen(OTHER_STORE)) == []
+    assert node.on(ReleasedHeard(replace(RELEASED, store_id=OTHER_STORE))) == []
+
+
+def test_when_the_groups_datastore_appears_the_node_takes_part_again() -> None:
+    node = Node(store=b"")
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    node.on(StoreSeen(b""))
+    assert node.phase() is Phase.WRONG_STORE
+    node.on(HeartbeatHeard(PEER))
+    assert node.on(StoreSeen(STORE)) == []
+    assert node.phase() is Phase.LISTENING
+    assert node.wait() == [TryLock()]
+
+
+def test_a_store_that_was_just_born_alarms_nobody() -> None:
+    node = Node(store=b"")
+    node.stand_by()
+    assert node.on(HeartbeatHeard(PEER)) == [ReadStore()]
+    assert node.on(HeartbeatHeard(PEER)) == []
+    assert node.on(StoreSeen(STORE)) == []
+    assert node.phase() is Phase.LISTENING
+
+
+def test_a_grant_on_an_empty_directory_is_given_back_when_the_group_had_a_store() -> None:
+    node = Node(store=None)
+    node.stand_by()
+    assert node.on(HeartbeatHeard(PEER)) == [ReadStore()]
+    assert node.on(StoreSeen(None)) == []
+    node.wait()
+    assert node.on(TryDone(TryResult.GRANTED, b"")) == [ReleaseLock()]
+    assert node.phase() is Phase.WRONG_STORE
+
+
+def test_forged_heartbeats_of_another_store_do_not_stop_a_member_that_heard_its_own() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    for _ in range(30):
+        node.on(HeartbeatHeard(replace(PEER, server_id="FORGED", store_id=OTHER_STORE)))
+        node.on(StoreSeen(STORE))
+    assert node.phase() is Phase.LISTENING
+    assert node.wait() == [TryLock()]
+    assert node.on(GRANTED) == [Activate()]
+
+
+def test_forged_heartbeats_of_our_own_store_do_not_keep_the_lock_from_being_looked_at() -> None:
+    node = Node()
+    node.stand_by()
+    for _ in range(10):
+        node.on(HeartbeatHeard(replace(PEER, server_id="FORGED", epoch=2**62)))
+        assert node.wait() == [TryLock()]
+        node.on(BUSY)
+    node.wait()
+    assert node.on(GRANTED) == [Activate()]
+
+
+def test_a_lost_activation_goes_back_to_standby_and_gives_the_winner_time() -> None:
+    node = Node()
+    node.stand_by()
+    node.wait()
+    node.on(GRANTED)
+    (line,) = node.on(ActivationLost("ft: epoch 6 was not obtained"))
+    assert line == Log(Level.WARNING, "ft: going back to standby: ft: epoch 6 was not obtained")
+    assert node.state() is NodeState.STANDBY
+    lost = node.now
+    assert node.wait() == [TryLock()]
+    assert node.now - lost >= 1.125
+
+
+def test_the_end_states_are_shown() -> None:
+    failed, stopped = Node(), Node()
+    failed.on(ActivationFailed())
+    stopped.on(Stopped())
+    assert (failed.state(), failed.phase()) == (NodeState.FAILED, Phase.FAILED)
+    assert (stopped.state(), stopped.phase()) == (NodeState.SHUTDOWN, Phase.STOPPED)
+    assert Node().phase() is Phase.STARTING
+
+
+def test_a_timer_that_fires_too_early_is_set_again() -> None:
+    node = Node()
+    node.on(NatsUp())
+    node.on(Started())
+    due = node.timer
+    node.timer = None
+    assert node.on(TimerFired()) == []
+    assert node.timer == due
+
+
+EVENTS = st.sampled_from([
+    Started(), NatsUp(), NatsDown(), Paused(), Resumed(), Stopped(),
+    ActivationFailed(), ActivationLost("x"), TimerFired(),
+    HeartbeatHeard(PEER), HeartbeatHeard(ORIGINAL), HeartbeatHeard(replace(PEER, store_id=OTHER_STORE)),
+    ReleasedHeard(RELEASED), StoreSeen(STORE), StoreSeen(b""), StoreSeen(None), GRANTED, BUSY,
+    TryDone(TryResult.GRANTED, OTHER_STORE), TryDone(TryResult.FAULT, error="x"),
+])  # fmt: skip
+
+
+@given(st.lists(st.tuples(EVENTS, st.floats(0, 3)), max_size=60))
+def test_in_any_history_one_try_at_a_time_and_every_gate_open_at_activation(history: list[tuple[Event, float]]) -> None:
+    node = Node(store=None)
+    nats = paused = started = trying = ended = False
+    for event, pause in history:
+        node.now += pause
+        nats = (nats or isinstance(event, NatsUp)) and not isinstance(event, NatsDown)
+        paused = (paused or isinstance(event, Paused)) and not isinstance(event, Resumed)
+        started = started or isinstance(event, Started)
+        ended = ended or isinstance(event, (Stopped, ActivationFailed))
+        active = node.state() is NodeState.ACTIVE
+        actions = node.on(event)
+        if isinstance(event, TryDone):
+            granted = event.result is TryResult.GRANTED
+            assert (Activate() in actions or ReleaseLock() in actions) == (granted and not active)
+            assert Activate() not in actions or trying
+            trying = False
+        gates_open = nats and started and not paused and not ended
+        assert gates_open or not {TryLock(), Activate()} & set(actions)
+        if TryLock() in actions:
+            assert not trying
+            trying = True

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Brings everything but the extensions up to date in the debug tree ($1), so that the suite runs there as it is here.
+set -euo pipefail
+tree=$1
+for d in tests tools benchmarks demo docs proto; do
+    rm -rf "${tree:?}/$d"
+    cp -r "$d" "$tree/"
+done
+(cd ftstan && find . -name '*.py' -o -name '*.pyi' -o -name 'py.typed') | while read -r f; do
+    mkdir -p "$tree/ftstan/$(dirname "$f")"
+    cp "ftstan/$f" "$tree/ftstan/$f"
+done
+cp Makefile README.md package.json package-lock.json CHANGELOG.md "$tree/"
+ln -sfn "$PWD/node_modules" "$tree/node_modules"

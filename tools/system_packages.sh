@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Installs the system packages that building and testing need, if they are missing (Debian 12, as root).
+set -euo pipefail
+want=(python3.11 python3.11-venv python3.11-dev gcc make nodejs npm openjdk-17-jre-headless util-linux)
+have() {
+    case "$1" in
+        nodejs) command -v node ;;
+        npm) command -v npm ;;
+        openjdk-17-jre-headless) command -v java ;;
+        *) dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep 'ok installed' ;;
+    esac >/dev/null
+}
+missing=()
+for p in "${want[@]}"; do have "$p" || missing+=("$p"); done
+if [ ${#missing[@]} -gt 0 ]; then
+    echo "installing: ${missing[*]}"
+    apt-get update -q
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
+fi
