@@ -4,6 +4,9 @@
 
 const { Ledger, Seen, Session, finish, flags, idOf, sha1, talk } = require('./common')
 
+// The runner names the last id after it was delivered, as a rule: so many are remembered.
+const REMEMBERED = 4096
+
 /**
  * name: the client id. configure(subscriptionOptions): start position, acks. record(ledger, message, id, sha1).
  * Flags: --urls URL,URL --cluster ID --channel NAME --ledger FILE, and the caller's own.
@@ -14,8 +17,7 @@ function run ({ name, configure, record }) {
   const ledger = new Ledger(options.ledger)
   const seen = new Seen()
   let received = 0
-  let lastId = '' // the id that arrived at the highest sequence
-  let lastSequence = 0
+  const recent = new Map() // id -> sequence
   let untilId = null
 
   const onError = (text) => ledger.write('error', { by: name, id: '', guid: '', text })
@@ -26,16 +28,14 @@ function run ({ name, configure, record }) {
     const id = idOf(bytes)
     received += 1
     seen.add(sequence)
-    if (sequence > lastSequence) {
-      lastSequence = sequence
-      lastId = id
-    }
+    recent.set(id, sequence)
+    if (recent.size > REMEMBERED) recent.delete(recent.keys().next().value)
     record(ledger, message, id, sha1(bytes))
     endWhenComplete()
   }
 
   function endWhenComplete () {
-    if (untilId !== null && untilId === lastId && seen.upTo >= lastSequence) shutDown()
+    if (untilId !== null && seen.upTo >= (recent.get(untilId) ?? Infinity)) shutDown()
   }
 
   function subscribe (client) {

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 CONNECT_WITHIN_S = 2
 PING_EVERY_S = 5
+_CLOSE_GRACE_S = 0.25
 _FAILURES = (nats.errors.Error, OSError, TimeoutError)
 
 
@@ -109,6 +110,9 @@ class Control:
         task, self._task = self._task, None
         if task is not None:
             self._closing.set()
+            # It ends by itself unless a server leaves it waiting: nats-py interrupted in the middle of a handshake
+            # leaves its socket open, prints tracebacks, or swallows the cancellation.
+            await asyncio.wait([task], timeout=_CLOSE_GRACE_S)
             await tasks.end(task, 2 * CONNECT_WITHIN_S)
 
     async def _run(self) -> None:
@@ -119,13 +123,12 @@ class Control:
             connection = _Connection(self.name)
             try:
                 await self._connect(connection, url)
-                # nats-py can swallow the cancellation that close() sent while it was connecting.
-                if self._closing.is_set():
-                    return
                 if established and self._on_reconnect is not None:
                     self._on_reconnect(url.shown)
                 established, told = True, ""
-                await connection.closed.wait()
+                await self._until_over(connection)
+                if self._closing.is_set():
+                    return
                 if self._on_disconnect is not None:
                     self._on_disconnect(NatsError(_text(connection.error)))
             except _FAILURES as error:
@@ -139,8 +142,9 @@ class Control:
                 self._client = None
                 await connection.close()
             self._urls.append(self._urls.pop(0))
-            if not self._closing.is_set():
-                await asyncio.sleep(RECONNECT_WAIT_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RECONNECT_WAIT_S):
+                    await self._closing.wait()
 
     async def _connect(self, connection: _Connection, url: NatsUrl) -> None:
         """Connect and make the subscriptions; only then may anybody publish."""
@@ -153,6 +157,15 @@ class Control:
                 if connection.closed.is_set():
                     raise nats.errors.ConnectionClosedError
                 self._client = connection.client
+
+    async def _until_over(self, connection: _Connection) -> None:
+        """Wait until the connection is lost or ``close`` is called."""
+        ends = [asyncio.ensure_future(event.wait()) for event in (connection.closed, self._closing)]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
 
 
 class _Connection:

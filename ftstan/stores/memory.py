@@ -32,8 +32,11 @@ class MemoryChannel:
 
     def append(self, block: MsgBlock) -> None:
         """Stage messages."""
-        self._staged = block
-        self._touched.append(self)
+        if self._staged is None:
+            self._staged = block
+            self._touched.append(self)
+        else:
+            self._staged.extend(block)
 
     def commit(self) -> None:
         """Take over what is staged and apply the limits."""

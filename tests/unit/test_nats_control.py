@@ -204,3 +204,20 @@ def test_a_server_that_accepts_and_says_nothing_does_not_hold_up_close() -> None
             assert not control.connected
 
     run(work())
+
+
+def test_close_ends_at_whatever_point_of_connecting_it_comes() -> None:
+    async def work() -> None:
+        child = server()
+        await child.start()
+        for turns in range(40):
+            control = Heard().control(child.client_url)
+            await control.subscribe("a", lambda _subject, _data: None)
+            await control.start()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await control.close()
+            assert not control.connected
+        await child.stop()
+
+    run(work())

@@ -116,9 +116,10 @@ class SliceLog:
 
     def append(self, block: MsgBlock) -> None:
         """Stage a block; ``write`` takes it."""
-        if self._staged is not None:
-            raise StoreError(f'channel "{show(self.name)}": a block is staged already')
-        self._staged = block
+        if self._staged is None:
+            self._staged = block
+        else:
+            self._staged.extend(block)
 
     @property
     def staged(self) -> bool:

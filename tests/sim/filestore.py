@@ -1,0 +1,61 @@
+"""The real file store with real epochs on a simulated disk: what the histories open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftstan.errors import FencedError
+from ftstan.ft.epoch import Activation, Confirmer, claim
+from ftstan.ft.survey import survey_store
+from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.store import FileStore
+from tests.sim.history import STORE
+
+if TYPE_CHECKING:
+    from ftstan.clock import Clock
+    from ftstan.disk import Disk
+
+
+class SimOwner:
+    """Ownership without a lock: on the simulated disk only the epoch decides."""
+
+    def __init__(self, disk: Disk, root: int, clock: Clock) -> None:
+        self._disk, self._root, self._clock = disk, root, clock
+        self._take()
+
+    def _take(self) -> None:
+        self.activation: Activation = claim(
+            self._disk,
+            self._root,
+            server_id="sim",
+            clock=self._clock,
+            survey=lambda: survey_store(self._disk, self._root),
+            host="sim",
+            pid=1,
+        )
+        self._confirmer = Confirmer(self._disk, self._root, self.activation)
+
+    @property
+    def slice_base(self) -> int:
+        return self.activation.slice_base
+
+    @property
+    def ours_from(self) -> int:
+        return self.activation.ours_from
+
+    def confirm(self) -> None:
+        self._confirmer()
+
+    def raise_epoch(self) -> None:
+        before = self.activation.epoch
+        self.confirm()
+        self._take()
+        if self.activation.epoch != before + 1:
+            raise FencedError("taken")
+
+
+def open_file_store(disk: Disk, clock: Clock, options: FileStoreOptions | None = None) -> FileStore:
+    """A store that has not recovered yet, under a fresh epoch, on ``/store``."""
+    root = disk.open_dir(STORE)
+    owner = SimOwner(disk, root, clock)
+    return FileStore(disk, root, owner, clock, options or FileStoreOptions(), parallel_sync=False)
