@@ -1,6 +1,6 @@
-"""The judge: a pure function from the records of a ledger to a verdict. It was not there, asks nobody, waits for nothing.
+"""The judge: a pure function from the records of a ledger to a verdict. It must never ask anybody or wait for anything.
 
-A verdict is clean only when the evidence proves the promise; a ledger with nothing in it proves nothing and is not clean.
+A verdict is clean only when the evidence proves the promise; an empty ledger proves nothing and is not clean.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from demo.ledger import Ack, Delivery, Failure, Fault, Publish, Read, Record, Takeover
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Set
+    from collections.abc import Iterable, Iterator
+    from collections.abc import Set as AbstractSet
 
 MAX_EXAMPLES = 5
 
@@ -52,10 +53,22 @@ class Switch:
     active_ms: float
     ack_ms: float
 
+    @classmethod
+    def of(cls, takeover: Takeover, fault: Fault | None) -> Switch:
+        """Join a takeover and the fault that ended the epoch before it."""
+        return cls(
+            takeover.epoch,
+            fault.fault if fault else "start",
+            fault.node if fault else "",
+            takeover.node,
+            takeover.active_us / 1e3,
+            takeover.ack_us / 1e3,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a ledger says. ``rate``: acks a second while a node served, 0.0 when that time is unknown; it never judges."""
+    """What a ledger says. ``rate``: acks a second while a node served (0.0: unknown); it never judges."""
 
     nodes: tuple[str, ...]
     switches: tuple[Switch, ...]
@@ -151,8 +164,8 @@ class _Evidence:
             breaches=tuple(self.breaches(final)),
         )
 
-    def final_log(self) -> Set[int]:
-        """The sequences of the reading that was started last."""
+    def final_log(self) -> AbstractSet[int]:
+        """Return the sequences of the reading that was started last."""
         if not self.logs:
             return frozenset()
         return self.logs[max(self.log_order, key=self.log_order.__getitem__)]
@@ -160,15 +173,7 @@ class _Evidence:
     def switches(self) -> Iterator[Switch]:
         ended = {fault.epoch: fault for fault in self.faults}
         for takeover in sorted(self.takeovers, key=lambda x: x.epoch):
-            fault = ended.get(takeover.epoch - 1)
-            yield Switch(
-                takeover.epoch,
-                fault.fault if fault else "start",
-                fault.node if fault else "",
-                takeover.node,
-                takeover.active_us / 1e3,
-                takeover.ack_us / 1e3,
-            )
+            yield Switch.of(takeover, ended.get(takeover.epoch - 1))
 
     def rate(self) -> float:
         """Acks a second between each takeover's first ack and the fault (in the end: the last ack) that followed."""
@@ -182,7 +187,7 @@ class _Evidence:
         acks = sum(any(begin <= t <= end for begin, end in windows) for t in self.ack_times.values())
         return acks / served_us * 1e6 if served_us else 0.0
 
-    def breaches(self, final: Set[int]) -> Iterator[Breach]:
+    def breaches(self, final: AbstractSet[int]) -> Iterator[Breach]:
         for rule, cases in (
             (Rule.ACKED, [] if self.ack_times else ["no publisher received an ack"]),
             (Rule.READ, self.unread_epochs()),
@@ -204,7 +209,7 @@ class _Evidence:
             return ["nobody read the log"]
         return [f"epoch {epoch}" for epoch in sorted(epochs - read)]
 
-    def not_stored(self, final: Set[int]) -> list[str]:
+    def not_stored(self, final: AbstractSet[int]) -> list[str]:
         return [
             f"id {acked}: last seen at {self.where(acked)}"
             for acked in self.ack_times

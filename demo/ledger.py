@@ -89,7 +89,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What was done to the active ``node``; it ends ``epoch``. ``fault`` is ``kill`` (SIGKILL) or ``stop`` (SIGTERM)."""
+    """What was done to the active ``node``, which ends ``epoch``: ``kill`` (SIGKILL) or ``stop`` (SIGTERM)."""
 
     kind: ClassVar[str] = "fault"
     t: int
@@ -156,22 +156,20 @@ def encode(record: Record) -> str:
     return json.dumps(row, separators=(",", ":"))
 
 
-def read_file(path: str, offset: int = 0) -> Iterator[Record]:
-    """Yield the records of one file from byte ``offset``, which must be the start of a line.
+def read_file(path: str) -> Iterator[Record]:
+    """Yield the records of one file.
 
     A last line without its line feed is still being written, or was cut by a crash: it is left out.
     Raises :class:`LedgerError`, with file and line, for any other line that is no record.
     """
     with open(path, "rb") as file:
-        file.seek(offset)
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
             try:
                 yield parse(line)
             except LedgerError as error:
-                since = f" after byte {offset}" if offset else ""
-                raise LedgerError(f"{path}, line {number}{since}: {error}", hint="docs/ledger.md") from error
+                raise LedgerError(f"{path}, line {number}: {error}", hint="docs/ledger.md") from error
 
 
 def read(directory: str) -> Iterator[Record]:
@@ -181,6 +179,37 @@ def read(directory: str) -> Iterator[Record]:
         raise LedgerError(f"{directory} holds no ledger: there is no *{SUFFIX} file in it")
     for name in names:
         yield from read_file(os.path.join(directory, name))
+
+
+class Tail:
+    """Follows a file that somebody else is writing."""
+
+    def __init__(self, path: str) -> None:
+        self._file = open(path, "rb")  # noqa: SIM115  # lives until close()
+
+    def skip(self) -> None:
+        """Go to the end: ``new`` begins with the line after the one that is being written."""
+        end = self._file.seek(0, os.SEEK_END)
+        if end:
+            self._file.seek(end - 1)
+            self._complete_line()
+
+    def new(self) -> Iterator[Record]:
+        """Yield the records whose lines have been completed since."""
+        while line := self._complete_line():
+            yield parse(line)
+
+    def _complete_line(self) -> bytes:
+        begin = self._file.tell()
+        line = self._file.readline()
+        if line.endswith(b"\n"):
+            return line
+        self._file.seek(begin)
+        return b""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 class Writer:

@@ -391,19 +391,36 @@ def test_an_epoch_file_restored_from_yesterday_fences_the_owner_and_reuses_no_nu
     assert next_owner(disk, "D").claim().epoch == 4
 
 
-def test_an_owner_whose_first_survey_is_overtaken_carries_the_identity_on() -> None:
+@pytest.mark.parametrize("tree", [{"foo/msgs.1.dat": b""}, {"foo/msgs.1.dat": b"", "foo/confirmed.bin": b""}])
+def test_a_claimer_whose_first_survey_is_overtaken_carries_the_stores_identity_on(
+    tree: dict[str, bytes | None],
+) -> None:
     disk = new_store()
-    slow, quick = next_owner(disk, "SLOW"), next_owner(disk, "QUICK")
+    slow = next_owner(disk, "SLOW")
     got: list[Activation] = []
 
-    def meanwhile() -> None:
-        got.append(quick.claim())
-        disk.add_tree(ROOT, {"foo/msgs.1.dat": b"", "foo/confirmed.bin": b"", "server.dat": b""})
+    def overtaken_survey() -> Survey:
+        got.append(next_owner(disk, "QUICK").claim())
+        disk.add_tree(ROOT, {"server.dat": b"", **tree})
+        return survey_store(slow.disk, slow.root)
 
-    Pause(slow, lambda call, _args: call == "listdir", meanwhile)
-    mine = slow.claim(in_group=True)
+    mine = slow.claim(in_group=True, survey=overtaken_survey)
     assert (got[0].epoch, mine.epoch) == (1, 2)
     assert (mine.store_id, mine.ours_from, mine.ft_mixed) == (got[0].store_id, 1, False)
+
+
+def test_a_claimer_that_was_overtaken_before_its_first_write_writes_nothing() -> None:
+    disk = new_store()
+    Owner(disk).claim()
+    slow = next_owner(disk, "SLOW")
+
+    def rival() -> None:
+        next_owner(disk, "QUICK").claim()
+
+    Pause(slow, lambda call, _args: call == "fsync", rival)
+    with pytest.raises(FencedError, match="overtaken by epoch 3 of server QUICK"):
+        slow.claim()
+    assert not any(line.startswith("pwrite") for line in slow.disk.log)
 
 
 # --- loss ---
@@ -429,7 +446,10 @@ def test_a_store_that_lost_its_epochs_is_refused_and_the_repair_named(tree: dict
 
 def test_a_first_claimer_that_died_before_its_record_does_not_lock_the_store_up() -> None:
     disk = new_store({"ft.epoch": b"", "ft.claim.1": b""})
-    assert Owner(disk).claim().epoch == 2
+    activation = Owner(disk).claim()
+    assert activation.epoch == 2
+    # Whoever claimed 1 may have been active for a moment: its slices are ours, not an original server's.
+    assert activation.ours_from == 1
 
 
 # --- mixed groups ---

@@ -152,12 +152,12 @@ class Process:
 
 
 def play(world: World, processes: list[Process], rng: random.Random) -> None:
-    """Few changes of turn at random places find more than many: each run is long enough to come to an end."""
-    for _ in range(rng.randint(4, 14)):
+    """Few changes of turn at random places find more than many: a run is often long enough to come to an end."""
+    for _ in range(rng.randint(6, 20)):
         process = rng.choice(processes)
-        for _ in range(rng.choice((1, 3, 8, 20, 30, 45, 60))):
+        for _ in range(rng.choice((rng.randint(1, 30), 80))):
             process.step()
-        if rng.random() < 0.12:
+        if rng.random() < 0.05:
             process.kill()
         for other in processes:
             if other.disk.late and rng.random() < 0.3:

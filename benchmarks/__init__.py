@@ -1,0 +1,1 @@
+"""Measurements: medians and ratios from one run, never assertions (``docs/benchmarks.md``)."""

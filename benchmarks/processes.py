@@ -1,0 +1,95 @@
+"""Server processes for measurements, and what they cost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def free_port() -> int:
+    """A TCP port that is free now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of one process so far."""
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
+        fields = f.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+class Server:
+    """A process with a port; ended on leaving the block."""
+
+    def __init__(self, argv: list[str], port: int) -> None:
+        self.port = port
+        self._argv = argv
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def children(self) -> list[int]:
+        """Processes that it started."""
+        with open(f"/proc/{self.pid}/task/{self.pid}/children", encoding="ascii") as f:
+            return [int(p) for p in f.read().split()]
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(self._argv, stderr=subprocess.PIPE)
+        assert self._process.stderr is not None
+        deadline = time.monotonic() + 20
+        os.set_blocking(self._process.stderr.fileno(), False)
+        text = b""
+        while time.monotonic() < deadline and b"Server is ready" not in text.replace(b"Streaming Server is ready", b"!"):
+            text += self._process.stderr.read() or b""
+            if self._process.poll() is not None:
+                raise RuntimeError(text.decode())
+            time.sleep(0.01)
+        return self
+
+    def wait_for(self, line: bytes) -> None:
+        """Wait until the log shows ``line``."""
+        assert self._process is not None
+        assert self._process.stderr is not None
+        deadline = time.monotonic() + 20
+        text = b""
+        while line not in text and time.monotonic() < deadline:
+            text += self._process.stderr.read() or b""
+            time.sleep(0.01)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+
+def ftstan(store: str, directory: str) -> Server:
+    """A standalone server with an embedded nats-server; limits lifted."""
+    port = free_port()
+    argv = [sys.executable, "-m", "ftstan.cli.server", "-p", str(port), "-a", "127.0.0.1", "-store", store]
+    argv += ["-mm", "0", "-mb", "0"]
+    if store == "file":
+        argv += ["-dir", directory]
+    return Server(argv, port)

@@ -1,0 +1,95 @@
+"""``python -m demo``: run the scenario, judge its ledger, print the table; exit 0 only if the verdict is clean.
+
+Status 1: a violation. 2: the demo could not be carried out. 130: interrupted. No child outlives it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, NoReturn
+
+from demo import ledger
+from demo.judge import judge
+from demo.report import table
+from demo.scenario import Places, Scenario
+from demo.screen import Screen
+from ftstan.clock import SystemClock
+from ftstan.errors import FtstanError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+EXIT_CLEAN = 0
+EXIT_VIOLATION = 1
+EXIT_FAILED = 2
+EXIT_INTERRUPTED = 130
+MIN_SECONDS = 5.0
+
+_OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "out")
+
+
+def main() -> int:
+    """Run the demo and return its exit status."""
+    options = _parser().parse_args()
+    signal.signal(signal.SIGTERM, _interrupt)
+    clock = SystemClock()
+    screen = Screen(clock)
+    run = os.path.join(_OUT, f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
+    places = Places.make(run)
+    screen.say(f"datastore, ledger and logs in {os.path.relpath(run)}")
+    scenario = Scenario(places, screen, clock, max(options.seconds, MIN_SECONDS))
+    try:
+        scenario.play()
+    except KeyboardInterrupt:
+        screen.say("interrupted")
+        return EXIT_INTERRUPTED
+    except FtstanError as error:
+        screen.say(f"the demo failed: {error}")
+        print(scenario.last_words())
+        if error.hint:
+            print(f"hint: {error.hint}")
+        return EXIT_FAILED
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave a child behind
+        scenario.end()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return _judge(places, screen, keep=options.keep)
+
+
+def _judge(places: Places, screen: Screen, *, keep: bool) -> int:
+    screen.say("judging the ledger")
+    try:
+        verdict = judge(ledger.read(places.ledger))
+    except FtstanError as error:
+        screen.say(f"the ledger cannot be judged: {error}")
+        return EXIT_FAILED
+    screen.clear()
+    print(table(verdict))
+    if not verdict.clean:
+        print(f"NOT CLEAN. Everything is kept: {os.path.relpath(os.path.dirname(places.ledger))}")
+        return EXIT_VIOLATION
+    if not keep:
+        shutil.rmtree(places.store)
+    kept = "datastore and ledger" if keep else "ledger"
+    screen.say(f"clean; {kept} kept in {os.path.relpath(os.path.dirname(places.ledger))}")
+    return EXIT_CLEAN
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m demo", description="An FT pair under load, judged from a ledger.")
+    parser.add_argument("--seconds", type=float, default=50.0, help="seconds under load, takeovers excluded (50)")
+    parser.add_argument("--keep", action="store_true", help="keep the datastore of a clean run, too")
+    return parser
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""The demo's children: two ftstan nodes and the Node.js clients, each ended by its own pid.
+
+Nothing here decides when something dies; it starts, signals, asks over HTTP and cleans up.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import IO
+
+from ftstan.errors import FtstanError
+
+CLUSTER = "demo"
+GROUP = "demo-group"
+CHANNEL = "demo"
+LOOPBACK = "127.0.0.1"
+HTTP_TIMEOUT = 1.0
+STOP_TIMEOUT = 15.0
+LAST_LINES = 15
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_ROOT = os.path.dirname(_HERE)
+
+
+class DemoError(FtstanError):
+    """The demo cannot go on."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ``count`` different loopback ports that nobody listens on."""
+    sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
+    ports = [int(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Child:
+    """A process in a group of its own, so that Ctrl-C at the terminal reaches only the demo, which then ends it."""
+
+    def __init__(self, words: list[str], log: str, *, piped: bool) -> None:
+        self.log = log
+        pipe = subprocess.PIPE if piped else subprocess.DEVNULL
+        with open(log, "ab") as output:
+            self._process = subprocess.Popen(
+                words,
+                cwd=_ROOT,
+                stdin=pipe,
+                stdout=pipe if piped else output,
+                stderr=output,
+                process_group=0,
+            )
+
+    @property
+    def running(self) -> bool:
+        """True until the process has ended."""
+        return self._process.poll() is None
+
+    @property
+    def status(self) -> int | None:
+        """The exit status; negative for a signal, None while it runs."""
+        return self._process.poll()
+
+    @property
+    def stdin(self) -> IO[bytes]:
+        """The child's standard input (piped children only)."""
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    @property
+    def stdout(self) -> IO[bytes]:
+        """The child's standard output (piped children only)."""
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send ``number`` to the process, if it still runs."""
+        self._process.send_signal(number)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for the end; true when it came."""
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def end(self) -> None:
+        """Ask it to end, insist after a while, and reap it."""
+        self.signal(signal.SIGTERM)
+        if not self.wait(STOP_TIMEOUT):
+            self.signal(signal.SIGKILL)
+            self.wait(STOP_TIMEOUT)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def last_lines(self) -> list[str]:
+        """Return the end of its log."""
+        try:
+            with open(self.log, encoding="utf-8", errors="replace") as file:
+                return file.read().splitlines()[-LAST_LINES:]
+        except FileNotFoundError:
+            return []
+
+
+class Node:
+    """One ftstan server of the pair: command line, role, signals."""
+
+    def __init__(
+        self, name: str, *, store: str, log: str, port: int, routes: tuple[int, int], monitor_port: int
+    ) -> None:
+        self.name = name
+        self.port = port
+        self.log = log
+        self._monitor_port = monitor_port
+        own_route, other_route = routes
+        self._words = [
+            *(sys.executable, "-m", "ftstan.cli.server"),
+            *("-cid", CLUSTER, "-store", "file", "-dir", store, "-ft_group", GROUP),
+            *("-a", LOOPBACK, "-p", str(port), "-m", str(monitor_port), "-l", log),
+            *("-cluster", f"nats://{LOOPBACK}:{own_route}", "-routes", f"nats://{LOOPBACK}:{other_route}"),
+        ]
+        self._child: Child | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"nats://{LOOPBACK}:{self.port}"
+
+    def start(self) -> None:
+        """Start the server process."""
+        self._child = Child(self._words, self.log, piped=False)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send ``number`` to the server process."""
+        assert self._child is not None
+        self._child.signal(number)
+
+    def wait_for_end(self) -> None:
+        """Wait until the signalled process is gone; raises :class:`DemoError` when it takes too long."""
+        assert self._child is not None
+        if not self._child.wait(STOP_TIMEOUT):
+            raise DemoError(f"node {self.name} did not end within {STOP_TIMEOUT:.0f} s", hint=self.log)
+
+    def end(self) -> None:
+        """Stop the server process if it runs, and wait for its end."""
+        if self._child is not None:
+            self._child.end()
+
+    def require_alive(self) -> None:
+        """Raise :class:`DemoError` when the process has ended on its own."""
+        if self._child is not None and not self._child.running:
+            raise DemoError(f"node {self.name} ended by itself with status {self._child.status}", hint=self.log)
+
+    def is_active(self) -> bool:
+        """Ask ``/streaming/isFTActive``; false also when nobody answers."""
+        return self._get("/streaming/isFTActive")[0] == http.HTTPStatus.OK
+
+    def state(self) -> str:
+        """Return ``state`` of ``/streaming/serverz``; empty when nobody answers."""
+        status, body = self._get("/streaming/serverz")
+        return str(json.loads(body)["state"]) if status == http.HTTPStatus.OK else ""
+
+    def _get(self, path: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(LOOPBACK, self._monitor_port, timeout=HTTP_TIMEOUT)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except (OSError, http.client.HTTPException):
+            return 0, b""
+        finally:
+            connection.close()
+
+    def last_lines(self) -> list[str]:
+        """Return the end of its log."""
+        return self._child.last_lines() if self._child is not None else []
+
+
+class Script:
+    """One of the Node.js clients: obeys commands on its standard input, tells its counters on its standard output."""
+
+    def __init__(self, name: str, script: str, log: str, flags: dict[str, str]) -> None:
+        self.name = name
+        self.log = log
+        self.counters: dict[str, int | str] = {}
+        words = ["node", os.path.join(_HERE, script)]
+        for flag, value in flags.items():
+            words += [f"--{flag}", value]
+        try:
+            self._child = Child(words, log, piped=True)
+        except FileNotFoundError as error:
+            raise DemoError("there is no Node.js: node was not found on PATH", hint="install Node.js >= 16") from error
+        self._listener = threading.Thread(target=self._listen, name=f"{name} counters", daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        for line in self._child.stdout:
+            self.counters = json.loads(line)
+
+    def count(self, name: str) -> int:
+        """Return a counter as last told, 0 before the first line."""
+        return int(self.counters.get(name, 0))
+
+    def text(self, name: str) -> str:
+        """Return a text as last told, empty before the first line."""
+        return str(self.counters.get(name, ""))
+
+    def command(self, words: str) -> None:
+        """Send one command; a client that has ended is told nothing."""
+        try:
+            self._child.stdin.write(words.encode() + b"\n")
+            self._child.stdin.flush()
+        except BrokenPipeError:
+            return
+
+    @property
+    def running(self) -> bool:
+        """True until the process has ended."""
+        return self._child.running
+
+    def require_alive(self) -> None:
+        """Raise :class:`DemoError` when the client has ended on its own."""
+        if not self._child.running:
+            raise DemoError(f"the {self.name} ended by itself with status {self._child.status}", hint=self._child.log)
+
+    def stop(self) -> None:
+        """Have it sync its ledger and end."""
+        if self._child.running:
+            self.command("stop")
+            self._child.wait(STOP_TIMEOUT)
+        self.end()
+
+    def end(self) -> None:
+        """End it without ceremony, and take in what it still told."""
+        if self._child.running:
+            self._child.signal(signal.SIGTERM)
+            self._child.wait(STOP_TIMEOUT)
+        self._listener.join(STOP_TIMEOUT)
+        self._child.end()
+
+    def last_lines(self) -> list[str]:
+        """Return the end of what it wrote to its standard error, as a rule nothing."""
+        return self._child.last_lines()

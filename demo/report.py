@@ -1,0 +1,41 @@
+"""A verdict as a table for people. It must never decide anything: what is clean is the judge's word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from demo.judge import Switch, Verdict
+
+_FAULTS = {"start": "first start", "kill": "kill -9", "stop": "SIGTERM"}
+_RULER = "-" * 72
+
+
+def switch_line(switch: Switch) -> str:
+    """Return one takeover as one line."""
+    way = f"{switch.former} -> {switch.node}" if switch.former else f"     {switch.node}"
+    fault = _FAULTS.get(switch.fault, switch.fault)
+    return f"{fault:<12} {way:<8} active after {switch.active_ms:7.0f} ms   next ack after {switch.ack_ms:7.0f} ms"
+
+
+def table(verdict: Verdict) -> str:
+    """Return the whole verdict as lines of text."""
+    rows = [
+        ("nodes", ", ".join(verdict.nodes)),
+        ("takeovers", str(sum(bool(switch.former) for switch in verdict.switches))),
+        *(("", switch_line(switch)) for switch in verdict.switches),
+        ("published", f"{verdict.published:,}"),
+        ("acked", f"{verdict.acked:,}"),
+        ("retried", f"{verdict.retried:,}   (published again under a new id)"),
+        ("rate", f"{verdict.rate:,.0f} acks/s while a node served"),
+        ("stored", f"{verdict.stored:,}"),
+        ("stored without ack", f"{verdict.stored_without_ack:,}   (allowed: the ack was lost, not the message)"),
+        ("durable received", f"{verdict.delivered:,}   (redelivered: {verdict.redelivered:,})"),
+        ("readings of the log", str(verdict.readings)),
+        ("violations", str(sum(breach.count for breach in verdict.breaches))),
+    ]
+    lines = [_RULER, *(f"{name:<20}{value}" for name, value in rows)]
+    for breach in verdict.breaches:
+        lines.append(f"  {breach.rule.value}: {breach.count:,}")
+        lines += [f"    {example}" for example in breach.examples]
+    return "\n".join([*lines, _RULER])

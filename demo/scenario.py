@@ -1,0 +1,237 @@
+"""The story the demo tells: an FT pair under load whose active is killed three times and stopped once.
+
+It acts and records; it must never judge (``judge.py``), and it knows the servers only as an operator does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from demo.judge import Switch
+from demo.ledger import SUFFIX, Ack, Fault, Tail, Takeover, Writer
+from demo.processes import CHANNEL, CLUSTER, DemoError, Node, Script, free_ports
+from demo.report import switch_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from demo.screen import Screen
+    from ftstan.clock import Clock
+
+FAULTS = ("kill", "kill", "stop", "kill")
+RATE = 5000
+READY_TIMEOUT = 30.0
+TAKEOVER_TIMEOUT = 45.0
+FINISH_TIMEOUT = 30.0
+POLL = 0.05
+#: While a takeover is being timed.
+FINE_POLL = 0.01
+
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGTERM}
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where one run keeps its things."""
+
+    store: str
+    ledger: str
+    logs: str
+
+    @classmethod
+    def make(cls, run: str) -> Places:
+        """Create the directories of a run."""
+        places = cls(os.path.join(run, "store"), os.path.join(run, "ledger"), os.path.join(run, "logs"))
+        for path in (places.store, places.ledger, places.logs):
+            os.makedirs(path)
+        return places
+
+    def ledger_file(self, name: str) -> str:
+        """Return the ledger file of one writer."""
+        return os.path.join(self.ledger, name + SUFFIX)
+
+    def log(self, name: str) -> str:
+        """Return the log file of one child."""
+        return os.path.join(self.logs, name + ".log")
+
+
+class Scenario:
+    """One run. ``play`` returns when the story is told; ``end`` leaves no child behind, whatever happened."""
+
+    def __init__(self, places: Places, screen: Screen, clock: Clock, seconds: float) -> None:
+        self._places = places
+        self._screen = screen
+        self._clock = clock
+        self._pause = seconds / (len(FAULTS) + 1)
+        self._ledger = Writer(places.ledger_file("runner"))
+        self._nodes = self._pair()
+        self._active = self._nodes[0]
+        self._epoch = 0
+        self._scripts: dict[str, Script] = {}  # those that must be running
+        self._ever_started: list[Script] = []
+
+    def play(self) -> None:
+        """Start everything, take the active away four times under load, and let the clients finish."""
+        self._begin()
+        for fault in FAULTS:
+            self._load()
+            self._take_away(fault)
+        self._load()
+        self._finish()
+
+    def end(self) -> None:
+        """End every child that still runs."""
+        for script in self._ever_started:
+            script.end()
+        for node in self._nodes:
+            node.end()
+        self._ledger.close()
+
+    def last_words(self) -> str:
+        """Return the last log lines of both nodes, and what a client complained of, for a run that failed."""
+        logs = [(f"node {node.name}", node.last_lines() or ["(none)"]) for node in self._nodes]
+        logs += [(script.name, lines) for script in self._ever_started if (lines := script.last_lines())]
+        return "\n".join("\n".join([f"--- last lines of {name}", *lines]) for name, lines in logs)
+
+    # --- the chapters
+
+    def _begin(self) -> None:
+        began_us = self._now_us()
+        for node in self._nodes:
+            node.start()
+        self._screen.say("started nodes A and B on one datastore")
+        self._wait("a node to become active", READY_TIMEOUT, lambda: any(node.is_active() for node in self._nodes))
+        active_us = self._now_us()
+        self._active = next(node for node in self._nodes if node.is_active())
+        self._wait_for_standby()
+        self._start("publisher", rate=str(RATE))
+        self._start("consumer")
+        acks = Tail(self._places.ledger_file("publisher"))
+        self._new_epoch(Fault(began_us, 0, "", "start"), active_us, acks)
+
+    def _take_away(self, fault: str) -> None:
+        self._scripts.pop(f"reader {self._epoch}").stop()
+        victim, heir = self._active, self._other()
+        acks = Tail(self._places.ledger_file("publisher"))
+        acks.skip()
+        done = Fault(self._now_us(), self._epoch, victim.name, fault)
+        victim.signal(_SIGNALS[fault])
+        self._ledger.write(done)
+        self._screen.say(f"sent {_SIGNALS[fault].name} to {victim.name}, the active node")
+        self._wait(f"{heir.name} to take over", TAKEOVER_TIMEOUT, heir.is_active, but=victim, poll=FINE_POLL)
+        self._active = heir
+        self._new_epoch(done, self._now_us(), acks, but=victim)
+        victim.wait_for_end()
+        victim.start()
+        self._wait_for_standby()
+
+    def _new_epoch(self, fault: Fault, active_us: int, acks: Tail, but: Node | None = None) -> None:
+        ack_us = self._first_ack(acks, active_us, but)
+        self._epoch = fault.epoch + 1
+        takeover = Takeover(active_us, self._epoch, self._active.name, active_us - fault.t, ack_us - fault.t)
+        self._ledger.write(takeover)
+        self._screen.say(switch_line(Switch.of(takeover, fault)))
+        self._start_reader(f"reader {self._epoch}")
+
+    def _load(self) -> None:
+        until = self._clock.mono() + self._pause
+        self._wait("time to pass", 2 * self._pause, lambda: self._clock.mono() >= until)
+
+    def _finish(self) -> None:
+        self._scripts.pop(f"reader {self._epoch}").stop()
+        self._screen.say("no more payloads; waiting for the outstanding acks")
+        publisher = self._scripts.pop("publisher")
+        publisher.command("drain")
+        self._wait("the last acks", FINISH_TIMEOUT, lambda: not publisher.running)
+        publisher.end()
+        last_id = publisher.text("last_id")
+        if not last_id:
+            raise DemoError("the publisher ended without its last ack", hint=publisher.log)
+        self._screen.say("reading the log once more; waiting for the durable")
+        self._start_reader("last reader")
+        for name in ("consumer", "last reader"):
+            self._scripts[name].command(f"until {last_id}")
+        # Who does not get there in time is stopped; what it did not see is for the judge to say.
+        end = self._clock.mono() + FINISH_TIMEOUT
+        while any(script.running for script in self._scripts.values()) and self._clock.mono() < end:
+            self._look()
+            time.sleep(POLL)
+        for name in list(self._scripts):
+            self._scripts.pop(name).stop()
+
+    # --- the tools
+
+    def _pair(self) -> tuple[Node, Node]:
+        port_a, port_b, route_a, route_b, monitor_a, monitor_b = free_ports(6)
+        store, log = self._places.store, self._places.log
+        return (
+            Node("A", store=store, log=log("node-A"), port=port_a, routes=(route_a, route_b), monitor_port=monitor_a),
+            Node("B", store=store, log=log("node-B"), port=port_b, routes=(route_b, route_a), monitor_port=monitor_b),
+        )
+
+    def _other(self) -> Node:
+        return self._nodes[1] if self._active is self._nodes[0] else self._nodes[0]
+
+    def _start(self, name: str, script: str = "", **more: str) -> None:
+        file = name.replace(" ", "-")
+        ledger = self._places.ledger_file(file)
+        with open(ledger, "xb"):
+            pass  # it exists from now on, for whoever follows it
+        urls = ",".join(node.url for node in self._nodes)
+        flags = {"urls": urls, "cluster": CLUSTER, "channel": CHANNEL, "ledger": ledger} | more
+        self._scripts[name] = Script(name, script or f"{name}.js", self._places.log(file), flags)
+        self._ever_started.append(self._scripts[name])
+
+    def _start_reader(self, name: str) -> None:
+        self._start(name, "reader.js", reader=name.replace(" ", "-"), epoch=str(self._epoch))
+
+    def _wait_for_standby(self) -> None:
+        other = self._other()
+        self._wait(f"{other.name} to stand by", READY_TIMEOUT, lambda: other.state() == "FT_STANDBY")
+        self._screen.say(f"{self._active.name} is active, {other.name} stands by")
+
+    def _first_ack(self, acks: Tail, since_us: int, but: Node | None) -> int:
+        """Wait for the first ack in the publisher's ledger that came at or after ``since_us``; return its time."""
+        found: list[int] = []
+
+        def look() -> bool:
+            found.extend(record.t for record in acks.new() if isinstance(record, Ack) and record.t >= since_us)
+            return bool(found)
+
+        self._wait("the next ack", TAKEOVER_TIMEOUT, look, but=but)
+        acks.close()
+        return found[0]
+
+    def _wait(
+        self, what: str, timeout: float, done: Callable[[], bool], *, but: Node | None = None, poll: float = POLL
+    ) -> None:
+        """Wait until ``done()``. Raises ``DemoError`` after ``timeout`` seconds, or when a child but ``but`` ends."""
+        end = self._clock.mono() + timeout
+        while not done():
+            if self._clock.mono() > end:
+                raise DemoError(f"waited {timeout:.0f} s for {what}, in vain")
+            for node in self._nodes:
+                if node is not but:
+                    node.require_alive()
+            for script in self._scripts.values():
+                script.require_alive()
+            self._look()
+            time.sleep(poll)
+
+    def _look(self) -> None:
+        """Renew the progress line."""
+        publisher, consumer = self._scripts.get("publisher"), self._scripts.get("consumer")
+        parts = [f"epoch {self._epoch}", f"active {self._active.name}"]
+        if publisher is not None:
+            parts.append(f"acked {publisher.count('acked'):,}")
+            parts.append(f"outstanding {publisher.count('outstanding'):,}")
+        if consumer is not None:
+            parts.append(f"durable at {consumer.count('up_to'):,}")
+        self._screen.progress("  ".join(parts))
+
+    def _now_us(self) -> int:
+        return self._clock.wall_ns() // 1000
