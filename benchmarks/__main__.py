@@ -88,7 +88,7 @@ def _publish(server: Server, options: argparse.Namespace) -> list[Row]:
     nats = server.children()[0]
     rows = []
     for i in range(options.rounds):
-        frames = publishes(prefix, b"bench", b"bench-connection", options.count, options.size, i * options.count)
+        frames = publishes(prefix, b"bench-connection", count=options.count, size=options.size, start=i * options.count)
         before = cpu_seconds(server.pid), cpu_seconds(nats)
         rate = generator.run(frames)
         used = cpu_seconds(server.pid) - before[0], cpu_seconds(nats) - before[1]

@@ -86,8 +86,9 @@ class Generator:
         return n
 
 
-def publishes(prefix: bytes, channel: bytes, conn_id: bytes, count: int, size: int, start: int) -> list[bytes]:
+def publishes(prefix: bytes, conn_id: bytes, *, count: int, size: int, start: int) -> list[bytes]:
     """PUB frames of ``count`` STAN publishes of ``size`` bytes, acked on the subject ``bench.acks``."""
+    channel = b"bench"
     subject = prefix + b"." + channel
     body = b"x" * size
     return [

@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 import time
-from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -54,7 +56,9 @@ class Server:
         deadline = time.monotonic() + 20
         os.set_blocking(self._process.stderr.fileno(), False)
         text = b""
-        while time.monotonic() < deadline and b"Server is ready" not in text.replace(b"Streaming Server is ready", b"!"):
+        while time.monotonic() < deadline and b"Server is ready" not in text.replace(
+            b"Streaming Server is ready", b"!"
+        ):
             text += self._process.stderr.read() or b""
             if self._process.poll() is not None:
                 raise RuntimeError(text.decode())

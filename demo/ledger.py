@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SUFFIX = ".jsonl"
 
+_BLOCK = 4096
+
 
 class LedgerError(FtstanError):
     """A line that is not a ledger record, or a ledger that is not there."""
@@ -188,11 +190,15 @@ class Tail:
         self._file = open(path, "rb")  # noqa: SIM115  # lives until close()
 
     def skip(self) -> None:
-        """Go to the end: ``new`` begins with the line after the one that is being written."""
-        end = self._file.seek(0, os.SEEK_END)
-        if end:
-            self._file.seek(end - 1)
-            self._complete_line()
+        """Go to the end: ``new`` begins with the line that is being written, or the next one."""
+        place = self._file.seek(0, os.SEEK_END)
+        block = b""
+        while place > 0 and b"\n" not in block:
+            step = min(place, _BLOCK)
+            place -= step
+            self._file.seek(place)
+            block = self._file.read(step)
+        self._file.seek(place + block.rfind(b"\n") + 1)
 
     def new(self) -> Iterator[Record]:
         """Yield the records whose lines have been completed since."""

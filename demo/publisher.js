@@ -11,7 +11,7 @@ const ACK_TIMEOUT_MS = 2000
 // An attempt whose callback never came (its connection was replaced) counts as unacked after this.
 const FORGOTTEN_AFTER_MS = ACK_TIMEOUT_MS + 1000
 const MAX_OUTSTANDING = 8192
-const TICK_MS = 4
+const TICK_MS = 1
 // No ack for this long: nobody serves. Probe gently instead of filling a void; the first ack restores the pace.
 const SILENCE_MS = 250
 const PROBE_RATE = 200

@@ -11,12 +11,15 @@ import os
 import select
 import threading
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ftstan.errors import FtstanError
-from ftstan.serving import Serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ftstan.serving import Serving
 
 T = TypeVar("T")
 

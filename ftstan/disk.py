@@ -14,7 +14,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """What ``fstat`` says: ``size`` in bytes, permission bits ``mode``, ``nlink``, (``dev``, ``ino``), ``mtime_ns``, ``is_dir``."""
+    """What ``fstat`` says: ``size`` in bytes, ``mode`` the permission bits only, times in nanoseconds."""
 
     size: int
     mode: int

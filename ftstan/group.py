@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ftstan import log
@@ -22,6 +21,8 @@ from ftstan.ft.subjects import Released, decode_released, encode_released, group
 from ftstan.nats.control import Control
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ftstan.ft.epoch import Activation
     from ftstan.ft.ownership import StoreOwner
     from ftstan.server import Node
@@ -70,8 +71,7 @@ class FtGroup:
         self._spawn(self._wait_for_nats())
 
     async def _wait_for_nats(self) -> None:
-        while not self._control.connected:
-            await asyncio.sleep(0.01)
+        await self._control.established.wait()
         self._event(sb.NatsUp())
 
     # ---- events in -----------------------------------------------------------------------------------------------

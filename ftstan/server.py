@@ -14,8 +14,7 @@ import resource
 import select
 import signal
 import sys
-from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from ftstan import COMPATIBLE_VERSION, log
 from ftstan.broker.broker import Broker, BrokerOptions
@@ -33,8 +32,8 @@ from ftstan.errors import (
     RecoveryError,
     StoreError,
 )
-from ftstan.group import FtGroup
 from ftstan.ft.ownership import StoreOwner
+from ftstan.group import FtGroup
 from ftstan.monitor.http import Monitor, format_time, format_uptime
 from ftstan.nats.embedded import NatsServerChild
 from ftstan.nats.generated import NatsServerOptions
@@ -48,6 +47,9 @@ from ftstan.wire import messages
 from ftstan.wire.frames import Parser
 from ftstan.wire.nuid import Nuid
 from ftstan.wire.subjects import Subjects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 T = TypeVar("T")
 
@@ -128,7 +130,7 @@ class Node:
             self._group = FtGroup(self, urls)
             await self._group.start()
             return
-        await self.call(lambda: self._connect_first())
+        await self.call(self._connect_first)
         if self.owner is not None:
             await self._lock_standalone(self.owner)
             await self.call(self.owner.activate)

@@ -10,16 +10,18 @@ never replayed, and what it delivered is due again when the link is back.
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ftstan.broker.broker import Broker
-from ftstan.clock import Clock
 from ftstan.errors import NatsError, StoreError, WireError
 from ftstan.ft.cadence import RateLimit
 from ftstan.log import stream as log
 from ftstan.nats.link import RECONNECT_WAIT_S, ConnectionLostError, Link
-from ftstan.stores.interface import Store
-from ftstan.wire.frames import OutBuf
+
+if TYPE_CHECKING:
+    from ftstan.broker.broker import Broker
+    from ftstan.clock import Clock
+    from ftstan.stores.interface import Store
+    from ftstan.wire.frames import OutBuf
 
 _PING, _PONG, _INFO, _OK, _ERR = 3, 4, 5, 6, 7
 
@@ -93,7 +95,7 @@ class Serving:
         return max(due, 0.0)
 
     def turn(self, *, readable: bool) -> None:
-        """Take one batch down the road. Raises ``FencedError`` and ``StoreError``: the store can no longer be served."""
+        """Take one batch down the road. Raises ``FencedError`` and ``StoreError``: the store cannot be served."""
         if not self.link.connected:
             self._reconnect()
         else:

@@ -1,0 +1,1 @@
+"""What STAN means: clients, channels, subscriptions, deliveries. An actor without I/O and without a clock."""

@@ -1,18 +1,17 @@
 """Broker: what STAN means, as an actor without I/O and without a clock.
 
-The data plane drives one batch at a time: ``feed`` (bytes in), ``run_timers``, ``stage``, then the store's commit and its
-confirmation, then ``conclude`` (what failed), and the output is in ``replies``, ``deliveries`` and ``acks``, to be sent in
-this order. Answers wait until their record is durable: ``answer`` keeps them back until ``conclude``.
+The data plane drives one batch at a time: ``feed`` (bytes in), ``run_timers``, ``stage``, then the store's commit and
+its confirmation, then ``conclude`` (what failed), and the output is in ``replies``, ``deliveries`` and ``acks``, to be
+sent in this order. Answers wait until their record is durable: ``answer`` keeps them back until ``conclude``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from ftstan.broker import constants as c
-from ftstan.broker.client import Client
 from ftstan.broker.connections import Connections
 from ftstan.broker.core import Channel, Core, KeyMap, Subscription
 from ftstan.broker.subscriptions import Subscriptions
@@ -20,8 +19,13 @@ from ftstan.broker.timers import Timers
 from ftstan.errors import StoreError
 from ftstan.log import stream as log
 from ftstan.stores.interface import ChannelLimits, Recovered, Store
-from ftstan.wire.nuid import Nuid
-from ftstan.wire.subjects import Subjects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ftstan.broker.client import Client
+    from ftstan.wire.nuid import Nuid
+    from ftstan.wire.subjects import Subjects
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +174,8 @@ class Broker(Core):
     def on_read_error(self, sub: Subscription, error: StoreError) -> None:
         """Delivery to a subscription stops here; it is tried again at its next trigger."""
         log.error(
-            f"[Client:{sub.client_id.decode('utf-8', 'backslashreplace')}] delivery of subid={sub.sub_id} stopped after "
-            f"sequence {sub.last_sent}: {error.text}"
+            f"[Client:{sub.client_id.decode('utf-8', 'backslashreplace')}] delivery of subid={sub.sub_id} stopped "
+            f"after sequence {sub.last_sent}: {error.text}"
         )
 
     # ---- out -----------------------------------------------------------------------------------------------------
@@ -188,7 +192,7 @@ class Broker(Core):
     ) -> None:
         """Answer a request once everything staged is durable.
 
-        If ``channel`` fails to commit, ``undo`` runs and ``refusal(error text)`` is sent instead; else ``done`` runs first.
+        If ``channel`` fails to commit, ``undo`` runs and ``refusal(error text)`` is sent; else ``done`` runs first.
         """
         self._answers.append(_Answer(reply, payload, channel, refusal, done, undo))
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from ftstan.broker.core import Subscription
-from ftstan.stores.interface import ClientInfo
+if TYPE_CHECKING:
+    from ftstan.broker.core import Subscription
+    from ftstan.stores.interface import ClientInfo
 
 
 @dataclass(eq=False, slots=True)

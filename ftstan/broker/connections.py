@@ -1,7 +1,7 @@
 """Connections: connect, ping, close, heartbeats and the probe of a client whose id is asked for again.
 
-Follows ``docs/compat/protocol.md`` (connect, heartbeats and pings, closing). No socket and no clock: what is sent goes to
-``broker.replies``, what waits goes to ``broker.timers``.
+Follows ``docs/compat/protocol.md`` (connect, heartbeats and pings, closing). No socket and no clock: what is sent goes
+to ``broker.replies``, what waits goes to ``broker.timers``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Fixed values of the protocol (``docs/compat/protocol.md``, constants). Times in nanoseconds unless the name says otherwise."""
+"""Fixed values of the protocol (``docs/compat/protocol.md``, constants).
+
+Times in nanoseconds unless the name says otherwise.
+"""
 
 SECOND = 1_000_000_000
 MILLISECOND = 1_000_000

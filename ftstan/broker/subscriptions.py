@@ -1,7 +1,7 @@
 """Subscriptions: subscribe, unsubscribe, close, resume, redelivery.
 
-Follows ``docs/compat/protocol.md`` (subscribe, delivery, unsubscribing, recovery). A subscription gets its first message
-only after its response has been put into the output (``ready``), and a resumed one first gets what it had not
+Follows ``docs/compat/protocol.md`` (subscribe, delivery, unsubscribing, recovery). A subscription gets its first
+message only after its response has been put into the output (``ready``), and a resumed one first gets what it had not
 acknowledged (``on_hold``).
 """
 
@@ -245,9 +245,7 @@ class Subscriptions:
             broker.answer(reply, messages.subscription_error(c.UNKNOWN_CLIENT))
             return
         self.detach(sub, unsubscribe=not close)
-        broker.answer(
-            reply, messages.subscription_response(), channel=channel, refusal=messages.subscription_error
-        )
+        broker.answer(reply, messages.subscription_response(), channel=channel, refusal=messages.subscription_error)
 
     def detach(self, sub: Subscription, *, unsubscribe: bool) -> None:
         """End a live subscription; a durable that is not unsubscribed stays behind offline."""

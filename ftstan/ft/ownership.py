@@ -16,6 +16,7 @@ from ftstan.ft.epoch import Activation, Confirmer, claim, read_owner, remove_old
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.mounts import find_mount
 from ftstan.ft.survey import survey_store
+from ftstan.log import stream as log
 
 if TYPE_CHECKING:
     from ftstan.clock import Clock
@@ -80,7 +81,11 @@ class StoreOwner:
         self._take()
         assert self._activation is not None
         assert self._confirmer is not None
-        remove_old_claims(self._epoch_disk, self.root, self._activation, self._confirmer)
+        try:
+            remove_old_claims(self._epoch_disk, self.root, self._activation, self._confirmer)
+        except StoreError as error:
+            # They only take up names; the next activation tries again.
+            log.warning(error.text)
         return self._activation
 
     def _take(self) -> None:

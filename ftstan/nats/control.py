@@ -38,8 +38,8 @@ class Control:
     """A connection named ``_NSS-<cluster_id>-ft`` that comes back by itself.
 
     ``on_disconnect(error)`` is called when an established connection is lost, ``on_reconnect(url)`` when another one
-    stands with all subscriptions made again (``url`` redacted); not at the first connect and not at ``close``. All
-    methods belong to one event loop.
+    stands with all subscriptions made again (``url`` redacted); not at the first connect, which ``established`` tells,
+    and not at ``close``. All methods belong to one event loop.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Control:
         self._client: Client | None = None
         self._task: asyncio.Task[None] | None = None
         self._setup = asyncio.Lock()
+        self.established = asyncio.Event()
         self._closing = asyncio.Event()
         self.name = f"_NSS-{cluster_id}-ft"
 
@@ -157,6 +158,7 @@ class Control:
                 if connection.closed.is_set():
                     raise nats.errors.ConnectionClosedError
                 self._client = connection.client
+                self.established.set()
 
     async def _until_over(self, connection: _Connection) -> None:
         """Wait until the connection is lost or ``close`` is called."""

@@ -17,11 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ftstan.config.options import ChannelLimits
-from ftstan.errors import StoreError
-from ftstan.wire.block import MsgBlock, SubEvents
+
+if TYPE_CHECKING:
+    from ftstan.errors import StoreError
+    from ftstan.wire.block import MsgBlock, SubEvents
 
 __all__ = [
     "ChannelLimits",
@@ -68,7 +70,7 @@ class ClientInfo:
 
 @dataclass(frozen=True, slots=True)
 class SubState:
-    """A stored subscription. ``durable_name`` is empty for durable queue members: ``queue`` is then ``durable:group``."""
+    """A stored subscription. A durable queue member has no ``durable_name``: its ``queue`` is ``durable:group``."""
 
     sub_id: int
     client_id: bytes
@@ -136,7 +138,8 @@ class ChannelStore(Protocol):
     def read(self, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock | None:
         """A block that holds the first existing durable message at or after ``sequence`` (whatever its size).
 
-        ``None`` if there is none. The block may begin before and go on behind it. Raises ``DamageError`` if the stored bytes are not what was written.
+        ``None`` if there is none. The block may begin before and go on behind it. Raises ``DamageError`` if the stored
+        bytes are not what was written.
         """
         ...
 
@@ -157,7 +160,7 @@ class ChannelStore(Protocol):
         ...
 
     def add_events(self, events: SubEvents) -> None:
-        """Stage sent and acknowledged sequences, in order. The store takes what is in ``events`` and leaves it empty."""
+        """Stage sent and acknowledged sequences, in order; takes what is in ``events`` and leaves it empty."""
         ...
 
     def recovered_subs(self) -> Sequence[StoredSub]:

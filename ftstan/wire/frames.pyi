@@ -1,5 +1,6 @@
-from typing_extensions import Buffer
 from typing import Any
+
+from typing_extensions import Buffer
 
 class OutBuf:
     def __len__(self) -> int: ...

@@ -1,0 +1,1 @@
+"""The file store: byte-compatible with the original's datastore (``docs/store.md``)."""

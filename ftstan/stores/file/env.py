@@ -1,16 +1,18 @@
 """What every file of one store shares: the disk, the format options, and the right to write.
 
-``Ownership`` is implemented by ``ft/``; the store asks it before anything becomes visible under a name that others read.
+``Ownership`` is implemented by ``ft/``; the store asks it before anything becomes visible under a name that others
+read.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ftstan.clock import Clock
-from ftstan.disk import Disk
-from ftstan.stores.file.records import Crc
+if TYPE_CHECKING:
+    from ftstan.clock import Clock
+    from ftstan.disk import Disk
+    from ftstan.stores.file.records import Crc
 
 #: Slice numbers that one epoch may use in a channel (``docs/compat/filestore.md``, slices).
 NUMBERS_PER_EPOCH = 4096
@@ -29,7 +31,7 @@ class Ownership(Protocol):
 
     @property
     def ours_from(self) -> int:
-        """The first slice number of our first activation on this store: all below was written by the original server."""
+        """The first slice number of our first activation here: all below was written by the original server."""
         ...
 
     def confirm(self) -> None:
@@ -63,5 +65,5 @@ class FileEnv:
     options: FileStoreOptions
     owner: Ownership
     crc: Crc
-    #: Highest slice number used in channels that were deleted in this activation: a channel made again goes on above it.
+    #: Highest slice number used in channels that were deleted in this activation: made again, they go on above it.
     number_floor: dict[bytes, int] = field(default_factory=dict)

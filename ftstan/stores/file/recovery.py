@@ -8,11 +8,12 @@ the highest slice may never have been synced, and is copied into a slice of ours
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ftstan.disk import Disk
 from ftstan.errors import RecoveryError
 from ftstan.log import stream as log
 from ftstan.stores.file import records
@@ -20,6 +21,9 @@ from ftstan.stores.file.env import TEMPORARY, FileEnv
 from ftstan.stores.file.slices import Slice, SliceLog, dat_name, idx_name, show
 from ftstan.stores.file.statefile import check_version, read_file
 from ftstan.wire.block import MsgBlock
+
+if TYPE_CHECKING:
+    from ftstan.disk import Disk
 
 _DAT = re.compile(r"msgs\.([1-9][0-9]{0,17})\.dat\Z")
 _ODD_DAT = re.compile(r"msgs\..*\.dat\Z|msgs\.dat\Z")
@@ -113,7 +117,7 @@ def recover_log(env: FileEnv, slog: SliceLog) -> None:
                 f'channel "{show(slog.name)}" slice {dat_name(f.number)}: {f.size - f.bad_at} bytes behind sequence '
                 f"{f.last} were never acknowledged and are ignored ({f.why})"
             )
-    for low, high in zip(slices, slices[1:], strict=False):
+    for low, high in itertools.pairwise(slices):
         if high.first != low.last + 1:
             log.error(
                 f'channel "{show(slog.name)}": sequences {low.last + 1} to {high.first - 1} are missing between '
@@ -173,7 +177,12 @@ def _seal(env: FileEnv, slog: SliceLog, found: list[_Found], dead: set[int]) -> 
             dead.add(f.number)
             continue
         last = f.last if end is None else min(f.last, end - 1)
-        if f.number < env.owner.ours_from and out and out[-1][0].number < env.owner.ours_from and last >= out[-1][0].first:
+        if (
+            f.number < env.owner.ours_from
+            and out
+            and out[-1][0].number < env.owner.ours_from
+            and last >= out[-1][0].first
+        ):
             raise RecoveryError(
                 f'channel "{show(slog.name)}": {dat_name(f.number)} holds sequences {f.first} to {f.last} and '
                 f"{dat_name(out[-1][0].number)} starts at {out[-1][0].first}",
@@ -203,7 +212,13 @@ def _slice(env: FileEnv, f: _Found, last: int) -> Slice:
         entries = records.find_entry(f.index, last + 1)
         sequence, offset, timestamp, size = records.entry(f.index, entries - 1)
         return Slice(
-            f.number, f.proven.first, sequence, f.proven.first_ts, timestamp, entries, offset + 8 + size,
+            f.number,
+            f.proven.first,
+            sequence,
+            f.proven.first_ts,
+            timestamp,
+            entries,
+            offset + 8 + size,
             f.proven.contiguous,
         )
     # Records that the index does not name: their entries are kept in memory, the file is not ours to write.

@@ -1,4 +1,4 @@
-"""Slices: the ``msgs.N.dat`` and ``msgs.N.idx`` files of one channel. The only module that opens, links or removes them.
+"""Slices: the ``msgs.N.dat`` and ``msgs.N.idx`` files of one channel. Only this module opens, links or removes them.
 
 Rules (``docs/store.md``): slices of former activations are never written again; the first write of an activation opens
 a new slice, which becomes visible with its first batch in it; an index entry is written only after the data that it
@@ -13,12 +13,15 @@ import contextlib
 import errno
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ftstan.errors import DamageError, FencedError, StoreError, StoreFullError
 from ftstan.stores.file import records
 from ftstan.stores.file.env import NUMBERS_PER_EPOCH, TEMPORARY, FileEnv
-from ftstan.stores.interface import ChannelLimits
-from ftstan.wire.block import MsgBlock
+
+if TYPE_CHECKING:
+    from ftstan.stores.interface import ChannelLimits
+    from ftstan.wire.block import MsgBlock
 
 _ENTRY = records.INDEX_SIZE
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -39,8 +42,8 @@ def idx_name(number: int) -> str:
 class Slice:
     """What is known of one slice without reading it.
 
-    ``first`` .. ``last``: sequences that count (a sealed slice may hold more bytes); ``entries`` of them, whose records end
-    at offset ``end``. ``index`` holds all entries when the file of that name cannot be trusted for them.
+    ``first`` .. ``last``: sequences that count (a sealed slice may hold more bytes); ``entries`` of them, whose records
+    end at offset ``end``. ``index`` holds all entries when the file of that name cannot be trusted for them.
     """
 
     number: int

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ftstan.errors import FencedError, RecoveryError
 from ftstan.stores.file import records
 from ftstan.stores.file.env import TEMPORARY, FileEnv
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def replace_file(env: FileEnv, dirfd: int, name: str, data: bytes) -> int:

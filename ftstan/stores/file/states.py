@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ftstan.errors import RecoveryError, WireError
 from ftstan.stores.file import records
-from ftstan.stores.file.records import Crc
 from ftstan.stores.interface import ClientInfo, ServerInfo, StoredSub, SubState
 from ftstan.wire import messages
 from ftstan.wire.pb import stan_internal_pb2 as pb
+
+if TYPE_CHECKING:
+    from ftstan.stores.file.records import Crc
 
 
 def encode_server(info: ServerInfo) -> bytes:
@@ -165,9 +168,7 @@ def snapshot_subs(subs: dict[int, StoredSub], highest: int, crc: Crc) -> bytes:
         stored = subs[sub_id]
         out.append(sub_record(records.SUB_NEW, stored.state, crc))
         out.extend(
-            records.typed_record(
-                records.SUB_MSG, pb.SubStateUpdate(id=sub_id, seqno=sequence).SerializeToString(), crc
-            )
+            records.typed_record(records.SUB_MSG, pb.SubStateUpdate(id=sub_id, seqno=sequence).SerializeToString(), crc)
             for sequence in sorted(stored.pending)
         )
     return b"".join(out)

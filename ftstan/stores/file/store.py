@@ -9,12 +9,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from ftstan.clock import Clock
-from ftstan.disk import Disk
 from ftstan.errors import RecoveryError, StoreError
 from ftstan.log import stream as log
 from ftstan.stores.file import records, recovery, states
@@ -30,8 +28,14 @@ from ftstan.stores.interface import (
     StoredSub,
     SubState,
 )
-from ftstan.wire.block import MsgBlock, SubEvents
 from ftstan.wire.subjects import valid_channel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ftstan.clock import Clock
+    from ftstan.disk import Disk
+    from ftstan.wire.block import MsgBlock, SubEvents
 
 _SYNC_THREADS = 4
 
