@@ -76,7 +76,7 @@ def _judge(places: Places, screen: Screen, *, keep: bool) -> int:
     if not keep:
         shutil.rmtree(places.store)
     kept = "datastore and ledger" if keep else "ledger"
-    screen.say(f"clean; {kept} kept in {os.path.relpath(os.path.dirname(places.ledger))}")
+    screen.say(f"clean; {kept} kept in {os.path.relpath(os.path.dirname(places.ledger))} (make clean removes it)")
     return EXIT_CLEAN
 
 

@@ -148,7 +148,7 @@ class Node:
         """Wait until the signalled process is gone; raises :class:`DemoError` when it takes too long."""
         assert self._child is not None
         if not self._child.wait(STOP_TIMEOUT):
-            raise DemoError(f"node {self.name} did not end within {STOP_TIMEOUT:.0f} s", hint=self.log)
+            raise DemoError(f"node {self.name} did not end within {STOP_TIMEOUT:.0f} s", hint=f"see {self.log}")
 
     def end(self) -> None:
         """Stop the server process if it runs, and wait for its end."""
@@ -158,7 +158,9 @@ class Node:
     def require_alive(self) -> None:
         """Raise :class:`DemoError` when the process has ended on its own."""
         if self._child is not None and not self._child.running:
-            raise DemoError(f"node {self.name} ended by itself with status {self._child.status}", hint=self.log)
+            raise DemoError(
+                f"node {self.name} ended by itself with status {self._child.status}", hint=f"see {self.log}"
+            )
 
     def is_active(self) -> bool:
         """Ask ``/streaming/isFTActive``; false also when nobody answers."""
@@ -230,7 +232,9 @@ class Script:
     def require_alive(self) -> None:
         """Raise :class:`DemoError` when the client has ended on its own."""
         if not self._child.running:
-            raise DemoError(f"the {self.name} ended by itself with status {self._child.status}", hint=self._child.log)
+            raise DemoError(
+                f"the {self.name} ended by itself with status {self._child.status}", hint=f"see {self._child.log}"
+            )
 
     def stop(self) -> None:
         """Have it sync its ledger and end."""

@@ -150,7 +150,7 @@ class Scenario:
         publisher.end()
         last_id = publisher.text("last_id")
         if not last_id:
-            raise DemoError("the publisher ended without its last ack", hint=publisher.log)
+            raise DemoError("the publisher ended without its last ack", hint=f"see {publisher.log}")
         self._screen.say("reading the log once more; waiting for the durable")
         self._start_reader("last reader")
         for name in ("consumer", "last reader"):

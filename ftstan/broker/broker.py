@@ -19,6 +19,7 @@ from ftstan.broker.timers import Timers
 from ftstan.errors import StoreError
 from ftstan.log import stream as log
 from ftstan.stores.interface import ChannelLimits, Recovered, Store
+from ftstan.wire.subjects import publishable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,9 +109,8 @@ class Broker(Core):
             (self.inbox_prefix + b"*", c.SID_INBOX),
         ]
         # Ack inboxes first: a client that is answered may ack at once.
-        return b"".join(b"SUB %b %d\r\n" % (sub.ack_inbox, sid) for sid, sub in self.by_sid.items()) + b"".join(
-            b"SUB %b %d\r\n" % row for row in rows
-        )
+        acks = [b"SUB %b %d\r\n" % (s.ack_inbox, sid) for sid, s in self.by_sid.items() if publishable(s.ack_inbox)]
+        return b"".join(acks) + b"".join(b"SUB %b %d\r\n" % row for row in rows)
 
     # ---- in ------------------------------------------------------------------------------------------------------
 

@@ -333,7 +333,7 @@ class Subscriptions:
         self._attach(sub, client)
         sub.on_hold = len(sub.pending) > 0
         sub.stalled = len(sub.pending) >= sub.max_in_flight
-        sub.ready = publishable(sub.inbox)
+        sub.ready = publishable(sub.inbox) and publishable(sub.ack_inbox)
         self._recovered.append(sub)
 
     @property

@@ -128,6 +128,7 @@ def _decode_sub(payload: bytes) -> SubState:
 def replay_subs(rows: list[tuple[int, bytes]], shown: str) -> tuple[dict[int, StoredSub], int]:
     """Subscriptions after all records, by id, and the highest id ever seen (``docs/compat/filestore.md``, replay)."""
     subs: dict[int, StoredSub] = {}
+    last_sent: dict[int, int] = {}
     highest = 0
     for number, (kind, payload) in enumerate(rows, 1):
         try:
@@ -135,26 +136,28 @@ def replay_subs(rows: list[tuple[int, bytes]], shown: str) -> tuple[dict[int, St
                 state = _decode_sub(payload)
                 known = subs.get(state.sub_id) if kind == records.SUB_UPDATE else None
                 subs[state.sub_id] = StoredSub(state, known.pending if known else set())
+                last_sent[state.sub_id] = state.last_sent
                 highest = max(highest, state.sub_id)
             elif kind == records.SUB_DELETE:
                 sub_id = messages.parse(pb.SubStateDelete, payload).id
                 subs.pop(sub_id, None)
                 highest = max(highest, sub_id)
             elif kind in (records.SUB_MSG, records.SUB_ACK):
-                m = messages.parse(pb.SubStateUpdate, payload)
-                sub = subs.get(m.id)
+                sub_id, sequence = records.decode_update(payload)
+                sub = subs.get(sub_id)
                 if sub is None:
                     continue
                 if kind == records.SUB_ACK:
-                    sub.pending.discard(m.seqno)
+                    sub.pending.discard(sequence)
                     continue
-                sub.pending.add(m.seqno)
-                if m.seqno > sub.state.last_sent:
-                    sub.state = replace(sub.state, last_sent=m.seqno)
+                sub.pending.add(sequence)
+                last_sent[sub_id] = max(last_sent.get(sub_id, 0), sequence)
             else:
                 raise RecoveryError(f'"{shown}": unexpected record type: {kind}')
         except WireError as error:
             raise RecoveryError(f'"{shown}": record {number}: {error}') from error
+    for sub_id, sub in subs.items():
+        sub.state = replace(sub.state, last_sent=last_sent[sub_id])
     return subs, highest
 
 

@@ -1,0 +1,1 @@
+"""Behaviour that existing clients, operators and datastores rely on."""
