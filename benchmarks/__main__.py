@@ -1,7 +1,7 @@
 """``make bench``: async publish on both stores beside a bare NATS request/reply through the same kind of nats-server.
 
 Prints the median of a few rounds: rate, CPU of the server process and of its nats-server per message, and the ratio to
-the bare exchange of the same run.
+the bare exchange of the same run. Then what a start costs, and how fast old messages are read.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import statistics
 import tempfile
 import threading
 
-from benchmarks.load import Generator, publishes
+from benchmarks import recovery
+from benchmarks.load import CONN_ID, Generator, publishes
 from benchmarks.processes import Server, cpu_seconds, ftstan
-from ftstan.wire import messages
 from ftstan.wire.frames import pub_frame
 
 
@@ -23,6 +23,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100_000, help="messages a round (default 100000)")
     parser.add_argument("--size", type=int, default=128, help="payload bytes (default 128)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the median is shown (default 3)")
+    parser.add_argument(
+        "--recover", type=int, nargs="*", default=[1_000_000, 10_000_000], help="messages in the recovered stores"
+    )
+    parser.add_argument("--channels", type=int, default=10_000, help="channels in the recovered store")
+    parser.add_argument("--replay", type=int, default=1_000_000, help="old messages that a subscriber reads")
     options = parser.parse_args()
     print(f"{options.count} messages of {options.size} bytes, median of {options.rounds} rounds, one publisher\n")
     print(f"{'':34}{'msgs/s':>10}{'ratio':>8}{'server us/msg':>15}{'nats us/msg':>13}")
@@ -36,6 +41,7 @@ def main() -> None:
         with ftstan("file", directory) as server:
             server.wait_for(b"Streaming Server is ready")
             _show("async publish, file store, fsync", _publish(server, options), base)
+    recovery.run(options)
 
 
 Row = tuple[float, float, float]
@@ -79,16 +85,11 @@ def _bare(server: Server, count: int, size: int) -> Row:
 
 def _publish(server: Server, options: argparse.Namespace) -> list[Row]:
     generator = Generator(f"nats://127.0.0.1:{server.port}")
-    request = messages.ConnectRequest(
-        client_id=b"bench", heartbeat_inbox=b"bench.heartbeats", protocol=1, conn_id=b"bench-connection"
-    )
-    answer = generator.request(b"_STAN.discover.test-cluster", messages.encode(request), b"bench.connect")
-    prefix = messages.parse(messages.ConnectResponse, answer).pub_prefix
-    generator.write(b"SUB bench.acks 1\r\n")
+    prefix = generator.connect()
     nats = server.children()[0]
     rows = []
     for i in range(options.rounds):
-        frames = publishes(prefix, b"bench-connection", count=options.count, size=options.size, start=i * options.count)
+        frames = publishes(prefix, CONN_ID, count=options.count, size=options.size, start=i * options.count)
         before = cpu_seconds(server.pid), cpu_seconds(nats)
         rate = generator.run(frames)
         used = cpu_seconds(server.pid) - before[0], cpu_seconds(nats) - before[1]

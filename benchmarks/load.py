@@ -12,6 +12,9 @@ from ftstan.wire.frames import Parser, pub_frame
 
 _CHUNK = 256
 
+CONN_ID = b"bench-connection"
+CHANNEL = b"bench"
+
 
 @dataclass(frozen=True, slots=True)
 class Rate:
@@ -63,6 +66,42 @@ class Generator:
             time.sleep(0.001)
         raise TimeoutError("no answer")
 
+    def connect(self) -> bytes:
+        """Register with the server under test; returns its publish prefix. Acks are counted from here on."""
+        request = messages.ConnectRequest(
+            client_id=b"bench", heartbeat_inbox=b"bench.heartbeats", protocol=1, conn_id=CONN_ID
+        )
+        answer = self.request(b"_STAN.discover.test-cluster", messages.encode(request), b"bench.connect")
+        self.write(b"SUB bench.acks 1\r\n")
+        prefix: bytes = messages.parse(messages.ConnectResponse, answer).pub_prefix
+        return prefix
+
+    def publish(self, prefix: bytes, *, count: int, size: int, start: int) -> Rate:
+        """Publish and wait for every ack."""
+        return self.run(publishes(prefix, CONN_ID, count=count, size=size, start=start))
+
+    def replay(self, count: int) -> Rate:
+        """Subscribe from the first message with a window for all, and wait for ``count`` messages."""
+        inbox = b"bench.replay.%d" % time.monotonic_ns()
+        request = messages.SubscriptionRequest(
+            client_id=b"bench",
+            subject=CHANNEL,
+            inbox=inbox,
+            max_in_flight=2 * count,
+            ack_wait_in_secs=3600,
+            start_position=messages.StartPosition.FIRST,
+        )
+        self.write(b"SUB %b 7\r\n" % inbox)
+        payload = messages.encode(request)
+        started = time.perf_counter()
+        self.write(pub_frame(b"_STAN.sub.test-cluster", b"bench.unread", payload))
+        got = 0
+        while got < count:
+            got += self._wait()
+        rate = Rate(count, time.perf_counter() - started)
+        self.write(b"UNSUB 7\r\n")
+        return rate
+
     def run(self, frames: list[bytes]) -> Rate:
         """Send every frame, wait for as many answers."""
         sent = answered = 0
@@ -88,8 +127,7 @@ class Generator:
 
 def publishes(prefix: bytes, conn_id: bytes, *, count: int, size: int, start: int) -> list[bytes]:
     """PUB frames of ``count`` STAN publishes of ``size`` bytes, acked on the subject ``bench.acks``."""
-    channel = b"bench"
-    subject = prefix + b"." + channel
+    subject = prefix + b"." + CHANNEL
     body = b"x" * size
     return [
         pub_frame(
@@ -97,7 +135,7 @@ def publishes(prefix: bytes, conn_id: bytes, *, count: int, size: int, start: in
             b"bench.acks",
             messages.encode(
                 messages.PubMsg(
-                    client_id=b"bench", guid=b"g%021d" % (start + i), subject=channel, data=body, conn_id=conn_id
+                    client_id=b"bench", guid=b"g%021d" % (start + i), subject=CHANNEL, data=body, conn_id=conn_id
                 )
             ),
         )

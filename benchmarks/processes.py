@@ -38,6 +38,7 @@ class Server:
         self.port = port
         self._argv = argv
         self._process: subprocess.Popen[bytes] | None = None
+        self._log = b""
 
     @property
     def pid(self) -> int:
@@ -55,25 +56,28 @@ class Server:
         assert self._process.stderr is not None
         deadline = time.monotonic() + 20
         os.set_blocking(self._process.stderr.fileno(), False)
-        text = b""
-        while time.monotonic() < deadline and b"Server is ready" not in text.replace(
-            b"Streaming Server is ready", b"!"
-        ):
-            text += self._process.stderr.read() or b""
+        while time.monotonic() < deadline and b"[INF] Server is ready" not in self._log:
+            self._log += self._process.stderr.read() or b""
             if self._process.poll() is not None:
-                raise RuntimeError(text.decode())
+                raise RuntimeError(self._log.decode())
             time.sleep(0.01)
         return self
 
-    def wait_for(self, line: bytes) -> None:
-        """Wait until the log shows ``line``."""
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def wait_for(self, line: bytes) -> bytes:
+        """Wait until the log shows ``line``; returns the log so far."""
         assert self._process is not None
         assert self._process.stderr is not None
-        deadline = time.monotonic() + 20
-        text = b""
-        while line not in text and time.monotonic() < deadline:
-            text += self._process.stderr.read() or b""
+        deadline = time.monotonic() + 60
+        while line not in self._log and time.monotonic() < deadline:
+            self._log += self._process.stderr.read() or b""
             time.sleep(0.01)
+        return self._log
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -93,7 +97,7 @@ def ftstan(store: str, directory: str) -> Server:
     """A standalone server with an embedded nats-server; limits lifted."""
     port = free_port()
     argv = [sys.executable, "-m", "ftstan.cli.server", "-p", str(port), "-a", "127.0.0.1", "-store", store]
-    argv += ["-mm", "0", "-mb", "0"]
+    argv += ["-mm", "0", "-mb", "0", "-mc", "0"]
     if store == "file":
         argv += ["-dir", directory]
     return Server(argv, port)

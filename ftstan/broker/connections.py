@@ -46,11 +46,12 @@ class Connections:
             broker.answer(reply, messages.connect_error(c.INVALID_CLIENT_ID))
             return
         known = broker.clients.get(request.client_id)
-        if known is None:
-            self._register(request, reply)
-        elif request.client_id in self._probes:
-            # One probe at a time for an id: whoever asks meanwhile is refused at once.
+        if request.client_id in self._probes:
+            # One probe at a time for an id: whoever asks meanwhile is refused at once, even if the client in question
+            # has closed by itself, else the end of the probe would throw out somebody who is alive.
             broker.answer(reply, messages.connect_error(c.DUPLICATE_CLIENT))
+        elif known is None:
+            self._register(request, reply)
         else:
             self._probe(known, request, reply)
 

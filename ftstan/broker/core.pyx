@@ -256,7 +256,12 @@ cdef class Core:
             elif f.kind == HMSG:
                 if f.sid == _PUBLISH:
                     self.publish(&f)
-                elif f.sid < _FIRST_ACK:
+                elif f.sid >= _FIRST_ACK:
+                    found = self.by_sid.get(f.sid)
+                    if found is not None:
+                        sub = <Subscription>found
+                        self.ack(&f, sub)
+                else:
                     self.on_request(
                         f.sid, as_bytes(f.subject), as_bytes(f.reply), as_bytes(f.payload), as_bytes(f.headers)
                     )
@@ -506,6 +511,8 @@ cdef class Core:
             if sub.pending.expire_batch(self.batch, now):
                 out.append(sub)
         self.sent()
+        # The acks of what was applied and not committed yet went with the rest.
+        self.ack_count = 0
         return out
 
     def drop_caches(self):
@@ -540,12 +547,18 @@ cdef class Core:
         cdef Channel channel = sub.channel
         cdef MsgBlock block
         cdef uint64_t seq
+        cdef uint64_t first
         cdef Py_ssize_t i
         while sub.ready and not sub.on_hold and not sub.blocked and sub.client is not None:
             if sub.pending.used >= sub.max_in_flight:
                 sub.stalled = True
                 return 0
             seq = sub.last_sent + 1
+            first = channel.store.first
+            if seq < first:
+                # Dropped by the limits; the blocks in memory may still hold them.
+                sub.last_sent = first - 1
+                seq = first
             if seq > channel.durable:
                 return 0
             if self.deliveries.used > self.budget:
@@ -628,7 +641,7 @@ cdef class Core:
         cdef Py_ssize_t i
         if seq > channel.durable:
             return True
-        block = self.locate(channel, seq)
+        block = self.locate(channel, seq) if seq >= channel.store.first else None
         if block is not None:
             i = block.find(seq)
             if i < block.count and block.refs[i].seq == seq:
@@ -639,7 +652,7 @@ cdef class Core:
 
     def timestamp_of(self, Channel channel not None, uint64_t seq):
         """Timestamp (ns) of a stored message, 0 if it no longer exists."""
-        cdef MsgBlock block = self.locate(channel, seq)
+        cdef MsgBlock block = self.locate(channel, seq) if seq >= channel.store.first else None
         cdef Py_ssize_t i
         if block is None:
             return 0

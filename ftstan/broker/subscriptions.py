@@ -283,17 +283,25 @@ class Subscriptions:
             self._arm(sub, broker.now + sub.ack_wait)
             return
         due, following = sub.pending.due(broker.now + c.REDELIVERY_LOOK_AHEAD)
-        for sequence in due:
+        self._arm(sub, following or broker.now + sub.ack_wait)
+        self._resend(sub, due)
+
+    def _resend(self, sub: Subscription, due: list[int]) -> None:
+        """Resend ``due``; what is too much for one emit goes with the next, and nothing goes twice."""
+        broker = self._broker
+        if sub.client is None or not sub.ready:
+            return
+        for i, sequence in enumerate(due):
             if len(broker.deliveries) > broker.budget:
-                self._arm(sub, broker.now)
+                broker.timers.at(broker.now, partial(self._resend, sub, due[i:]))
                 return
+            if sequence not in sub.pending:
+                continue
             try:
                 broker.redeliver(sub, sequence)
             except StoreError as error:
                 broker.on_read_error(sub, error)
                 break
-        if sub.timer_at == 0 and len(sub.pending):
-            self._arm(sub, following or broker.now + sub.ack_wait)
         if sub.stalled and len(sub.pending) < sub.max_in_flight:
             sub.stalled = False
             broker.enqueue(sub)

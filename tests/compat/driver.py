@@ -59,12 +59,17 @@ class PubAck:
 
 @dataclass(slots=True)
 class Driver:
-    """A broker on ``store``. ``alive``: heartbeat inboxes whose clients answer every request at once."""
+    """A broker on ``store``.
+
+    ``alive``: heartbeat inboxes whose clients answer every request at once; ``absent``: those on which nobody listens,
+    which NATS says at once.
+    """
 
     store: Store = field(default_factory=MemoryStore)
     options: BrokerOptions = field(default_factory=BrokerOptions)
     clock: ManualClock = field(default_factory=ManualClock)
     alive: set[bytes] = field(default_factory=set)
+    absent: set[bytes] = field(default_factory=set)
     out: list[Out] = field(default_factory=list)
     """Everything that ever left, in order."""
     broker: Broker = field(init=False)
@@ -167,6 +172,8 @@ class Driver:
         self.out.append(message)
         if message.subject in self.alive and message.reply:
             self.frame(message.reply, b"")
+        elif message.subject in self.absent and message.reply:
+            self.status(message.reply)
 
     def _seconds(self) -> float:
         return round(self.clock.mono() - self._start, 6)
@@ -174,6 +181,7 @@ class Driver:
     def wait(self, seconds: float) -> list[Out]:
         """Let time pass, running every timer at its time; gives what left meanwhile."""
         before = len(self.out)
+        self.run()
         end = self.clock.mono() + seconds
         while (due := self.broker.timers.next) is not None and due <= round(end * SECOND):
             self.clock.advance(max((due - self.now) / SECOND, 0))

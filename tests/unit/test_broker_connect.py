@@ -54,7 +54,7 @@ def test_a_client_of_protocol_one_is_told_subjects_and_pings() -> None:
     answer = Driver().call(SUBJECTS.discovery, connect_request(b"me", b"hb"))
     assert answer == (
         b"\x0a\x0c_STAN.pub.tc\x12\x0c_STAN.sub.tc\x1a\x0e_STAN.unsub.tc\x22\x0e_STAN.close.tc"
-        b"\x32\x11_STAN.subclose.tc\x3a\x1a_STAN.discover.tc.pings\x40\x05\x48\x03\x50\x01"
+        b"\x32\x11_STAN.subclose.tc\x3a\x17_STAN.discover.tc.pings\x40\x05\x48\x03\x50\x01"
     )
 
 

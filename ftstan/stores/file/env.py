@@ -6,6 +6,7 @@ read.
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +20,11 @@ NUMBERS_PER_EPOCH = 4096
 
 #: Names that start so belong to an activation that has not made them visible yet; a successor removes them first.
 TEMPORARY = "tmp."
+
+
+def is_full(error: OSError) -> bool:
+    """Whether only space is missing: what failed can be tried again."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class Ownership(Protocol):

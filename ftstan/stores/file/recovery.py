@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _DAT = re.compile(r"msgs\.([1-9][0-9]{0,17})\.dat\Z")
 _ODD_DAT = re.compile(r"msgs\..*\.dat\Z|msgs\.dat\Z")
+_TEMPORARY = re.compile(re.escape(TEMPORARY) + r"[0-9]+\.(dat|idx|subs\.dat|clients\.dat|server\.dat)\Z")
 _ENTRY = records.INDEX_SIZE
 
 
@@ -42,6 +43,8 @@ class _Found:
     """What ended the records (``""``: the end of the file)."""
     bad_at: int
     size: int
+    claimed: int = 0
+    """The last sequence that the index names, whether or not the data has it."""
 
     @property
     def empty(self) -> bool:
@@ -78,7 +81,7 @@ def highest_slice_number(disk: Disk, root: int) -> int:
 def remove_temporaries(disk: Disk, dirfd: int) -> None:
     """Unlink what former owners had not made visible: a late link or rename of theirs then finds no source."""
     for name, is_dir in disk.listdir(dirfd):
-        if name.startswith(TEMPORARY) and not is_dir:
+        if _TEMPORARY.match(name) and not is_dir:
             with contextlib.suppress(FileNotFoundError):
                 disk.unlink(dirfd, name)
 
@@ -94,6 +97,10 @@ def recover_log(env: FileEnv, slog: SliceLog) -> None:
             )
     numbers = sorted(int(m[1]) for name, is_dir in names if not is_dir and (m := _DAT.match(name)))
     found = [_measure(env, slog, number) for number in numbers]
+    for f in found:
+        if f.empty and f.why.startswith("bad"):
+            # Nothing shows where its sequences end: to serve without it could give them out a second time.
+            raise _refusal(slog, f)
     dead = {f.number for f in found if f.empty}
     live = _seal(env, slog, [f for f in found if not f.empty], dead)
     tail: MsgBlock | None = None
@@ -147,6 +154,7 @@ def _measure(env: FileEnv, slog: SliceLog, number: int) -> _Found:
                 hint="run: ftstanctl store verify",
             )
         proven = records.scan_index(index[records.VERSION_SIZE :], env.crc, env.options.check_crc)
+        claimed = proven.last
         if proven.count and not _last_entry_holds(env, slog.name, fd, index, proven):
             proven = records.scan_index(b"", env.crc)
         data = disk.pread(fd, max(size - proven.end, 0), proven.end)
@@ -154,7 +162,7 @@ def _measure(env: FileEnv, slog: SliceLog, number: int) -> _Found:
     finally:
         disk.close(fd)
     body = index[records.VERSION_SIZE : records.VERSION_SIZE + proven.count * _ENTRY]
-    return _Found(number, proven, body, tail, why, proven.end + used, size)
+    return _Found(number, proven, body, tail, why, proven.end + used, size, claimed)
 
 
 def _last_entry_holds(env: FileEnv, channel: bytes, fd: int, index: bytes, proven: records.IndexScan) -> bool:
@@ -177,6 +185,9 @@ def _seal(env: FileEnv, slog: SliceLog, found: list[_Found], dead: set[int]) -> 
             dead.add(f.number)
             continue
         last = f.last if end is None else min(f.last, end - 1)
+        if f.why and f.number >= env.owner.ours_from and f.claimed > f.last and (end is None or last < end - 1):
+            # Our entries are written after the sync of their data: these messages were durable, perhaps acknowledged.
+            raise _refusal(slog, f)
         if (
             f.number < env.owner.ours_from
             and out
@@ -241,8 +252,9 @@ def _sync(env: FileEnv, slog: SliceLog, number: int) -> None:
 
 
 def _refusal(slog: SliceLog, f: _Found) -> RecoveryError:
+    why = {"torn": "unexpected EOF", "zeros": "end of file padded with zeros"}.get(f.why, f.why.removeprefix("bad: "))
     return RecoveryError(
         f"unable to recover message store for [{show(slog.name)}]"
-        f'(file: "{show(slog.name)}/{dat_name(f.number)}"): {f.why.removeprefix("bad: ")} at offset {f.bad_at}',
+        f'(file: "{show(slog.name)}/{dat_name(f.number)}"): {why} at offset {f.bad_at}',
         hint="run: ftstanctl store verify",
     )

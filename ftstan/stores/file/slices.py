@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 
 from ftstan.errors import DamageError, FencedError, StoreError, StoreFullError
 from ftstan.stores.file import records
-from ftstan.stores.file.env import NUMBERS_PER_EPOCH, TEMPORARY, FileEnv
+from ftstan.stores.file.env import NUMBERS_PER_EPOCH, TEMPORARY, FileEnv, is_full
 
 if TYPE_CHECKING:
     from ftstan.stores.interface import ChannelLimits
     from ftstan.wire.block import MsgBlock
 
 _ENTRY = records.INDEX_SIZE
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_LINK = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -478,7 +477,7 @@ class SliceLog:
 
 def store_error(error: OSError, what: str) -> StoreError:
     """The error that a publisher gets when storage refused a write."""
-    kind = StoreFullError if error.errno in _FULL else StoreError
+    kind = StoreFullError if is_full(error) else StoreError
     return kind(f"{what}: {error.strerror or error}", hint="free space or fix the storage, then publish again")
 
 

@@ -11,12 +11,16 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from ftstan.errors import FencedError, RecoveryError
+from ftstan.errors import FencedError, RecoveryError, StoreError
 from ftstan.stores.file import records
-from ftstan.stores.file.env import TEMPORARY, FileEnv
+from ftstan.stores.file.env import TEMPORARY, FileEnv, is_full
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+class StateFileError(StoreError):
+    """A state file failed after its first write in this activation: only a start that reads it afresh can go on."""
 
 
 def replace_file(env: FileEnv, dirfd: int, name: str, data: bytes) -> int:
@@ -58,7 +62,7 @@ class StateFile:
     """An append-only file of typed records, replaced at its first use."""
 
     def __init__(self, env: FileEnv, dirfd: int, name: str, snapshot: Callable[[], bytes]) -> None:
-        """``snapshot`` gives the records of the whole present state, without the version; called once."""
+        """``snapshot`` gives the records of the whole present state, without the version; called until it is stored."""
         self._env = env
         self._dirfd = dirfd
         self._name = name
@@ -73,13 +77,23 @@ class StateFile:
         return self._fd >= 0
 
     def append(self, data: bytes) -> int | None:
-        """Write records; returns the descriptor to sync, or ``None`` if they are durable already."""
+        """Write records; returns the descriptor to sync, or ``None`` if they are durable already.
+
+        After an ``OSError`` nothing was written and the call can be repeated; after a ``StateFileError`` it can not.
+        """
         if self._fd < 0:
             whole = records.VERSION + self._snapshot() + data
             self._fd = replace_file(self._env, self._dirfd, self._name, whole)
             self._end = len(whole)
             return None
-        self._env.disk.pwrite(self._fd, data, self._end)
+        try:
+            self._env.disk.pwrite(self._fd, data, self._end)
+        except OSError as error:
+            if not is_full(error):
+                raise StateFileError(f"{self._name}: {error.strerror or error}", hint="check the storage") from error
+            # Half a record must not stay behind a shorter one that is written over it.
+            self._env.disk.ftruncate(self._fd, self._end)
+            raise
         self._end += len(data)
         self.dirty = True
         return self._fd

@@ -10,212 +10,36 @@ import contextlib
 import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftstan.errors import RecoveryError, StoreError
 from ftstan.log import stream as log
 from ftstan.stores.file import records, recovery, states
+from ftstan.stores.file.channel import FileChannel
 from ftstan.stores.file.env import FileEnv, FileStoreOptions, Ownership
-from ftstan.stores.file.slices import SliceLog, show, store_error
-from ftstan.stores.file.statefile import StateFile, check_version, read_file, read_typed, replace_file
+from ftstan.stores.file.slices import show, store_error
+from ftstan.stores.file.statefile import (
+    StateFile,
+    StateFileError,
+    check_version,
+    read_file,
+    read_typed,
+    replace_file,
+)
 from ftstan.stores.interface import (
     ChannelLimits,
     ChannelStore,
     ClientInfo,
     Recovered,
     ServerInfo,
-    StoredSub,
-    SubState,
 )
 from ftstan.wire.subjects import valid_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ftstan.clock import Clock
     from ftstan.disk import Disk
-    from ftstan.wire.block import MsgBlock, SubEvents
 
 _SYNC_THREADS = 4
-
-
-class FileChannel:
-    """One channel: its slices and its ``subs.dat``. Implements ``ChannelStore``."""
-
-    def __init__(self, env: FileEnv, name: bytes, limits: ChannelLimits, touched: dict[bytes, FileChannel]) -> None:
-        """``touched``: the store's register of channels with something staged or unsynced."""
-        self._env = env
-        self._touched = touched
-        self.name = name
-        self.log = SliceLog(env, name, limits)
-        self.next_sub_id = 1
-        self._recovered: dict[int, StoredSub] = {}
-        self._subs: StateFile | None = None
-        self._controls: list[bytes] = []
-        self._events = bytearray()
-
-    @property
-    def first(self) -> int:
-        """Sequence of the first available message."""
-        return self.log.first
-
-    @property
-    def last(self) -> int:
-        """Sequence of the last durable message."""
-        return self.log.last
-
-    @property
-    def count(self) -> int:
-        """Available messages."""
-        return self.log.count
-
-    @property
-    def size(self) -> int:
-        """Payload bytes plus 40 a message."""
-        return self.log.size
-
-    @property
-    def last_timestamp(self) -> int:
-        """Timestamp of the last message in nanoseconds, 0 if there never was one."""
-        return self.log.last_timestamp
-
-    def open(self, *, create: bool) -> None:
-        """Open the channel's directory, making it first if asked to."""
-        disk = self._env.disk
-        dirname = os.fsdecode(self.name)
-        if create:
-            with contextlib.suppress(FileExistsError):
-                disk.mkdir(self._env.root, dirname)
-                disk.fsync(self._env.root)
-        self.log.dirfd = disk.open_dir_at(self._env.root, dirname)
-        self._subs = StateFile(self._env, self.log.dirfd, "subs.dat", self._snapshot)
-
-    def recover(self) -> None:
-        """Read everything of the channel. Raises ``RecoveryError``."""
-        self.open(create=False)
-        recovery.remove_temporaries(self._env.disk, self.log.dirfd)
-        recovery.recover_log(self._env, self.log)
-        shown = f"{show(self.name)}/subs.dat"
-        rows, why = read_typed(self._env, self.log.dirfd, "subs.dat", shown)
-        if why:
-            log.warning(f'"{shown}": the end of the file is incomplete ({why}) and ignored: it was never acknowledged')
-        self._recovered, highest = states.replay_subs(rows, shown)
-        for stored in self._recovered.values():
-            # A record may name a sequence that a crash took back; nothing above the log was ever delivered durably.
-            stored.pending = {s for s in stored.pending if s <= self.last}
-            if stored.state.last_sent > self.last:
-                stored.state = replace(stored.state, last_sent=self.last)
-        self.next_sub_id = highest + 1
-
-    def _snapshot(self) -> bytes:
-        data = states.snapshot_subs(self._recovered, self.next_sub_id - 1, self._env.crc)
-        self._recovered = {}
-        return data
-
-    def append(self, block: MsgBlock) -> None:
-        """Stage messages."""
-        self._touched[self.name] = self
-        self.log.append(block)
-
-    def read(self, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock | None:
-        """Messages from the first existing one at or after ``sequence``."""
-        try:
-            return self.log.read(sequence, max_msgs, max_bytes)
-        except OSError as error:
-            raise store_error(error, f'channel "{show(self.name)}": reading sequence {sequence}') from error
-
-    def sequence_at(self, timestamp: int) -> int:
-        """First sequence at or after a time in nanoseconds."""
-        return self.log.sequence_at(timestamp)
-
-    def add_sub(self, state: SubState) -> None:
-        """Stage a new subscription."""
-        self._touched[self.name] = self
-        self._controls.append(states.sub_record(records.SUB_NEW, state, self._env.crc))
-        self.next_sub_id = max(self.next_sub_id, state.sub_id + 1)
-
-    def update_sub(self, state: SubState) -> None:
-        """Stage the new state of a subscription."""
-        self._touched[self.name] = self
-        self._controls.append(states.sub_record(records.SUB_UPDATE, state, self._env.crc))
-
-    def delete_sub(self, sub_id: int) -> None:
-        """Stage the end of a subscription."""
-        self._touched[self.name] = self
-        self._controls.append(states.sub_delete_record(sub_id, self._env.crc))
-
-    def add_events(self, events: SubEvents) -> None:
-        """Stage sent and acknowledged sequences; leaves ``events`` empty."""
-        self._touched[self.name] = self
-        self._events += records.encode_events(events, self._env.crc)
-
-    def recovered_subs(self) -> Sequence[StoredSub]:
-        """The subscriptions found at recovery, until the file is replaced."""
-        return list(self._recovered.values())
-
-    def expire(self, now_ns: int) -> None:
-        """Apply the limits."""
-        self.log.enforce()
-        self.log.expire(now_ns)
-
-    @property
-    def staged(self) -> bool:
-        """Whether the next commit has something to write here."""
-        return self.log.staged or bool(self._controls)
-
-    def write(self) -> list[int]:
-        """Write what is staged; returns the descriptors that must be synced."""
-        if self.log.dirfd < 0:
-            self.open(create=True)
-        fds = []
-        fd = self.log.write()
-        if fd is not None:
-            fds.append(fd)
-        if self._controls:
-            assert self._subs is not None
-            data = bytes(self._events) + b"".join(self._controls)
-            fd = self._subs.append(data)
-            self._events.clear()
-            self._controls.clear()
-            if fd is not None:
-                fds.append(fd)
-        return fds
-
-    def finish(self) -> None:
-        """What was written is durable."""
-        self.log.finish()
-
-    def fail(self) -> None:
-        """Forget what was staged."""
-        self.log.fail()
-        self._controls.clear()
-
-    def write_events(self) -> None:
-        """Hand the events to the file system, if the file has been replaced already."""
-        if self._events and self._subs is not None and self._subs.replaced:
-            self._subs.append(bytes(self._events))
-            self._events.clear()
-
-    def tick(self) -> None:
-        """Sync what no publisher waits for; the first events of an activation replace the file here."""
-        if self._events:
-            if self._subs is None:
-                self.open(create=True)
-            assert self._subs is not None
-            self._subs.append(bytes(self._events))
-            self._events.clear()
-        if self._subs is not None:
-            self._subs.sync()
-        self.log.sync_index()
-
-    def close(self, *, abandon: bool = False) -> None:
-        """Release every handle, after a last sync unless abandoned."""
-        if not abandon:
-            self.tick()
-        if self._subs is not None:
-            self._subs.close()
-        self.log.close(abandon=abandon)
 
 
 class FileStore:
@@ -306,12 +130,14 @@ class FileStore:
         fd = env.disk.open_dir_at(env.root, name)
         try:
             names = [n for n, is_dir in env.disk.listdir(fd) if not is_dir]
+            if not any(n == "subs.dat" or n.startswith("msgs.") for n in names):
+                # Perhaps a channel that a former owner was about to make: it must not be able to finish that now.
+                recovery.remove_temporaries(env.disk, fd)
+                log.warning(f'directory "{name}" in the datastore holds no channel: skipped')
+                return False
         finally:
             env.disk.close(fd)
-        if any(n == "subs.dat" or n.startswith("msgs.") for n in names):
-            return True
-        log.warning(f'directory "{name}" in the datastore holds no channel: skipped')
-        return False
+        return True
 
     # ---- staging -------------------------------------------------------------------------------------------------
 
@@ -361,15 +187,21 @@ class FileStore:
         touched = [c for c in self._touched.values() if c.staged]
         for channel in touched:
             try:
-                pending.extend((fd, channel) for fd in channel.write())
+                messages, subs = channel.write()
+                if messages is not None:
+                    pending.append((messages, channel))
+                if subs is not None:
+                    pending.append((subs, None))
             except OSError as error:
                 self._fail(channel, error, failed)
+            except StateFileError:
+                raise
             except StoreError as error:
                 channel.fail()
                 failed[channel.name] = error
         for refusal, owner in self._sync_all(pending):
             if owner is None:
-                raise store_error(refusal, "clients.dat cannot be synced")
+                raise store_error(refusal, "a state file cannot be synced")
             self._fail(owner, refusal, failed)
         for channel in touched:
             if channel.name not in failed:
@@ -423,6 +255,8 @@ class FileStore:
         try:
             for channel in touched:
                 channel.tick()
+                if channel.unsettled:
+                    self._touched[channel.name] = channel
             for channel in self._channels.values():
                 if channel.log.limits.max_age and channel.count:
                     channel.expire(now_ns)

@@ -1,0 +1,90 @@
+"""What a start costs: recovery time and memory for messages and channels, after a clean stop and a kill."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+from benchmarks.load import Generator
+from benchmarks.processes import Server, ftstan
+
+if TYPE_CHECKING:
+    import argparse
+
+_STAMP = re.compile(r"(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6})")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print one line per store and way of stopping."""
+    print(f"\n{'recovery, 128 byte messages':44}{'median s':>10}{'anonymous MB':>14}")
+    for count in options.recover:
+        for clean in (True, False):
+            _measure(f"{count:,} messages after {_way(clean)}", options.rounds, "--messages", str(count), clean=clean)
+    for clean in (True, False):
+        _measure(
+            f"{options.channels:,} channels after {_way(clean)}",
+            options.rounds,
+            "--channels",
+            str(options.channels),
+            clean=clean,
+        )
+    _replay(options)
+
+
+def _way(clean: bool) -> str:
+    return "a clean stop" if clean else "kill -9"
+
+
+def _measure(name: str, rounds: int, *fill: str, clean: bool) -> None:
+    """Fill a store, end it, and start a server on it ``rounds`` times, each start after the same kind of end."""
+    seconds = []
+    memory = 0.0
+    with tempfile.TemporaryDirectory(prefix="ftstan-bench-") as directory:
+        subprocess.run([sys.executable, "-m", "benchmarks.fill", directory, *fill], check=True)
+        for i in range(rounds + 1):
+            with ftstan("file", directory) as server:
+                text = server.wait_for(b"Streaming Server is ready").decode()
+                if i:  # the first start follows the writer's end, not a server's
+                    seconds.append(_between(text, "Recovering the state", "Streaming Server is ready"))
+                    memory = max(memory, _anonymous_mb(server))
+                if not clean:
+                    server.kill()
+    print(f"{name:44}{statistics.median(seconds):10.3f}{memory:14.0f}", flush=True)
+
+
+def _between(text: str, start: str, end: str) -> float:
+    times = []
+    for word in (start, end):
+        line = next(line for line in text.splitlines() if word in line)
+        match = _STAMP.search(line)
+        assert match is not None
+        times.append(dt.datetime.strptime(match[1], "%Y/%m/%d %H:%M:%S.%f").astimezone())
+    return (times[1] - times[0]).total_seconds()
+
+
+def _anonymous_mb(server: Server) -> float:
+    with open(f"/proc/{server.pid}/smaps_rollup", encoding="ascii") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("Anonymous:")) / 1024
+
+
+def _replay(options: argparse.Namespace) -> None:
+    """Old messages to one subscriber whose window takes them all: from disk beside from memory."""
+    count = options.replay
+    rates = {}
+    for store in ("memory", "file"):
+        with tempfile.TemporaryDirectory(prefix="ftstan-bench-") as directory, ftstan(store, directory) as server:
+            server.wait_for(b"Streaming Server is ready")
+            generator = Generator(f"nats://127.0.0.1:{server.port}")
+            prefix = generator.connect()
+            generator.publish(prefix, count=count, size=128, start=0)
+            rows = [generator.replay(count) for _ in range(options.rounds)]
+            rates[store] = statistics.median(r.per_second for r in rows)
+            generator.close()
+    print(f"\n{f'replay of {count:,} old messages':44}{'msgs/s':>10}{'ratio':>14}")
+    for store, rate in rates.items():
+        print(f"{'  from the ' + store + ' store':44}{rate:10.0f}{rate / rates['memory']:14.2f}", flush=True)

@@ -1,0 +1,87 @@
+"""Where the stores of the contract suite rest. A new kind of store joins the suite with one line in ``KINDS``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from ftstan.clock import ManualClock
+from ftstan.disk import LocalDisk
+from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.store import FileStore
+from ftstan.stores.interface import ChannelLimits
+from ftstan.stores.memory import MemoryStore
+from tests.sim.disk import SimDisk
+from tests.sim.filestore import SimOwner
+from tests.sim.history import STORE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ftstan.disk import Disk
+    from ftstan.stores.interface import Store
+
+
+class Place(Protocol):
+    """A place where processes open stores, one after the other. ``overhead``: bytes counted per message."""
+
+    overhead: int
+    clock: ManualClock
+
+    def open(self, limits: ChannelLimits) -> Store:
+        """A store of a new process that has not recovered yet; ``limits`` are those of every channel."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of store; ``make`` gives a new place of it, in an empty folder if it wants one."""
+
+    name: str
+    make: Callable[[Path], Place]
+    durable: bool = True
+
+
+class MemoryPlace:
+    overhead = 0
+
+    def __init__(self, _folder: Path) -> None:
+        self.clock = ManualClock()
+
+    def open(self, limits: ChannelLimits) -> Store:
+        return MemoryStore()
+
+
+class FilePlace:
+    """A directory; slices are small so that every test crosses some."""
+
+    overhead = 40
+
+    def __init__(self, new_disk: Callable[[], Disk], path: str) -> None:
+        self.clock = ManualClock()
+        self._new_disk = new_disk
+        self._path = path
+
+    def open(self, limits: ChannelLimits) -> Store:
+        disk = self._new_disk()
+        root = disk.open_dir(self._path)
+        owner = SimOwner(disk, root, self.clock)
+        return FileStore(disk, root, owner, self.clock, FileStoreOptions(slice_max_msgs=7), limits=limits)
+
+
+def _local(folder: Path) -> Place:
+    return FilePlace(LocalDisk, str(folder))
+
+
+def _simulated(_folder: Path) -> Place:
+    disk = SimDisk()
+    disk.make_dirs(STORE)
+    return FilePlace(disk.sibling, STORE)
+
+
+KINDS = [
+    Kind("memory", MemoryPlace, durable=False),
+    Kind("file", _local),
+    Kind("file-simulated", _simulated),
+]

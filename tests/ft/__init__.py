@@ -1,0 +1,1 @@
+"""Real server processes: killed, stopped, paused and fenced."""

@@ -1,0 +1,308 @@
+"""Server processes for tests: real ftstan and nats-server children on loopback, each ended by its own pid.
+
+A ``Stage`` owns the children and the files of one test; leaving it ends every child, whatever happened before. Waits
+have a generous limit and fail with the end of the child's log; nothing here asserts how long something took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from ftstan.nats.embedded import binary_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+ROOT = Path(__file__).parents[1]
+HOST = "127.0.0.1"
+CLUSTER = "test-cluster"
+GROUP = "test-group"
+PATIENCE_S = 60.0
+"""How long a wait may last before the test fails: nothing that works comes near it."""
+
+READY = "STREAM: Streaming Server is ready"
+STANDING_BY = "STREAM: Starting in standby mode"
+
+_POLL_S = 0.01
+_SHOWN = 40
+_STAMP = re.compile(r"\[\d+\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} (.*)")
+
+
+def free_ports(count: int) -> list[int]:
+    """``count`` different loopback ports that nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for what happens in another process; fails with ``what`` when it does not."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {PATIENCE_S:g} s in vain for {what}")
+        time.sleep(_POLL_S)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists and is not only waiting to be reaped."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def wait_until_gone(pid: int) -> None:
+    """Wait for the end of a process that is not our child."""
+    until(lambda: not alive(pid), f"the end of process {pid}")
+
+
+def children(pid: int) -> list[int]:
+    """Processes that ``pid`` started and that still run."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += [int(word) for word in (task / "children").read_text().split()]
+    return [child for child in found if alive(child)]
+
+
+class Child:
+    """A process whose output (both streams) is appended to ``log``; ``piped``: its errors only, see ``stdin``."""
+
+    def __init__(
+        self, words: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, *, piped: bool = False
+    ) -> None:
+        self.words = list(words)
+        self.log = log
+        self._seen = log.stat().st_size if log.exists() else 0
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self.words,
+                cwd=ROOT,
+                stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if piped else output,
+                stderr=output,
+                env=dict(os.environ if environment is None else environment),
+                process_group=0,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def stdin(self) -> IO[bytes]:
+        """Of a piped child."""
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    @property
+    def stdout(self) -> IO[bytes]:
+        """Of a piped child."""
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it without giving it a chance to say anything, and reap it."""
+        self.signal(signal.SIGKILL)
+        self._process.wait(PATIENCE_S)
+
+    def status(self) -> int:
+        """Wait for its end; the exit status, negative for a signal."""
+        try:
+            return self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.log.name}: still running\n{self.tail()}") from None
+
+    def text(self) -> str:
+        """What this process has written so far."""
+        with self.log.open("rb") as file:
+            file.seek(self._seen)
+            return file.read().decode("utf-8", "replace")
+
+    def lines(self) -> list[str]:
+        """The same as lines, without pid and time."""
+        return [
+            found[1] if (found := _STAMP.fullmatch(line)) is not None else line for line in self.text().splitlines()
+        ]
+
+    def tail(self) -> str:
+        return "\n".join([f"--- {self.log.name} ---", *self.text().splitlines()[-_SHOWN:]])
+
+    def wait_for(self, text: str, times: int = 1) -> None:
+        """Wait until ``text`` stands in the log ``times`` times; fails when the process ends without."""
+
+        def there() -> bool:
+            running = self.running
+            if self.text().count(text) >= times:
+                return True
+            assert running, f"{self.log.name} ended ({self._process.returncode}) before it said {text!r}\n{self.tail()}"
+            return False
+
+        until(there, f"{text!r} in {self.log.name}\n{self.tail()}")
+
+    def end(self) -> None:
+        """End it whatever state it is in, and what it started."""
+        below = children(self.pid) if self.running else []
+        # A stopped process cannot hear SIGTERM; a test that wanted a clean stop has already had it.
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        for pid in below:
+            wait_until_gone(pid)
+
+
+class Server(Child):
+    """An ftstan process. ``port``: where clients connect; ``store``: its datastore."""
+
+    def __init__(self, words: Sequence[str], log: Path, *, port: int, monitor: int, store: Path) -> None:
+        super().__init__(words, log)
+        self.port = port
+        self.store = store
+        self._monitor = monitor
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """A page of the monitoring port: status and body; status 0 when nobody answers."""
+        connection = http.client.HTTPConnection(HOST, self._monitor, timeout=PATIENCE_S)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except (OSError, http.client.HTTPException):
+            return 0, b""
+        finally:
+            connection.close()
+
+    def serverz(self) -> dict[str, Any]:
+        status, body = self.get("/streaming/serverz")
+        assert status == http.HTTPStatus.OK, self.tail()
+        page: dict[str, Any] = json.loads(body)
+        return page
+
+    @property
+    def ft_status(self) -> int:
+        """What a load balancer sees: 200 from the active, 204 from a standby, 0 when nobody answers."""
+        return self.get("/streaming/isFTActive")[0]
+
+    def wait_until_active(self) -> None:
+        def active() -> bool:
+            assert self.running, f"{self.log.name} ended\n{self.tail()}"
+            return self.ft_status == http.HTTPStatus.OK
+
+        until(active, f"{self.log.name} to become active\n{self.tail()}")
+
+
+class Stage:
+    """The children of one test and their files below ``directory``."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store = directory / "store"
+        self._children: list[Child] = []
+
+    def run(self, name: str, words: Sequence[str], environment: Mapping[str, str] | None = None) -> Child:
+        """Start any command."""
+        return self.adopt(Child(words, self.directory / f"{name}.log", environment))
+
+    def adopt(self, child: Child) -> Child:
+        self._children.append(child)
+        return child
+
+    def server(
+        self,
+        name: str,
+        *words: str,
+        port: int = 0,
+        monitor: int = 0,
+        cluster: str = CLUSTER,
+        wrap: Sequence[str] = (),
+    ) -> Server:
+        """Start ftstan with ``words`` behind the usual ones; ``wrap`` stands before the whole command.
+
+        It has an embedded nats-server unless the words bring ``-ns``. Does not wait for anything.
+        """
+        free = free_ports(2)
+        port, monitor = port or free[0], monitor or free[1]
+        command = [*wrap, sys.executable, "-m", "ftstan.cli.server", "-cid", cluster]
+        command += ["-a", HOST, "-p", str(port), "-m", str(monitor), *words]
+        server = Server(command, self.directory / f"{name}.log", port=port, monitor=monitor, store=self.store)
+        self.adopt(server)
+        return server
+
+    def file_server(self, name: str, *words: str, **more: Any) -> Server:
+        """The same on the file store."""
+        return self.server(name, "-store", "file", "-dir", str(self.store), *words, **more)
+
+    def member(self, name: str, *words: str, **more: Any) -> Server:
+        """The same as a member of the group."""
+        return self.file_server(name, "-ft_group", GROUP, *words, **more)
+
+    def routed_pair(self) -> tuple[Server, Server]:
+        """Two members with embedded nats-servers that route to each other; the first is active."""
+        route_a, route_b = (f"nats://{HOST}:{port}" for port in free_ports(2))
+        a = self.member("a", "-cluster", route_a, "-routes", route_b)
+        a.wait_until_active()
+        b = self.member("b", "-cluster", route_b, "-routes", route_a)
+        b.wait_for(STANDING_BY)
+        return a, b
+
+    def pair_on(self, nats: Nats) -> tuple[Server, Server]:
+        """Two members on one external nats-server; the first is active."""
+        a = self.member("a", "-ns", nats.url)
+        a.wait_until_active()
+        b = self.member("b", "-ns", nats.url)
+        b.wait_for(STANDING_BY)
+        return a, b
+
+    def nats(self, name: str = "nats", port: int = 0) -> Nats:
+        """Start an external nats-server and wait until it answers."""
+        nats = Nats(self.directory / f"{name}.log", port or free_ports(1)[0])
+        self.adopt(nats)
+        nats.wait_for("Server is ready")
+        return nats
+
+    def end(self) -> None:
+        """End every child, newest first; then show what they wrote, for the report of a test that failed."""
+        with contextlib.ExitStack() as stack:
+            for child in self._children:
+                stack.callback(child.end)
+        for child in self._children:
+            print(child.tail())
+
+
+class Nats(Child):
+    """An external nats-server."""
+
+    def __init__(self, log: Path, port: int) -> None:
+        super().__init__([*_dying_with_us(), binary_path(), "-a", HOST, "-p", str(port)], log)
+        self.port = port
+
+    @property
+    def url(self) -> str:
+        return f"nats://{HOST}:{self.port}"
+
+
+def _dying_with_us() -> list[str]:
+    setpriv = shutil.which("setpriv")
+    assert setpriv is not None, "setpriv was not found: install the package util-linux"
+    return [setpriv, "--pdeathsig", "KILL"]

@@ -1,0 +1,226 @@
+"""What a failed commit and a lost link take back, and what they must not."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ftstan.clock import ManualClock
+from ftstan.errors import StoreError
+from ftstan.stores.memory import MemoryStore
+from ftstan.wire import messages
+from tests.compat.driver import SUBJECTS, Driver, PubAck, deliveries, pub_acks, sequences
+from tests.sim.disk import SimDisk
+from tests.sim.filestore import open_file_store
+from tests.sim.history import STORE
+
+if TYPE_CHECKING:
+    from ftstan.stores.interface import Store
+
+
+class RefusingStore(MemoryStore):
+    """A store whose commits fail for the channels named in ``broken``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken: set[bytes] = set()
+
+    def commit(self) -> dict[bytes, StoreError]:
+        for channel in [c for c in self._touched if c.name in self.broken]:
+            channel._staged = None
+            self._touched.remove(channel)
+        return super().commit() | {name: StoreError(f"{name.decode()}: no disk") for name in self.broken}
+
+
+@pytest.fixture
+def store() -> RefusingStore:
+    return RefusingStore()
+
+
+@pytest.fixture
+def driver(store: RefusingStore) -> Driver:
+    made = Driver(store)
+    made.connect()
+    return made
+
+
+# ---- a failed commit -----------------------------------------------------------------------------------------------
+
+
+def test_when_one_channel_fails_its_publishers_get_errors_and_the_others_good_acks(
+    driver: Driver, store: RefusingStore
+) -> None:
+    driver.subscribe()
+    driver.subscribe(b"bar", inbox=b"bar")
+    driver.publish(b"first")
+    store.broken.add(b"foo")
+    for data, channel in ((b"1", b"foo"), (b"2", b"bar"), (b"3", b"foo"), (b"4", b"bar")):
+        driver.offer(data, channel=channel)
+    out = driver.run()
+    bad = b"foo: no disk"
+    assert sorted(pub_acks(out), key=lambda a: a.guid) == [
+        PubAck(b"1", bad),
+        PubAck(b"2"),
+        PubAck(b"3", bad),
+        PubAck(b"4"),
+    ]
+    assert sequences(out) == []
+    assert sequences(out, b"bar") == [1, 2]
+
+
+def test_after_a_failed_commit_the_sequence_goes_on_behind_what_is_durable(
+    driver: Driver, store: RefusingStore
+) -> None:
+    driver.subscribe()
+    driver.publish(b"a")
+    store.broken.add(b"foo")
+    driver.publish(b"lost 1", b"lost 2")
+    store.broken.clear()
+    assert driver.publish(b"b") == [PubAck(b"b")]
+    assert [(d.sequence, d.data) for d in deliveries(driver.out)] == [(1, b"a"), (2, b"b")]
+
+
+def test_a_failed_commit_of_a_new_channel_leaves_it_empty(driver: Driver, store: RefusingStore) -> None:
+    store.broken.add(b"foo")
+    assert driver.publish(b"lost")[0].error == b"foo: no disk"
+    store.broken.clear()
+    driver.subscribe()
+    driver.publish(b"a")
+    assert [(d.sequence, d.data) for d in deliveries(driver.out)] == [(1, b"a")]
+
+
+def test_redelivery_and_catching_up_go_on_in_a_channel_that_cannot_store(driver: Driver, store: RefusingStore) -> None:
+    ack_inbox = driver.subscribe(ack_wait=1, max_in_flight=1)
+    driver.publish(b"a", b"b")
+    store.broken.add(b"foo")
+    driver.wait(1)
+    assert [(d.sequence, d.redelivered) for d in deliveries(driver.out)] == [(1, False), (1, True)]
+    assert sequences(driver.ack(ack_inbox, 1)) == [2]
+
+
+def test_a_subscription_whose_record_cannot_be_stored_is_refused_and_gone(
+    driver: Driver, store: RefusingStore
+) -> None:
+    driver.publish(b"a")
+    store.broken.add(b"foo")
+    request = messages.SubscriptionRequest(
+        client_id=b"me", subject=b"foo", inbox=b"in", max_in_flight=1, ack_wait_in_secs=1, durable_name=b"dur"
+    )
+    before = dict(driver.subs)
+    assert driver.call(SUBJECTS.subscribe, messages.encode(request)) == messages.encode(
+        messages.SubscriptionResponse(error=b"foo: no disk")
+    )
+    assert driver.subs == before
+    store.broken.clear()
+    driver.publish(b"b")
+    assert sequences(driver.out) == []
+    driver.subscribe(durable=b"dur")
+    assert sequences(driver.out) == [1, 2]
+
+
+def test_a_resume_whose_record_cannot_be_stored_leaves_the_durable_offline(
+    driver: Driver, store: RefusingStore
+) -> None:
+    driver.leave(SUBJECTS.sub_close, driver.subscribe(durable=b"dur"))
+    store.broken.add(b"foo")
+    request = messages.SubscriptionRequest(
+        client_id=b"me", subject=b"foo", inbox=b"in", max_in_flight=1, ack_wait_in_secs=1, durable_name=b"dur"
+    )
+    driver.call(SUBJECTS.subscribe, messages.encode(request))
+    store.broken.clear()
+    driver.publish(b"a")
+    driver.subscribe(durable=b"dur", inbox=b"again")
+    assert sequences(driver.out, b"again") == [1]
+    assert driver.broker.counts()["subscriptions"] == 1
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_on_a_real_store_a_failed_sync_is_an_error_ack_and_costs_no_sequence(code: int) -> None:
+    disk = SimDisk()
+    disk.make_dirs(STORE)
+    clock = ManualClock()
+    driver = Driver(file_store(disk, clock), clock=clock)
+    driver.connect()
+    driver.publish(b"a")
+    disk.fail_next("fdatasync", code)
+    (refused,) = driver.publish(b"lost")
+    assert refused.error != b""
+    assert driver.publish(b"b") == [PubAck(b"b")]
+    driver.subscribe()
+    assert [(d.sequence, d.data) for d in deliveries(driver.out)] == [(1, b"a"), (2, b"b")]
+    after = Driver(file_store(disk.crash(), clock), clock=clock)
+    after.connect(b"reader")
+    after.subscribe(client_id=b"reader", inbox=b"reader")
+    assert [(d.sequence, d.data) for d in deliveries(after.out, b"reader")] == [(1, b"a"), (2, b"b")]
+
+
+def file_store(disk: SimDisk, clock: ManualClock) -> Store:
+    return open_file_store(disk, clock)
+
+
+# ---- a lost link ---------------------------------------------------------------------------------------------------
+
+
+def test_what_could_not_be_sent_is_due_again_as_soon_as_the_link_is_back(driver: Driver) -> None:
+    driver.subscribe(ack_wait=30)
+    driver.offer(b"a")
+    driver.offer(b"b")
+    driver.run(lost=True)
+    assert sequences(driver.out) == []
+    driver.open_link()
+    out = driver.wait(0)
+    assert sequences(out) == [1, 2]
+    assert pub_acks(out) == []
+
+
+def test_only_what_the_broken_batch_sent_is_due_early(driver: Driver) -> None:
+    driver.subscribe(ack_wait=30)
+    driver.publish(b"a")
+    driver.offer(b"b")
+    driver.run(lost=True)
+    driver.open_link()
+    assert sequences(driver.wait(0)) == [2]
+    assert sequences(driver.wait(30)) == [1, 2]
+
+
+def test_a_lost_redelivery_is_due_again_too(driver: Driver) -> None:
+    driver.subscribe(ack_wait=5)
+    driver.publish(b"a")
+    driver.clock.advance(5)
+    driver.run(lost=True)
+    driver.open_link()
+    assert sequences(driver.wait(0)) == [1]
+
+
+def test_publishes_that_were_acked_into_a_broken_link_are_stored_once(driver: Driver) -> None:
+    driver.offer(b"a")
+    driver.run(lost=True)
+    driver.open_link()
+    driver.publish(b"b")
+    driver.subscribe()
+    assert [(d.sequence, d.data) for d in deliveries(driver.out)] == [(1, b"a"), (2, b"b")]
+    assert pub_acks(driver.out) == [PubAck(b"b")]
+
+
+def test_after_a_reconnect_the_ack_inboxes_and_all_requests_are_subscribed_again(driver: Driver) -> None:
+    ack_inbox = driver.subscribe(max_in_flight=1)
+    before = dict(driver.subs)
+    driver.open_link()
+    assert driver.subs == before
+    driver.publish(b"a", b"b")
+    assert sequences(driver.ack(ack_inbox, 1)) == [2]
+
+
+def test_acks_of_publishes_that_were_applied_when_the_link_broke_are_not_mixed_with_later_ones(
+    driver: Driver, store: RefusingStore
+) -> None:
+    driver.offer(b"a long guid of a publish whose ack is lost")
+    driver._feed()
+    driver.broker.link_lost(driver.now)
+    driver.open_link()
+    store.broken.add(b"bar")
+    driver.offer(b"1")
+    driver.offer(b"2", channel=b"bar")
+    assert sorted(pub_acks(driver.run()), key=lambda a: a.guid) == [PubAck(b"1"), PubAck(b"2", b"bar: no disk")]

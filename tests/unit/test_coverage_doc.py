@@ -1,0 +1,196 @@
+"""``docs/coverage.md`` says what is done and which tests show it; this keeps it from saying more than that.
+
+Tests are looked up in the sources (nothing is imported): a name must be there, and must not be skipped or expected to
+fail. A row may name no test only while it is not done.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[2]
+STATES = ("absent", "partial", "done")
+HEADER = ["id", "what", "state", "tests"]
+
+_MARKS = {"skip", "skipif", "xfail"}
+_CALLS = {"skip", "xfail", "importorskip"}
+_MARK = "pytestmark"
+_SUITE = "tests/unit/test_suite.py"
+_DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: ``tests`` are node ids, ``path::name`` or ``path::Class::name``."""
+
+    ident: str
+    what: str
+    state: str
+    tests: tuple[str, ...]
+
+
+def rows_of(text: str) -> list[Row]:
+    """The rows of every table whose header is ours. Raises ``ValueError`` for a row with another number of cells."""
+    rows: list[Row] = []
+    inside = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.startswith("|"):
+            inside = False
+            continue
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if cells == HEADER:
+            inside = True
+        elif inside and not set("".join(cells)) <= {"-", ":"}:
+            if len(cells) != len(HEADER):
+                raise ValueError(f"line {number}: {len(cells)} cells instead of {len(HEADER)}")
+            ident, what, state, tests = cells
+            named = tuple(test.strip().strip("`") for test in tests.split(",") if test.strip())
+            rows.append(Row(ident, what, state, named))
+    return rows
+
+
+def problems(rows: list[Row], read: Callable[[str], str | None]) -> list[str]:
+    """What is wrong with the rows, one line each; ``read`` gives the source of a path, ``None`` if there is none."""
+    found = []
+    seen: set[str] = set()
+    for row in rows:
+        if row.ident in seen:
+            found.append(f"{row.ident}: the id is used twice")
+        seen.add(row.ident)
+        if row.state not in STATES:
+            found.append(f"{row.ident}: unknown state {row.state!r}")
+        if row.state == "done" and not row.tests:
+            found.append(f"{row.ident}: done, and no test shows it")
+        if row.state == "absent" and row.tests:
+            found.append(f"{row.ident}: absent, and yet tests are named")
+        found += [f"{row.ident}: {test}: {why}" for test in row.tests if (why := wrong_with(test, read))]
+    return found
+
+
+def wrong_with(test: str, read: Callable[[str], str | None]) -> str:
+    """Why a node id names no test that runs; empty if it does."""
+    path, *names = test.split("::")
+    if not names or not names[-1].startswith("test_"):
+        return "not of the form path::test_name"
+    text = read(path)
+    if text is None:
+        return "no such file"
+    scope: Scope = ast.parse(text)
+    if _is_marked(scope):
+        return "its module does not always run"
+    for name in names:
+        inner = next((node for node in scope.body if isinstance(node, _DEFINITIONS) and node.name == name), None)
+        if inner is None:
+            return f"no {name} there"
+        scope = inner
+        if _is_marked(scope):
+            return "skipped, or expected to fail"
+    if any(_called(node) in _CALLS for node in ast.walk(scope) if isinstance(node, ast.Call)):
+        return "can skip itself"
+    return ""
+
+
+def _is_marked(scope: Scope) -> bool:
+    """Whether a decorator, or a ``pytestmark`` of the module or class, lets it not run or not count."""
+    marks: list[ast.expr] = [] if isinstance(scope, ast.Module) else list(scope.decorator_list)
+    assigned = [node for node in scope.body if isinstance(node, ast.Assign)]
+    marks += [node.value for node in assigned if any(isinstance(t, ast.Name) and t.id == _MARK for t in node.targets)]
+    return any(isinstance(part, ast.Attribute) and part.attr in _MARKS for mark in marks for part in ast.walk(mark))
+
+
+def _called(node: ast.Call) -> str:
+    match node.func:
+        case ast.Attribute(value=ast.Name(id="pytest"), attr=name):
+            return name
+    return ""
+
+
+def _read(path: str) -> str | None:
+    file = ROOT / path
+    return file.read_text(encoding="utf-8") if file.is_file() else None
+
+
+def test_every_row_of_the_coverage_page_is_true() -> None:
+    rows = rows_of((ROOT / "docs" / "coverage.md").read_text(encoding="utf-8"))
+    assert rows
+    assert problems(rows, _read) == []
+
+
+_SOURCE = """
+import pytest
+
+def test_runs(): ...
+
+class TestGroup:
+    def test_inside(self): ...
+
+@pytest.mark.skip(reason="later")
+def test_skipped(): ...
+
+@pytest.mark.xfail
+def test_fails(): ...
+
+@pytest.mark.skipif(True, reason="never")
+class TestNever:
+    def test_inside(self): ...
+
+def test_skips_itself():
+    pytest.skip("not here")
+"""
+
+
+def _page(*lines: str) -> list[str]:
+    text = "\n".join(["| id | what | state | tests |", "|---|---|---|---|", *lines])
+    return problems(rows_of(text), {_SUITE: _SOURCE}.get)
+
+
+def test_a_true_page_has_no_problems() -> None:
+    assert _page(f"| A.1 | one | done | `{_SUITE}::test_runs`, `{_SUITE}::TestGroup::test_inside` |") == []
+    assert _page("| A.1 | one | absent | |", f"| A.2 | two | partial | `{_SUITE}::test_runs` |") == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (["| A.1 | one | absent | |", "| A.1 | one | absent | |"], "the id is used twice"),
+        (["| A.1 | one | nearly | |"], "unknown state 'nearly'"),
+        (["| A.1 | one | done | |"], "done, and no test shows it"),
+        ([f"| A.1 | one | absent | {_SUITE}::test_runs |"], "absent, and yet tests are named"),
+        ([f"| A.1 | one | done | {_SUITE} |"], "not of the form path::test_name"),
+        ([f"| A.1 | one | done | {_SUITE}::TestGroup |"], "not of the form path::test_name"),
+        (["| A.1 | one | done | tests/unit/test_gone.py::test_runs |"], "no such file"),
+        ([f"| A.1 | one | done | {_SUITE}::test_gone |"], "no test_gone there"),
+        ([f"| A.1 | one | done | {_SUITE}::TestGone::test_inside |"], "no TestGone there"),
+        ([f"| A.1 | one | done | {_SUITE}::test_skipped |"], "skipped, or expected to fail"),
+        ([f"| A.1 | one | done | {_SUITE}::test_fails |"], "skipped, or expected to fail"),
+        ([f"| A.1 | one | done | {_SUITE}::TestNever::test_inside |"], "skipped, or expected to fail"),
+        ([f"| A.1 | one | done | {_SUITE}::test_skips_itself |"], "can skip itself"),
+    ],
+)
+def test_a_page_that_says_too_much_is_caught(lines: list[str], problem: str) -> None:
+    (found,) = _page(*lines)
+    assert found.endswith(problem)
+
+
+def test_a_module_that_does_not_run_shows_nothing() -> None:
+    source = "import pytest\npytestmark = [pytest.mark.skipif(True, reason='no')]\ndef test_runs(): ...\n"
+    assert wrong_with(f"{_SUITE}::test_runs", {_SUITE: source}.get) == "its module does not always run"
+
+
+def test_a_row_with_another_number_of_cells_is_an_error() -> None:
+    with pytest.raises(ValueError, match="line 3: 3 cells instead of 4"):
+        rows_of("| id | what | state | tests |\n|---|---|---|---|\n| A.1 | one | done |")
+
+
+def test_tables_with_another_header_are_no_rows() -> None:
+    assert rows_of("| state | meaning |\n|---|---|\n| done | it is |\n") == []

@@ -1,0 +1,160 @@
+"""The house: every room imports only from rooms below it, and no module outgrows a reader.
+
+Reads the sources as text, imports nothing of them. The floors are those of ``docs/architecture.md``; an import under
+``TYPE_CHECKING`` counts like any other, because it says as much about who knows whom.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "ftstan"
+
+#: Floor of each room: a package below ``ftstan``, or a module beside them.
+FLOORS = {
+    "__init__": 0,
+    "clock": 0,
+    "disk": 0,
+    "errors": 0,
+    "log": 0,
+    "config": 1,
+    "wire": 1,
+    "nats": 2,
+    "stores": 2,
+    "broker": 3,
+    "ft": 4,
+    "monitor": 4,
+    "dataplane": 5,
+    "group": 5,
+    "server": 5,
+    "serving": 5,
+    "cli": 7,
+}
+
+#: Rooms that are several modules: the pieces of one node's life, and the ground that everybody stands on.
+TOGETHER = ({"dataplane", "group", "server", "serving"}, {"__init__", "clock", "disk", "errors", "log"})
+
+MAX_LINES = 520
+
+#: Modules that may be longer, and why.
+LONG = {
+    "broker/core.pyx": "one C class: a cut would put a Python call into the road of every message",
+    "stores/file/records.pyx": "the one place that knows the bytes of the file store",
+}
+
+_GENERATED = "wire/pb/"
+_CYTHON_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+(?P<of>[\w.]+)[ \t]+c?import[ \t]+(?P<names>\([^)]*\)|[^\n]*)"
+    r"|c?import[ \t]+(?P<whole>[^\n]*))",
+    re.MULTILINE,
+)
+
+
+def sources(package: Path) -> list[Path]:
+    """Every module of the package, stubs and declarations of extensions too."""
+    return sorted(p for ext in ("py", "pyi", "pyx", "pxd") for p in package.rglob(f"*.{ext}"))
+
+
+def room_of(path: str) -> str:
+    """The room of a source, given its path below the package."""
+    return path.partition("/")[0].partition(".")[0]
+
+
+def imported_rooms(text: str, *, cython: bool) -> set[str]:
+    """The rooms that a source imports from. Imports are absolute here; a relative one is an error."""
+    found = _cython_imports(text) if cython else _python_imports(text)
+    rooms = set()
+    for module, name in found:
+        package, _, rest = module.partition(".")
+        assert module, "imports are absolute in this package"
+        if package != "ftstan":
+            continue
+        # "from ftstan import log" names a room, "from ftstan import __version__" the package itself.
+        room = rest.partition(".")[0] or (name if name in FLOORS else "__init__")
+        rooms.add(room)
+    return rooms
+
+
+def _python_imports(text: str) -> list[tuple[str, str]]:
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = "" if node.level else node.module or ""
+            found += [(module, alias.name) for alias in node.names]
+    return found
+
+
+def _cython_imports(text: str) -> list[tuple[str, str]]:
+    found = []
+    for match in _CYTHON_IMPORT.finditer(text):
+        if match["whole"] is not None:
+            found += [(word.split()[0], "") for word in match["whole"].split(",") if word.split()]
+            continue
+        names = match["names"].strip("()").split(",")
+        found += [(match["of"].lstrip("."), name.split()[0]) for name in names if name.split()]
+    return found
+
+
+def may_import(room: str, other: str) -> bool:
+    """Whether ``room`` may know ``other``."""
+    if room == other or any({room, other} <= pieces for pieces in TOGETHER):
+        return True
+    return FLOORS[other] < FLOORS[room]
+
+
+def test_every_room_has_a_floor() -> None:
+    assert {room_of(str(p.relative_to(PACKAGE))) for p in sources(PACKAGE)} == set(FLOORS)
+
+
+def test_a_room_imports_only_from_rooms_below_it() -> None:
+    upward = []
+    for path in sources(PACKAGE):
+        name = path.relative_to(PACKAGE).as_posix()
+        rooms = imported_rooms(path.read_text(encoding="utf-8"), cython=path.suffix in {".pyx", ".pxd"})
+        upward += [f"{name} imports {other}" for other in sorted(rooms) if not may_import(room_of(name), other)]
+    assert upward == []
+
+
+def test_no_module_outgrows_a_reader() -> None:
+    lengths = {
+        name: len(path.read_text(encoding="utf-8").splitlines())
+        for path in sources(PACKAGE)
+        if not (name := path.relative_to(PACKAGE).as_posix()).startswith(_GENERATED)
+    }
+    assert {name: n for name, n in lengths.items() if n > MAX_LINES and name not in LONG} == {}
+
+
+def test_a_listed_long_module_is_still_long() -> None:
+    short = [name for name in LONG if len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) <= MAX_LINES]
+    assert short == []
+
+
+@pytest.mark.parametrize(
+    ("text", "cython", "rooms"),
+    [
+        ("from ftstan.wire.block import MsgBlock\nimport os\n", False, {"wire"}),
+        ("from ftstan import log, __version__\n", False, {"log", "__init__"}),
+        ("import ftstan.nats.link\n", False, {"nats"}),
+        ("if TYPE_CHECKING:\n    from ftstan.server import Node\n", False, {"server"}),
+        ("def f():\n    from ftstan.server import run\n", False, {"server"}),
+        ("from ftstan.wire.codec cimport (\n    Ack,\n    Span,\n)\n", True, {"wire"}),
+        ("from ftstan cimport log\nfrom libc.string cimport memcpy\n", True, {"log"}),
+        ("cimport ftstan.broker.core\nimport secrets\n", True, {"broker"}),
+    ],
+)
+def test_every_form_of_an_import_is_seen(text: str, cython: bool, rooms: set[str]) -> None:
+    assert imported_rooms(text, cython=cython) == rooms
+
+
+def test_the_ground_floor_knows_nobody_above() -> None:
+    assert not may_import("errors", "wire")
+    assert not may_import("wire", "config")
+    assert not may_import("monitor", "ft")
+    assert may_import("serving", "broker")
