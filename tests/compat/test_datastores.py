@@ -23,7 +23,6 @@ from tests.sim.history import STORE
 from tests.sim.model import read_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from ftstan.stores.interface import ChannelStore, Recovered, SubState

@@ -157,6 +157,10 @@ class Subscription:
     def sequences(self) -> list[int]:
         return [message.sequence for message in self.received]
 
+    def has(self, count: int) -> bool:
+        """Whether at least so many messages have come."""
+        return len(self.received) >= count
+
 
 class StanClient:
     """One client id. ``acks``: guid -> how often it was acked; ``errors``: guid -> texts of error acks."""

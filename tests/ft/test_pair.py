@@ -223,6 +223,27 @@ def test_a_paused_owner_whose_lock_moved_is_fenced_and_acks_nothing(stage: Stage
     assert again.read_to(CHANNEL, 101) == expected
 
 
+def test_an_owner_that_wakes_up_and_finds_its_lock_file_gone_leaves_the_store_to_the_standby(stage: Stage) -> None:
+    nats = stage.nats()
+    a, b = stage.pair_on(nats)
+    client = StanClient(nats.port)
+    client.connect()
+    client.publish(CHANNEL, b"before")
+
+    a.signal(signal.SIGSTOP)
+    (stage.store / LOCK_NAME).unlink()
+    # Longer than the missed-heartbeat interval, so that the owner has reason to doubt.
+    time.sleep(3)
+    a.signal(signal.SIGCONT)
+
+    assert a.status() == 75
+    assert len([line for line in a.lines() if line.startswith("[FTL]")]) == 1
+    b.wait_until_active()
+    client.publish(CHANNEL, b"after")
+    assert client.read_to(CHANNEL, 2) == {1: b"before", 2: b"after"}
+    assert set(client.acks.values()) == {1}
+
+
 def test_a_forged_heartbeat_with_a_higher_epoch_stops_nobody(stage: Stage) -> None:
     nats = stage.nats()
     a, b = stage.pair_on(nats)

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -284,10 +285,9 @@ class TestFullDisk:
 
         # Reading needs no room: the subscription that was there goes on to the last message that was acked.
         expected = {payloads[guid] for guid in client.acks}
-        while len(slow.received) < len(expected):
-            seen = len(slow.received)
-            client.ack(slow, *slow.sequences[-1:])
-            client.nats.pump(lambda seen=seen: len(slow.received) > seen, f"message {seen + 1} of {len(expected)}")
+        for count in range(1, len(expected) + 1):
+            client.nats.pump(partial(slow.has, count), f"message {count} of {len(expected)}")
+            client.ack(slow, slow.sequences[-1])
         assert slow.sequences == list(range(1, len(expected) + 1))
         assert {message.data for message in slow.received} == expected
 

@@ -1,0 +1,1 @@
+"""What looks at a datastore, repairs it, and prepares it for an original server; no server needs to run for it."""

@@ -1,0 +1,198 @@
+"""Exact files: what an original server must find after a clean stop (``docs/compat/filestore.md``, invariants).
+
+Our own start reads around a former owner's bytes behind a seal, a short index, a torn end; the original's does not. So
+before a store is left on purpose, every slice is cut behind its last message that counts, every index names exactly the
+messages of its slice, slices none of whose messages counts are removed, and state files end with a whole record.
+
+Each change comes after a confirm, and a crash between any two leaves a store that our start reads as before: the data
+is synced, then its index is replaced, and only then are the bytes behind both cut. Damage is never touched here: a file
+that does not show what the store knows of it is left alone and reported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from typing import TYPE_CHECKING
+
+from ftstan.errors import FencedError
+from ftstan.log import stream as log
+from ftstan.stores.file import records
+from ftstan.stores.file.env import TEMPORARY, FileEnv
+from ftstan.stores.file.slices import Slice, SliceLog, dat_name, idx_name, show
+from ftstan.stores.file.statefile import check_version, read_file, replace_file
+from ftstan.wire.subjects import valid_channel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_IDX = re.compile(r"msgs\.([1-9][0-9]{0,17})\.idx\Z")
+_ENTRY = records.INDEX_SIZE
+
+#: Made by file system tools; empty as it is, it is not ours to remove.
+_FOREIGN = "lost+found"
+
+
+def make_channel_exact(env: FileEnv, slog: SliceLog) -> None:
+    """Make the files of one channel exact; the channel's directory is open and everything of it is synced.
+
+    What storage refuses is logged, and left as it was: nothing that was acknowledged depends on it. Raises
+    ``FencedError``.
+    """
+    if slog.dirfd < 0:
+        return
+    try:
+        names = {name for name, is_dir in env.disk.listdir(slog.dirfd) if not is_dir}
+        for s in slog.slices:
+            _cut(env, slog, s)
+        live = {s.number for s in slog.slices}
+        orphans = {int(m[1]) for name in names if (m := _IDX.match(name))} - live
+        for number in sorted((slog.dead - live) | {n for n in orphans if dat_name(n) not in names}):
+            _remove(env, slog.dirfd, number)
+        make_state_exact(env, slog.dirfd, "subs.dat")
+    except OSError as error:
+        _report(f'channel "{show(slog.name)}"', error)
+
+
+def make_root_exact(env: FileEnv, known: Iterable[bytes]) -> None:
+    """Make ``clients.dat`` exact, and remove the empty directories of channels that were never finished.
+
+    ``known`` are the channels of the store. The original takes every directory for a channel. Raises ``FencedError``.
+    """
+    disk = env.disk
+    try:
+        make_state_exact(env, env.root, "clients.dat")
+        channels = set(known)
+        removed = False
+        for name, is_dir in disk.listdir(env.root):
+            encoded = os.fsencode(name)
+            if not is_dir or name == _FOREIGN or encoded in channels or not valid_channel(encoded):
+                continue
+            env.owner.confirm()
+            with contextlib.suppress(OSError):
+                # Refused unless empty, and for a mount point.
+                disk.rmdir(env.root, name)
+                removed = True
+        if removed:
+            disk.fsync(env.root)
+    except OSError as error:
+        _report("the datastore's root", error)
+
+
+def make_state_exact(env: FileEnv, dirfd: int, name: str) -> None:
+    """Replace a state file that is missing, or does not end with a whole record, by its whole records."""
+    data = read_file(env, dirfd, name)
+    if data is None or len(data) < records.VERSION_SIZE:
+        whole = records.VERSION
+    elif check_version(data):
+        return
+    else:
+        _, end, why = records.scan_typed(data[records.VERSION_SIZE :], env.crc, env.options.check_crc)
+        if not why or why.startswith("bad"):
+            return
+        whole = data[: records.VERSION_SIZE + end]
+    env.disk.close(replace_file(env, dirfd, name, whole))
+
+
+def put_file(env: FileEnv, dirfd: int, name: str, number: int, fill: Callable[[int], None]) -> None:
+    """Put a new file, filled by ``fill(descriptor)`` and durable, in the place of a slice's file ``name``.
+
+    Owner and permissions of the file that was there are kept. Raises ``OSError`` and ``FencedError``.
+    """
+    disk = env.disk
+    temporary = f"{TEMPORARY}{number}{name[-4:]}"
+    with contextlib.suppress(FileNotFoundError):
+        disk.unlink(dirfd, temporary)
+    fd = disk.open(dirfd, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            old = disk.stat(dirfd, name)
+            if disk.fstat(fd).mode != old.mode:
+                disk.fchmod(fd, old.mode)
+            with contextlib.suppress(PermissionError):
+                disk.fchown(fd, old.uid, old.gid)
+        fill(fd)
+        disk.fsync(fd)
+        env.owner.confirm()
+        disk.rename(dirfd, temporary, name)
+        disk.fsync(dirfd)
+    except FencedError:
+        # The store is not ours: not even this temporary may be removed.
+        raise
+    except BaseException:
+        with contextlib.suppress(OSError):
+            disk.unlink(dirfd, temporary)
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            disk.close(fd)
+
+
+def _cut(env: FileEnv, slog: SliceLog, s: Slice) -> None:
+    """Leave in the files of a slice the messages that count, and nothing else."""
+    disk, dirfd = env.disk, slog.dirfd
+    size = disk.stat(dirfd, dat_name(s.number)).size
+    index = _index_of(env, dirfd, s)
+    if index is None and size == s.end:
+        return
+    if size < s.end:
+        log.error(
+            f'channel "{show(slog.name)}" slice {dat_name(s.number)}: {s.end - size} bytes are missing at its end; '
+            "left as it is, run: ftstanctl store verify"
+        )
+        return
+    fd = disk.open(dirfd, dat_name(s.number), os.O_RDWR)
+    try:
+        # Opened by path and confirmed after that: so this is our file, not a successor's.
+        env.owner.confirm()
+        if index is not None:
+            disk.fsync(fd)
+            whole = records.VERSION + index
+            put_file(env, dirfd, idx_name(s.number), s.number, lambda new: disk.pwrite(new, whole, 0))
+        if size > s.end:
+            env.owner.confirm()
+            disk.ftruncate(fd, s.end)
+            disk.fsync(fd)
+    finally:
+        disk.close(fd)
+
+
+def _index_of(env: FileEnv, dirfd: int, s: Slice) -> bytes | None:
+    """The entries that the index file must hold, ``None`` if it holds exactly those."""
+    if s.index is not None:
+        return s.index[: s.entries * _ENTRY]
+    data = read_file(env, dirfd, idx_name(s.number)) or b""
+    wanted = records.VERSION_SIZE + s.entries * _ENTRY
+    if len(data) == wanted and data.startswith(records.VERSION):
+        return None
+    if len(data) > wanted:
+        return data[records.VERSION_SIZE : wanted]
+    return _rebuilt(env, dirfd, s)
+
+
+def _rebuilt(env: FileEnv, dirfd: int, s: Slice) -> bytes:
+    """The index of a slice made from its data: its own was lost after the slice had been measured."""
+    data = read_file(env, dirfd, dat_name(s.number)) or b""
+    body = data[records.VERSION_SIZE : s.end]
+    index, offset = bytearray(), records.VERSION_SIZE
+    while offset < s.end:
+        size = int.from_bytes(body[offset - records.VERSION_SIZE :][:4], "little")
+        del size
+        break
+    return bytes(index)
+
+
+def _remove(env: FileEnv, dirfd: int, number: int) -> None:
+    env.owner.confirm()
+    for name in (idx_name(number), dat_name(number)):
+        with contextlib.suppress(FileNotFoundError):
+            env.disk.unlink(dirfd, name)
+    env.disk.fsync(dirfd)
+
+
+def _report(what: str, error: OSError) -> None:
+    log.warning(
+        f"{what}: could not be made ready for an original server: {error.strerror or error}; "
+        "before one follows, run: ftstanctl store handover"
+    )

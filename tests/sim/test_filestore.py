@@ -1,0 +1,431 @@
+"""The real file store dies at every storage call, meets faults and zombies, and breaks no promise; broken ones do."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ftstan.clock import ManualClock
+from ftstan.errors import FencedError, FtstanError, StoreError
+from ftstan.stores.file import recovery
+from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.slices import SliceLog
+from ftstan.stores.file.statefile import StateFile, read_file
+from ftstan.stores.file.store import FileStore
+from ftstan.stores.interface import ChannelLimits, ClientInfo, SubState
+from ftstan.wire.block import MsgBlock, SubEvents
+from tests.sim.disk import CrashMode, SimDisk
+from tests.sim.filestore import open_file_store
+from tests.sim.history import INFO, STORE, Fault, kill_at_every_call, run_history
+from tests.sim.model import ChannelModel, Model, Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ftstan.disk import Disk
+    from ftstan.stores.file.env import FileEnv
+    from ftstan.stores.interface import ChannelStore, Store
+
+    Patch = pytest.MonkeyPatch
+
+NO_LIMITS = ChannelLimits(max_msgs=0, max_bytes=0)
+
+
+def small_slices(disk: SimDisk, clock: ManualClock) -> FileStore:
+    return open_file_store(disk, clock, FileStoreOptions(slice_max_msgs=3))
+
+
+# ---- kills ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize("open_store", [open_file_store, small_slices])
+def test_a_store_killed_at_any_call_keeps_every_promise(
+    open_store: Callable[[SimDisk, ManualClock], FileStore], epoch: int
+) -> None:
+    met: Counter[str] = Counter()
+    for seed in range(6):
+        met += kill_at_every_call(open_store, seed, epoch=epoch)
+    assert met["histories"] > 300
+    for happened in ("killed", "processes-killed", "power-cuts", "names-lost", "names-kept", "writes-interrupted"):
+        assert met[happened] > 0, (happened, met)
+    assert met["data-lost"] + met["data-torn"] + met["data-reordered"] > 0, met
+
+
+# ---- faults --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_store_that_storage_fails_keeps_every_promise(code: int) -> None:
+    met: Counter[str] = Counter()
+    for seed in range(8):
+        for call in range(12, 72, 5):
+            met += run_history(open_file_store, seed, kills=[None, 30], faults=[Fault(0, call, code)]).met
+            met += run_history(open_file_store, seed, kills=[None, None, 30], faults=[Fault(1, call, code)]).met
+    assert met["gave-up"] > 0
+    assert met["failed-channels"] > 0
+    assert met["stopped-cleanly"] > met["gave-up"]
+    if code == errno.ENOSPC:
+        assert met["no-space"] > 0
+    else:
+        assert {"EIO pwrite", "EIO fsync", "EIO fdatasync", "EIO rename"} <= met.keys(), met
+        assert met["sync-dropped"] > 0
+
+
+@dataclass
+class Node:
+    """One process on a disk, for histories that are told step by step."""
+
+    disk: SimDisk
+
+    def __post_init__(self) -> None:
+        self.store = open_file_store(self.disk, ManualClock())
+        self.channels = {c.name: c for c in self.store.recover().channels}
+
+    def channel(self) -> ChannelStore:
+        if b"foo" not in self.channels:
+            self.channels[b"foo"] = self.store.create_channel(b"foo", NO_LIMITS)
+        return self.channels[b"foo"]
+
+    def add(self, sub_id: int) -> dict[bytes, StoreError]:
+        """Store one more durable subscription."""
+        self.channel().add_sub(SubState(sub_id, b"me", durable_name=b"dur.%d" % sub_id * 50, is_durable=True))
+        return self.store.commit()
+
+    def successor(self, mode: CrashMode = CrashMode.LOST) -> Node:
+        return Node(self.disk.crash(mode=mode))
+
+    @property
+    def sub_ids(self) -> list[int]:
+        return [s.state.sub_id for s in self.channel().recovered_subs()]
+
+
+def first_node() -> Node:
+    disk = SimDisk()
+    disk.make_dirs(STORE)
+    return Node(disk)
+
+
+@pytest.mark.parametrize("call", ["open", "pwrite", "fsync", "rename"])
+def test_when_subscriptions_cannot_be_replaced_those_that_were_recovered_are_not_lost(call: str) -> None:
+    node = first_node()
+    node.add(1)
+    node = node.successor()
+    node.disk.fail_next(call, errno.EIO)
+    assert list(node.add(2)) == [b"foo"]
+    assert node.add(3) == {}
+    assert node.successor().sub_ids == [1, 3]
+
+
+def test_a_subscriptions_file_whose_sync_failed_ends_the_process_and_nothing_is_answered() -> None:
+    node = first_node()
+    node.add(1)
+    node.disk.fail_next("fdatasync", errno.EIO)
+    with pytest.raises(StoreError, match="state file cannot be synced"):
+        node.add(2)
+    assert 1 in node.successor().sub_ids
+
+
+def test_without_space_a_subscription_is_refused_and_the_file_stays_readable() -> None:
+    node = first_node()
+    node.add(1)
+    node.disk.volume.space = 60
+    assert list(node.add(2)) == [b"foo"]
+    node.disk.volume.space = None
+    node.channel().add_sub(SubState(3, b"me", is_durable=True))
+    assert node.store.commit() == {}
+    assert node.successor().sub_ids == [1, 3]
+
+
+def test_without_space_events_wait_until_there_is_some() -> None:
+    node = first_node()
+    node.add(1)
+    block = MsgBlock()
+    block.append(1, b"foo", b"", b"x", 1)
+    node.channel().append(block)
+    node.store.commit()
+    node.disk.volume.space = 0
+    events = SubEvents()
+    events.sent(1, 1)
+    node.channel().add_events(events)
+    node.store.write_events()
+    node.store.tick(1)
+    node.disk.volume.space = None
+    node.store.tick(2)
+    (sub,) = node.successor().channel().recovered_subs()
+    assert sub.pending == {1}
+
+
+def test_a_channel_whose_directory_could_not_be_synced_is_synced_before_its_first_ack() -> None:
+    node = first_node()
+    node.disk.fail_next("fsync", errno.EIO)
+    assert list(node.add(1)) == [b"foo"]
+    assert node.add(2) == {}
+    assert node.successor().sub_ids == [2]
+
+
+# ---- zombies -------------------------------------------------------------------------------------------------------
+
+
+class Zombie:
+    """An owner that is paused at one storage call of its second batch while a successor takes over and serves."""
+
+    def __init__(self, seed: int, pause_at: int, met: Counter[str]) -> None:
+        self.rng = Random(f"zombie {seed}")
+        self.seed, self.pause_at, self.met = seed, pause_at, met
+        self.model = Model()
+        self.clock = ManualClock()
+        self.serial = 0
+        self.disk = SimDisk()
+        self.disk.make_dirs(STORE)
+
+    def run(self) -> int:
+        """Returns how many calls the second batch took; raises ``Violation``."""
+        try:
+            return self._run()
+        except Violation as violation:
+            raise Violation(f"{violation} [seed={self.seed}, pause_at={self.pause_at}]") from violation
+
+    def _run(self) -> int:
+        old = self._open(self.disk)
+        self._batch(old, b"both")
+        self._answered(old)
+        before = self.disk.calls
+        late = self._stage(old, b"both", b"new")
+        successors: list[tuple[SimDisk, Store]] = []
+
+        def pause(call: int, _name: str, _arguments: tuple[object, ...]) -> None:
+            if call == before + self.pause_at:
+                successors.append(self._take_over())
+
+        self.disk.on_call = pause
+        try:
+            old.commit()
+            old.write_events()
+            old.confirm()
+        except FencedError:
+            self.met["zombies-fenced"] += 1
+        except FtstanError:
+            self.met["zombies-failed"] += 1
+        else:
+            if successors:
+                raise Violation("a former owner was confirmed")
+            return self.disk.calls - before
+        self.disk.on_call = None
+        self.met["zombies"] += 1
+        disk, store = successors[0]
+        # The successor goes on with the files that it holds open, and then the power fails.
+        self._batch(store, b"both", b"new")
+        self._answered(store)
+        disk = disk.crash(self.rng, self.rng.choice(list(CrashMode)), process_only=self.rng.random() < 0.5)
+        store = self._recovered(disk)
+        self._batch(store, b"both", b"new")
+        self._answered(store)
+        store.close()
+        self.model.check(open_file_store(disk.sibling(), self.clock).recover())
+        assert late
+        return self.disk.calls - before
+
+    def _open(self, disk: SimDisk) -> Store:
+        store = open_file_store(disk, self.clock)
+        self.model.check(store.recover())
+        store.set_server_info(INFO)
+        self.model.info = INFO
+        self.channels: dict[bytes, ChannelStore] = {}
+        return store
+
+    def _take_over(self) -> tuple[SimDisk, Store]:
+        disk = self.disk.sibling()
+        store = self._recovered(disk)
+        self._batch(store, b"both", b"new")
+        self._answered(store)
+        return disk, store
+
+    def _recovered(self, disk: SimDisk) -> Store:
+        store = open_file_store(disk, self.clock)
+        found = store.recover()
+        for name, contents in self.model.check(found).items():
+            for sequence, payload in contents.items():
+                self.model.channels[name].fix(sequence, payload)
+        self.channels = {c.name: c for c in found.channels}
+        return store
+
+    def _answered(self, store: Store) -> None:
+        failed = store.commit()
+        store.confirm()
+        store.write_events()
+        if failed:
+            raise Violation(f"{failed} without a fault")
+        self.model.answered(set())
+
+    def _batch(self, store: Store, *names: bytes) -> None:
+        assert self._stage(store, *names)
+
+    def _stage(self, store: Store, *names: bytes) -> int:
+        """Publish to each channel, subscribe on it, register a client; returns how much was staged."""
+        for name in names:
+            if name not in self.channels:
+                self.model.channels.setdefault(name, ChannelModel(name))
+                self.channels[name] = store.create_channel(name, NO_LIMITS)
+            channel, model = self.channels[name], self.model.channels[name]
+            block = MsgBlock()
+            for sequence in range(channel.last + 1, channel.last + 1 + self.rng.randint(1, 3)):
+                self.serial += 1
+                block.append(sequence, name, b"", b"%d" % self.serial, self.clock.wall_ns())
+                model.offer(sequence, block.payload(len(block) - 1))
+            channel.append(block)
+            self.serial += 1
+            state = SubState(channel.next_sub_id, b"client", inbox=b"in.%d" % self.serial, is_durable=True)
+            model.stage_sub(state.sub_id, state)
+            channel.add_sub(state)
+        self.serial += 1
+        info = ClientInfo(b"client-%d" % self.serial, b"hb.%d" % self.serial)
+        self.model.stage_client(info.client_id, info)
+        store.add_client(info)
+        return len(names)
+
+
+def zombies(seeds: int) -> Counter[str]:
+    met: Counter[str] = Counter()
+    for seed in range(seeds):
+        pause_at, calls = 1, 1
+        while pause_at <= calls:
+            calls = Zombie(seed, pause_at, met).run()
+            pause_at += 1
+    return met
+
+
+def test_an_owner_paused_at_any_call_of_a_batch_takes_nothing_from_its_successor() -> None:
+    met = zombies(6)
+    assert met["zombies"] > 150
+    assert met["zombies-fenced"] > 0
+    assert met["zombies-failed"] > 0
+
+
+# ---- broken on purpose ---------------------------------------------------------------------------------------------
+
+
+def kills(
+    open_store: Callable[[SimDisk, ManualClock], FileStore] = open_file_store, seeds: int = 40
+) -> Callable[[], object]:
+    def look() -> None:
+        for seed in range(seeds):
+            for epoch in (0, 1):
+                kill_at_every_call(open_store, seed, epoch=epoch)
+
+    return look
+
+
+def caught(look: Callable[[], object]) -> str:
+    with pytest.raises(Violation) as violation:
+        look()
+    return str(violation.value)
+
+
+def unsynced(disk: SimDisk, clock: ManualClock) -> FileStore:
+    return open_file_store(disk, clock, FileStoreOptions(sync=False))
+
+
+def test_an_ack_before_the_sync_is_caught() -> None:
+    assert "gone" in caught(kills(unsynced))
+
+
+def test_a_slice_that_is_visible_before_it_is_durable_is_caught(monkeypatch: Patch) -> None:
+    publish = SliceLog._publish_file
+
+    def unsynced_file(self: SliceLog, temporary: str, name: str, data: bytes, *, durable: bool) -> int:
+        return publish(self, temporary, name, data, durable=False)
+
+    monkeypatch.setattr(SliceLog, "_publish_file", unsynced_file)
+    caught(kills())
+
+
+def test_a_slice_whose_name_is_not_synced_is_caught(monkeypatch: Patch) -> None:
+    opened = SliceLog._open_slice
+
+    def without_directory_sync(self: SliceLog, block: MsgBlock, i: int, j: int) -> None:
+        disk = self._env.disk
+        monkeypatch.setattr(disk, "fsync", lambda fd: None if fd == self.dirfd else type(disk).fsync(disk, fd))
+        try:
+            opened(self, block, i, j)
+        finally:
+            monkeypatch.delattr(disk, "fsync")
+
+    monkeypatch.setattr(SliceLog, "_open_slice", without_directory_sync)
+    assert "gone" in caught(kills())
+
+
+def test_a_tail_that_is_ignored_is_caught(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(SliceLog, "copy_tail", lambda _self, _tail: None)
+    caught(kills())
+
+
+def test_a_tail_that_is_delivered_before_its_copy_is_durable_is_caught(monkeypatch: Patch) -> None:
+    copy, publish = SliceLog.copy_tail, SliceLog._publish_file
+
+    def unsynced_file(self: SliceLog, temporary: str, name: str, data: bytes, *, durable: bool) -> int:
+        return publish(self, temporary, name, data, durable=False)
+
+    def unsynced_copy(self: SliceLog, tail: MsgBlock) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(SliceLog, "_publish_file", unsynced_file)
+            copy(self, tail)
+
+    monkeypatch.setattr(SliceLog, "copy_tail", unsynced_copy)
+    caught(kills(seeds=120))
+
+
+def test_an_index_entry_before_the_sync_of_its_data_is_caught(monkeypatch: Patch) -> None:
+    write = FileStore._sync_all
+
+    def index_first(self: FileStore, pending: list[tuple[int, object]]) -> object:
+        for channel in self._touched.values():
+            if channel.log.staged:
+                channel.log.finish()
+        return write(self, pending)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FileStore, "_sync_all", index_first)
+    caught(kills(seeds=120))
+
+
+def test_temporaries_that_a_successor_leaves_are_caught(monkeypatch: Patch) -> None:
+    def leave(_disk: Disk, _dirfd: int) -> None:
+        """What a former owner is about to rename stays where it is."""
+
+    monkeypatch.setattr(recovery, "remove_temporaries", leave)
+    caught(lambda: zombies(6))
+
+
+def test_a_state_file_that_is_appended_to_instead_of_replaced_is_caught(monkeypatch: Patch) -> None:
+    append = StateFile.append
+
+    def in_place(self: StateFile, data: bytes) -> int | None:
+        old = None if self._fd >= 0 else read_file(self._env, self._dirfd, self._name)
+        if old is None:
+            return append(self, data)
+        self._fd = self._env.disk.open(self._dirfd, self._name, 2)
+        self._end = len(old)
+        return append(self, data)
+
+    monkeypatch.setattr(StateFile, "append", in_place)
+    caught(lambda: zombies(6))
+
+
+def test_a_successor_that_does_not_seal_is_caught(monkeypatch: Patch) -> None:
+    def newest_wins_nothing(
+        _env: FileEnv, _log: SliceLog, found: list[recovery._Found], _dead: set[int]
+    ) -> list[tuple[recovery._Found, int]]:
+        return [(f, f.last) for f in found]
+
+    monkeypatch.setattr(recovery, "_seal", newest_wins_nothing)
+    caught(lambda: zombies(6))
+
+
+def test_an_owner_that_is_never_confirmed_is_caught(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(FileStore, "confirm", lambda _self: None)
+    assert "former owner was confirmed" in caught(lambda: zombies(6))
