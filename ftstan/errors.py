@@ -39,6 +39,10 @@ class DamageError(StoreError):
     """Stored bytes that cannot be what was acknowledged; ``hint`` names the repair command."""
 
 
+class QuarantineError(StoreError):
+    """The channel's files are damaged: nothing is written to them until somebody has looked."""
+
+
 class RecoveryError(StoreError):
     """The datastore cannot be served as it is."""
 

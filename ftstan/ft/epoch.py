@@ -65,6 +65,8 @@ class Activation:
     pid: int
     since_ns: int
     ft_mixed: bool
+    #: Number and nonce of the activation recorded directly before this one; ``(0, b"")`` at a store's first.
+    predecessor: tuple[int, bytes] = (0, b"")
 
     @property
     def slice_base(self) -> int:
@@ -139,6 +141,8 @@ def claim(
             pid=os.getpid() if pid is None else pid,
             since_ns=clock.wall_ns(),
             ft_mixed=_mixed(ft_mixed, previous, seen, in_group=in_group),
+            # A torn slot on top was somebody's, whose name is lost: then nobody is known to have been directly before us.
+            predecessor=(previous.epoch, previous.nonce) if previous and previous.slot == found.top else (0, b""),
         )
         _write(disk, root_fd, activation, found)
         _read_back(disk, root_fd, activation)

@@ -124,6 +124,16 @@ class StoreOwner:
         """The first slice number of our first activation on this store."""
         return self.activation.ours_from
 
+    @property
+    def identity(self) -> tuple[int, bytes]:
+        """Number and nonce of this activation."""
+        return self.activation.epoch, self.activation.nonce
+
+    @property
+    def predecessor(self) -> tuple[int, bytes]:
+        """Number and nonce of the activation directly before this one; ``(0, b"")`` if there was none."""
+        return self.activation.predecessor
+
     def confirm(self) -> None:
         """Raise ``FencedError`` unless storage says that the store is ours."""
         if self._confirmer is None:

@@ -214,6 +214,14 @@ cdef class SubEvents:
             for i in range(self.count)
         ]
 
+    def count_acked(self):
+        """How many of them are acknowledgements."""
+        cdef Py_ssize_t i
+        cdef Py_ssize_t n = 0
+        for i in range(self.count):
+            n += self.events[i].acked
+        return n
+
     def clear(self):
         """Forget everything."""
         self.count = 0

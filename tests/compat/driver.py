@@ -300,9 +300,7 @@ def connect_request(client_id: bytes, inbox: bytes, conn_id: bytes = b"", protoc
 
 def pub_msg(guid: bytes, channel: bytes, data: bytes, *, client_id: bytes = b"", conn_id: bytes = b"") -> bytes:
     """A PubMsg."""
-    return messages.encode(
-        messages.PubMsg(client_id=client_id, guid=guid, subject=channel, data=data, conn_id=conn_id)
-    )
+    return messages.encode(messages.PubMsg(client_id=client_id, guid=guid, subject=channel, data=data, conn_id=conn_id))
 
 
 def pub_acks(out: Iterable[Out]) -> list[PubAck]:

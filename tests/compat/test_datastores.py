@@ -232,8 +232,6 @@ def test_the_original_server_would_read_the_store_back_after_a_clean_stop(tmp_pa
     assert b"newcomer" in view.clients
 
 
-
-
 def test_a_store_can_be_opened_any_number_of_times_without_changing_a_file(tmp_path: Path) -> None:
     root = extract("v0.17.0/killed.tar.gz", tmp_path)
     before = load_tree(root)

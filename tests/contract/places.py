@@ -9,7 +9,6 @@ from ftstan.clock import ManualClock
 from ftstan.disk import LocalDisk
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
-from ftstan.stores.interface import ChannelLimits
 from ftstan.stores.memory import MemoryStore
 from tests.sim.disk import SimDisk
 from tests.sim.filestore import SimOwner
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ftstan.disk import Disk
-    from ftstan.stores.interface import Store
+    from ftstan.stores.interface import ChannelLimits, Store
 
 
 class Place(Protocol):

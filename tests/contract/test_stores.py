@@ -442,4 +442,5 @@ def test_a_store_that_is_not_durable_leaves_nothing(tmp_path: Path) -> None:
             store.add_client(ClientInfo(b"a", b"hb"))
             store.commit()
             store.close()
-            assert recovered(place)[1].channels == recovered(place)[1].clients == []
+            _, found = recovered(place)
+            assert (found.channels, found.clients) == ([], [])

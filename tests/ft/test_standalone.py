@@ -14,7 +14,7 @@ import pytest
 
 from ftstan.errors import NatsError
 from tests.ft.client import NatsConnection, StanClient
-from tests.processes import CLUSTER, HOST, READY, alive, children, free_ports, until, wait_until_gone
+from tests.processes import CLUSTER, HOST, READY, ROOT, alive, children, free_ports, until, wait_until_gone
 
 if TYPE_CHECKING:
     from tests.processes import Child, Server, Stage
@@ -257,7 +257,7 @@ class TestFullDisk:
         return holder
 
     def start(self, stage: Stage, holder: Child) -> Server:
-        return ready(stage.file_server("server", wrap=["nsenter", "-t", str(holder.pid), "-m"]))
+        return ready(stage.file_server("server", wrap=["nsenter", "-t", str(holder.pid), "-m", f"--wd={ROOT}"]))
 
     def test_publishes_fail_reads_go_on_and_nothing_acked_is_lost(self, stage: Stage) -> None:
         holder = self.small_disk(stage)

@@ -43,6 +43,14 @@ class SimOwner:
     def ours_from(self) -> int:
         return self.activation.ours_from
 
+    @property
+    def identity(self) -> tuple[int, bytes]:
+        return self.activation.epoch, self.activation.nonce
+
+    @property
+    def predecessor(self) -> tuple[int, bytes]:
+        return self.activation.predecessor
+
     def confirm(self) -> None:
         self._confirmer()
 

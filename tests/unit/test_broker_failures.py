@@ -100,9 +100,7 @@ def test_redelivery_and_catching_up_go_on_in_a_channel_that_cannot_store(driver:
     assert sequences(driver.ack(ack_inbox, 1)) == [2]
 
 
-def test_a_subscription_whose_record_cannot_be_stored_is_refused_and_gone(
-    driver: Driver, store: RefusingStore
-) -> None:
+def test_a_subscription_whose_record_cannot_be_stored_is_refused_and_gone(driver: Driver, store: RefusingStore) -> None:
     driver.publish(b"a")
     store.broken.add(b"foo")
     request = messages.SubscriptionRequest(

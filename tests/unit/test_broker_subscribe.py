@@ -162,7 +162,9 @@ def ten() -> Driver:
         (StartPosition.TIME_DELTA_START, 0, -SECOND, 11),
     ],
 )
-def test_delivery_starts_where_the_request_says(ten: Driver, position: int, sequence: int, delta: int, first: int) -> None:
+def test_delivery_starts_where_the_request_says(
+    ten: Driver, position: int, sequence: int, delta: int, first: int
+) -> None:
     assert started(ten, position, sequence=sequence, delta=delta) == list(range(first, 12))
 
 

@@ -20,16 +20,20 @@ POLYNOMIALS = [0xEDB88320, 0x82F63B78, 0xEB31D82E, 1, 0xFFFFFFFF]
 
 # ---- the worked example (a client c1, a durable dur on foo, three messages, one ack) -------------------------------
 
-SERVER_DAT = bytes.fromhex("01000000 c4000000 f42887ff 0a0c") + b"test-cluster" + b"".join(
-    bytes([tag, len(prefix) + 12]) + prefix + b"test-cluster"
-    for tag, prefix in (
-        (0x12, b"_STAN.discover."),
-        (0x1A, b"_STAN.pub."),
-        (0x22, b"_STAN.sub."),
-        (0x2A, b"_STAN.unsub."),
-        (0x32, b"_STAN.close."),
-        (0x3A, b"_STAN.subclose."),
-        (0x42, b"_STAN.ack."),
+SERVER_DAT = (
+    bytes.fromhex("01000000 c4000000 f42887ff 0a0c")
+    + b"test-cluster"
+    + b"".join(
+        bytes([tag, len(prefix) + 12]) + prefix + b"test-cluster"
+        for tag, prefix in (
+            (0x12, b"_STAN.discover."),
+            (0x1A, b"_STAN.pub."),
+            (0x22, b"_STAN.sub."),
+            (0x2A, b"_STAN.unsub."),
+            (0x32, b"_STAN.close."),
+            (0x3A, b"_STAN.subclose."),
+            (0x42, b"_STAN.ack."),
+        )
     )
 )
 CLIENTS_DAT = bytes.fromhex(
@@ -414,7 +418,9 @@ def test_replay_follows_the_table_of_the_format() -> None:
 def test_a_record_type_that_does_not_exist_is_named() -> None:
     with pytest.raises(RecoveryError, match="unexpected record type: 6"):
         states.replay_subs([(6, b"")], "foo/subs.dat")
-    with pytest.raises(RecoveryError, match='unable to recover client file "clients.dat": invalid client record type: 3'):
+    with pytest.raises(
+        RecoveryError, match=r'unable to recover client file "clients\.dat": invalid client record type: 3'
+    ):
         states.replay_clients([(3, b"")], "clients.dat")
 
 

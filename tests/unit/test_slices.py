@@ -41,6 +41,14 @@ class Owner:
     def slice_base(self) -> int:
         return (self.epoch - 1) * 4096
 
+    @property
+    def identity(self) -> tuple[int, bytes]:
+        return self.epoch, b"nonce"
+
+    @property
+    def predecessor(self) -> tuple[int, bytes]:
+        return self.epoch - 1, b"nonce"
+
     def confirm(self) -> None:
         if self.fenced:
             raise FencedError("another server owns the datastore")
@@ -317,7 +325,8 @@ def test_a_former_owners_slice_that_is_visible_when_the_successor_looks_is_part_
 def test_temporaries_are_removed_before_the_slices_are_listed() -> None:
     disk = fresh()
     disk.add_tree(
-        "/store", {"tmp.0.clients.dat": b"x", "foo/tmp.7.dat": b"\1\0\0\0junk", "foo/tmp.0.subs.dat": b"", "foo/subs.dat": b""}
+        "/store",
+        {"tmp.0.clients.dat": b"x", "foo/tmp.7.dat": b"\1\0\0\0junk", "foo/tmp.0.subs.dat": b"", "foo/subs.dat": b""},
     )
     node = Node(disk)
     node.put(b"a")
@@ -401,7 +410,9 @@ def test_a_tail_that_was_never_acknowledged_is_ignored_and_sealed(junk: bytes) -
     assert contents(after.successor()) == [(1, b"a"), (2, b"b")]
 
 
-@pytest.mark.parametrize("index", [b"", b"\1\0", b"\1\0\0\0", b"\1\0\0\0" + bytes(32), b"\1\0\0\0" + b"\xff" * 64, b"\7\0\0\0"])
+@pytest.mark.parametrize(
+    "index", [b"", b"\1\0", b"\1\0\0\0", b"\1\0\0\0" + bytes(32), b"\1\0\0\0" + b"\xff" * 64, b"\7\0\0\0"]
+)
 def test_an_index_that_proves_nothing_costs_nothing(index: bytes) -> None:
     node = Node(fresh())
     node.put(b"a", b"b")

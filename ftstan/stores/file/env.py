@@ -10,6 +10,8 @@ import errno
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from ftstan.stores.file.files import Files
+
 if TYPE_CHECKING:
     from ftstan.clock import Clock
     from ftstan.disk import Disk
@@ -44,6 +46,16 @@ class Ownership(Protocol):
         """Raise ``FencedError`` unless storage still says that this activation owns the store."""
         ...
 
+    @property
+    def identity(self) -> tuple[int, bytes]:
+        """Number and nonce of this activation."""
+        ...
+
+    @property
+    def predecessor(self) -> tuple[int, bytes]:
+        """Number and nonce of the activation directly before this one; ``(0, b"")`` if there was none."""
+        ...
+
     def raise_epoch(self) -> None:
         """Take the next epoch without giving up the store: ``slice_base`` grows. Raises ``FencedError``."""
         ...
@@ -51,7 +63,11 @@ class Ownership(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileStoreOptions:
-    """Options of the format; ages in nanoseconds, 0 = no limit."""
+    """Options of the store (``docs/compat/filestore.md``, options). Ages and periods in nanoseconds, sizes in bytes.
+
+    0 means: no slice limit; no script (``""``); ``fds_limit`` sized from what the process may open;
+    ``read_buffer_size`` one message a read; ``auto_sync`` never. ``auto_sync`` is the period of syncs without ``sync``.
+    """
 
     crc_polynomial: int = 0xEDB88320
     check_crc: bool = True
@@ -59,6 +75,18 @@ class FileStoreOptions:
     slice_max_msgs: int = 0
     slice_max_bytes: int = 64 << 20
     slice_max_age: int = 0
+    slice_archive_script: str = ""
+    compact_enabled: bool = True
+    compact_fragmentation: int = 50
+    compact_interval: int = 300_000_000_000
+    compact_min_size: int = 1 << 20
+    fds_limit: int = 0
+    read_buffer_size: int = 2 << 20
+    auto_sync: int = 60_000_000_000
+    sync_index: bool = False
+    sync_subs: bool = False
+    parallel_recovery: int = 1
+    truncate_bad_eof: bool = False
 
 
 @dataclass(slots=True)
@@ -73,3 +101,13 @@ class FileEnv:
     crc: Crc
     #: Highest slice number used in channels that were deleted in this activation: made again, they go on above it.
     number_floor: dict[bytes, int] = field(default_factory=dict)
+    #: The datastore's directory as the operator wrote it, for messages; empty if nobody said.
+    path: str = ""
+    files: Files = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.files = Files(self.disk, self.options.fds_limit)
+
+    def shown(self, name: str) -> str:
+        """A file of the store as messages name it: below the directory that the operator gave."""
+        return f"{self.path}/{name}" if self.path and name else self.path or name

@@ -5,6 +5,7 @@ computation on buffers: no file, no clock.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
@@ -395,10 +396,8 @@ def read_block(bytes data not None, const unsigned char[::1] index not None, Crc
         if off + 8 + size > n:
             why = f"sequence {seq}: the file ends inside the record"
             break
-        if get32(p + off) != size:
-            why = f"sequence {seq}: expected size to be {size}, got {get32(p + off)}"
-            break
-        if check_crc:
+        if check_crc or get32(p + off) != size:
+            # A wrong size in the header does no harm while the index knows the right one: the CRC tells.
             got = crc.of(p + off + 8, size)
             if got != get32(p + off + 4):
                 why = (
@@ -525,3 +524,329 @@ def encode_events(SubEvents events not None, Crc crc not None):
         p = q
     events.count = 0
     return PyBytes_FromStringAndSize(start, p - start)
+
+
+def read_readable(bytes data not None, const unsigned char[::1] index not None, Crc crc not None):
+    """``read_block`` that goes on behind bad records: ``(block, [(sequence, offset, what is wrong), ...])``."""
+    cdef MsgBlock block = MsgBlock()
+    cdef const char* p = PyBytes_AS_STRING(data)
+    cdef size_t n = <size_t>len(data)
+    cdef Py_ssize_t count = index.shape[0] // ENTRY
+    cdef Py_ssize_t k
+    cdef const char* e
+    cdef uint64_t base = 0
+    cdef uint64_t off
+    cdef uint32_t size
+    cdef uint64_t seq
+    cdef uint64_t stored
+    cdef int64_t ts
+    cdef Span subject
+    cdef uint32_t got
+    cdef list bad = []
+    if count:
+        base = get64(<const char*>&index[8])
+    block.grow(n)
+    memcpy(block.buf, p, n)
+    block.used = n
+    for k in range(count):
+        e = <const char*>&index[k * ENTRY]
+        seq = get64(e)
+        size = get32(e + 24)
+        off = get64(e + 8) - base
+        if off + 8 + size > n:
+            bad.append((seq, get64(e + 8), "unexpected EOF"))
+            continue
+        got = crc.of(p + off + 8, size)
+        if got != get32(p + off + 4):
+            why = f"corrupted data, expected crc to be 0x{get32(p + off + 4):08x}, got 0x{got:08x}"
+            bad.append((seq, get64(e + 8), why))
+        elif not read_message(p + off + 8, size, &stored, &subject, &ts) or stored != seq:
+            bad.append((seq, get64(e + 8), f"the record holds sequence {stored}"))
+        else:
+            block.add_ref(seq, <int64_t>get64(e + 16), <size_t>off, size)
+    return block, bad
+
+
+def next_record(bytes data not None, Py_ssize_t start, bytes channel not None, uint64_t after, Crc crc not None):
+    """Where the next whole message of ``channel`` with a sequence above ``after`` begins at or behind ``start``; -1: none.
+
+    For what lies behind a record that is bad, so every position is tried: the fields first, the CRC only where they fit.
+    """
+    cdef const char* p = PyBytes_AS_STRING(data)
+    cdef size_t n = <size_t>len(data)
+    cdef size_t pos = <size_t>max(start, 0)
+    cdef size_t channel_size = <size_t>len(channel)
+    cdef const char* name = PyBytes_AS_STRING(channel)
+    cdef uint32_t size
+    cdef uint64_t seq
+    cdef int64_t ts
+    cdef Span subject
+    cdef Py_ssize_t found = -1
+    with nogil:
+        while pos + 10 <= n:
+            # Every message starts with its sequence, field 1.
+            if p[pos + 8] == 8:
+                size = get32(p + pos)
+                if (
+                    size >= 2
+                    and size <= n - pos - 8
+                    and read_message(p + pos + 8, size, &seq, &subject, &ts)
+                    and seq > after
+                    and subject.n == channel_size
+                    and memcmp(subject.p, name, channel_size) == 0
+                    and crc.of(p + pos + 8, size) == get32(p + pos + 4)
+                ):
+                    found = <Py_ssize_t>pos
+                    break
+            pos += 1
+    return found
+
+
+def next_typed(bytes data not None, Py_ssize_t start, int kinds, Crc crc not None):
+    """Where the next whole record of a type from 1 to ``kinds`` begins at or behind ``start``; -1 if none does.
+
+    Records without payload are passed over: eight bytes prove nothing.
+    """
+    cdef const char* p = PyBytes_AS_STRING(data)
+    cdef size_t n = <size_t>len(data)
+    cdef size_t pos = <size_t>max(start, 0)
+    cdef uint32_t head
+    cdef uint32_t size
+    while pos + 9 <= n:
+        head = get32(p + pos)
+        size = head & 0xFFFFFF
+        if (
+            1 <= <int>(head >> 24) <= kinds
+            and 0 < size <= n - pos - 8
+            and crc.of(p + pos + 8, size) == get32(p + pos + 4)
+        ):
+            return <Py_ssize_t>pos
+        pos += 1
+    return -1
+
+
+cdef class SeqSet:
+    """A set of sequences in C: open addressing, 0 marks a free place (no message has that sequence)."""
+
+    cdef uint64_t* slots
+    cdef size_t mask
+    cdef size_t used
+
+    def __cinit__(self):
+        self.slots = <uint64_t*>PyMem_RawCalloc(8, sizeof(uint64_t))
+        if self.slots == NULL:
+            raise MemoryError
+        self.mask = 7
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.slots)
+
+    cdef inline size_t home(self, uint64_t seq) noexcept nogil:
+        # Runs of sequences lie side by side, which is what deliveries are.
+        return <size_t>(seq + (seq >> 17)) & self.mask
+
+    cdef int add(self, uint64_t seq) except -1:
+        cdef size_t k
+        if (self.used + 1) * 2 > self.mask + 1:
+            self.grow()
+        k = self.home(seq)
+        while self.slots[k] != 0:
+            if self.slots[k] == seq:
+                return 0
+            k = (k + 1) & self.mask
+        self.slots[k] = seq
+        self.used += 1
+        return 0
+
+    cdef int grow(self) except -1:
+        cdef uint64_t* old = self.slots
+        cdef size_t cap = self.mask + 1
+        cdef size_t i
+        cdef uint64_t* fresh = <uint64_t*>PyMem_RawCalloc(cap * 2, sizeof(uint64_t))
+        if fresh == NULL:
+            raise MemoryError
+        self.slots = fresh
+        self.mask = cap * 2 - 1
+        self.used = 0
+        for i in range(cap):
+            if old[i] != 0:
+                self.add(old[i])
+        PyMem_RawFree(old)
+        return 0
+
+    cdef void discard(self, uint64_t seq) noexcept:
+        cdef size_t k = self.home(seq)
+        cdef size_t hole
+        while self.slots[k] != seq:
+            if self.slots[k] == 0:
+                return
+            k = (k + 1) & self.mask
+        hole = k
+        while True:
+            k = (k + 1) & self.mask
+            if self.slots[k] == 0:
+                break
+            if ((k - self.home(self.slots[k])) & self.mask) >= ((k - hole) & self.mask):
+                self.slots[hole] = self.slots[k]
+                hole = k
+        self.slots[hole] = 0
+        self.used -= 1
+
+    cdef set as_set(self):
+        cdef size_t i
+        cdef set out = set()
+        for i in range(self.mask + 1):
+            if self.slots[i] != 0:
+                out.add(self.slots[i])
+        return out
+
+
+cdef class _Sub:
+    cdef bytes payload
+    cdef uint64_t sent
+    cdef SeqSet pending
+
+
+cdef bint read_sub(const char* p, size_t n, uint64_t* sub_id) noexcept nogil:
+    """The id of an encoded SubState or SubStateDelete; False if it does not decode."""
+    cdef const char* end = p + n
+    cdef int field = 0
+    cdef int wire_type = 0
+    cdef uint64_t v
+    cdef Span ignored
+    sub_id[0] = 0
+    while p < end:
+        p = get_tag(p, end, &field, &wire_type)
+        if p == NULL:
+            return False
+        if field in (1, 6, 7, 9, 10, 11):
+            p = get_varint(p, end, &v) if wire_type == 0 else NULL
+            if field == 1:
+                sub_id[0] = v
+        elif field in (2, 3, 4, 5, 8):
+            p = get_bytes(p, end, &ignored) if wire_type == 2 else NULL
+        else:
+            p = skip_field(p, end, wire_type)
+        if p == NULL:
+            return False
+    return True
+
+
+cdef bint read_update(const char* p, size_t n, uint64_t* sub_id, uint64_t* seq) noexcept nogil:
+    """The fields of an encoded SubStateUpdate; False if it does not decode."""
+    cdef const char* end = p + n
+    cdef int field = 0
+    cdef int wire_type = 0
+    cdef uint64_t v = 0
+    sub_id[0] = 0
+    seq[0] = 0
+    while p < end:
+        p = get_tag(p, end, &field, &wire_type)
+        if p == NULL:
+            return False
+        if field > 2:
+            p = skip_field(p, end, wire_type)
+        else:
+            p = get_varint(p, end, &v) if wire_type == 0 else NULL
+            if field == 1:
+                sub_id[0] = v
+            else:
+                seq[0] = v
+        if p == NULL:
+            return False
+    return True
+
+
+cdef class SubReplay:
+    """The state after the records of a ``subs.dat``, in one pass over its bytes and without an object for each record.
+
+    ``highest`` is the highest subscription id ever seen, ``records`` the number of records taken.
+    """
+
+    cdef dict subs
+    cdef Crc crc
+    cdef bint check_crc
+    cdef readonly uint64_t highest
+    cdef readonly Py_ssize_t records
+
+    def __init__(self, Crc crc not None, bint check_crc=True):
+        self.subs = {}
+        self.crc = crc
+        self.check_crc = check_crc
+
+    def feed(self, bytes data not None, Py_ssize_t start=0):
+        """Take the records of ``data`` from ``start`` on: ``(end, why)``.
+
+        ``end`` is the position behind the last good one, ``why`` what is there: ``""`` at the exact end of the data,
+        ``"torn"``, ``"zeros"`` or ``"bad: ..."``. May be called again to go on behind a bad record.
+        """
+        cdef const char* p = PyBytes_AS_STRING(data)
+        cdef size_t n = <size_t>len(data)
+        cdef size_t pos = <size_t>start
+        cdef uint32_t head
+        cdef uint32_t size
+        cdef uint32_t got
+        cdef int kind
+        cdef uint64_t sub_id = 0
+        cdef uint64_t seq = 0
+        cdef uint64_t cached_id = 0
+        cdef _Sub cached = None
+        cdef _Sub sub
+        if start < 0 or pos > n:
+            raise IndexError(start)
+        while pos < n:
+            if n - pos < 8:
+                return pos, "torn"
+            head = get32(p + pos)
+            kind = <int>(head >> 24)
+            size = head & 0xFFFFFF
+            if head == 0 and get32(p + pos + 4) == 0:
+                return pos, "zeros" if only_zeros(p + pos, n - pos) else "bad: empty record"
+            if size > n - pos - 8:
+                return pos, "torn"
+            if self.check_crc:
+                got = self.crc.of(p + pos + 8, size)
+                if got != get32(p + pos + 4):
+                    return pos, (
+                        f"bad: corrupted data, expected crc to be 0x{get32(p + pos + 4):08x}, got 0x{got:08x}"
+                    )
+            if kind == 4 or kind == 5:
+                if not read_update(p + pos + 8, size, &sub_id, &seq):
+                    return pos, "bad: undecodable SubStateUpdate"
+                if cached is not None and cached_id == sub_id:
+                    sub = cached
+                else:
+                    sub = <_Sub>self.subs.get(sub_id)
+                    cached = sub
+                    cached_id = sub_id
+                if sub is not None and seq != 0:
+                    if kind == 4:
+                        sub.pending.discard(seq)
+                    else:
+                        sub.pending.add(seq)
+                        if seq > sub.sent:
+                            sub.sent = seq
+            elif 1 <= kind <= 3:
+                if not read_sub(p + pos + 8, size, &sub_id):
+                    return pos, "bad: undecodable SubState"
+                cached = None
+                if sub_id > self.highest:
+                    self.highest = sub_id
+                if kind == 3:
+                    self.subs.pop(sub_id, None)
+                else:
+                    sub = _Sub()
+                    sub.payload = PyBytes_FromStringAndSize(p + pos + 8, size)
+                    known = self.subs.get(sub_id) if kind == 2 else None
+                    sub.pending = SeqSet() if known is None else (<_Sub>known).pending
+                    self.subs[sub_id] = sub
+            else:
+                return pos, f"bad: unexpected record type: {kind}"
+            self.records += 1
+            pos += 8 + size
+        return pos, ""
+
+    def result(self):
+        """``[(SubState payload, highest sequence sent since that record, pending sequences), ...]``."""
+        cdef _Sub sub
+        return [(sub.payload, sub.sent, sub.pending.as_set()) for sub in self.subs.values()]

@@ -1,8 +1,10 @@
-"""Measuring a channel's slices after the store has become ours: which records count, and what must be copied.
+"""What counts of a channel's slices, what is damage, and what must be copied or cut before the channel is served.
 
-Nothing from before the activation is believed: temporaries of former owners are unlinked, then the directory is
-listed, then every file is read afresh. An index entry proves its record; what lies behind the last provable entry of
-the highest slice may never have been synced, and is copied into a slice of ours before anybody sees it.
+A slice of ours ends every lower one at its own first sequence; slices of the original are ordered by sequence and
+merged where they hold the same records. An index entry proves its record; what lies behind the last provable entry of
+the highest slice may never have been synced, and is copied into a slice of ours before anybody sees it. What cannot
+have been acknowledged is cut; everything else that is bad is damage, and then nothing is written at all: the channel
+is quarantined. The last sequence never goes back (``docs/store.md``, damage).
 """
 
 from __future__ import annotations
@@ -11,71 +13,24 @@ import contextlib
 import itertools
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftstan.errors import RecoveryError
 from ftstan.log import stream as log
-from ftstan.stores.file import records
+from ftstan.stores.file import damage, records
 from ftstan.stores.file.env import TEMPORARY, FileEnv
-from ftstan.stores.file.slices import Slice, SliceLog, dat_name, idx_name, show
-from ftstan.stores.file.statefile import check_version, read_file
-from ftstan.wire.block import MsgBlock
+from ftstan.stores.file.measure import Found, Measured, bad_of, bytes_of, entries_of
+from ftstan.stores.file.view import Slice, dat_name, show
 
 if TYPE_CHECKING:
     from ftstan.disk import Disk
+    from ftstan.stores.file.damage import Bad
+    from ftstan.stores.file.slices import SliceLog
+    from ftstan.wire.block import MsgBlock
 
-_DAT = re.compile(r"msgs\.([1-9][0-9]{0,17})\.dat\Z")
-_ODD_DAT = re.compile(r"msgs\..*\.dat\Z|msgs\.dat\Z")
-_TEMPORARY = re.compile(re.escape(TEMPORARY) + r"[0-9]+\.(dat|idx|subs\.dat|clients\.dat|server\.dat)\Z")
-_ENTRY = records.INDEX_SIZE
-
-
-@dataclass(slots=True)
-class _Found:
-    """One slice as it lies on disk: what its index proves, and the records behind that."""
-
-    number: int
-    proven: records.IndexScan
-    index: bytes
-    tail: MsgBlock
-    why: str
-    """What ended the records (``""``: the end of the file)."""
-    bad_at: int
-    size: int
-    claimed: int = 0
-    """The last sequence that the index names, whether or not the data has it."""
-
-    @property
-    def empty(self) -> bool:
-        return not self.proven.count and not len(self.tail)
-
-    @property
-    def first(self) -> int:
-        return self.proven.first if self.proven.count else self.tail.first
-
-    @property
-    def last(self) -> int:
-        return self.tail.last if len(self.tail) else self.proven.last
-
-
-def slice_numbers(disk: Disk, dirfd: int) -> list[int]:
-    """Numbers of the slices in a channel's directory, ascending."""
-    return sorted(int(m[1]) for name, is_dir in disk.listdir(dirfd) if not is_dir and (m := _DAT.match(name)))
-
-
-def highest_slice_number(disk: Disk, root: int) -> int:
-    """The highest slice number in any channel of the store: an epoch's range must lie above it."""
-    highest = 0
-    for name, is_dir in disk.listdir(root):
-        if not is_dir:
-            continue
-        fd = disk.open_dir_at(root, name)
-        try:
-            highest = max([highest, *slice_numbers(disk, fd)])
-        finally:
-            disk.close(fd)
-    return highest
+_TEMPORARY = re.compile(
+    re.escape(TEMPORARY) + r"[0-9]+\.(dat|idx|subs\.dat|clients\.dat|server\.dat|confirmed\.bin|ckpt\.bin|deleting)\Z"
+)
 
 
 def remove_temporaries(disk: Disk, dirfd: int) -> None:
@@ -86,164 +41,267 @@ def remove_temporaries(disk: Disk, dirfd: int) -> None:
                 disk.unlink(dirfd, name)
 
 
-def recover_log(env: FileEnv, slog: SliceLog) -> None:
-    """Measure the slices below ``slog.dirfd`` and hand them to ``slog``; copies the unproven tail if there is one."""
-    names = env.disk.listdir(slog.dirfd)
-    for name, is_dir in names:
-        if not is_dir and _ODD_DAT.match(name) and not _DAT.match(name):
-            raise RecoveryError(
-                f"unable to recover message store for [{show(slog.name)}]"
-                f'(file: "{show(slog.name)}/{name}"): message log has an invalid name: {name}'
-            )
-    numbers = sorted(int(m[1]) for name, is_dir in names if not is_dir and (m := _DAT.match(name)))
-    found = [_measure(env, slog, number) for number in numbers]
-    for f in found:
-        if f.empty and f.why.startswith("bad"):
+@dataclass(slots=True)
+class Verdict:
+    """What is to be made of a channel. ``pieces``: slices that count, each with its last sequence that does.
+
+    ``last``: the channel's last sequence, higher than that of the pieces where messages are missing at the end. ``cuts``:
+    what ends a file and cannot have been acknowledged. ``damage``: (file, what is wrong); not empty: quarantine.
+    ``unsealed``: a slice of ours begins at or below what was confirmed before it, so that none of them may hide anything.
+    """
+
+    pieces: list[tuple[Found, int]] = field(default_factory=list)
+    dead: set[int] = field(default_factory=set)
+    last: int = 0
+    cuts: list[tuple[Found, Bad]] = field(default_factory=list)
+    damage: list[tuple[str, str]] = field(default_factory=list)
+    unsealed: bool = False
+
+
+def judge(env: FileEnv, slog: SliceLog, m: Measured) -> Verdict:
+    """Decide what counts. Reads where two slices hold the same sequences; writes nothing. ``OSError`` passes through."""
+    v = Verdict(damage=list(m.problems))
+    ours = env.owner.ours_from
+    v.dead = {f.number for f in m.found if f.empty}
+    live = [f for f in m.found if not f.empty]
+    for f in m.found:
+        if f.empty and f.why:
             # Nothing shows where its sequences end: to serve without it could give them out a second time.
-            raise _refusal(slog, f)
-    dead = {f.number for f in found if f.empty}
-    live = _seal(env, slog, [f for f in found if not f.empty], dead)
-    tail: MsgBlock | None = None
-    slices: list[Slice] = []
-    for f, last in live:
-        top = f is live[-1][0]
-        if f.why.startswith("bad") and f.number < env.owner.ours_from:
-            raise _refusal(slog, f)
-        if top and f.number >= env.owner.ours_from and len(f.tail):
-            tail = f.tail
-            if not f.proven.count:
-                dead.add(f.number)
-                continue
-            slices.append(_slice(env, f, f.proven.last))
-            continue
-        if top and len(f.tail):
-            _sync(env, slog, f.number)
-        slices.append(_slice(env, f, last))
-        if top and f.why:
-            log.warning(
-                f'channel "{show(slog.name)}" slice {dat_name(f.number)}: {f.size - f.bad_at} bytes behind sequence '
-                f"{f.last} were never acknowledged and are ignored ({f.why})"
-            )
-    for low, high in itertools.pairwise(slices):
-        if high.first != low.last + 1:
-            log.error(
-                f'channel "{show(slog.name)}": sequences {low.last + 1} to {high.first - 1} are missing between '
-                f"{dat_name(low.number)} and {dat_name(high.number)}; serving around them"
-            )
-    slog.adopt(slices, dead, numbers[-1] if numbers else 0)
-    if tail is not None:
-        slog.copy_tail(tail)
+            _judge_end(env, slog, v, f, above=all(f.number > other.number for other in live))
+    sealed = _seal(env, slog, live, v.dead)
+    _check_confirmed_seals(env, slog, v, m, live)
+    v.pieces = _merge(env, slog, v, [p for p in sealed if p[0].number < ours])
+    v.pieces += [p for p in sealed if p[0].number >= ours]
+    for (f, last), after in itertools.zip_longest(v.pieces, v.pieces[1:]):
+        _judge_piece(env, slog, v, f, last, following=after[0].first if after else None)
+    _judge_last(env, v, m)
+    return v
 
 
-def _measure(env: FileEnv, slog: SliceLog, number: int) -> _Found:
-    disk = env.disk
-    index = read_file(env, slog.dirfd, idx_name(number)) or b""
-    if len(index) >= records.VERSION_SIZE and check_version(index):
-        index = b""
-    fd = disk.open(slog.dirfd, dat_name(number), os.O_RDONLY)
-    try:
-        size = disk.fstat(fd).size
-        version = disk.pread(fd, records.VERSION_SIZE, 0)
-        if len(version) < records.VERSION_SIZE:
-            # Created and never filled: there is nothing in it that anybody was promised.
-            return _Found(number, records.scan_index(b"", env.crc), b"", MsgBlock(), "", 0, 0)
-        if wrong := check_version(version):
-            raise RecoveryError(
-                f"unable to recover message store for [{show(slog.name)}]"
-                f'(file: "{show(slog.name)}/{dat_name(number)}"): {wrong}',
-                hint="run: ftstanctl store verify",
-            )
-        proven = records.scan_index(index[records.VERSION_SIZE :], env.crc, env.options.check_crc)
-        claimed = proven.last
-        if proven.count and not _last_entry_holds(env, slog.name, fd, index, proven):
-            proven = records.scan_index(b"", env.crc)
-        data = disk.pread(fd, max(size - proven.end, 0), proven.end)
-        tail, used, why = records.scan_data(data, slog.name, proven.last, env.crc, env.options.check_crc)
-    finally:
-        disk.close(fd)
-    body = index[records.VERSION_SIZE : records.VERSION_SIZE + proven.count * _ENTRY]
-    return _Found(number, proven, body, tail, why, proven.end + used, size, claimed)
-
-
-def _last_entry_holds(env: FileEnv, channel: bytes, fd: int, index: bytes, proven: records.IndexScan) -> bool:
-    """Whether the record that the last provable entry names is there: an index of another file proves nothing."""
-    sequence, offset, _, size = records.entry(index[records.VERSION_SIZE :], proven.count - 1)
-    data = env.disk.pread(fd, 8 + size, offset)
-    block, end, _ = records.scan_data(data, channel, sequence - 1, env.crc)
-    return len(block) == 1 and block.first == sequence and end == 8 + size
-
-
-def _seal(env: FileEnv, slog: SliceLog, found: list[_Found], dead: set[int]) -> list[tuple[_Found, int]]:
-    """The slices that count, ascending, each with its last sequence that does.
+def _seal(env: FileEnv, slog: SliceLog, found: list[Found], dead: set[int]) -> list[tuple[Found, int]]:
+    """The slices that count, each with its last sequence that does.
 
     A slice of ours ends every lower-numbered one at its own first sequence; one that has nothing left is dead.
     """
-    out: list[tuple[_Found, int]] = []
+    del slog
+    out: list[tuple[Found, int]] = []
     end: int | None = None
     for f in reversed(found):
         if end is not None and f.first >= end:
             dead.add(f.number)
             continue
-        last = f.last if end is None else min(f.last, end - 1)
-        if f.why and f.number >= env.owner.ours_from and f.claimed > f.last and (end is None or last < end - 1):
-            # Our entries are written after the sync of their data: these messages were durable, perhaps acknowledged.
-            raise _refusal(slog, f)
-        if (
-            f.number < env.owner.ours_from
-            and out
-            and out[-1][0].number < env.owner.ours_from
-            and last >= out[-1][0].first
-        ):
-            raise RecoveryError(
-                f'channel "{show(slog.name)}": {dat_name(f.number)} holds sequences {f.first} to {f.last} and '
-                f"{dat_name(out[-1][0].number)} starts at {out[-1][0].first}",
-                hint="run: ftstanctl store verify",
-            )
-        out.append((f, last))
+        out.append((f, f.last if end is None else min(f.last, end - 1)))
         if f.number >= env.owner.ours_from:
             end = f.first
     out.reverse()
     return out
 
 
-def _slice(env: FileEnv, f: _Found, last: int) -> Slice:
-    """The summary of one slice up to sequence ``last``."""
-    if last <= f.proven.last:
-        if last == f.proven.last:
-            return Slice(
-                f.number,
-                f.proven.first,
-                last,
-                f.proven.first_ts,
-                f.proven.last_ts,
-                f.proven.count,
-                f.proven.end,
-                f.proven.contiguous,
+def _check_confirmed_seals(env: FileEnv, slog: SliceLog, v: Verdict, m: Measured, live: list[Found]) -> None:
+    """A slice that appeared after the last confirm and begins at or below it must hold the same records (a copied tail)."""
+    confirmed = m.confirmed
+    if confirmed is None:
+        return
+    for f in live:
+        if f.number < env.owner.ours_from or f.number <= confirmed.slice_number or f.first > confirmed.sequence:
+            continue
+        for lower in live:
+            first, last = max(f.first, lower.first), min(confirmed.sequence, lower.last)
+            if lower.number >= f.number or first > last or lower.number > confirmed.slice_number:
+                continue
+            before = bytes_of(env, slog.dirfd, lower, first, last)
+            if before and before != bytes_of(env, slog.dirfd, f, first, last):
+                v.unsealed = True
+                v.damage.append(
+                    (
+                        dat_name(f.number),
+                        f"begins at sequence {f.first}, and {confirmed.sequence} was confirmed in "
+                        f"{dat_name(confirmed.slice_number)}",
+                    )
+                )
+                return
+
+
+def _merge(env: FileEnv, slog: SliceLog, v: Verdict, pieces: list[tuple[Found, int]]) -> list[tuple[Found, int]]:
+    """Slices of the original in the order of their sequences; where two hold the same, one of them is shortened."""
+    out: list[tuple[Found, int]] = []
+    for f, last in sorted(pieces, key=lambda p: (p[0].first, -p[1], p[0].number)):
+        if out and f.first <= out[-1][1]:
+            before, before_last = out[-1]
+            until = min(last, before_last)
+            if bytes_of(env, slog.dirfd, f, f.first, until) != bytes_of(env, slog.dirfd, before, f.first, until):
+                v.damage.append(
+                    (
+                        dat_name(f.number),
+                        f"sequences {f.first} to {until} have another content than in {dat_name(before.number)}",
+                    )
+                )
+                continue
+            if last <= before_last:
+                v.dead.add(f.number)
+                continue
+            out.pop()
+            if f.first > before.first:
+                out.append((before, f.first - 1))
+            else:
+                v.dead.add(before.number)
+        out.append((f, last))
+    return out
+
+
+def _judge_piece(env: FileEnv, slog: SliceLog, v: Verdict, f: Found, last: int, *, following: int | None) -> None:
+    """Look at how the records of a slice end; ``following``: the first sequence of the next one."""
+    if following is None:
+        missing = f.claimed > f.last
+    else:
+        missing = last < following - 1 and last == f.last
+    mine = f.number >= env.owner.ours_from
+    if f.why and (following is None or missing):
+        _judge_end(env, slog, v, f, above=following is None)
+    elif missing and mine and f.claimed > last and not env.options.truncate_bad_eof:
+        # Our entries are written after the sync of their data: these messages were durable, and may be acknowledged.
+        v.damage.append((dat_name(f.number), f"sequences {last + 1} to {f.claimed} are missing at offset {f.bad_at}"))
+
+
+def _judge_end(env: FileEnv, slog: SliceLog, v: Verdict, f: Found, *, above: bool) -> None:
+    """The records of a slice end with something bad: is it to be cut? ``above``: nothing that counts lies above it."""
+    bad = bad_of(env, slog.name, f)
+    mine = f.number >= env.owner.ours_from
+    promised = mine and (f.claimed > f.last or f.empty)
+    if env.options.truncate_bad_eof and f.why == "torn":
+        v.cuts.append((f, bad))
+    elif above and not promised and bad.unpromised and not _contradicts(env, slog, f):
+        v.cuts.append((f, bad))
+    else:
+        v.damage.append((dat_name(f.number), f"{bad.words} at offset {f.bad_at}"))
+
+
+def _contradicts(env: FileEnv, slog: SliceLog, f: Found) -> bool:
+    """Whether what follows the records of a slice gives other contents to sequences that they have already."""
+    again, end, _ = records.scan_data(f.rest, slog.name, 0, env.crc, env.options.check_crc)
+    if not len(again) or again.first > f.last:
+        return False
+    return f.rest[:end] != bytes_of(env, slog.dirfd, f, again.first, again.last)
+
+
+def _judge_last(env: FileEnv, v: Verdict, m: Measured) -> None:
+    """Where the channel ends: at its last message, or behind messages that something still names."""
+    there = v.pieces[-1][1] if v.pieces else 0
+    top = max((f.number for f, _ in v.pieces), default=0)
+    claims = [f.claimed for f in m.found if f.number >= top]
+    claims += [last for number, last in m.orphans if number > top]
+    v.last = max([there, *claims])
+    for number, last in m.orphans:
+        if number > top and last > there and number >= env.owner.ours_from:
+            v.damage.append((dat_name(number), f"the file is gone, its index names sequences up to {last}"))
+    confirmed = m.confirmed
+    if confirmed is not None:
+        v.last = max(v.last, confirmed.last)
+        if confirmed.synced and confirmed.sequence > there and not env.options.truncate_bad_eof:
+            v.damage.append(
+                (
+                    dat_name(confirmed.slice_number),
+                    f"sequence {confirmed.sequence} was confirmed and the log ends at {there}",
+                )
             )
-        entries = records.find_entry(f.index, last + 1)
-        sequence, offset, timestamp, size = records.entry(f.index, entries - 1)
-        return Slice(
-            f.number,
-            f.proven.first,
-            sequence,
-            f.proven.first_ts,
-            timestamp,
-            entries,
-            offset + 8 + size,
-            f.proven.contiguous,
+
+
+# ---- acting on it ----------------------------------------------------------------------------------------------------
+
+
+def settle(env: FileEnv, slog: SliceLog, m: Measured) -> list[tuple[str, str]]:
+    """Judge what was measured, cut and copy what must be, and hand the slices to ``slog``.
+
+    Returns the damage, as (file, what is wrong): then nothing was written and ``slog`` is as it was. Raises ``OSError``
+    and ``FencedError``.
+    """
+    for number, name in m.odd.items():
+        _rename(env, slog, name, dat_name(number))
+    v = judge(env, slog, m)
+    if v.damage:
+        for f in m.found:
+            if f.why and any(file == dat_name(f.number) for file, _ in v.damage):
+                damage.report(env, bad_of(env, slog.name, f), cut=False)
+        return v.damage
+    for f, bad in v.cuts:
+        if f.why == "zeros" or not any(bad.rest):
+            log.warning(f'File "{env.shown(bad.shown)}" ends with zeros from offset {bad.offset} on')
+        else:
+            damage.report(env, bad, cut=True)
+        damage.cut(env, slog.dirfd, dat_name(f.number), bad)
+    _report_holes(slog, v)
+    tail: MsgBlock | None = None
+    slices: list[Slice] = []
+    for f, last in v.pieces:
+        if f is v.pieces[-1][0] and len(f.tail):
+            if f.number >= env.owner.ours_from:
+                tail = f.tail
+                if not f.proven.count:
+                    v.dead.add(f.number)
+                    continue
+                last = f.proven.last
+            else:
+                sync(env, slog, f.number)
+        slices.append(_summary(env, slog, f, last))
+    slog.adopt(slices, v.dead, m.highest)
+    if tail is not None:
+        slog.copy_tail(tail)
+    if v.last > slog.last:
+        slog.last = v.last
+        if not slog.count:
+            slog.first = v.last + 1
+    return []
+
+
+def _report_holes(slog: SliceLog, v: Verdict) -> None:
+    """One error line for each hole in the sequences; the log is served around it."""
+    channel = show(slog.name)
+    for (low, last), (high, _) in itertools.pairwise(v.pieces):
+        if high.first != last + 1:
+            log.error(
+                f'channel "{channel}": sequences {last + 1} to {high.first - 1} are missing between '
+                f"{dat_name(low.number)} (offset {low.bad_at}) and {dat_name(high.number)}; serving around them"
+            )
+    for f, last in v.pieces:
+        if last == f.last and last - f.first + 1 != f.proven.count + len(f.tail):
+            log.error(
+                f'channel "{channel}": {last - f.first + 1 - f.proven.count - len(f.tail)} sequences between {f.first} '
+                f"and {last} are missing in {dat_name(f.number)} (offsets 4 to {f.bad_at}); serving around them"
+            )
+    there, end = (v.pieces[-1][1], v.pieces[-1][0].bad_at) if v.pieces else (0, 0)
+    if v.last > there:
+        after = f"{dat_name(v.pieces[-1][0].number)} (offset {end})" if v.pieces else "the beginning"
+        log.error(
+            f'channel "{channel}": sequences {there + 1} to {v.last} are missing behind {after}, an index names them; '
+            f"serving without them, the next message gets sequence {v.last + 1}"
         )
-    # Records that the index does not name: their entries are kept in memory, the file is not ours to write.
-    tail = records.cut(f.tail, last)
-    n = len(tail)
-    index = f.index + records.index_entries(tail, 0, n, f.proven.end, env.crc)
+
+
+def _summary(env: FileEnv, slog: SliceLog, f: Found, last: int) -> Slice:
+    """The summary of one slice up to sequence ``last``."""
+    scan = f.proven
+    if last == scan.last:
+        return Slice(f.number, scan.first, last, scan.first_ts, scan.last_ts, scan.count, scan.end, scan.contiguous)
+    # What the index file does not say, or says too much of, is kept in memory: the file is not ours to write.
+    index = entries_of(env, slog.dirfd, f)
+    index = index[: records.find_entry(index, last + 1) * records.INDEX_SIZE]
     scan = records.scan_index(index, env.crc)
+    named = f.proven.count >= scan.count
     return Slice(
-        f.number, scan.first, scan.last, scan.first_ts, scan.last_ts, scan.count, scan.end, scan.contiguous, index
+        f.number,
+        scan.first,
+        scan.last,
+        scan.first_ts,
+        scan.last_ts,
+        scan.count,
+        scan.end,
+        scan.contiguous,
+        None if named else index,
     )
 
 
-def _sync(env: FileEnv, slog: SliceLog, number: int) -> None:
-    """Make a slice of the original server durable: what it holds behind its index is about to be delivered."""
+def sync(env: FileEnv, slog: SliceLog, number: int) -> None:
+    """Make a slice durable that is not ours to copy: what it holds behind its index is about to be delivered."""
     fd = env.disk.open(slog.dirfd, dat_name(number), os.O_RDWR)
     try:
         env.disk.fsync(fd)
@@ -251,10 +309,9 @@ def _sync(env: FileEnv, slog: SliceLog, number: int) -> None:
         env.disk.close(fd)
 
 
-def _refusal(slog: SliceLog, f: _Found) -> RecoveryError:
-    why = {"torn": "unexpected EOF", "zeros": "end of file padded with zeros"}.get(f.why, f.why.removeprefix("bad: "))
-    return RecoveryError(
-        f"unable to recover message store for [{show(slog.name)}]"
-        f'(file: "{show(slog.name)}/{dat_name(f.number)}"): {why} at offset {f.bad_at}',
-        hint="run: ftstanctl store verify",
-    )
+def _rename(env: FileEnv, slog: SliceLog, old: str, new: str) -> None:
+    """Give a slice the name that everybody writes for its number."""
+    env.owner.confirm()
+    env.disk.rename(slog.dirfd, old, new)
+    env.disk.fsync(slog.dirfd)
+    log.warning(f'channel "{show(slog.name)}": {old} is now named {new}')

@@ -1,9 +1,9 @@
-"""Slices: the ``msgs.N.dat`` and ``msgs.N.idx`` files of one channel. Only this module opens, links or removes them.
+"""Slices: the ``msgs.N.dat`` and ``msgs.N.idx`` files of one channel. Only this module makes, fills and shows them.
 
 Rules (``docs/store.md``): slices of former activations are never written again; the first write of an activation opens
 a new slice, which becomes visible with its first batch in it; an index entry is written only after the data that it
 names is durable, so an entry that can be read proves its record; a slice of ours ends every lower one at its first
-sequence; a slice is removed only when every lower number is gone. A file whose write or sync failed is never written
+sequence. A file whose write or sync failed is never written
 or synced again: the next batch opens a new slice, and that ends the failed one.
 """
 
@@ -15,85 +15,48 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.errors import DamageError, FencedError, StoreError, StoreFullError
+from ftstan.errors import FencedError, StoreError
 from ftstan.stores.file import records
-from ftstan.stores.file.env import NUMBERS_PER_EPOCH, TEMPORARY, FileEnv, is_full
+from ftstan.stores.file.env import NUMBERS_PER_EPOCH, TEMPORARY, FileEnv
+from ftstan.stores.file.retention import RetainedSlices
+from ftstan.stores.file.view import Slice, SliceView, dat_name, idx_name, show, store_error
 
 if TYPE_CHECKING:
     from ftstan.stores.interface import ChannelLimits
     from ftstan.wire.block import MsgBlock
 
+__all__ = ["Slice", "SliceLog", "SliceView", "dat_name", "idx_name", "show", "store_error"]
+
 _ENTRY = records.INDEX_SIZE
 _NO_LINK = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
-def dat_name(number: int) -> str:
-    """File name of a slice's messages."""
-    return f"msgs.{number}.dat"
-
-
-def idx_name(number: int) -> str:
-    """File name of a slice's index."""
-    return f"msgs.{number}.idx"
-
-
-@dataclass(slots=True)
-class Slice:
-    """What is known of one slice without reading it.
-
-    ``first`` .. ``last``: sequences that count (a sealed slice may hold more bytes); ``entries`` of them, whose records
-    end at offset ``end``. ``index`` holds all entries when the file of that name cannot be trusted for them.
-    """
-
-    number: int
-    first: int
-    last: int
-    first_ts: int
-    last_ts: int
-    entries: int
-    end: int
-    contiguous: bool = True
-    index: bytes | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes as limits count them: payload + 40 a message."""
-        return self.end - records.VERSION_SIZE + 32 * self.entries
-
-
 @dataclass(slots=True)
 class _Active:
-    """The slice being written. ``opened_ns``: when its first message was stamped."""
+    """The slice being written. ``opened_ns``: when its first message was stamped.
+
+    ``dat`` and ``idx`` are descriptors, -1 while closed; ``has_index``: the index file exists.
+    """
 
     slice: Slice
     dat: int
-    idx: int
     opened_ns: int
-    index_dirty: bool = True
+    idx: int = -1
+    has_index: bool = False
+    data_dirty: bool = False
+    index_dirty: bool = False
 
 
-class SliceLog:
-    """The messages of one channel on disk. Everything it reports is durable."""
+class SliceLog(RetainedSlices):
+    """The messages of one channel on disk, and how more of them get there."""
 
     def __init__(self, env: FileEnv, name: bytes, limits: ChannelLimits) -> None:
-        self._env = env
-        self.name = name
-        self.limits = limits
-        self.dirfd = -1
-        self.slices: list[Slice] = []
-        self.dead: set[int] = set()
-        """Numbers of slices none of whose records counts."""
-        self.first = 0
-        self.last = 0
-        self.count = 0
-        self.size = 0
-        self.last_timestamp = 0
+        super().__init__(env, name, limits)
         self._active: _Active | None = None
         self._staged: MsgBlock | None = None
         self._parts: list[tuple[_Active, int, int, int]] = []
         self._highest = 0
         self._max_msgs, self._max_bytes, self._max_age = _slice_limits(env, limits)
-        self.limits_hit = False
 
     # ---- opening -------------------------------------------------------------------------------------------------
 
@@ -113,6 +76,7 @@ class SliceLog:
         """Store records that a former owner may not have synced, same bytes, as the first ones of our first slice."""
         self._open_slice(tail, 0, len(tail))
         self._finish_parts(tail)
+        self.park()
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
@@ -156,9 +120,10 @@ class SliceLog:
                     self._max_bytes - s.size if self._max_bytes else 0,
                 )
                 start, end = records.span(block, i, j)
-                self._env.disk.pwrite(active.dat, memoryview(block)[start:end], s.end)
+                pending = self._dat(active)
+                self._env.disk.pwrite(pending, memoryview(block)[start:end], s.end)
+                active.data_dirty = True
                 self._parts.append((active, i, j, s.end))
-                pending = active.dat
             if j == total:
                 return pending
             # The rest goes to the next slice; this one must be durable and indexed before it is left.
@@ -168,14 +133,18 @@ class SliceLog:
             self._roll()
             i = j
 
-    def finish(self) -> None:
-        """The data is durable: write index entries, count the messages, apply the limits."""
+    def finish(self) -> int | None:
+        """The data is durable: write index entries, count the messages, apply the limits.
+
+        Returns the index's descriptor if the options say that it must be synced before the ack.
+        """
         block = self._staged
         if block is None:
-            return
+            return None
         self._finish_parts(block)
         self._staged = None
-        self.enforce()
+        self.enforce(warn=True)
+        return self.unsynced_index() if self._env.options.sync_index else None
 
     def fail(self) -> None:
         """A write or sync failed: forget what was staged and never touch that slice again."""
@@ -215,8 +184,6 @@ class SliceLog:
         disk = self._env.disk
         number = self._next_number()
         start, end = records.span(block, i, j)
-        # Taken even if what follows fails: the file may be visible all the same.
-        self._highest = number
         fd = self._publish_file(
             f"{TEMPORARY}{number}.dat",
             dat_name(number),
@@ -225,18 +192,26 @@ class SliceLog:
         )
         s = Slice(number, block.sequence(i), 0, block.timestamp(i), 0, 0, records.VERSION_SIZE)
         # The name is durable from here on; a failure below leaves a slice that recovery reads through its data.
-        self._active = active = _Active(s, fd, -1, block.timestamp(i))
+        self._active = active = _Active(s, fd, block.timestamp(i))
         self._parts.append((active, i, j, records.VERSION_SIZE))
         disk.fsync(self.dirfd)
 
     def _publish_file(self, temporary: str, name: str, data: bytes, *, durable: bool) -> int:
-        disk = self._env.disk
-        fd = disk.open(self.dirfd, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        disk, files = self._env.disk, self._env.files
+        try:
+            fd = disk.open(self.dirfd, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            # Ours, from an attempt after which not even this could be removed.
+            disk.unlink(self.dirfd, temporary)
+            fd = disk.open(self.dirfd, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        files.opened(fd)
         try:
             disk.pwrite(fd, data, 0)
             if durable:
                 disk.fsync(fd)
             self._env.owner.confirm()
+            # Taken from here on, even if what follows fails: the file may be visible all the same.
+            self._highest = max(self._highest, int(name.split(".")[1]))
             try:
                 disk.link(self.dirfd, temporary, name)
             except OSError as error:
@@ -247,12 +222,33 @@ class SliceLog:
                 disk.unlink(self.dirfd, temporary)
         except FencedError:
             # The store is not ours: not even this temporary may be removed.
-            disk.close(fd)
+            files.close(fd)
             raise
         except BaseException:
-            disk.close(fd)
+            files.close(fd)
             with contextlib.suppress(OSError):
                 disk.unlink(self.dirfd, temporary)
+            raise
+        return fd
+
+    def _dat(self, active: _Active) -> int:
+        if active.dat < 0:
+            active.dat = self._reopen(dat_name(active.slice.number))
+        return active.dat
+
+    def _idx(self, active: _Active) -> int:
+        if active.idx < 0:
+            active.idx = self._reopen(idx_name(active.slice.number))
+        return active.idx
+
+    def _reopen(self, name: str) -> int:
+        """Open a file of the active slice again; it had been closed to stay below the limit of descriptors."""
+        fd = self._env.files.opened(self._env.disk.open(self.dirfd, name, os.O_RDWR))
+        try:
+            # Opened by its path: only now is it known that it was ours.
+            self._env.owner.confirm()
+        except BaseException:
+            self._env.files.close(fd)
             raise
         return fd
 
@@ -265,13 +261,18 @@ class SliceLog:
         for active, i, j, offset in self._parts:
             s = active.slice
             entries = records.index_entries(block, i, j, offset, self._env.crc)
-            if active.idx < 0:
-                active.idx = self._publish_file(
-                    f"{TEMPORARY}{s.number}.idx", idx_name(s.number), records.VERSION + entries, durable=False
-                )
+            if active.has_index:
+                self._env.disk.pwrite(self._idx(active), entries, records.VERSION_SIZE + _ENTRY * s.entries)
+                active.index_dirty = True
             else:
-                self._env.disk.pwrite(active.idx, entries, records.VERSION_SIZE + _ENTRY * s.entries)
-            active.index_dirty = True
+                durable = self._env.options.sync_index
+                active.idx = self._publish_file(
+                    f"{TEMPORARY}{s.number}.idx", idx_name(s.number), records.VERSION + entries, durable=durable
+                )
+                active.has_index = True
+                active.index_dirty = not durable
+                if durable:
+                    self._env.disk.fsync(self.dirfd)
             start, end = records.span(block, i, j)
             if s.entries and block.sequence(i) != s.last + 1:
                 s.contiguous = False
@@ -283,6 +284,7 @@ class SliceLog:
                 self.slices.append(s)
             if self.count == 0:
                 self.first = block.sequence(i)
+                self._look_again = 0
             s.entries += j - i
             s.end = offset + end - start
             self.count += j - i
@@ -295,195 +297,64 @@ class SliceLog:
         active = self._active
         if active is None:
             return
-        if active.index_dirty and self._env.options.sync and active.idx >= 0:
-            self._env.disk.fdatasync(active.idx)
+        if self._env.options.sync:
+            self._sync_active(active)
         self._close_active()
+
+    def _sync_active(self, active: _Active) -> None:
+        """Data before its index, else an entry could outlive its record."""
+        if active.data_dirty and not self._env.options.sync:
+            self._env.disk.fdatasync(self._dat(active))
+        active.data_dirty = False
+        if active.index_dirty:
+            self._env.disk.fdatasync(self._idx(active))
+            active.index_dirty = False
 
     def _close_active(self) -> None:
         active, self._active = self._active, None
         assert active is not None
-        for fd in (active.dat, active.idx):
+        self._close_files(active)
+
+    def _close_files(self, active: _Active) -> None:
+        fds = (active.dat, active.idx)
+        active.dat = active.idx = -1
+        for fd in fds:
             if fd >= 0:
-                with contextlib.suppress(OSError):
-                    self._env.disk.close(fd)
+                self._env.files.close(fd)
 
-    def sync_index(self) -> None:
-        """Once a second: make the index entries durable, so that a start after a power loss need not read the data."""
-        active = self._active
-        if active is not None and active.index_dirty and active.idx >= 0 and self._env.options.sync:
-            self._env.disk.fdatasync(active.idx)
-            active.index_dirty = False
-
-    # ---- reading -------------------------------------------------------------------------------------------------
-
-    def read(self, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock | None:
-        """Messages from the first existing one at or after ``sequence``; ``None`` behind the last."""
-        sequence = max(sequence, self.first)
-        if not self.count or sequence > self.last:
-            return None
-        for s in self.slices:
-            if sequence <= s.last:
-                break
-        else:
-            return None
-        sequence = max(sequence, s.first)
-        index, _ = self._entries_from(s, sequence, max_msgs)
-        index = index[: records.fitting_entries(index, max_bytes) * _ENTRY]
-        first_offset = records.entry(index, 0)[1]
-        _, last_offset, _, last_size = records.entry(index, len(index) // _ENTRY - 1)
-        data = self._pread(s, dat_name(s.number), last_offset + 8 + last_size - first_offset, first_offset)
-        block, why = records.read_block(data, index, self._env.crc, self._env.options.check_crc)
-        if why and not len(block):
-            raise self._damage(s, why)
-        return block
-
-    def _entries_from(self, s: Slice, sequence: int, most: int) -> tuple[bytes, int]:
-        """Up to ``most`` index entries from the first at or after ``sequence``, and the number of that one."""
-        if s.contiguous:
-            k = sequence - s.first
-            n = min(most, s.entries - k)
-            if s.index is not None:
-                return s.index[k * _ENTRY : (k + n) * _ENTRY], k
-            index = self._pread(s, idx_name(s.number), n * _ENTRY, records.VERSION_SIZE + k * _ENTRY)
-        else:
-            whole = s.index
-            if whole is None:
-                whole = self._pread(s, idx_name(s.number), s.entries * _ENTRY, records.VERSION_SIZE)
-            k = records.find_entry(whole, sequence)
-            index = whole[k * _ENTRY : min(k + most, s.entries) * _ENTRY]
-        if len(index) < _ENTRY or (s.contiguous and records.entry(index, 0)[0] != sequence):
-            raise self._damage(s, f"the index has no entry for sequence {sequence}")
-        return index, k
-
-    def _pread(self, s: Slice, name: str, size: int, offset: int) -> bytes:
-        disk = self._env.disk
-        active = self._active
-        if active is not None and active.slice is s:
-            return disk.pread(active.dat if name.endswith(".dat") else active.idx, size, offset)
-        fd = disk.open(self.dirfd, name, os.O_RDONLY)
-        try:
-            return disk.pread(fd, size, offset)
-        finally:
-            disk.close(fd)
-
-    def _damage(self, s: Slice, why: str) -> DamageError:
-        return DamageError(
-            f'channel "{show(self.name)}" slice {dat_name(s.number)}: {why}',
-            hint=f"run: ftstanctl store verify --channel {show(self.name)}",
-        )
-
-    def sequence_at(self, timestamp: int) -> int:
-        """First sequence whose timestamp is at or after ``timestamp``; ``last + 1`` if none is."""
-        for s in self.slices:
-            if s.last_ts < timestamp:
-                continue
-            sequence = max(s.first, self.first)
-            if sequence > s.last:
-                continue
-            while sequence <= s.last:
-                index, _ = self._entries_from(s, sequence, 4096)
-                k = records.first_younger(index, timestamp)
-                if k * _ENTRY < len(index):
-                    return records.entry(index, k)[0]
-                sequence = records.entry(index, len(index) // _ENTRY - 1)[0] + 1
-        return self.last + 1
-
-    # ---- limits --------------------------------------------------------------------------------------------------
-
-    def enforce(self) -> None:
-        """Drop the oldest messages until count and bytes fit; the newest always stays."""
-        limits = self.limits
-        while self.count > 1 and (
-            (limits.max_msgs and self.count > limits.max_msgs) or (limits.max_bytes and self.size > limits.max_bytes)
-        ):
-            self.limits_hit = True
-            s = self._head()
-            excess = self.count - limits.max_msgs if limits.max_msgs else 0
-            self._drop_from_head(s, max(excess, 0), max(self.size - limits.max_bytes, 0) if limits.max_bytes else 0)
-
-    def expire(self, now_ns: int) -> None:
-        """Drop messages that are older than the age limit, from the front, up to the first that is not."""
-        age = self.limits.max_age
-        while age and self.count:
-            s = self._head()
-            index, _ = self._entries_from(s, self.first, 4096)
-            k = records.first_younger(index, now_ns - age + 1)
-            if k == 0:
-                return
-            self._advance(index, k, s)
-
-    def _head(self) -> Slice:
-        """The slice that holds the first live message."""
-        for s in self.slices:
-            if s.last >= self.first:
-                return s
-        raise StoreError(f'channel "{show(self.name)}": no slice holds sequence {self.first}')
-
-    def _drop_from_head(self, s: Slice, excess_msgs: int, excess_bytes: int) -> None:
-        index, _ = self._entries_from(s, self.first, 4096)
-        most = min(len(index) // _ENTRY, self.count - 1)
-        freed = 0
-        k = 0
-        while k < most and (k < excess_msgs or freed < excess_bytes):
-            freed += records.entry(index, k)[3] + 40
-            k += 1
-        self._advance(index, k, s)
-
-    def _advance(self, index: bytes, k: int, s: Slice) -> None:
-        """The first ``k`` messages of ``index``, which starts at the first live one, in slice ``s``, are gone."""
-        _, start, _, _ = records.entry(index, 0)
-        sequence, offset, _, size = records.entry(index, k - 1)
-        self.count -= k
-        self.size -= offset + 8 + size - start + 32 * k
-        if sequence < s.last:
-            self.first = records.entry(index, k)[0] if k * _ENTRY < len(index) else sequence + 1
-        else:
-            later = self.slices[self.slices.index(s) + 1 :]
-            self.first = later[0].first if later else self.last + 1
-
-    def removable(self) -> list[int]:
-        """Numbers of the slices that may be unlinked now, in the order in which they must go."""
-        live = {s.number: s for s in self.slices}
-        keep = self.slices[-1].number if self.slices else 0
-        out = []
-        for number in sorted(self.dead | set(live)):
-            if number not in self.dead and (number == keep or live[number].last >= self.first):
-                break
-            out.append(number)
-        return out
-
-    def remove(self, numbers: list[int]) -> None:
-        """Unlink slices that ``removable`` named; each only after the lower ones are durably gone."""
-        disk = self._env.disk
-        for number in numbers:
-            self._env.owner.confirm()
-            for name in (idx_name(number), dat_name(number)):
-                with contextlib.suppress(FileNotFoundError):
-                    disk.unlink(self.dirfd, name)
-            disk.fsync(self.dirfd)
-            self.dead.discard(number)
-            self.slices = [s for s in self.slices if s.number != number]
-
-    def close(self, *, abandon: bool = False) -> None:
-        """Sync the index unless abandoned, and release the handles."""
+    def park(self) -> None:
+        """Close everything; it is opened again when it is needed."""
         if self._active is not None:
-            if not abandon:
-                self.sync_index()
+            self._close_files(self._active)
+        super().park()
+
+    def unsynced_index(self) -> int | None:
+        """The descriptor of the index if it has entries that may not be durable; ``index_synced`` comes next."""
+        active = self._active
+        return self._idx(active) if active is not None and active.index_dirty else None
+
+    def index_synced(self) -> None:
+        """The descriptor that ``unsynced_index`` named has been synced."""
+        if self._active is not None:
+            self._active.index_dirty = False
+
+    def sync(self) -> None:
+        """Make everything that was written durable, data first: at a clean stop, and where batches are not synced."""
+        if self._active is not None:
+            self._sync_active(self._active)
+
+    def _readable(self, s: Slice, name: str) -> int:
+        active = self._active
+        if active is None or active.slice is not s:
+            return super()._readable(s, name)
+        return self._dat(active) if name.endswith(".dat") else self._idx(active)
+
+    def close(self) -> None:
+        """Release the handles."""
+        if self._active is not None:
             self._close_active()
-        if self.dirfd >= 0:
-            self._env.disk.close(self.dirfd)
-            self.dirfd = -1
-
-
-def store_error(error: OSError, what: str) -> StoreError:
-    """The error that a publisher gets when storage refused a write."""
-    kind = StoreFullError if is_full(error) else StoreError
-    return kind(f"{what}: {error.strerror or error}", hint="free space or fix the storage, then publish again")
-
-
-def show(name: bytes) -> str:
-    """A channel name as text for messages."""
-    return name.decode("utf-8", "backslashreplace")
+        self._env.files.forget(self.name)
+        self.park()
 
 
 def _slice_limits(env: FileEnv, limits: ChannelLimits) -> tuple[int, int, int]:

@@ -2,7 +2,8 @@
 
 Before the first write of an activation a state file is replaced as a whole (temporary name, sync, confirm, rename,
 directory sync), so that a former owner's descriptors and unwritten pages point at a dead inode. After that, records
-are appended at explicit offsets. A state file whose write or sync failed is not used again.
+are appended at explicit offsets. A state file whose write or sync failed is not used again: it is replaced, too, when
+storage only had no space, and any other error ends the process.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from typing import TYPE_CHECKING
 from ftstan.errors import FencedError, RecoveryError, StoreError
 from ftstan.stores.file import records
 from ftstan.stores.file.env import TEMPORARY, FileEnv, is_full
+from ftstan.stores.file.patience import Patience
+from ftstan.stores.file.view import store_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ftstan.disk import Disk
 
 
 class StateFileError(StoreError):
@@ -59,62 +64,129 @@ def replace_file(env: FileEnv, dirfd: int, name: str, data: bytes) -> int:
 
 
 class StateFile:
-    """An append-only file of typed records, replaced at its first use."""
+    """An append-only file of typed records, replaced at its first use and whenever its content can not be trusted."""
 
-    def __init__(self, env: FileEnv, dirfd: int, name: str, snapshot: Callable[[], bytes]) -> None:
-        """``snapshot`` gives the records of the whole present state, without the version; called until it is stored."""
+    def __init__(
+        self, env: FileEnv, directory: Callable[[], int], name: str, snapshot: Callable[[], bytes], channel: bytes = b""
+    ) -> None:
+        """``snapshot`` gives the records of the whole present state, without the version."""
         self._env = env
-        self._dirfd = dirfd
+        self._directory = directory
         self._name = name
         self._snapshot = snapshot
+        self._unit = (channel, name)
         self._fd = -1
         self._end = 0
+        self._patience = Patience(env.clock)
+        self.replaced = False
+        """Whether the file is one of this activation that holds what it should."""
         self.dirty = False
 
     @property
-    def replaced(self) -> bool:
-        """Whether the file has been replaced in this activation."""
-        return self._fd >= 0
+    def size(self) -> int:
+        """Bytes of records."""
+        return max(self._end - records.VERSION_SIZE, 0)
 
     def append(self, data: bytes) -> int | None:
         """Write records; returns the descriptor to sync, or ``None`` if they are durable already.
 
-        After an ``OSError`` nothing was written and the call can be repeated; after a ``StateFileError`` it can not.
+        After an ``OSError`` or a ``StoreError`` the file is replaced before anything else is written, from the state as
+        it is then. Raises ``StateFileError`` when the process cannot go on.
         """
-        if self._fd < 0:
-            whole = records.VERSION + self._snapshot() + data
-            self._fd = replace_file(self._env, self._dirfd, self._name, whole)
-            self._end = len(whole)
+        if not self.replaced:
+            self.replace(data)
             return None
         try:
-            self._env.disk.pwrite(self._fd, data, self._end)
+            fd = self._open()
+            self._env.disk.pwrite(fd, data, self._end)
         except OSError as error:
-            if not is_full(error):
-                raise StateFileError(f"{self._name}: {error.strerror or error}", hint="check the storage") from error
-            # Half a record must not stay behind a shorter one that is written over it.
-            self._env.disk.ftruncate(self._fd, self._end)
-            raise
+            self.distrust()
+            if is_full(error):
+                raise
+            raise StateFileError(f"{self._name}: {error.strerror or error}", hint="check the storage") from error
         self._end += len(data)
         self.dirty = True
+        return fd
+
+    def replace(self, data: bytes = b"", *, keep: bool = False) -> None:
+        """Put the present state and ``data`` behind it in the place of the file, durable on return.
+
+        ``keep``: if that cannot be done, go on with the old file where possible. Raises ``OSError``, or ``StoreError``
+        when it is too early to try again.
+        """
+        self._patience.check()
+        whole = records.VERSION + self._snapshot() + data
+        try:
+            fd = replace_file(self._env, self._directory(), self._name, whole)
+        except OSError as error:
+            self._patience.refused(store_error(error, self._name))
+            if not (keep and self._is_in_place()):
+                self.distrust()
+            raise
+        self.park()
+        self._patience.granted()
+        self._fd = self._env.files.opened(fd)
+        self._env.files.used(self._unit, self.park)
+        self._end = len(whole)
+        self.replaced = True
+        self.dirty = False
+
+    def _is_in_place(self) -> bool:
+        """Whether the file that we write to is the one of that name: only the sync of a new name may have failed."""
+        disk = self._env.disk
+        try:
+            return self.replaced and disk.fstat(self._open()).ino == disk.stat(self._directory(), self._name).ino
+        except OSError:
+            return False
+
+    def distrust(self) -> None:
+        """What the file holds is not known, or not wanted: it is never written or synced again."""
+        self.park()
+        self.replaced = False
+        self.dirty = False
+
+    def _open(self) -> int:
+        if self._fd < 0:
+            self._fd = self._env.files.opened(self._env.disk.open(self._directory(), self._name, os.O_RDWR))
+            # Opened by its path: only now is it known that it was ours.
+            self._env.owner.confirm()
+        self._env.files.used(self._unit, self.park)
         return self._fd
 
+    def unsynced(self) -> int | None:
+        """The descriptor, if what was written may not be durable; ``synced`` comes next."""
+        return self._open() if self.dirty else None
+
+    def synced(self) -> None:
+        """The descriptor that ``unsynced`` or ``append`` named has been synced."""
+        self.dirty = False
+
     def sync(self) -> None:
-        """Make everything written durable."""
-        if self.dirty:
-            if self._env.options.sync:
-                self._env.disk.fdatasync(self._fd)
+        """Make everything written durable. Raises ``OSError``; the file is not to be trusted then."""
+        fd = self.unsynced()
+        if fd is not None:
+            try:
+                self._env.disk.fdatasync(fd)
+            except OSError:
+                self.distrust()
+                raise
             self.dirty = False
 
-    def close(self) -> None:
-        """Release the handle."""
+    def park(self) -> None:
+        """Close the file; it is opened again when it is needed."""
+        self._env.files.unused(self._unit)
         if self._fd >= 0:
-            self._env.disk.close(self._fd)
-            self._fd = -1
+            fd, self._fd = self._fd, -1
+            self._env.files.close(fd)
 
 
 def read_file(env: FileEnv, dirfd: int, name: str) -> bytes | None:
     """The whole file, or ``None`` if it is absent."""
-    disk = env.disk
+    return read_whole(env.disk, dirfd, name)
+
+
+def read_whole(disk: Disk, dirfd: int, name: str) -> bytes | None:
+    """The whole file, or ``None`` if it is absent."""
     try:
         fd = disk.open(dirfd, name, os.O_RDONLY)
     except FileNotFoundError:

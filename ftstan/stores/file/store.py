@@ -26,6 +26,7 @@ from ftstan.stores.file.statefile import (
     read_typed,
     replace_file,
 )
+from ftstan.stores.file.tools import exact
 from ftstan.stores.interface import (
     ChannelLimits,
     ChannelStore,
@@ -273,6 +274,7 @@ class FileStore:
             for channel in self._channels.values():
                 channel.close()
             self._client_file.sync()
+            exact.make_root_exact(self._env, self._channels)
             self._client_file.close()
         except OSError as error:
             raise store_error(error, "the datastore cannot be closed") from error

@@ -133,7 +133,7 @@ def _cut(env: FileEnv, slog: SliceLog, s: Slice) -> None:
     """Leave in the files of a slice the messages that count, and nothing else."""
     disk, dirfd = env.disk, slog.dirfd
     size = disk.stat(dirfd, dat_name(s.number)).size
-    index = _index_of(env, dirfd, s)
+    index = _index_of(env, slog, s)
     if index is None and size == s.end:
         return
     if size < s.end:
@@ -158,29 +158,27 @@ def _cut(env: FileEnv, slog: SliceLog, s: Slice) -> None:
         disk.close(fd)
 
 
-def _index_of(env: FileEnv, dirfd: int, s: Slice) -> bytes | None:
+def _index_of(env: FileEnv, slog: SliceLog, s: Slice) -> bytes | None:
     """The entries that the index file must hold, ``None`` if it holds exactly those."""
-    if s.index is not None:
-        return s.index[: s.entries * _ENTRY]
-    data = read_file(env, dirfd, idx_name(s.number)) or b""
     wanted = records.VERSION_SIZE + s.entries * _ENTRY
-    if len(data) == wanted and data.startswith(records.VERSION):
+    if s.index is not None:
+        index = s.index[: s.entries * _ENTRY]
+        return None if read_file(env, slog.dirfd, idx_name(s.number)) == records.VERSION + index else index
+    try:
+        size = env.disk.stat(slog.dirfd, idx_name(s.number)).size
+    except FileNotFoundError:
+        size = 0
+    if size == wanted:
         return None
-    if len(data) > wanted:
+    if size > wanted:
+        data = read_file(env, slog.dirfd, idx_name(s.number)) or b""
         return data[records.VERSION_SIZE : wanted]
-    return _rebuilt(env, dirfd, s)
-
-
-def _rebuilt(env: FileEnv, dirfd: int, s: Slice) -> bytes:
-    """The index of a slice made from its data: its own was lost after the slice had been measured."""
-    data = read_file(env, dirfd, dat_name(s.number)) or b""
-    body = data[records.VERSION_SIZE : s.end]
-    index, offset = bytearray(), records.VERSION_SIZE
-    while offset < s.end:
-        size = int.from_bytes(body[offset - records.VERSION_SIZE :][:4], "little")
-        del size
-        break
-    return bytes(index)
+    # Its own was lost after the slice had been measured: the data has everything.
+    data = read_file(env, slog.dirfd, dat_name(s.number)) or b""
+    block, _, _ = records.scan_data(
+        data[records.VERSION_SIZE : s.end], slog.name, s.first - 1, env.crc, env.options.check_crc
+    )
+    return records.index_entries(block, 0, len(block), records.VERSION_SIZE, env.crc)
 
 
 def _remove(env: FileEnv, dirfd: int, number: int) -> None:

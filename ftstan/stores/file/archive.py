@@ -1,0 +1,212 @@
+"""Archive: the operator's script that gets every slice that the limits removed.
+
+The contract is the original's (``docs/compat/filestore.md``, archive script): three arguments, no shell, not waited for.
+What is better: never two at once for one slice, a failure is tried again later, and slices that nobody took are found at
+the next start. Scripts are started by one thread of ours and by nobody else; when each may start is decided by the
+store, after it has confirmed that the slice is still its own. Never removes, renames or reads a slice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
+
+from ftstan.log import stream as log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ftstan.clock import Clock
+
+_FIRST_RETRY_S = 5.0
+_LONGEST_RETRY_S = 600.0
+#: Scripts that run at the same time: the first expiry of a large store would start thousands.
+_AT_ONCE = 16
+_OUTPUT_SHOWN = 64 << 10
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One slice that waits for its script, or whose script runs. ``due``: not before, in seconds of the clock."""
+
+    channel: str
+    dat: str
+    idx: str
+    due: float
+    wait: float = 0.0
+    running: bool = False
+
+
+class Archivist:
+    """The scripts of one store. All methods belong to the thread that uses the store."""
+
+    def __init__(self, script: str, clock: Clock) -> None:
+        self._script = script
+        self._clock = clock
+        self._jobs: dict[str, Job] = {}
+        self._done: deque[tuple[Job, bool]] = deque()
+        self._runner: _Runner | None = None
+
+    def add(self, channel: str, dat: str, idx: str) -> None:
+        """A slice has been set aside: ``dat`` and ``idx`` are the paths that the script gets."""
+        self._jobs.setdefault(dat, Job(channel, dat, idx, self._clock.mono()))
+
+    def forget(self, channel: str) -> None:
+        """The channel is deleted with all its files: what waits for a script goes with it."""
+        for dat, job in list(self._jobs.items()):
+            if job.channel == channel and not job.running:
+                del self._jobs[dat]
+
+    @property
+    def running(self) -> int:
+        """Scripts that run now."""
+        self._collect()
+        return sum(job.running for job in self._jobs.values())
+
+    @property
+    def waiting(self) -> int:
+        """Slices that no script has taken yet."""
+        return len(self._jobs) - self.running
+
+    def run_due(self, confirm: Callable[[], None]) -> None:
+        """Start what is due; ``confirm`` is asked before each and may raise ``FencedError``."""
+        free = _AT_ONCE - self.running
+        now = self._clock.mono()
+        for job in self._jobs.values():
+            if free <= 0:
+                return
+            if job.running or job.due > now:
+                continue
+            confirm()
+            if self._runner is None:
+                self._runner = _Runner(self._script, self._done)
+            job.running = True
+            free -= 1
+            self._runner.start(job)
+
+    def _collect(self) -> None:
+        while self._done:
+            job, ok = self._done.popleft()
+            job.running = False
+            if ok:
+                self._jobs.pop(job.dat, None)
+                continue
+            job.wait = min(max(job.wait * 2, _FIRST_RETRY_S), _LONGEST_RETRY_S)
+            job.due = self._clock.mono() + job.wait
+
+    def close(self, patience: float) -> None:
+        """Wait for running scripts, ``patience`` seconds at most; those that run longer are left alone, and named."""
+        if self._runner is None:
+            return
+        if self.running:
+            log.info(f"Waiting for {self.running} archive script(s), {patience:g}s at most")
+        self._runner.finish(patience)
+        self._collect()
+        for job in self._jobs.values():
+            if job.running:
+                log.warning(
+                    f'Archive script for "{job.channel}" still runs; whether it succeeds or not, "{job.dat}" is tried '
+                    "again at the next start if it is still there"
+                )
+
+    def abandon(self) -> None:
+        """Start nothing more, and wait for nothing: the store belongs to somebody else."""
+        if self._runner is not None:
+            self._runner.finish(0)
+
+
+class _Runner:
+    """The thread that starts scripts, waits for them and reports."""
+
+    def __init__(self, script: str, done: deque[tuple[Job, bool]]) -> None:
+        self._script = script
+        self._done = done
+        self._inbox: deque[Job | None] = deque()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="archive", daemon=True)
+        self._thread.start()
+
+    def start(self, job: Job) -> None:
+        self._post(job)
+
+    def finish(self, patience: float) -> None:
+        self._post(None)
+        self._thread.join(patience)
+
+    def _post(self, item: Job | None) -> None:
+        self._inbox.append(item)
+        os.eventfd_write(self._wake, 1)
+
+    def _run(self) -> None:
+        running: dict[int, tuple[Job, subprocess.Popen[bytes], IO[bytes]]] = {}
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        stopping = False
+        while not stopping or running:
+            ready = {fd for fd, _ in poll.poll()}
+            for fd in ready & running.keys():
+                poll.unregister(fd)
+                os.close(fd)
+                self._ended(*running.pop(fd))
+            if self._wake not in ready:
+                continue
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wake)
+            while self._inbox:
+                job = self._inbox.popleft()
+                if job is None:
+                    stopping = True
+                elif (started := self._spawn(job)) is not None:
+                    fd = os.pidfd_open(started[0].pid)
+                    running[fd] = (job, *started)
+                    poll.register(fd, select.POLLIN)
+
+    def _spawn(self, job: Job) -> tuple[subprocess.Popen[bytes], IO[bytes]] | None:
+        output: IO[bytes] | None = None
+        try:
+            # A file and not a pipe: nobody has to read it for the script to go on.
+            output = tempfile.TemporaryFile()
+            process = subprocess.Popen(
+                [self._script, job.channel, job.dat, job.idx],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        except FileNotFoundError as error:
+            if "/" not in self._script:
+                self._failed(job, f'exec: "{self._script}": executable file not found in $PATH', "")
+            else:
+                self._failed(job, f"fork/exec {self._script}: {(error.strerror or str(error)).lower()}", "")
+        except OSError as error:
+            self._failed(job, f"fork/exec {self._script}: {(error.strerror or str(error)).lower()}", "")
+        else:
+            return process, output
+        if output is not None:
+            output.close()
+        return None
+
+    def _ended(self, job: Job, process: subprocess.Popen[bytes], output: IO[bytes]) -> None:
+        status = process.wait()
+        with output:
+            output.seek(0)
+            text = output.read(_OUTPUT_SHOWN).decode("utf-8", "backslashreplace")
+        if status == 0:
+            log.info(f"Output of archive script for {job.channel} ({job.dat} and {job.idx}): {text}")
+            self._done.append((job, True))
+        elif status > 0:
+            self._failed(job, f"exit status {status}", text)
+        else:
+            self._failed(job, f"signal: {(signal.strsignal(-status) or str(-status)).lower()}", text)
+
+    def _failed(self, job: Job, why: str, output: str) -> None:
+        log.info(f'Error invoking archive script "{self._script}": {why} (output={output})')
+        log.warning(f'"{job.dat}" and its index stay where they are; the archive script gets them again later')
+        self._done.append((job, False))

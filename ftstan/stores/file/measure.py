@@ -1,0 +1,192 @@
+"""Measuring a channel's directory after the store has become ours: what lies there, without any judgement.
+
+Nothing from before the activation is believed: the directory is listed and every file is read afresh, after the
+temporaries of former owners are gone (``recovery.remove_temporaries``). Nothing is written here, so that channels can
+be measured in several threads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ftstan.stores.file import records
+from ftstan.stores.file.confirmed import Confirmed, read_confirmed
+from ftstan.stores.file.damage import Bad
+from ftstan.stores.file.env import FileEnv
+from ftstan.stores.file.statefile import check_version
+from ftstan.stores.file.view import dat_name, idx_name, show
+
+if TYPE_CHECKING:
+    from ftstan.wire.block import MsgBlock
+
+_DAT = re.compile(r"msgs\.([+-]?[0-9]+)\.dat\Z", re.ASCII)
+_IDX = re.compile(r"msgs\.(0|-?[1-9][0-9]*)\.idx\Z", re.ASCII)
+_ENTRY = records.INDEX_SIZE
+_MAX_NUMBER = 1 << 63
+
+
+@dataclass(slots=True)
+class Found:
+    """One slice as it lies on disk: what its index proves, and the records behind that.
+
+    ``claimed``: the last sequence that the index names, whether or not the data has it. ``why``: what ends the records
+    (``""``: the end of the file), at offset ``bad_at``; ``rest``: the bytes from there on.
+    """
+
+    number: int
+    proven: records.IndexScan
+    claimed: int
+    tail: MsgBlock
+    why: str
+    bad_at: int
+    rest: bytes
+    size: int
+
+    @property
+    def empty(self) -> bool:
+        """Whether no whole record was found."""
+        return not self.proven.count and not len(self.tail)
+
+    @property
+    def first(self) -> int:
+        """Sequence of the first record."""
+        return self.proven.first if self.proven.count else self.tail.first
+
+    @property
+    def last(self) -> int:
+        """Sequence of the last record before anything bad, 0 if there is none."""
+        return self.tail.last if len(self.tail) else self.proven.last
+
+
+@dataclass(slots=True)
+class Measured:
+    """What one channel's directory holds. ``orphans``: (number, last sequence named) of indexes without data.
+
+    ``odd``: numbers of slices whose name writes the number in another way than we do, with that name. ``problems``: what
+    is wrong already now, as (file, words).
+    """
+
+    found: list[Found] = field(default_factory=list)
+    odd: dict[int, str] = field(default_factory=dict)
+    orphans: list[tuple[int, int]] = field(default_factory=list)
+    confirmed: Confirmed | None = None
+    problems: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def highest(self) -> int:
+        """The highest slice number seen."""
+        return max([0, *(f.number for f in self.found), *(number for number, _ in self.orphans)])
+
+
+def slice_numbers(names: list[tuple[str, bool]]) -> tuple[dict[int, str], list[str]]:
+    """File names of slices by number, out of a listing, and those ``msgs.*.dat`` that name no slice of their own."""
+    numbers: dict[int, str] = {}
+    wrong = []
+    for name, is_dir in sorted(names):
+        if is_dir or not name.startswith("msgs.") or not name.endswith(".dat"):
+            continue
+        m = _DAT.match(name)
+        number = int(m[1]) if m else _MAX_NUMBER
+        if not -_MAX_NUMBER <= number < _MAX_NUMBER or number in numbers:
+            wrong.append(name)
+        else:
+            numbers[number] = name
+    return numbers, wrong
+
+
+def measure(env: FileEnv, name: bytes, dirfd: int) -> Measured:
+    """Read the slices of a channel. ``OSError`` passes through."""
+    names = env.disk.listdir(dirfd)
+    numbers, wrong = slice_numbers(names)
+    m = Measured(confirmed=read_confirmed(env.disk, dirfd))
+    m.problems = [(file, f"message log has an invalid name: {file}") for file in wrong]
+    m.odd = {number: file for number, file in numbers.items() if file != dat_name(number)}
+    for number, file in sorted(numbers.items()):
+        m.found.append(_slice(env, name, dirfd, number, file, m.problems))
+    for file, is_dir in names:
+        if not is_dir and (i := _IDX.match(file)) and int(i[1]) not in numbers:
+            m.orphans.append((int(i[1]), _scan(env, dirfd, file).last))
+    return m
+
+
+def read_entries(env: FileEnv, dirfd: int, name: str) -> bytes:
+    """The entries of an index file; nothing if it is absent or its version is not ours."""
+    try:
+        fd = env.disk.open(dirfd, name, os.O_RDONLY)
+    except FileNotFoundError:
+        return b""
+    try:
+        if check_version(env.disk.pread(fd, records.VERSION_SIZE, 0)):
+            return b""
+        return env.disk.pread(fd, env.disk.fstat(fd).size, records.VERSION_SIZE)
+    finally:
+        env.disk.close(fd)
+
+
+def _scan(env: FileEnv, dirfd: int, name: str) -> records.IndexScan:
+    return records.scan_index(read_entries(env, dirfd, name), env.crc, env.options.check_crc)
+
+
+def _slice(
+    env: FileEnv, channel: bytes, dirfd: int, number: int, file: str, problems: list[tuple[str, str]]
+) -> Found:
+    disk = env.disk
+    index = read_entries(env, dirfd, idx_name(number))
+    proven = records.scan_index(index, env.crc, env.options.check_crc)
+    claimed = proven.last
+    fd = disk.open(dirfd, file, os.O_RDONLY)
+    try:
+        size = disk.fstat(fd).size
+        version = disk.pread(fd, records.VERSION_SIZE, 0)
+        # With gaps in it an index may be another file's; the data says what is true.
+        trusted = proven.count and proven.contiguous and _last_entry_holds(env, channel, fd, index, proven)
+        if len(version) == records.VERSION_SIZE and (wrong := check_version(version)):
+            problems.append((file, wrong))
+            trusted = False
+        if not trusted:
+            proven = records.scan_index(b"", env.crc)
+        data = disk.pread(fd, max(size - proven.end, 0), proven.end)
+    finally:
+        disk.close(fd)
+    tail, used, why = records.scan_data(data, channel, proven.last, env.crc, env.options.check_crc)
+    return Found(number, proven, claimed, tail, why, proven.end + used, data[used:] if why else b"", size)
+
+
+def _last_entry_holds(env: FileEnv, channel: bytes, fd: int, index: bytes, proven: records.IndexScan) -> bool:
+    """Whether the record that the last provable entry names is there: an index of another file proves nothing."""
+    sequence, offset, _, size = records.entry(index, proven.count - 1)
+    data = env.disk.pread(fd, 8 + size, offset)
+    block, end, _ = records.scan_data(data, channel, sequence - 1, env.crc)
+    return len(block) == 1 and block.first == sequence and end == 8 + size
+
+
+def bad_of(env: FileEnv, channel: bytes, f: Found) -> Bad:
+    """What ends the records of a slice, ready to be judged."""
+    follows = records.next_record(f.rest, 1, channel, f.last, env.crc) >= 0
+    return Bad(f"{show(channel)}/{dat_name(f.number)}", f.bad_at, f.why, f.rest, follows)
+
+
+def entries_of(env: FileEnv, dirfd: int, f: Found) -> bytes:
+    """Index entries of every record of a slice up to anything bad."""
+    index = b""
+    if f.proven.count:
+        index = read_entries(env, dirfd, idx_name(f.number))[: f.proven.count * _ENTRY]
+    return index + records.index_entries(f.tail, 0, len(f.tail), f.proven.end, env.crc)
+
+
+def bytes_of(env: FileEnv, dirfd: int, f: Found, first: int, last: int) -> bytes:
+    """The records ``first`` to ``last`` of a slice, headers included; empty if it has none of them."""
+    index = entries_of(env, dirfd, f)
+    i, j = records.find_entry(index, first), records.find_entry(index, last + 1)
+    if i >= j:
+        return b""
+    start = records.entry(index, i)[1]
+    _, offset, _, size = records.entry(index, j - 1)
+    fd = env.disk.open(dirfd, dat_name(f.number), os.O_RDONLY)
+    try:
+        return env.disk.pread(fd, offset + 8 + size - start, start)
+    finally:
+        env.disk.close(fd)

@@ -1,0 +1,122 @@
+"""Quarantine: what a channel with damaged files can still give.
+
+Its files are read and never written; publishes and new subscriptions are refused; every message that can be read is
+delivered to the subscriptions that were recovered. What cannot be read is said once, with file and offset. Nothing is
+repaired here: ``ftstanctl store verify`` shows the damage, ``ftstanctl store repair`` ends it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ftstan.errors import QuarantineError
+from ftstan.log import stream as log
+from ftstan.stores.file import records
+from ftstan.stores.file.measure import Found, Measured, entries_of
+from ftstan.stores.file.view import Slice, dat_name, show
+
+if TYPE_CHECKING:
+    from ftstan.stores.file.env import FileEnv
+    from ftstan.stores.file.slices import SliceLog
+
+_ENTRY = records.INDEX_SIZE
+
+
+def refusal(channel: bytes) -> QuarantineError:
+    """What a publisher or subscriber of the channel gets."""
+    return QuarantineError(
+        f'channel "{show(channel)}" is quarantined: run ftstanctl store verify',
+        hint=f"ftstanctl store verify shows what is damaged, ftstanctl store repair --channel {show(channel)} ends it",
+    )
+
+
+def announce(channel: bytes, file: str, words: str) -> None:
+    """Write the two lines of a new quarantine: the original's words, and what it means here."""
+    what = "subscription store" if file == "subs.dat" else "message store"
+    where = "" if file == "subs.dat" else f'(file: "{show(channel)}/{file}")'
+    log.error(f"unable to recover {what} for [{show(channel)}]{where}: {words}")
+    log.error(
+        f'channel "{show(channel)}" is quarantined: {show(channel)}/{file}: {words}. Nothing is written to it, publishes '
+        "and subscriptions are refused, what can be read is delivered; run: ftstanctl store verify"
+    )
+
+
+def adopt_readable(env: FileEnv, slog: SliceLog, m: Measured, last: int, *, unsealed: bool) -> None:
+    """Give ``slog`` every message of a damaged channel that can be read; ``last``: the channel's last sequence.
+
+    ``unsealed``: slices of ours hide nothing of lower ones. Raises ``OSError``.
+    """
+    ours = env.owner.ours_from
+    found = [(f, _readable(env, slog, f)) for f in m.found]
+    found = [(f, index) for f, index in found if index]
+    end: int | None = None
+    rows: list[tuple[Found, bytes]] = []
+    for f, index in reversed(found):
+        kept = index if end is None or unsealed else index[: records.find_entry(index, end) * _ENTRY]
+        if kept:
+            rows.append((f, kept))
+        if f.number >= ours:
+            end = records.entry(index, 0)[0]
+    rows.sort(key=lambda row: (row[0].number >= ours, row[0].number if row[0].number >= ours else _first(row[1])))
+    slices: list[Slice] = []
+    for f, index in rows:
+        kept = index[records.find_entry(index, slices[-1].last + 1) * _ENTRY :] if slices else index
+        if kept:
+            slices.append(_slice(f.number, kept))
+    slog.adopt(slices, set(), m.highest)
+    slog.last = max(slog.last, last)
+    if not slog.count:
+        slog.first = slog.last + 1 if slog.last else 0
+
+
+def _first(index: bytes) -> int:
+    return records.entry(index, 0)[0]
+
+
+def _readable(env: FileEnv, slog: SliceLog, f: Found) -> bytes:
+    """Entries of every whole record of a slice, those behind bad ones too; says which bytes are passed over."""
+    index = entries_of(env, slog.dirfd, f)
+    last, rest, at = f.last, f.rest, f.bad_at
+    while rest:
+        pos = records.next_record(rest, 1, slog.name, last, env.crc)
+        lost = len(rest) if pos < 0 else pos
+        log.error(f"{show(slog.name)}/{dat_name(f.number)}: {lost} bytes at offset {at} cannot be read")
+        if pos < 0:
+            break
+        block, used, _ = records.scan_data(rest[pos:], slog.name, last, env.crc)
+        index += records.index_entries(block, 0, len(block), at + pos, env.crc)
+        last = block.last
+        at += pos + used
+        rest = rest[pos + used :]
+    return index
+
+
+def _slice(number: int, index: bytes) -> Slice:
+    """A slice whose records are wherever ``index`` says."""
+    n = len(index) // _ENTRY
+    first, _, first_ts, _ = records.entry(index, 0)
+    last, _, last_ts, _ = records.entry(index, n - 1)
+    size = sum(8 + records.entry(index, k)[3] for k in range(n))
+    return Slice(number, first, last, first_ts, last_ts, n, records.VERSION_SIZE + size, contiguous=False, index=index)
+
+
+def rebuild_index(env: FileEnv, channel: bytes, dirfd: int, s: Slice) -> bytes:
+    """Entries of what a slice's data holds between its first and last sequence, for an index that cannot be read."""
+    fd = env.disk.open(dirfd, dat_name(s.number), os.O_RDONLY)
+    try:
+        data = env.disk.pread(fd, s.end - records.VERSION_SIZE, records.VERSION_SIZE)
+    finally:
+        env.disk.close(fd)
+    index = b""
+    last, at, rest = s.first - 1, records.VERSION_SIZE, data
+    while rest:
+        block, used, _ = records.scan_data(rest, channel, last, env.crc)
+        index += records.index_entries(block, 0, len(block), at, env.crc)
+        last = max(last, block.last)
+        pos = records.next_record(rest, used + 1, channel, last, env.crc) if used < len(rest) else -1
+        if pos < 0:
+            break
+        at += pos
+        rest = rest[pos:]
+    return index[: records.find_entry(index, s.last + 1) * _ENTRY]

@@ -1,0 +1,216 @@
+"""RetainedSlices: the limits of a channel, and how slices go that hold nothing any more.
+
+Messages go from the front and only in memory; files go later, whole, lowest number first, each after a confirm and
+only when every lower number is durably gone, else removing a seal would bring dead bytes back. The newest slice always
+stays: it remembers the last sequence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from ftstan.errors import DamageError, StoreError
+from ftstan.log import stream as log
+from ftstan.stores.file import records
+from ftstan.stores.file.env import TEMPORARY, FileEnv
+from ftstan.stores.file.view import Slice, SliceView, dat_name, idx_name, show
+from ftstan.stores.limits import reached_limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ftstan.stores.interface import ChannelLimits
+
+#: What is added to the names of a slice that the archive script gets.
+ARCHIVED = ".bak"
+
+_ENTRY = records.INDEX_SIZE
+#: Index entries read at once to see which messages go.
+_LOOK = 4096
+_EXPIRY_RETRY_NS = 5_000_000_000
+
+
+class RetainedSlices(SliceView):
+    """What a channel keeps of its messages."""
+
+    def __init__(self, env: FileEnv, name: bytes, limits: ChannelLimits) -> None:
+        super().__init__(env, name)
+        self.limits = limits
+        self.dead: set[int] = set()
+        """Numbers of slices none of whose records counts."""
+        self.limits_hit = False
+        self._look_again = 0
+        self._complaint = ""
+
+    # ---- limits --------------------------------------------------------------------------------------------------
+
+    def enforce(self, *, warn: bool = False) -> None:
+        """Drop the oldest messages until count and bytes fit; the newest always stays.
+
+        ``warn``: say so the first time. An index that cannot be read stops this, never the publish that caused it.
+        """
+        limits = self.limits
+        try:
+            while self.count > 1 and (
+                (limits.max_msgs and self.count > limits.max_msgs)
+                or (limits.max_bytes and self.size > limits.max_bytes)
+            ):
+                if warn and not self.limits_hit:
+                    self.limits_hit = True
+                    log.warning(reached_limits(show(self.name), self.count, self.size, limits))
+                excess = self.count - limits.max_msgs if limits.max_msgs else 0
+                self._drop_from_head(max(excess, 0), max(self.size - limits.max_bytes, 0) if limits.max_bytes else 0)
+        except (OSError, DamageError) as error:
+            self._complain(f"Unable to remove first message: {error}")
+
+    def expire(self, now_ns: int) -> None:
+        """Drop messages that are older than the age limit, from the front, up to the first that is not."""
+        age = self.limits.max_age
+        if not age or now_ns < self._look_again:
+            return
+        try:
+            while self.count:
+                s = self._head()
+                index, _ = self._entries_from(s, self.first, _LOOK)
+                k = records.first_younger(index, now_ns - age + 1)
+                if k:
+                    self._advance(index, k, s)
+                if k * _ENTRY < len(index):
+                    self._look_again = records.entry(index, k)[2] + age
+                    return
+            self._look_again = 0
+        except (OSError, DamageError) as error:
+            self._complain(f"Error during expiration: {error}")
+            self._look_again = now_ns + _EXPIRY_RETRY_NS
+
+    def _complain(self, text: str) -> None:
+        """An error that comes back with every batch is told once."""
+        if text != self._complaint:
+            log.error(text)
+            self._complaint = text
+
+    def _head(self) -> Slice:
+        """The slice that holds the first live message."""
+        for s in self.slices:
+            if s.last >= self.first:
+                return s
+        raise StoreError(f'channel "{show(self.name)}": no slice holds sequence {self.first}')
+
+    def _drop_from_head(self, excess_msgs: int, excess_bytes: int) -> None:
+        s = self._head()
+        guess = max(excess_msgs, excess_bytes * self.count // self.size + 8) + 1
+        index, _ = self._entries_from(s, self.first, min(guess, _LOOK))
+        most = min(len(index) // _ENTRY, self.count - 1)
+        freed = 0
+        k = 0
+        while k < most and (k < excess_msgs or freed < excess_bytes):
+            freed += records.entry(index, k)[3] + 40
+            k += 1
+        self._advance(index, k, s)
+
+    def _advance(self, index: bytes, k: int, s: Slice) -> None:
+        """The first ``k`` messages of ``index``, which starts at the first live one, in slice ``s``, are gone."""
+        _, start, _, _ = records.entry(index, 0)
+        sequence, offset, _, size = records.entry(index, k - 1)
+        self.count -= k
+        self.size -= offset + 8 + size - start + 32 * k
+        if sequence < s.last:
+            self.first = records.entry(index, k)[0] if k * _ENTRY < len(index) else sequence + 1
+        else:
+            later = self.slices[self.slices.index(s) + 1 :]
+            self.first = later[0].first if later else self.last + 1
+
+    # ---- removal -------------------------------------------------------------------------------------------------
+
+    @property
+    def retired(self) -> bool:
+        """Whether ``removable`` may have something to say: cheap enough to ask every channel every second."""
+        return bool(self.dead) or (len(self.slices) > 1 and self.slices[0].last < self.first)
+
+    def removable(self) -> list[int]:
+        """Numbers of the slices that may be unlinked now, in the order in which they must go."""
+        live = {s.number: s for s in self.slices}
+        keep = self.slices[-1].number if self.slices else 0
+        out = []
+        for number in sorted(self.dead | set(live)):
+            if number not in self.dead and (number == keep or live[number].last >= self.first):
+                break
+            out.append(number)
+        return out
+
+    def remove(self, numbers: list[int], archive: Callable[[bytes, int], None] | None = None) -> None:
+        """Remove slices that ``removable`` named; each only after the lower ones are durably gone.
+
+        With ``archive`` a slice whose messages counted is set aside under its ``.bak`` names, and ``archive(channel,
+        number)`` is called; if that cannot be done it stays. Raises ``OSError`` and ``FencedError``.
+        """
+        disk = self._env.disk
+        for number in numbers:
+            names = (idx_name(number), dat_name(number))
+            for name in names:
+                self._env.files.forget(self.name, name)
+            # Asked for before the confirm: it is the directory that was ours when the store was.
+            dirfd = self.dirfd
+            known = next((s for s in self.slices if s.number == number), None)
+            if archive is not None and known is not None:
+                self._set_aside(dirfd, known)
+            else:
+                self._env.owner.confirm()
+                for name in names:
+                    with contextlib.suppress(FileNotFoundError):
+                        disk.unlink(dirfd, name)
+            disk.fsync(dirfd)
+            self.dead.discard(number)
+            self.slices = [s for s in self.slices if s.number != number]
+            if archive is not None and known is not None:
+                archive(self.name, number)
+
+    def _set_aside(self, dirfd: int, s: Slice) -> None:
+        """Rename both files of a slice, the index first: a start reads data without one."""
+        disk, owner = self._env.disk, self._env.owner
+        fd = disk.open(dirfd, dat_name(s.number), os.O_RDWR)
+        try:
+            owner.confirm()
+            if disk.fstat(fd).size > s.end:
+                # What a former owner wrote behind its seal is not part of what is archived.
+                disk.ftruncate(fd, s.end)
+                disk.fsync(fd)
+        finally:
+            disk.close(fd)
+        bak = f"{idx_name(s.number)}{ARCHIVED}"
+        index = s.index if s.index is not None else self._kept_entries(s)
+        if index is not None:
+            # The file of that name does not say what counts: the archive gets one that does.
+            with contextlib.suppress(FileNotFoundError):
+                disk.unlink(dirfd, f"{TEMPORARY}{s.number}.idx")
+            fd = disk.open(dirfd, f"{TEMPORARY}{s.number}.idx", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            try:
+                disk.pwrite(fd, records.VERSION + index, 0)
+                disk.fsync(fd)
+            finally:
+                disk.close(fd)
+            owner.confirm()
+            disk.rename(dirfd, f"{TEMPORARY}{s.number}.idx", bak)
+            with contextlib.suppress(FileNotFoundError):
+                disk.unlink(dirfd, idx_name(s.number))
+        else:
+            owner.confirm()
+            try:
+                disk.rename(dirfd, idx_name(s.number), bak)
+            except FileNotFoundError:
+                # Renamed by an attempt that failed after it, else there is nothing to archive with.
+                disk.stat(dirfd, bak)
+        owner.confirm()
+        disk.rename(dirfd, dat_name(s.number), f"{dat_name(s.number)}{ARCHIVED}")
+
+    def _kept_entries(self, s: Slice) -> bytes | None:
+        """The entries that count, if the index file has more than those."""
+        try:
+            size = self._env.disk.stat(self.dirfd, idx_name(s.number)).size
+        except FileNotFoundError:
+            return None
+        if size <= records.VERSION_SIZE + s.entries * _ENTRY:
+            return None
+        return self._pread(s, idx_name(s.number), s.entries * _ENTRY, records.VERSION_SIZE)

@@ -1,0 +1,237 @@
+"""Reading the state files at a start: ``server.dat``, ``clients.dat``, a channel's ``subs.dat``, whatever state they are in.
+
+What ends a file and cannot have been answered for is cut; damage in the middle of ``clients.dat`` costs the clients that
+cannot be read, damage in ``subs.dat`` the channel's freedom to write, damage in ``server.dat`` the start. A file of up to
+three bytes counts as absent: its creation was cut short before anything was stored in it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ftstan.errors import RecoveryError, WireError
+from ftstan.log import stream as log
+from ftstan.stores.file import damage, records, states
+from ftstan.stores.file.confirmed import epoch_of
+from ftstan.stores.file.damage import Bad
+from ftstan.stores.file.statefile import check_version, read_file
+from ftstan.stores.file.view import show
+from ftstan.stores.interface import ClientInfo, ServerInfo, StoredSub
+
+if TYPE_CHECKING:
+    from ftstan.stores.file.env import FileEnv
+
+_START = records.VERSION_SIZE
+_ADVICE = "docs/store.md (repair guide); a copy of server.dat from a backup of this datastore will do"
+
+
+# ---- server.dat ------------------------------------------------------------------------------------------------------
+
+
+def read_server(env: FileEnv) -> ServerInfo | None:
+    """What ``server.dat`` says; ``None`` if it never told anybody a subject. Raises ``RecoveryError``."""
+    data = read_file(env, env.root, "server.dat")
+    if data is None or len(data) <= _START or len(data) == _START + records.HEADER_SIZE:
+        # Absent, or cut short before its record was written.
+        return None
+    shown = "server.dat"
+    wrong = check_version(data)
+    if not wrong:
+        shown = env.shown(shown)
+        wrong = _wrong_server(env, data)
+        if wrong:
+            log.error(f'Server file "{shown}" corrupted: {wrong}')
+            log.error("Follow instructions in documentation in order to recover from this")
+    info: ServerInfo | None = None
+    if not wrong:
+        try:
+            info = states.decode_server(data[_START + records.HEADER_SIZE :])
+        except WireError as error:
+            wrong = error.text
+    if wrong:
+        raise RecoveryError(f'unable to recover server file "{shown}": {wrong}', hint=_ADVICE)
+    return info
+
+
+def _wrong_server(env: FileEnv, data: bytes) -> str:
+    head = data[_START : _START + records.HEADER_SIZE]
+    size = int.from_bytes(head[:4], "little")
+    expected = _START + records.HEADER_SIZE + size
+    if len(head) < records.HEADER_SIZE or (any(head) and len(data) < expected):
+        return "unexpected EOF"
+    if not any(head):
+        return "end of file padded with zeros"
+    payload = data[_START + records.HEADER_SIZE : expected]
+    stored = int.from_bytes(head[4:], "little")
+    if len(data) != expected:
+        return f"incorrect file size, expected {expected} bytes, got {len(data)} bytes"
+    if env.options.check_crc and (got := env.crc(payload)) != stored:
+        return f"corrupted data, expected crc to be 0x{stored:08x}, got 0x{got:08x}"
+    return ""
+
+
+# ---- clients.dat -----------------------------------------------------------------------------------------------------
+
+
+def read_clients(env: FileEnv) -> dict[bytes, ClientInfo]:
+    """The clients that are registered, as far as they can be read. Raises ``RecoveryError``, ``OSError``."""
+    name = "clients.dat"
+    data = read_file(env, env.root, name)
+    if data is None or len(data) < _START:
+        if data is not None:
+            log.warning(f'"{name}" has {len(data)} bytes: it was created and never filled')
+        return {}
+    if wrong := check_version(data):
+        raise RecoveryError(f'unable to recover client file "{name}": {wrong}', hint="run: ftstanctl store verify")
+    clients: dict[bytes, ClientInfo] = {}
+    lost = 0
+    at = _START
+    while True:
+        rows, used, why = records.scan_typed(data[at:], env.crc, env.options.check_crc)
+        lost += _apply(clients, rows, at)
+        at += used
+        if not why:
+            break
+        bad = _bad(env, name, at, why, data[at:], records.CLIENT_DELETE)
+        if bad.unpromised or (env.options.truncate_bad_eof and why == "torn"):
+            _cut(env, env.root, name, bad)
+            break
+        lost += 1
+        damage.report(env, bad, cut=False)
+        log.error(f'"{name}": the record at offset {at} cannot be read ({bad.words}): a client in it is not known any more')
+        pos = records.next_typed(bad.rest, 1, records.CLIENT_DELETE, env.crc)
+        if pos < 0:
+            break
+        at += pos
+    if lost:
+        # The next write replaces the file: what cannot be read now may be worth something to somebody later.
+        saved = f"{damage.SAVED}{epoch_of(env)}.{name}"
+        damage.save(env, env.root, saved, data)
+        log.error(f'"{name}": {lost} records cannot be read; the file as it was is kept as "{saved}"')
+    return clients
+
+
+def _apply(clients: dict[bytes, ClientInfo], rows: list[tuple[int, bytes]], at: int) -> int:
+    """Replay records of ``clients.dat`` from offset ``at`` on; returns how many are none."""
+    lost = 0
+    for kind, payload in rows:
+        try:
+            states.replay_client(clients, kind, payload)
+        except WireError as error:
+            lost += 1
+            log.error(f'"clients.dat": the record at offset {at} cannot be read ({error.text}): it is passed over')
+        at += records.HEADER_SIZE + len(payload)
+    return lost
+
+
+# ---- subs.dat --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Subs:
+    """What a ``subs.dat`` says: subscriptions by id, and the highest id ever seen.
+
+    ``cut``: what ends the file and is to be cut; ``damage``: what cannot be read, in the original's words.
+    """
+
+    subs: dict[int, StoredSub] = field(default_factory=dict)
+    highest: int = 0
+    cut: Bad | None = None
+    damage: list[Bad] = field(default_factory=list)
+    wrong: str = ""
+
+    def clamp(self, last: int) -> None:
+        """Forget sequences above ``last``: a record may name one that a crash took back, and that nobody received."""
+        for stored in self.subs.values():
+            stored.pending = {s for s in stored.pending if s <= last}
+            if stored.state.last_sent > last:
+                stored.state = replace(stored.state, last_sent=last)
+
+
+def read_subs(env: FileEnv, channel: bytes, dirfd: int) -> Subs:
+    """Read a channel's ``subs.dat``; writes nothing. ``OSError`` passes through."""
+    found = Subs()
+    data = read_file(env, dirfd, "subs.dat")
+    if data is None:
+        return found
+    shown = f"{show(channel)}/subs.dat"
+    if len(data) < _START:
+        log.error(f'"{shown}" has {len(data)} bytes: it was created and never filled; subscriptions in it are lost')
+        return found
+    if wrong := check_version(data):
+        found.wrong = wrong
+        return found
+    replay = records.SubReplay(env.crc, env.options.check_crc)
+    at = _START
+    while True:
+        at, why = replay.feed(data, at)
+        if not why:
+            break
+        bad = _bad(env, shown, at, why, data[at:], records.SUB_MSG)
+        if bad.unpromised or (env.options.truncate_bad_eof and why == "torn"):
+            found.cut = bad
+            break
+        found.damage.append(bad)
+        pos = records.next_typed(data, at + 1, records.SUB_MSG, env.crc)
+        if pos < 0:
+            break
+        at = pos
+    found.highest = replay.highest
+    for payload, sent, pending in replay.result():
+        state = states.decode_sub(payload)
+        if sent > state.last_sent:
+            state = replace(state, last_sent=sent)
+        found.subs[state.sub_id] = StoredSub(state, pending)
+    return found
+
+
+def cut_subs(env: FileEnv, dirfd: int, bad: Bad) -> None:
+    """Cut what ends a ``subs.dat``. Raises ``OSError`` and ``FencedError``."""
+    _cut(env, dirfd, "subs.dat", bad)
+
+
+def _bad(env: FileEnv, shown: str, at: int, why: str, rest: bytes, kinds: int) -> Bad:
+    follows = records.next_typed(rest, 1, kinds, env.crc) >= 0
+    return Bad(shown, at, why, rest, follows, typed=True)
+
+
+def _cut(env: FileEnv, dirfd: int, name: str, bad: Bad) -> None:
+    if any(bad.rest):
+        damage.report(env, bad, cut=True)
+    else:
+        log.warning(f'File "{env.shown(bad.shown)}" ends with zeros from offset {bad.offset} on')
+    damage.cut(env, dirfd, name, bad)
+
+
+# ---- the marker of -file_truncate_bad_eof ----------------------------------------------------------------------------
+
+MARKER = ".truncate.lck"
+
+
+def check_marker(env: FileEnv) -> None:
+    """Let the truncating option work once: the next start must be one without it. Raises ``RecoveryError``.
+
+    Called by the owner of the store only: a standby must not touch the marker of the active server.
+    """
+    disk = env.disk
+    if env.options.truncate_bad_eof:
+        env.owner.confirm()
+        try:
+            fd = disk.open(env.root, MARKER, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        except FileExistsError as error:
+            raise RecoveryError(
+                "file store should not be opened consecutively with the TruncateUnexpectedEOF option set to true",
+                hint="start once without -file_truncate_bad_eof",
+            ) from error
+        disk.close(fd)
+        disk.fsync(env.root)
+        return
+    try:
+        disk.stat(env.root, MARKER)
+    except FileNotFoundError:
+        return
+    env.owner.confirm()
+    disk.unlink(env.root, MARKER)
+    disk.fsync(env.root)

@@ -1,0 +1,220 @@
+"""Is a datastore what its owners left? Reads every byte that counts and says where one is not what was written.
+
+Three kinds of findings. *Damage*: something that was acknowledged, or may have been, cannot be read. *Leftover*: files
+that nobody needs. *Note*: what the next start deals with by itself: nobody was promised it. Bytes behind a seal are
+none of these: a former owner's late or failed writes are normal. Changes nothing (``repairing`` does).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from ftstan.stores.file import records
+from ftstan.stores.file.slices import show
+from ftstan.stores.file.statefile import read_whole
+from ftstan.stores.file.tools.reading import (
+    Bad,
+    ChannelFiles,
+    SliceFile,
+    Source,
+    Typed,
+    bad_record,
+    channel_names,
+    read_clients,
+    read_server,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_ENTRY = records.INDEX_SIZE
+
+#: In a channel's directory: sequences that a repair found lost, so that nobody takes the hole for a new loss.
+ACCEPTED = "repaired.json"
+
+_ROOT_LEFTOVER = re.compile(r"(clients\.dat|subs)[0-9]+\Z|tmp\.")
+_CHANNEL_LEFTOVER = re.compile(r"msgs\.[0-9]+\.(dat|idx)\.bak\Z|tmp\.")
+_ODD_DAT = re.compile(r"msgs\.(?![1-9][0-9]{0,17}\.dat\Z).*\.dat\Z|msgs\.dat\Z")
+_IDX = re.compile(r"msgs\.([1-9][0-9]{0,17})\.idx\Z")
+
+
+class Kind(StrEnum):
+    """What a finding means."""
+
+    DAMAGE = "damage"
+    LEFTOVER = "leftover"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing found. ``file`` is relative to the root; ``channel`` is empty for the store's own files."""
+
+    kind: Kind
+    channel: bytes
+    file: str
+    text: str
+    offset: int | None = None
+
+
+def check_root(source: Source) -> Iterator[Finding]:
+    """Look at the files of the root."""
+    _, wrong = read_server(source)
+    if wrong:
+        yield Finding(Kind.DAMAGE, b"", "server.dat", wrong)
+    typed, _ = read_clients(source)
+    yield from _check_typed(b"", "clients.dat", typed)
+    for name, is_dir in sorted(source.disk.listdir(source.root)):
+        if not is_dir and _ROOT_LEFTOVER.match(name):
+            yield Finding(Kind.LEFTOVER, b"", name, "left by a server that was interrupted")
+    for name in channel_names(source)[1]:
+        yield Finding(Kind.NOTE, b"", name, "a directory that is no channel; an original server would make one of it")
+
+
+def check_channel(source: Source, name: bytes, progress: Callable[[int], None] = lambda _: None) -> Iterator[Finding]:
+    """Look at everything in a channel's directory; ``progress`` is told how many bytes were read."""
+    with ChannelFiles(source, name) as files:
+        checker = ChannelCheck(source, files)
+        yield from checker.check_names()
+        for s in files.all:
+            yield from checker.check_slice(s, progress)
+        yield from checker.check_order()
+        yield from _check_typed(name, f"{show(name)}/subs.dat", files.subs_file())
+
+
+class ChannelCheck:
+    """The parts of a channel's check."""
+
+    def __init__(self, source: Source, files: ChannelFiles) -> None:
+        self._source = source
+        self._files = files
+        self._show = show(files.name)
+        accepted = read_whole(source.disk, files.dirfd, ACCEPTED)
+        self.accepted: list[tuple[int, int]] = [(a, b) for a, b in json.loads(accepted)["missing"]] if accepted else []
+
+    def _found(self, kind: Kind, file: str, text: str, offset: int | None = None) -> Finding:
+        return Finding(kind, self._files.name, f"{self._show}/{file}", text, offset)
+
+    def check_names(self) -> Iterator[Finding]:
+        """Files that are no part of the log."""
+        names = self._files.names
+        for name in sorted(names):
+            if _ODD_DAT.match(name):
+                yield self._found(Kind.DAMAGE, name, f"message log has an invalid name: {name}")
+            elif _CHANNEL_LEFTOVER.match(name) or (
+                (m := _IDX.match(name)) and f"msgs.{m[1]}.dat" not in names and not self._source.live
+            ):
+                why = "handed to an archive script, which has not removed it" if name.endswith(".bak") else "not in use"
+                yield self._found(Kind.LEFTOVER, name, why)
+
+    def check_slice(self, s: SliceFile, progress: Callable[[int], None]) -> Iterator[Finding]:
+        """One slice: every record that counts, and its entry."""
+        top = not self._files.slices or s is self._files.slices[-1]
+        if s.refused:
+            yield self._found(Kind.DAMAGE, s.dat, s.refused, 0)
+            return
+        for bad in s.bad:
+            yield from self._judge(s, bad, top=top)
+        if self._names_more(s, top=top):
+            text = f"the index names sequence {s.claimed}, the data end at sequence {s.all_last}"
+            yield self._found(Kind.DAMAGE, s.dat, text, s.dat_size)
+        if not s.entries:
+            return
+        if not s.index_clean or s.proven < s.entries:
+            text = "missing" if s.idx_size < 0 else "does not name exactly the messages of its slice"
+            yield self._found(Kind.NOTE, s.idx, f"{text}; the data are read instead")
+        for bad in self.bad_records(s, progress):
+            yield self._found(Kind.DAMAGE, s.dat, bad.why, bad.start)
+
+    def _judge(self, s: SliceFile, bad: Bad, *, top: bool) -> Iterator[Finding]:
+        if bad.start < s.end or not s.located:
+            yield self._found(Kind.DAMAGE, s.dat, f"{bad.end - bad.start} bytes are no record: {bad.why}", bad.start)
+        elif top and s.entries:
+            text = f"{bad.end - bad.start} bytes behind sequence {s.last} were never acknowledged ({bad.why})"
+            yield self._found(Kind.NOTE, s.dat, text, bad.start)
+
+    def _names_more(self, s: SliceFile, *, top: bool) -> bool:
+        """Whether an index of ours, whose entries are written after the sync of their data, names what is not there."""
+        return top and s.claimed > s.all_last and s.number >= self._source.ours_from and not self._source.live
+
+    def bad_records(self, s: SliceFile, progress: Callable[[int], None]) -> Iterator[Bad]:
+        """Records that count and are not what their entries, their checksums and their channel say."""
+        after = s.first - 1
+        for batch, data in self._files.batches(s):
+            block, _, why = records.scan_data(data, self._files.name, after, self._source.crc)
+            start = records.entry(batch, 0)[1]
+            count = len(batch) // _ENTRY
+            if why or records.index_entries(block, 0, len(block), start, self._source.crc) != batch:
+                yield from self._each(batch, data, start)
+            after = records.entry(batch, count - 1)[0]
+            progress(len(data))
+
+    def _each(self, batch: bytes, data: bytes, start: int) -> Iterator[Bad]:
+        known = set()
+        for row in records.read_readable(data, batch, self._source.crc)[1]:
+            known.add(row[0])
+            yield bad_record(batch, *row)
+        for k in range(len(batch) // _ENTRY):
+            sequence, offset, _, size = records.entry(batch, k)
+            record = data[offset - start : offset - start + 8 + size]
+            block, _, why = records.scan_data(record, self._files.name, sequence - 1, self._source.crc)
+            if sequence in known:
+                continue
+            if why:
+                yield Bad(offset, offset + 8 + size, f"sequence {sequence}: {why.removeprefix('bad: ')}")
+            elif records.index_entries(block, 0, 1, offset, self._source.crc) != batch[k * _ENTRY : (k + 1) * _ENTRY]:
+                yield Bad(offset, offset + 8 + size, f"sequence {sequence}: its index entry has another timestamp")
+
+    def check_order(self) -> Iterator[Finding]:
+        """What the slices make together: holes, the end, and seals that hide what was confirmed."""
+        files = self._files
+        for low, high in itertools.pairwise(files.slices):
+            if high.first != low.last + 1:
+                yield self._hole(low.last + 1, high.first - 1, high.dat)
+        for s in files.slices:
+            if s.last - s.first + 1 != s.entries:
+                for a, b in self._holes_inside(s):
+                    yield self._hole(a, b, s.dat)
+        confirmed = files.confirmed
+        if confirmed is None:
+            return
+        if confirmed.sequence > files.last and not self._is_accepted(files.last + 1, confirmed.sequence):
+            text = f"was acknowledged up to sequence {confirmed.sequence}, and ends at {files.last}"
+            yield self._found(Kind.DAMAGE, files.slices[-1].dat if files.slices else "", text)
+        for s in files.all:
+            if s.number > confirmed.slice_number and s.located and s.all_first <= confirmed.sequence:
+                text = (
+                    f"begins at sequence {s.all_first}, and would hide what was acknowledged up to {confirmed.sequence}"
+                )
+                yield self._found(Kind.DAMAGE, s.dat, text)
+
+    def _holes_inside(self, s: SliceFile) -> Iterator[tuple[int, int]]:
+        expected = s.first
+        for batch, _ in self._files.batches(s):
+            for k in range(len(batch) // _ENTRY):
+                sequence = records.entry(batch, k)[0]
+                if sequence != expected:
+                    yield expected, sequence - 1
+                expected = sequence + 1
+
+    def _hole(self, first: int, last: int, file: str) -> Finding:
+        kind = Kind.NOTE if self._is_accepted(first, last) else Kind.DAMAGE
+        return self._found(kind, file, f"sequences {first} to {last} are missing before it")
+
+    def _is_accepted(self, first: int, last: int) -> bool:
+        return any(a <= first and last <= b for a, b in self.accepted)
+
+
+def _check_typed(channel: bytes, file: str, typed: Typed) -> Iterator[Finding]:
+    if typed.refused:
+        yield Finding(Kind.DAMAGE, channel, file, typed.refused, 0)
+    for bad in typed.bad:
+        yield Finding(Kind.DAMAGE, channel, file, f"{bad.end - bad.start} bytes are no record: {bad.why}", bad.start)
+    if typed.tail is not None:
+        text = f"{typed.tail.end - typed.tail.start} bytes at the end were never acknowledged ({typed.tail.why})"
+        yield Finding(Kind.NOTE, channel, file, text, typed.tail.start)

@@ -1,0 +1,441 @@
+"""A datastore as it lies on disk: what its files hold, read by somebody who does not own it.
+
+Opens files for reading only and creates none, so it may look at the store of a running server; there it stops where the
+owner has confirmed, because what lies behind may still be taken back. It judges nothing (``checking`` does) and goes on
+behind damage: what can be read is shown, what cannot is listed with its place.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+from ftstan.errors import WireError
+from ftstan.stores.file import records, states
+from ftstan.stores.file.confirmed import read_confirmed
+from ftstan.stores.file.statefile import check_version, read_whole
+from ftstan.wire.subjects import valid_channel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ftstan.disk import Disk
+    from ftstan.stores.file.confirmed import Confirmed
+    from ftstan.stores.file.records import Crc
+    from ftstan.stores.interface import ClientInfo, ServerInfo, StoredSub
+    from ftstan.wire.block import MsgBlock
+
+_ENTRY = records.INDEX_SIZE
+_VERSION = records.VERSION_SIZE
+_INDEX = struct.Struct("<QqqII")
+_DAT = re.compile(r"msgs\.([1-9][0-9]{0,17})\.dat\Z")
+
+#: ``ours_from`` of a store in which no ftstan server ever wrote: every slice is the original's.
+NEVER_OURS = 1 << 62
+
+#: Bytes of messages that are in memory at a time.
+CHUNK = 4 << 20
+_BATCH = 16384
+
+CLIENT_KINDS = 2
+SUB_KINDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where to read: the root's handle, the CRC of the store's polynomial, and what is known of its owners.
+
+    ``live``: a server has it open at this moment.
+    """
+
+    disk: Disk
+    root: int
+    crc: Crc
+    ours_from: int
+    live: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """Bytes ``start`` to ``end`` of a file that are no records, and why (in the original's words where it has some)."""
+
+    start: int
+    end: int
+    why: str
+
+
+@dataclass(slots=True)
+class SliceFile:
+    """One slice: its files, and the messages of it that count.
+
+    ``first`` .. ``last`` are the sequences that count, ``entries`` of them, the last one ending at offset ``end``; a
+    slice whose messages are all hidden by higher ones has none. ``proven`` entries of the index file are a chain that
+    ends at a record of the data; ``index_clean`` says that nothing else is in it. ``claimed`` is the last sequence
+    that the index names. ``refused`` says why the file cannot be read at all.
+    """
+
+    number: int
+    dat_size: int
+    idx_size: int
+    proven: int = 0
+    index_clean: bool = False
+    claimed: int = 0
+    located: int = 0
+    all_first: int = 0
+    all_last: int = 0
+    bad: list[Bad] = field(default_factory=list)
+    refused: str = ""
+    first: int = 0
+    last: int = 0
+    first_ts: int = 0
+    last_ts: int = 0
+    entries: int = 0
+    end: int = _VERSION
+
+    @property
+    def dat(self) -> str:
+        """File name of the messages."""
+        return f"msgs.{self.number}.dat"
+
+    @property
+    def idx(self) -> str:
+        """File name of the index."""
+        return f"msgs.{self.number}.idx"
+
+    @property
+    def exact(self) -> bool:
+        """Whether both files hold the messages that count and nothing else."""
+        return (
+            self.entries == self.proven == self.located
+            and self.index_clean
+            and self.idx_size == _VERSION + self.entries * _ENTRY
+            and self.dat_size == self.end
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """The records of a state file: ``rows`` are ``(offset, type, payload)``; ``bad`` lies between good ones.
+
+    ``tail`` is what follows the last good record, ``None`` if nothing does; ``missing`` says that there is no file, or
+    one of up to three bytes; ``refused`` why it cannot be read at all.
+    """
+
+    rows: list[tuple[int, int, bytes]] = field(default_factory=list)
+    bad: list[Bad] = field(default_factory=list)
+    tail: Bad | None = None
+    size: int = 0
+    missing: bool = False
+    refused: str = ""
+
+
+class ChannelFiles:
+    """One channel's directory. Close it, or use it as a context."""
+
+    def __init__(self, source: Source, name: bytes) -> None:
+        """Measure the slices. Raises ``OSError``."""
+        self._source = source
+        self.name = name
+        self.dirfd = source.disk.open_dir_at(source.root, os.fsdecode(name))
+        self.names = {n for n, is_dir in source.disk.listdir(self.dirfd) if not is_dir}
+        self.confirmed: Confirmed | None = read_confirmed(source.disk, self.dirfd)
+        self.all: list[SliceFile] = []
+        """Every slice in the directory, by number."""
+        self.slices: list[SliceFile] = []
+        """Those with messages that count, in the order of their messages."""
+        for number in sorted(int(m[1]) for n in self.names if (m := _DAT.match(n))):
+            if not self._unconfirmed(number):
+                self.all.append(self._measure(number)[0])
+        self._settle()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the directory."""
+        self._source.disk.close(self.dirfd)
+
+    @property
+    def count(self) -> int:
+        """Messages that are there."""
+        return sum(s.entries for s in self.slices)
+
+    @property
+    def size(self) -> int:
+        """Their bytes as limits count them: payload plus 40 each."""
+        return sum(s.end - _VERSION + 32 * s.entries for s in self.slices)
+
+    @property
+    def first(self) -> int:
+        """Sequence of the first message, 0 if there is none."""
+        return self.slices[0].first if self.slices else 0
+
+    @property
+    def last(self) -> int:
+        """Sequence of the last message, 0 if there is none."""
+        return self.slices[-1].last if self.slices else 0
+
+    def entries_of(self, s: SliceFile) -> bytes:
+        """Index entries of the messages that count."""
+        _, index = self._measure(s.number)
+        if s.entries == s.located == len(index) // _ENTRY:
+            return index
+        return index[records.find_entry(index, s.first) * _ENTRY : records.find_entry(index, s.last + 1) * _ENTRY]
+
+    def batches(self, s: SliceFile, first: int = 0) -> Iterator[tuple[bytes, bytes]]:
+        """The messages that count of a slice from sequence ``first`` on, some megabytes at a time.
+
+        ``(entries, data)``: the data begin with the record of the first entry.
+        """
+        index = self.entries_of(s)
+        at = records.find_entry(index, first) * _ENTRY
+        disk = self._source.disk
+        fd = disk.open(self.dirfd, s.dat, os.O_RDONLY)
+        try:
+            while at < len(index):
+                batch = index[at : at + _BATCH * _ENTRY]
+                batch = batch[: records.fitting_entries(batch, CHUNK) * _ENTRY]
+                if s.bad:
+                    batch = _without_holes(batch)
+                at += len(batch)
+                start = records.entry(batch, 0)[1]
+                yield batch, disk.pread(fd, _end_of(batch) - start, start)
+        finally:
+            disk.close(fd)
+
+    def blocks(self, s: SliceFile, first: int = 0) -> Iterator[tuple[MsgBlock, list[Bad]]]:
+        """The readable messages of ``batches``, and the records that are bad."""
+        for batch, data in self.batches(s, first):
+            block, bad = records.read_readable(data, batch, self._source.crc)
+            yield block, [bad_record(batch, *row) for row in bad]
+
+    def subs_file(self) -> Typed:
+        """The records of ``subs.dat``."""
+        return read_state(self._source, self.dirfd, "subs.dat", SUB_KINDS)
+
+    def subs(self) -> tuple[dict[int, StoredSub], int]:
+        """The subscriptions after all readable records, by id, and the highest id ever seen."""
+        rows = [(kind, payload) for _, kind, payload in self.subs_file().rows]
+        return states.replay_subs(rows, f"{self.name!r}/subs.dat")
+
+    # ---- measuring -----------------------------------------------------------------------------------------------
+
+    def _unconfirmed(self, number: int) -> bool:
+        return self._source.live and self.confirmed is not None and number > self.confirmed.slice_number
+
+    def _measure(self, number: int) -> tuple[SliceFile, bytes]:
+        """What the files of a slice hold, and the index entries of every record that can be located."""
+        source = self._source
+        s = SliceFile(number, 0, -1)
+        data_fd = source.disk.open(self.dirfd, s.dat, os.O_RDONLY)
+        try:
+            s.dat_size = source.disk.fstat(data_fd).size
+            index = read_whole(source.disk, self.dirfd, s.idx)
+            s.idx_size = -1 if index is None else len(index)
+            version = source.disk.pread(data_fd, _VERSION, 0)
+            if len(version) < _VERSION:
+                s.index_clean = not index
+                return s, b""
+            s.refused = check_version(version)
+            if s.refused:
+                return s, b""
+            return s, self._locate(s, data_fd, index or b"")
+        finally:
+            source.disk.close(data_fd)
+
+    def _locate(self, s: SliceFile, fd: int, idx: bytes) -> bytes:
+        source = self._source
+        body = b"" if check_version(idx) else idx[_VERSION:]
+        scan = records.scan_index(body, source.crc)
+        s.claimed = scan.last
+        if scan.count and not self._ends_at_a_record(fd, body, scan.count):
+            body, scan = b"", records.scan_index(b"", source.crc)
+        s.proven = scan.count
+        s.index_clean = scan.clean and len(idx) == _VERSION + scan.count * _ENTRY
+        index = body[: scan.count * _ENTRY]
+        reach = s.dat_size
+        if source.live and self.confirmed is None:
+            # Nothing says how far this was confirmed: the index was written after the sync of its data.
+            reach = scan.end
+        elif source.live and self.confirmed is not None and self.confirmed.slice_number == s.number:
+            reach = min(reach, self.confirmed.valid_length)
+            while index and _end_of(index) > reach:
+                index = index[:-_ENTRY]
+        at = _end_of(index) if index else _VERSION
+        if reach > at:
+            index += self._salvage(s, source.disk.pread(fd, reach - at, at), at, scan.last)
+        s.located = len(index) // _ENTRY
+        if index:
+            s.all_first = records.entry(index, 0)[0]
+            s.all_last = records.entry(index, s.located - 1)[0]
+            _count(s, index)
+        return index
+
+    def _ends_at_a_record(self, fd: int, body: bytes, count: int) -> bool:
+        """Whether the record that the last entry names is there: an index of another file proves nothing."""
+        sequence, offset, _, size = records.entry(body, count - 1)
+        data = self._source.disk.pread(fd, 8 + size, offset)
+        block, end, _ = records.scan_data(data, self.name, sequence - 1, self._source.crc)
+        return len(block) == 1 and block.first == sequence and end == 8 + size
+
+    def _salvage(self, s: SliceFile, data: bytes, base: int, after: int) -> bytes:
+        """Entries of the records in ``data``, which starts at offset ``base``; what lies between goes to ``bad``."""
+        crc = self._source.crc
+        index = bytearray()
+        at = 0
+        while at < len(data):
+            block, end, why = records.scan_data(data[at:], self.name, after, crc)
+            if len(block):
+                index += records.index_entries(block, 0, len(block), base + at, crc)
+                after = block.last
+            at += end
+            if not why:
+                break
+            following = records.next_record(data, at + 1, self.name, after, crc)
+            bad_end = len(data) if following < 0 else following
+            s.bad.append(Bad(base + at, base + bad_end, _plain(why)))
+            at = bad_end
+        return bytes(index)
+
+    def _settle(self) -> None:
+        """Say which sequences of each slice count.
+
+        A slice of ours ends every lower-numbered one at its own first sequence. The original's are ordered by their
+        first sequence; where two hold the same, the first one counts.
+        """
+        end: int | None = None
+        for s in reversed([s for s in self.all if s.located and s.number >= self._source.ours_from]):
+            last = s.all_last if end is None else min(s.all_last, end - 1)
+            self._cut(s, s.all_first, last)
+            end = s.all_first if end is None else min(end, s.all_first)
+        reached = 0
+        others = [s for s in self.all if s.located and s.number < self._source.ours_from]
+        for s in sorted(others, key=lambda s: (s.all_first, s.number)):
+            first = max(s.all_first, reached + 1)
+            last = s.all_last if end is None else min(s.all_last, end - 1)
+            self._cut(s, first, last)
+            reached = max(reached, s.last)
+        self.slices = sorted((s for s in self.all if s.entries), key=lambda s: s.first)
+
+    def _cut(self, s: SliceFile, first: int, last: int) -> None:
+        """Of the slice only ``first`` to ``last`` count."""
+        if (first, last) != (s.first, s.last):
+            s.first, s.last = first, last
+            _count(s, self.entries_of(s) if first <= last else b"")
+
+
+def channel_names(source: Source) -> tuple[list[bytes], list[str]]:
+    """Names of the channels, sorted, and of the directories that are none."""
+    channels, others = [], []
+    for name, is_dir in sorted(source.disk.listdir(source.root)):
+        if not is_dir:
+            continue
+        encoded = os.fsencode(name)
+        if not valid_channel(encoded):
+            others.append(name)
+            continue
+        fd = source.disk.open_dir_at(source.root, name)
+        try:
+            inside = [n for n, folder in source.disk.listdir(fd) if not folder]
+        finally:
+            source.disk.close(fd)
+        if any(n == "subs.dat" or n.startswith("msgs.") for n in inside):
+            channels.append(encoded)
+        else:
+            others.append(name)
+    return channels, others
+
+
+def read_state(source: Source, dirfd: int, name: str, kinds: int) -> Typed:
+    """The records of a typed state file whose types go from 1 to ``kinds``. Raises ``OSError``."""
+    data = read_whole(source.disk, dirfd, name)
+    if data is None or len(data) < _VERSION:
+        return Typed(size=len(data or b""), missing=True)
+    if wrong := check_version(data):
+        return Typed(size=len(data), refused=wrong)
+    rows: list[tuple[int, int, bytes]] = []
+    bad: list[Bad] = []
+    at = _VERSION
+    while True:
+        found, end, why = records.scan_typed(data[at:], source.crc)
+        for kind, payload in found:
+            rows.append((at, kind, payload))
+            at += 8 + len(payload)
+        del end
+        if not why:
+            return Typed(rows, bad, None, len(data))
+        following = records.next_typed(data, at + 1, kinds, source.crc)
+        if following < 0:
+            return Typed(rows, bad, Bad(at, len(data), _plain(why)), len(data))
+        bad.append(Bad(at, following, _plain(why)))
+        at = following
+
+
+def read_clients(source: Source) -> tuple[Typed, dict[bytes, ClientInfo]]:
+    """The records of ``clients.dat``, and the clients that are registered after them."""
+    typed = read_state(source, source.root, "clients.dat", CLIENT_KINDS)
+    return typed, states.replay_clients([(kind, payload) for _, kind, payload in typed.rows], "clients.dat")
+
+
+def read_server(source: Source) -> tuple[ServerInfo | None, str]:
+    """The server's record, and what is wrong with its file (in the original's words); neither if there is none yet."""
+    data = read_whole(source.disk, source.root, "server.dat")
+    if data is None or len(data) <= _VERSION or len(data) == _VERSION + 8:
+        return None, ""
+    if wrong := check_version(data):
+        return None, wrong
+    size = int.from_bytes(data[4:8], "little")
+    if len(data) != 12 + size:
+        return None, f"incorrect file size, expected {12 + size} bytes, got {len(data)} bytes"
+    stored, found = int.from_bytes(data[8:12], "little"), source.crc(data[12:])
+    if stored != found:
+        return None, f"corrupted data, expected crc to be 0x{stored:08x}, got 0x{found:08x}"
+    try:
+        return states.decode_server(data[12:]), ""
+    except WireError as error:
+        return None, error.text
+
+
+def _plain(why: str) -> str:
+    """What ended the records, for people."""
+    words = {"torn": "unexpected EOF", "zeros": "padded with zeros"}
+    return words.get(why, why.removeprefix("bad: "))
+
+
+def _end_of(index: bytes) -> int:
+    _, offset, _, size = records.entry(index, len(index) // _ENTRY - 1)
+    return offset + 8 + size
+
+
+def bad_record(batch: bytes, sequence: int, offset: int, why: str) -> Bad:
+    """The place of a record that is bad, by its entry in ``batch``."""
+    k = records.find_entry(batch, sequence)
+    return Bad(offset, offset + 8 + records.entry(batch, k)[3], f"sequence {sequence}: {why}")
+
+
+def _without_holes(batch: bytes) -> bytes:
+    """The entries up to the first that does not follow its predecessor in the data."""
+    end = records.entry(batch, 0)[1]
+    for k, (_, offset, _, size, _) in enumerate(_INDEX.iter_unpack(batch)):
+        if offset != end:
+            return batch[: k * _ENTRY]
+        end = offset + 8 + size
+    return batch
+
+
+def _count(s: SliceFile, index: bytes) -> None:
+    """The entries ``index`` of the slice are those that count."""
+    s.entries = len(index) // _ENTRY
+    if not s.entries:
+        s.first = s.last = s.first_ts = s.last_ts = 0
+        s.end = _VERSION
+        return
+    s.first, _, s.first_ts, _ = records.entry(index, 0)
+    s.last, _, s.last_ts, _ = records.entry(index, s.entries - 1)
+    s.end = _end_of(index)

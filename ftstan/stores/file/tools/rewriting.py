@@ -1,0 +1,164 @@
+"""Slices merged and renumbered by copying: for ``compact`` and ``handover``, on a store that we own and that is exact.
+
+A group of neighbouring slices becomes one, under a number that is free or that of the group's first slice. In this
+order, each step durable before the next and after a confirm: the new ``.dat`` with all messages of the group; its
+``.idx``; then the old slices are removed, lowest number first. So at every moment each message is in a slice that
+counts: the new one below the old ones is ended by their first sequence, and what they hide in it they hold themselves.
+Where the new slice replaces the first old one, the old index names a valid beginning of it until the new one is there.
+
+Copying is the point: a slice that a crashed owner may still hold open gets a new inode, which no late write can reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ftstan.errors import DamageError
+from ftstan.stores.file import confirmed, records
+from ftstan.stores.file.slices import dat_name, idx_name, show
+from ftstan.stores.file.tools.exact import put_file
+from ftstan.wire.block import MsgBlock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ftstan.stores.file.env import FileEnv
+    from ftstan.stores.file.tools.reading import ChannelFiles, SliceFile
+
+_ENTRY = records.INDEX_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """``parts``, neighbours in the order of their messages, become one slice with the number ``target``."""
+
+    target: int
+    parts: tuple[SliceFile, ...]
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether there is nothing to do."""
+        return len(self.parts) == 1 and self.parts[0].number == self.target
+
+    @property
+    def size(self) -> int:
+        """Bytes to copy."""
+        return sum(s.dat_size for s in self.parts)
+
+
+def plan_compaction(slices: Sequence[SliceFile], max_bytes: int) -> list[Group]:
+    """Merge neighbours while they fit into ``max_bytes``, without renumbering; the newest slice stays as it is.
+
+    ``confirmed.bin`` names the newest slice, and so remains true all the while.
+    """
+    groups = _gather(slices[:-1], max_bytes)
+    return [Group(parts[0].number, parts) for parts in groups if len(parts) > 1]
+
+
+def plan_handover(slices: Sequence[SliceFile], max_bytes: int) -> list[Group]:
+    """Merge as for a compaction, the newest slice too, and number the results 1, 2, 3, ..."""
+    return [Group(number, parts) for number, parts in enumerate(_gather(slices, max_bytes), 1)]
+
+
+def _gather(slices: Sequence[SliceFile], max_bytes: int) -> list[tuple[SliceFile, ...]]:
+    groups: list[list[SliceFile]] = []
+    for s in slices:
+        if groups and sum(p.dat_size for p in groups[-1]) + s.dat_size <= max_bytes:
+            groups[-1].append(s)
+        else:
+            groups.append([s])
+    return [tuple(g) for g in groups]
+
+
+def check_exact(files: ChannelFiles) -> None:
+    """Raise ``DamageError`` unless every file of the log holds what counts and nothing else."""
+    for s in files.all:
+        if not s.exact or not s.entries:
+            raise DamageError(
+                f'channel "{show(files.name)}" slice {s.dat} holds more or less than the messages that count',
+                hint=f"run: ftstanctl store verify --channel {show(files.name)}, then ftstanctl store repair",
+            )
+
+
+def compact_channel(
+    env: FileEnv, files: ChannelFiles, max_bytes: int, progress: Callable[[int], None] = lambda _: None
+) -> int:
+    """Merge the small slices of a channel; returns how many slices are gone. Raises ``OSError`` and ``StoreError``."""
+    check_exact(files)
+    groups = plan_compaction(files.slices, max_bytes)
+    for group in groups:
+        _rewrite(env, files, group, None, progress)
+    return sum(len(g.parts) - 1 for g in groups)
+
+
+def hand_over_channel(
+    env: FileEnv, files: ChannelFiles, max_bytes: int, progress: Callable[[int], None] = lambda _: None
+) -> int:
+    """Leave dense slices, each a fresh copy, and none of our side files; returns the number of slices.
+
+    An original server takes the last sequence from the last message. Where later messages were lost, and a repair
+    recorded that their numbers must not be given out again, an empty message with the last number is added, as the
+    original itself fills gaps. Raises ``OSError`` and ``StoreError``.
+    """
+    check_exact(files)
+    groups = plan_handover(files.slices, max_bytes)
+    known = files.confirmed
+    filler: MsgBlock | None = None
+    if known is not None and known.last > files.last:
+        filler = MsgBlock()
+        filler.append(
+            known.last, files.name, b"", b"", files.slices[-1].last_ts if files.slices else env.clock.wall_ns()
+        )
+        records.seal(filler, env.crc)
+        groups = groups or [Group(1, ())]
+    for group in groups:
+        last = group is groups[-1]
+        if last and known is not None:
+            # From here on its slice number is wrong, and nothing but the slices counts.
+            env.owner.confirm()
+            env.disk.unlink(files.dirfd, confirmed.NAME)
+            env.disk.fsync(files.dirfd)
+        _rewrite(env, files, group, filler if last else None, progress)
+    return len(groups)
+
+
+def _rewrite(
+    env: FileEnv, files: ChannelFiles, group: Group, extra: MsgBlock | None, progress: Callable[[int], None]
+) -> None:
+    index = bytearray(records.VERSION)
+
+    def write_data(fd: int) -> None:
+        end = records.VERSION_SIZE
+        env.disk.pwrite(fd, records.VERSION, 0)
+        for s in group.parts:
+            for block, bad in files.blocks(s):
+                if bad:
+                    raise DamageError(
+                        f'channel "{show(files.name)}" slice {s.dat}: {bad[0].why} at offset {bad[0].start}',
+                        hint=f"nothing was removed; run: ftstanctl store repair --channel {show(files.name)}",
+                    )
+                end = _append(env, fd, index, block, end)
+                progress(block.nbytes)
+        if extra is not None:
+            _append(env, fd, index, extra, end)
+
+    put_file(env, files.dirfd, dat_name(group.target), group.target, write_data)
+    put_file(env, files.dirfd, idx_name(group.target), group.target, lambda fd: env.disk.pwrite(fd, index, 0))
+    for s in group.parts:
+        if s.number != group.target:
+            env.owner.confirm()
+            for name in (s.idx, s.dat):
+                with contextlib.suppress(FileNotFoundError):
+                    env.disk.unlink(files.dirfd, name)
+            env.disk.fsync(files.dirfd)
+
+
+def _append(env: FileEnv, fd: int, index: bytearray, block: MsgBlock, end: int) -> int:
+    """Write the records of a block at offset ``end`` and their entries to ``index``; returns the new end."""
+    start, stop = records.span(block, 0, len(block))
+    with memoryview(block) as view:
+        env.disk.pwrite(fd, view[start:stop], end)
+    index += records.index_entries(block, 0, len(block), end, env.crc)
+    return end + stop - start

@@ -1,0 +1,43 @@
+"""The benchmarks run to their end and print every row. What the figures are is no matter of a test."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from tests.ft.programs import run_to_end
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+
+COUNT, RECOVER, CHANNELS, REPLAY = 2000, 20_000, 20, 20_000
+
+ROWS = {
+    "bare NATS request/reply": 4,
+    "async publish, memory store": 4,
+    "async publish, file store, fsync": 4,
+    "20,000 messages after a clean stop": 2,
+    "20,000 messages after kill -9": 2,
+    "20 channels after a clean stop": 2,
+    "20 channels after kill -9": 2,
+    "from the memory store": 2,
+    "from the file store": 2,
+}
+"""Each row, and how many figures stand in it."""
+
+
+def test_a_small_bench_prints_a_figure_in_every_column_of_every_row() -> None:
+    outcome = run_to_end(
+        [
+            *(sys.executable, "-m", "benchmarks", "--count", str(COUNT), "--rounds", "1"),
+            *("--recover", str(RECOVER), "--channels", str(CHANNELS), "--replay", str(REPLAY)),
+        ]
+    )
+    assert outcome.status == 0, outcome.shown()
+    figures = {
+        found[1]: len(found[2].split())
+        for line in outcome.lines
+        if (found := re.fullmatch(r" *(\S.*?)((?: +\d+(?:\.\d+)?)+)", line)) is not None
+    }
+    assert figures == ROWS, outcome.shown()
