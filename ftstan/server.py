@@ -21,7 +21,8 @@ from ftstan.broker.broker import Broker, BrokerOptions
 from ftstan.broker.constants import SID_INBOX
 from ftstan.clock import Clock, SystemClock
 from ftstan.config.banner import READY, recovered_line, runtime_version, starting_lines, store_lines
-from ftstan.config.options import STORE_FILE, ServerOptions
+from ftstan.config.options import STORE_FILE, FileOptions, ServerOptions
+from ftstan.config.units import SECOND
 from ftstan.dataplane import DataPlane, shown
 from ftstan.disk import LocalDisk
 from ftstan.errors import (
@@ -60,6 +61,9 @@ _LOCK_RETRY_S = 0.1
 _GUARD_S = 0.25
 _READY_S = 10.0
 _STOP_S = 60.0
+#: A node whose storage fails so soon after it took over would, restarted at once, only use up epochs.
+_SOON_S = 60.0
+_PAUSE_S = 5
 
 
 def run(options: ServerOptions) -> int:
@@ -87,6 +91,7 @@ class Node:
         self._started_ns = self.clock.wall_ns()
         self._started = self.clock.mono()
         self._counts: dict[str, int] = {}
+        self._serving_since = 0.0
         self._link: Link | None = None
 
     # ---- life ----------------------------------------------------------------------------------------------------
@@ -201,6 +206,7 @@ class Node:
     def _recover(self) -> None:
         options = self.options
         log.stream.info("Recovering the state...")
+        self._serving_since = self.clock.mono()
         store = self._open_store()
         recovered = store.recover()
         info = recovered.info
@@ -252,21 +258,14 @@ class Node:
     def _open_store(self) -> Store:
         if self.owner is None:
             return MemoryStore()
-        f = self.options.file
         return FileStore(
             LocalDisk(),
             self.owner.root,
             self.owner,
             self.clock,
-            FileStoreOptions(
-                crc_polynomial=f.crc_poly,
-                check_crc=f.crc,
-                sync=f.sync,
-                slice_max_msgs=f.slice_max_msgs,
-                slice_max_bytes=f.slice_max_bytes,
-                slice_max_age=f.slice_max_age,
-            ),
+            _file_store_options(self.options.file),
             limits=self.options.limits.channel,
+            path=self.options.dir,
         )
 
     def _guard(self, broker: Broker) -> None:
@@ -300,6 +299,8 @@ class Node:
 
     def _plane_ended(self, error: BaseException) -> None:
         """The data plane can not go on: nothing more is sent or written."""
+        if isinstance(error, StoreError) and self.clock.mono() - self._serving_since < _SOON_S:
+            pause_and_end(shown(error), EXIT_FENCED, _PAUSE_S)
         end_process(f"{shown(error)}", EXIT_FENCED if isinstance(error, FtstanError) else 2)
 
     # ---- stopping ------------------------------------------------------------------------------------------------
@@ -416,6 +417,29 @@ _NO_COUNTS = {
 }
 
 
+def _file_store_options(f: FileOptions) -> FileStoreOptions:
+    return FileStoreOptions(
+        crc_polynomial=f.crc_poly,
+        check_crc=f.crc,
+        sync=f.sync,
+        slice_max_msgs=f.slice_max_msgs,
+        slice_max_bytes=f.slice_max_bytes,
+        slice_max_age=f.slice_max_age,
+        slice_archive_script=f.slice_archive_script,
+        compact_enabled=f.compact_enabled,
+        compact_fragmentation=f.compact_fragmentation,
+        compact_interval=f.compact_interval * SECOND,
+        compact_min_size=f.compact_min_size,
+        fds_limit=f.fds_limit,
+        parallel_recovery=f.parallel_recovery,
+        truncate_bad_eof=f.truncate_bad_eof,
+        read_buffer_size=f.read_buffer_size,
+        auto_sync=max(f.auto_sync, 0),
+        sync_index=f.sync_index,
+        sync_subs=f.sync_subs,
+    )
+
+
 def _info(cluster_id: str, subjects: Subjects) -> ServerInfo:
     return ServerInfo(
         cluster_id=cluster_id,
@@ -460,6 +484,19 @@ def _raise_file_limit() -> None:
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def pause_and_end(why: str, status: int, seconds: int) -> NoReturn:
+    """One line, and everything is given up at once; whoever restarts this process has to wait for ``seconds``.
+
+    The process goes on as a shell that only sleeps: so the lock, the files and the sockets are free for a standby while
+    the pause lasts, and no thread that hangs in storage has to be asked.
+    """
+    log.stream.fatal(f"{why} (exit in {seconds}s)")
+    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        os.execv("/bin/sh", ["sh", "-c", f"sleep {seconds}; exit {status}"])  # noqa: S606  # it is a shell
+    os._exit(status)
 
 
 def end_process(why: str, status: int) -> NoReturn:

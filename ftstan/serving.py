@@ -177,6 +177,8 @@ class Serving:
             self._report(failed)
         self.store.confirm()
         self._more = broker.conclude(failed)
+        if self.store.events_first:
+            self.store.write_events()
         self._emit()
         broker.sent()
         self.store.write_events()
@@ -196,7 +198,8 @@ class Serving:
     def _report(self, failed: dict[bytes, StoreError]) -> None:
         if self._full.allow(self._clock.mono()):
             for name, error in failed.items():
-                log.error(f'publishes to channel "{name.decode("utf-8", "backslashreplace")}" fail: {error.text}')
+                what = f'publishes to channel "{name.decode("utf-8", "backslashreplace")}"' if name else "connections"
+                log.error(f"{what} fail: {error.text}")
 
     # ---- stopping ------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -41,10 +42,16 @@ _STAMP = re.compile(r"\[\d+\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} (.*)")
 
 
 def free_ports(count: int) -> list[int]:
-    """``count`` different loopback ports that nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
-        return [int(each.getsockname()[1]) for each in sockets]
+    """``count`` different loopback ports that nobody listens on now.
+
+    From below the range that outgoing connections take theirs from: a server that was killed must get its port back.
+    """
+    found: set[int] = set()
+    while len(found) < count:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server((HOST, port)):
+            found.add(port)
+    return list(found)
 
 
 def until(condition: Callable[[], object], what: str) -> None:

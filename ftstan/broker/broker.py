@@ -16,9 +16,9 @@ from ftstan.broker.connections import Connections
 from ftstan.broker.core import Channel, Core, KeyMap, Subscription
 from ftstan.broker.subscriptions import Subscriptions
 from ftstan.broker.timers import Timers
-from ftstan.errors import StoreError
+from ftstan.errors import QuarantineError, StoreError
 from ftstan.log import stream as log
-from ftstan.stores.interface import ChannelLimits, Recovered, Store
+from ftstan.stores.interface import CLIENTS, ChannelLimits, Recovered, Store
 from ftstan.wire.subjects import publishable
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class _Answer:
     reply: bytes
     payload: bytes
     channel: Channel | None
+    clients: bool
     refusal: Callable[[str], bytes] | None
     done: Callable[[], None] | None
     undo: Callable[[], None] | None
@@ -92,6 +93,8 @@ class Broker(Core):
             self.connections.adopt(info)
         for stored_channel in recovered.channels:
             channel = self._add_channel(Channel(stored_channel.name, stored_channel))
+            refused = recovered.refused.get(channel.name)
+            channel.refused = refused.encode() if refused is not None else None
             for stored in stored_channel.recovered_subs():
                 self.subscriptions.adopt(channel, stored)
 
@@ -147,6 +150,7 @@ class Broker(Core):
     def _add_channel(self, channel: Channel) -> Channel:
         self.channels[channel.name] = channel
         self._folded[channel.name.lower()] = channel.name
+        channel.store.snapshot = partial(self.subscriptions.snapshot, channel)
         return channel
 
     def arm(self, sub: Subscription, at: int) -> None:
@@ -186,15 +190,17 @@ class Broker(Core):
         payload: bytes,
         *,
         channel: Channel | None = None,
+        clients: bool = False,
         refusal: Callable[[str], bytes] | None = None,
         done: Callable[[], None] | None = None,
         undo: Callable[[], None] | None = None,
     ) -> None:
         """Answer a request once everything staged is durable.
 
-        If ``channel`` fails to commit, ``undo`` runs and ``refusal(error text)`` is sent; else ``done`` runs first.
+        If ``channel``, or with ``clients`` the registrations, fail to commit, ``undo`` runs and ``refusal(error text)``
+        is sent; else ``done`` runs first.
         """
-        self._answers.append(_Answer(reply, payload, channel, refusal, done, undo))
+        self._answers.append(_Answer(reply, payload, channel, clients, refusal, done, undo))
 
     @property
     def has_work(self) -> bool:
@@ -208,9 +214,14 @@ class Broker(Core):
 
     def conclude(self, failed: dict[bytes, StoreError]) -> bool:
         """Turn a committed and confirmed batch into output; returns whether more can be delivered at once."""
+        for name, refusal in failed.items():
+            if isinstance(refusal, QuarantineError):
+                self._refuse(name, refusal)
         answers, self._answers = self._answers, []
         for a in answers:
             error = failed.get(a.channel.name) if a.channel is not None else None
+            if a.clients and error is None:
+                error = failed.get(CLIENTS)
             payload = a.payload
             if error is not None:
                 if a.undo is not None:
@@ -227,6 +238,17 @@ class Broker(Core):
         more = self.settle(failed)
         self.write_events()
         return more
+
+    def _refuse(self, name: bytes, error: QuarantineError) -> None:
+        """From here on the channel takes nothing new."""
+        channel = self.channels.get(name)
+        if channel is not None:
+            channel.refused = error.text.encode()
+
+    @property
+    def quarantined(self) -> list[bytes]:
+        """Names of the channels that take nothing new because their files are damaged."""
+        return [channel.name for channel in self.channels.values() if channel.refused is not None]
 
     def link_lost(self, now: int) -> None:
         """The output of this batch never left: what it delivered is due again as soon as the link is back."""

@@ -6,6 +6,7 @@ to ``broker.replies``, what waits goes to ``broker.timers``.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ftstan.broker import constants as c
@@ -67,11 +68,22 @@ class Connections:
         )
         broker.store.add_client(info)
         client = self.adopt(info)
-        broker.answer(reply, messages.connect_response(broker.subjects, request))
+        broker.answer(
+            reply,
+            messages.connect_response(broker.subjects, request),
+            clients=True,
+            refusal=messages.connect_error,
+            undo=partial(self._unregister, client),
+        )
         log.debug(
             f"[Client:{client.shown()}] {'Replaced old client' if replaced else 'Connected'} "
             f"(Inbox={info.hb_inbox.decode('utf-8', 'backslashreplace')})"
         )
+
+    def _unregister(self, client: Client) -> None:
+        """The registration could not be stored: as if the client had never come."""
+        if not client.gone:
+            self.remove(client)
 
     def adopt(self, info: ClientInfo) -> Client:
         """Index a client that is in the store and start its heartbeats."""
@@ -216,7 +228,7 @@ class Connections:
             self._broker.answer(reply, messages.close_response(c.UNKNOWN_CLIENT))
             return
         self.remove(client)
-        self._broker.answer(reply, messages.close_response())
+        self._broker.answer(reply, messages.close_response(), clients=True, refusal=messages.close_response)
         log.debug(
             f"[Client:{client.shown()}] Closed (Inbox={client.info.hb_inbox.decode('utf-8', 'backslashreplace')})"
         )

@@ -31,6 +31,7 @@ class Subscriptions:
         self._broker = broker
         self._next_sid = FIRST_ACK_SID
         self._recovered: deque[Subscription] = deque()
+        self._unserved: dict[bytes, list[StoredSub]] = {}
 
     # ---- subscribe -----------------------------------------------------------------------------------------------
 
@@ -308,11 +309,22 @@ class Subscriptions:
 
     # ---- recovery ------------------------------------------------------------------------------------------------
 
+    def snapshot(self, channel: Channel) -> list[StoredSub]:
+        """Every subscription that the channel's store must keep, as it is now."""
+        live: list[Subscription] = channel.subs
+        offline = [sub for sub in channel.durables.values() if sub.client is None]
+        kept = [
+            StoredSub(self._state(sub, closed=sub.client is None), {seq for seq, _, _ in sub.pending.items()})
+            for sub in (*live, *offline)
+        ]
+        return kept + self._unserved.get(channel.name, [])
+
     def adopt(self, channel: Channel, stored: StoredSub) -> None:
         """Rebuild a subscription that the store kept."""
         state = stored.state
         channel.stored_subs += 1
         if state.queue:
+            self._unserved.setdefault(channel.name, []).append(stored)
             log.warning(
                 f'channel "{_show(channel.name)}": queue subscription {_show(state.queue)!r} is kept in the store but '
                 "not served: queue subscriptions are not supported by this version"
@@ -321,7 +333,8 @@ class Subscriptions:
         client = None if state.is_closed else self._broker.clients.get(state.client_id)
         if client is None and not state.is_durable:
             # Its client closed and the record of the removal was lost with a crash.
-            channel.store.delete_sub(state.sub_id)
+            if channel.refused is None:
+                channel.store.delete_sub(state.sub_id)
             channel.stored_subs -= 1
             return
         sub = Subscription(channel, state.sub_id)

@@ -1,12 +1,18 @@
-"""``ftstanctl``: the operator's command. One sub-command so far; each later one gets a file of its own."""
+"""``ftstanctl``: the operator's command. Each sub-command is a module of its own; this one reads the words.
+
+Whatever goes wrong ends as one line and its hint, never as a traceback.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from ftstan import COMPATIBLE_VERSION, __version__
+from ftstan.cli import store
 from ftstan.errors import ConfigError, FtstanError
 
 if TYPE_CHECKING:
@@ -15,23 +21,38 @@ if TYPE_CHECKING:
 EXIT_OK = 0
 EXIT_ERROR = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 
 class _Parser(argparse.ArgumentParser):
     """Errors become ``ConfigError``, so that they are printed in one place, with a hint."""
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{self.prog}: {message}", hint=f"commands: {', '.join(COMMANDS)}; see ftstanctl --help")
+        raise ConfigError(f"{self.prog}: {message}", hint=f"commands: {', '.join(COMMANDS)}; see {self.prog} --help")
 
 
-def version() -> int:
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A sub-command. ``failed`` is its exit status when it could not be carried out."""
+
+    text: str
+    run: Callable[[argparse.Namespace], int]
+    configure: Callable[[argparse.ArgumentParser], None] = lambda _: None
+    failed: int = EXIT_ERROR
+
+
+def version(_: argparse.Namespace) -> int:
     """Print which ftstan this is and which release it stands in for."""
     print(f"ftstan {__version__}, compatible with nats-streaming-server {COMPATIBLE_VERSION}")
     return EXIT_OK
 
 
-#: Sub-command to what carries it out.
-COMMANDS: dict[str, Callable[[], int]] = {"version": version}
+COMMANDS = {
+    "version": Command("print which ftstan this is and which release it stands in for", version),
+    "store": Command(
+        "look at a datastore, repair it, hand it over", store.run, store.configure, failed=store.EXIT_FAILED
+    ),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,17 +60,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _Parser(prog="ftstanctl", description="Look at ftstan servers and their datastores, and steer them.")
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="<command>")
     for name, command in COMMANDS.items():
-        commands.add_parser(name, help=command.__doc__, description=command.__doc__)
+        command.configure(commands.add_parser(name, help=command.text, description=command.text))
     try:
         arguments = parser.parse_args(argv)
     except ConfigError as error:
         return _complain(error, EXIT_USAGE)
+    command = COMMANDS[arguments.command]
     try:
-        return COMMANDS[arguments.command]()
+        status = command.run(arguments)
+        sys.stdout.flush()
     except FtstanError as error:
-        return _complain(error, EXIT_ERROR)
+        return _complain(error, command.failed)
+    except BrokenPipeError:
+        # The reader of our output has seen enough. Nothing more may be written there at exit, either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
     except KeyboardInterrupt:
-        return EXIT_ERROR
+        return EXIT_INTERRUPTED
+    return status
 
 
 def _complain(error: FtstanError, status: int) -> int:

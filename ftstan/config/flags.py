@@ -173,14 +173,7 @@ def to_options(line: CommandLine) -> ServerOptions:
                 max_inactivity=line.number("max_inactivity"),
             ),
         ),
-        file=FileOptions(
-            crc=line.is_on("file_crc"),
-            crc_poly=line.number("file_crc_poly"),
-            sync=line.is_on("file_sync"),
-            slice_max_msgs=line.number("file_slice_max_msgs"),
-            slice_max_bytes=line.number("file_slice_max_bytes"),
-            slice_max_age=line.number("file_slice_max_age"),
-        ),
+        file=_file_options(line),
         nats=_nats_options(line),
         debug=line.is_on("stan_debug") if both is None else bool(both),
         trace=line.is_on("stan_trace") if both is None else bool(both),
@@ -189,6 +182,30 @@ def to_options(line: CommandLine) -> ServerOptions:
         pid_file=line.text("pid"),
         io_batch_size=line.number("io_batch_size"),
         io_sleep_time=line.number("io_sleep_time"),
+    )
+
+
+def _file_options(line: CommandLine) -> FileOptions:
+    return FileOptions(
+        compact_enabled=line.is_on("file_compact_enabled"),
+        compact_fragmentation=line.number("file_compact_frag"),
+        compact_interval=line.number("file_compact_interval"),
+        compact_min_size=line.number("file_compact_min_size"),
+        buffer_size=line.number("file_buffer_size"),
+        crc=line.is_on("file_crc"),
+        crc_poly=line.number("file_crc_poly"),
+        sync=line.is_on("file_sync"),
+        slice_max_msgs=line.number("file_slice_max_msgs"),
+        slice_max_bytes=line.number("file_slice_max_bytes"),
+        slice_max_age=line.number("file_slice_max_age"),
+        slice_archive_script=line.text("file_slice_archive_script"),
+        fds_limit=line.number("file_fds_limit"),
+        parallel_recovery=line.number("file_parallel_recovery"),
+        truncate_bad_eof=line.is_on("file_truncate_bad_eof"),
+        read_buffer_size=line.number("file_read_buffer_size"),
+        auto_sync=line.number("file_auto_sync"),
+        sync_index=line.is_on("file_sync_index"),
+        sync_subs=line.is_on("file_sync_subs"),
     )
 
 

@@ -60,8 +60,11 @@ class FileOptions:
     slice_archive_script: str = ""
     fds_limit: int = 0
     parallel_recovery: int = 1
+    truncate_bad_eof: bool = False
     read_buffer_size: int = 2_097_152
     auto_sync: int = MINUTE
+    sync_index: bool = False
+    sync_subs: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,27 @@ class Activation:
 
 
 @dataclass(frozen=True, slots=True)
+class LostEpochs:
+    """What a repair found out about a store whose epochs were lost, or restored from an older copy.
+
+    ``floor`` is the highest epoch that anything in the store shows, ``ours_from`` what the lost record must have said.
+    """
+
+    floor: int
+    ours_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochState:
+    """What there is of the epochs: the newest record, the highest used slot (0: none), the claims, ascending."""
+
+    newest: EpochRecord | None
+    top: int
+    claims: tuple[int, ...]
+    present: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Slots:
     """What the file shows: the highest used slot (0: none), the newest record, the blank slots below that top."""
 
@@ -107,6 +128,7 @@ def claim(
     survey: Callable[[], Survey],
     in_group: bool = False,
     ft_mixed: bool | None = None,
+    lost: LostEpochs | None = None,
     host: str | None = None,
     pid: int | None = None,
     token: Callable[[int], bytes] = secrets.token_bytes,
@@ -115,16 +137,22 @@ def claim(
 
     ``survey`` looks at the names in the store; it is called only if no epoch was ever recorded. ``ft_mixed`` is the
     operator's word; ``None`` keeps what is recorded, and at a store's first epoch means: mixed if a group takes over a
-    store in which an original server has served. ``host``, ``pid`` and ``token`` default to those of this process.
+    store in which an original server has served. ``lost`` is a repair's word: the number is above its floor, and a
+    missing or empty epoch file is made anew. ``host``, ``pid`` and ``token`` default to those of this process.
 
     After this returned, no former owner can be confirmed any more; nothing else of the store may have been read before.
     Raises ``FencedError`` if another server took a higher number meanwhile, ``RecoveryError`` if the epochs of this
     store were lost, ``StoreError`` if the storage refuses.
     """
     try:
-        seen = _first_look(disk, root_fd, survey)
-        floor = -(-seen.highest_slice // SLICES_PER_EPOCH) if seen else 0
-        number = _take_number(disk, root_fd, floor)
+        seen: Survey | None = None
+        if lost is None:
+            seen = _first_look(disk, root_fd, survey)
+            floor = -(-seen.highest_slice // SLICES_PER_EPOCH) if seen else 0
+            lost = LostEpochs(floor, floor * SLICES_PER_EPOCH + 1)
+        elif _look(disk, root_fd) is None:
+            _create(disk, root_fd)
+        number = _take_number(disk, root_fd, lost.floor)
         # Read again behind the claim: who finished meanwhile is either above us, or the one whose facts we carry on.
         found = _scan_path(disk, root_fd)
         if found.top >= number:
@@ -135,13 +163,13 @@ def claim(
             nonce=token(NONCE_SIZE),
             store_id=previous.store_id if previous else token(NONCE_SIZE),
             # The survey came before a look that found no record: so it saw no slice of ours, only an original server's.
-            ours_from=previous.ours_from if previous else floor * SLICES_PER_EPOCH + 1,
+            ours_from=previous.ours_from if previous else lost.ours_from,
             server_id=server_id,
             host=socket.gethostname() if host is None else host,
             pid=os.getpid() if pid is None else pid,
             since_ns=clock.wall_ns(),
             ft_mixed=_mixed(ft_mixed, previous, seen, in_group=in_group),
-            # A torn slot on top was somebody's, whose name is lost: then nobody is known to have been directly before us.
+            # A torn slot on top was somebody's whose name is lost: then nobody is known to have been just before us.
             predecessor=(previous.epoch, previous.nonce) if previous and previous.slot == found.top else (0, b""),
         )
         _write(disk, root_fd, activation, found)
@@ -164,6 +192,18 @@ def read_owner(disk: Disk, root_fd: int) -> EpochRecord | None:
     except OSError as error:
         raise StoreError(f"{EPOCH_NAME}: {error.strerror or error}", hint="check the datastore's storage") from error
     return found.newest if found else None
+
+
+def read_state(disk: Disk, root_fd: int) -> EpochState:
+    """Read what there is of the epochs, for tools; it proves nothing to a writer. Raises ``StoreError``."""
+    try:
+        claims = tuple(_claims(disk, root_fd))
+        found = _look(disk, root_fd)
+    except OSError as error:
+        raise StoreError(f"{EPOCH_NAME}: {error.strerror or error}", hint="check the datastore's storage") from error
+    if found is None:
+        return EpochState(None, 0, claims, present=False)
+    return EpochState(found.newest, found.top, claims, present=True)
 
 
 def remove_old_claims(disk: Disk, root_fd: int, activation: Activation, confirm: Callable[[], None]) -> None:

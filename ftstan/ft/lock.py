@@ -191,3 +191,27 @@ class StoreLock:
             f"{verb} {self._path}: {(error.strerror or str(error)).lower()} ({name})",
             hint=_ADVICE.get(error.errno or 0, "check the storage and the kernel log of this host"),
         )
+
+
+def is_held(disk: Disk, root_fd: int) -> bool:
+    """Whether somebody holds the store lock at this moment, without trying to take it; creates nothing.
+
+    For tools that only read. Raises ``LockFaultError`` if the lock file cannot be asked.
+    """
+    try:
+        fd = disk.open(root_fd, LOCK_NAME, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        command = getattr(fcntl, "F_OFD_GETLK", None)
+        if not isinstance(command, int):
+            return False
+        answer = fcntl.fcntl(fd, command, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+    except OSError as error:
+        raise LockFaultError(
+            f"{LOCK_NAME}: cannot ask for its holder: {error.strerror or error}",
+            hint="check the storage and the kernel log of this host",
+        ) from error
+    finally:
+        disk.close(fd)

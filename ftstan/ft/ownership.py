@@ -21,6 +21,7 @@ from ftstan.log import stream as log
 if TYPE_CHECKING:
     from ftstan.clock import Clock
     from ftstan.disk import Disk
+    from ftstan.ft.epoch import LostEpochs
     from ftstan.ft.slots import EpochRecord
 
 _MOUNTINFO = "/proc/self/mountinfo"
@@ -74,11 +75,14 @@ class StoreOwner:
             return None
         return owner.store_id if owner is not None else b""
 
-    def activate(self) -> Activation:
-        """Take the next epoch; the lock is held. Raises ``FencedError``, ``RecoveryError`` or ``StoreError``."""
+    def activate(self, lost: LostEpochs | None = None) -> Activation:
+        """Take the next epoch; the lock is held. ``lost``: what a repair knows of epochs that are gone.
+
+        Raises ``FencedError``, ``RecoveryError`` or ``StoreError``.
+        """
         if not self._lock.held:
             raise LockFaultError("the store lock is not held")
-        self._take()
+        self._take(lost)
         assert self._activation is not None
         assert self._confirmer is not None
         try:
@@ -88,7 +92,7 @@ class StoreOwner:
             log.warning(error.text)
         return self._activation
 
-    def _take(self) -> None:
+    def _take(self, lost: LostEpochs | None = None) -> None:
         activation = claim(
             self._epoch_disk,
             self.root,
@@ -96,6 +100,7 @@ class StoreOwner:
             clock=self._clock,
             survey=lambda: survey_store(self._disk, self.root),
             in_group=self._in_group,
+            lost=lost,
         )
         old, self._confirmer = (
             self._confirmer,

@@ -15,7 +15,7 @@ Rules that every store keeps:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ftstan.wire.block import MsgBlock, SubEvents
 
 __all__ = [
+    "CLIENTS",
     "ChannelLimits",
     "ChannelStore",
     "ClientInfo",
@@ -36,6 +37,9 @@ __all__ = [
     "StoredSub",
     "SubState",
 ]
+
+#: The key under which ``Store.commit`` reports that client registrations could not be stored: no channel has this name.
+CLIENTS = b""
 
 #: Raises ``FencedError`` unless the store is still ours, judged by storage and nothing else.
 Confirm = Callable[[], None]
@@ -95,6 +99,10 @@ class StoredSub:
 
 class ChannelStore(Protocol):
     """One channel's messages and subscriptions."""
+
+    #: Set by the broker: every stored subscription as it is now, with what it has not acknowledged. A store that has to
+    #: write a channel's subscriptions as a whole asks for it, in any call that may write; ``None``: it helps itself.
+    snapshot: Callable[[], Iterable[StoredSub]] | None
 
     @property
     def name(self) -> bytes:
@@ -174,11 +182,15 @@ class ChannelStore(Protocol):
 
 @dataclass(slots=True)
 class Recovered:
-    """What a store held when it was opened. ``info`` is ``None`` for a store that never served."""
+    """What a store held when it was opened. ``info`` is ``None`` for a store that never served.
+
+    ``refused``: channels that are damaged and must not be written, with the text that publishers and subscribers get.
+    """
 
     info: ServerInfo | None
     clients: list[ClientInfo]
     channels: list[ChannelStore]
+    refused: dict[bytes, str] = field(default_factory=dict)
 
 
 class Store(Protocol):
@@ -206,13 +218,25 @@ class Store(Protocol):
         ...
 
     def create_channel(self, name: bytes, limits: ChannelLimits) -> ChannelStore:
-        """A new, empty channel; it appears in the store with the first commit that touches it."""
+        """A new, empty channel; it appears in the store with the first commit that touches it.
+
+        Raises ``StoreError`` if it cannot be made now.
+        """
+        ...
+
+    def delete_channel(self, name: bytes) -> None:
+        """Forget a channel and everything in it, durable on return; called outside a batch.
+
+        Raises ``StoreError`` if there is no such channel, if something is staged in it, or if storage refuses before
+        anything has changed.
+        """
         ...
 
     def commit(self) -> dict[bytes, StoreError]:
         """Make everything staged durable, ``SubEvents`` excepted; returns the channels that failed, with their errors.
 
-        Raises ``StoreError`` if a state file of the whole store failed and ``FencedError`` if the store is not ours.
+        The key ``CLIENTS`` stands for the client registrations. Raises ``StoreError`` if the store cannot go on and
+        ``FencedError`` if it is not ours.
         """
         ...
 
@@ -220,8 +244,13 @@ class Store(Protocol):
         """Raise ``FencedError`` unless the store is still ours."""
         ...
 
+    @property
+    def events_first(self) -> bool:
+        """Whether ``write_events`` comes before the output of a batch instead of after it."""
+        ...
+
     def write_events(self) -> None:
-        """Hand staged ``SubEvents`` to the file system, unsynced."""
+        """Hand staged ``SubEvents`` to the file system, unsynced unless the operator asked for more."""
         ...
 
     def tick(self, now_ns: int) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from ftstan.errors import StoreError
+from ftstan.log import stream as log
 from ftstan.stores.interface import ChannelLimits, ClientInfo, Recovered, ServerInfo, StoredSub, SubState
+from ftstan.stores.limits import reached_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from ftstan.errors import StoreError
     from ftstan.wire.block import MsgBlock, SubEvents
 
 #: Small batches are gathered in blocks of about this many bytes.
@@ -29,6 +31,8 @@ class MemoryChannel:
         self.size = 0
         self.last_timestamp = 0
         self.next_sub_id = 1
+        self.snapshot: Callable[[], Iterable[StoredSub]] | None = None
+        self._limits_hit = False
         self._blocks: list[MsgBlock] = []
         self._firsts: list[int] = []
         self._staged: MsgBlock | None = None
@@ -93,6 +97,10 @@ class MemoryChannel:
             size -= block.sizes(i, i + 1)
             sequence += 1
         if sequence != self.first:
+            if not self._limits_hit:
+                self._limits_hit = True
+                shown = self.name.decode("utf-8", "backslashreplace")
+                log.warning(reached_limits(shown, self.count, self.size, limits))
             self._drop_before(sequence, size)
 
     def _after(self, drop: int) -> tuple[int, int]:
@@ -182,6 +190,16 @@ class MemoryStore:
         channel = self._channels[name] = MemoryChannel(name, limits, self._touched)
         return channel
 
+    def delete_channel(self, name: bytes) -> None:
+        """Forget a channel. Raises ``StoreError`` if there is none of this name, or it has something staged."""
+        channel = self._channels.get(name)
+        shown = name.decode("utf-8", "backslashreplace")
+        if channel is None:
+            raise StoreError(f'channel "{shown}" not found')
+        if channel in self._touched:
+            raise StoreError(f'channel "{shown}" is in use', hint="try again when its batch has been committed")
+        del self._channels[name]
+
     def commit(self) -> dict[bytes, StoreError]:
         """Everything staged is there at once."""
         for channel in self._touched:
@@ -191,6 +209,8 @@ class MemoryStore:
 
     def confirm(self) -> None:
         """Nobody else can own this memory."""
+
+    events_first = False
 
     def write_events(self) -> None:
         """Nothing to write."""

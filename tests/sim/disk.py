@@ -311,6 +311,9 @@ class SimDisk:
                 _fail(errno.EPERM, src)
             if _component(dst) in folder.entries:
                 _fail(errno.EEXIST, dst)
+            if not self.volume.hard_links:
+                self.met["links-refused"] += 1
+                _fail(errno.EOPNOTSUPP, dst)
             node.links += 1
             folder.change(adds=dst, node=node)
             self._touch(folder)

@@ -14,6 +14,7 @@ from tests.sim.history import STORE
 if TYPE_CHECKING:
     from ftstan.clock import Clock
     from ftstan.disk import Disk
+    from ftstan.stores.interface import ChannelLimits
 
 
 class SimOwner:
@@ -62,8 +63,10 @@ class SimOwner:
             raise FencedError("taken")
 
 
-def open_file_store(disk: Disk, clock: Clock, options: FileStoreOptions | None = None) -> FileStore:
+def open_file_store(
+    disk: Disk, clock: Clock, options: FileStoreOptions | None = None, *, limits: ChannelLimits | None = None
+) -> FileStore:
     """A store that has not recovered yet, under a fresh epoch, on ``/store``."""
     root = disk.open_dir(STORE)
     owner = SimOwner(disk, root, clock)
-    return FileStore(disk, root, owner, clock, options or FileStoreOptions(), parallel_sync=False)
+    return FileStore(disk, root, owner, clock, options or FileStoreOptions(), limits=limits, parallel_sync=False)

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING
 
 from ftstan.clock import ManualClock
 from ftstan.errors import FencedError, StoreError
-from ftstan.stores.interface import ChannelLimits, ClientInfo, ServerInfo, SubState
+from ftstan.stores.interface import ClientInfo, ServerInfo, SubState
 from ftstan.wire.block import MsgBlock, SubEvents
 from tests.sim.disk import CrashMode, Killed, SimDisk
-from tests.sim.model import ChannelModel, Model, Violation
+from tests.sim.image import check_image
+from tests.sim.model import UNLIMITED, ChannelModel, Model, Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from ftstan.stores.interface import ChannelStore, Store
+    from ftstan.stores.interface import ChannelLimits, ChannelStore, Store
 
     #: Makes a store that has not recovered yet on the directory ``/store`` of the disk; may make storage calls.
     OpenStore = Callable[[SimDisk, ManualClock], Store]
@@ -56,11 +57,14 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How long a history is."""
+    """How long a history is, and what may happen in it. ``ticks``: how often a second ends, as a probability."""
 
     channels: int = 2
     batches: int = 5
     steps: int = 4
+    ticks: float = 0.3
+    limits: ChannelLimits = UNLIMITED
+    deletes: bool = False
 
 
 @dataclass(slots=True)
@@ -132,6 +136,7 @@ class _Run:
         self.model = Model()
         self.clock = ManualClock()
         self.serial = 0
+        self.failing = False
 
     def epoch(self, disk: SimDisk, number: int, kill: int | None, faults: Sequence[Fault]) -> SimDisk:
         """One process's life on ``disk``; returns the disk as its successor finds it."""
@@ -147,6 +152,8 @@ class _Run:
             if call in full:
                 disk.volume.space = 0
 
+        # A sync that fails loses pages that processes go on seeing: from then on files may show anything unconfirmed.
+        self.failing |= bool(faults)
         full = {f.call for f in faults if f.code == errno.ENOSPC}
         for fault in faults:
             if fault.call not in full:
@@ -169,11 +176,15 @@ class _Run:
         disk.volume.space = None
         self.outcome.calls.append(disk.calls)
         mode = fate.choice((CrashMode.LOST, CrashMode.ORDERED, CrashMode.UNORDERED, CrashMode.KEPT))
-        return disk.crash(fate, mode, process_only=process_only)
+        left = disk.crash(fate, mode, process_only=process_only)
+        if not self.failing:
+            check_image(left.tree(STORE))
+        return left
 
     def last_look(self, disk: SimDisk) -> None:
         """After the clean stop: open once more and check."""
         store = self.open_store(disk, self.clock)
+        self.model.now_ns = self.clock.wall_ns()
         self.model.check(store.recover())
         store.abandon()
 
@@ -199,21 +210,25 @@ class _Process:
         for _ in range(self.rng.randint(1, self.shape.batches)):
             self.batch()
             self.clock.advance(self.rng.uniform(0.01, 1.5))
-            if self.rng.random() < 0.3:
+            if self.rng.random() < self.shape.ticks:
                 self.clock.advance(1)
                 self.tick()
+            if self.shape.deletes and self.channels and self.rng.random() < 0.25:
+                self.delete()
         self.store.close()
         self.events_are_durable()
 
     def take_over(self) -> None:
         """Recover, check, and deliver everything found: from then on its content is fixed."""
         found = self.store.recover()
+        self.model.now_ns = self.clock.wall_ns()
         messages = self.model.check(found)
+        if not self.faulty:
+            self.check_limits(found.channels)
         self.channels = {c.name: c for c in found.channels}
         if found.info is None:
             self.store.set_server_info(INFO)
-        failed = self.store.commit()
-        self.store.confirm()
+        failed = self.commit()
         self.model.info = INFO
         self.model.answered(set(failed))
         for name, contents in messages.items():
@@ -225,8 +240,7 @@ class _Process:
         steps = (self.publish, self.publish, self.add_sub, self.change_sub, self.change_client, self.read_back)
         for _ in range(self.rng.randint(1, self.shape.steps)):
             self.rng.choice(steps)()
-        failed = self.store.commit()
-        self.store.confirm()
+        failed = self.commit()
         self.model.answered(set(failed))
         self.run.outcome.met["commits"] += 1
         self.run.outcome.met["failed-channels"] += len(failed)
@@ -237,10 +251,41 @@ class _Process:
                 self.deliver(channel)
         self.store.write_events()
 
+    def commit(self) -> dict[bytes, StoreError]:
+        failed = self.store.commit()
+        self.store.confirm()
+        if failed and not self.faulty:
+            raise Violation(f"a batch failed without a fault: {failed}")
+        return failed
+
     def tick(self) -> None:
         self.store.confirm()
         self.store.tick(self.clock.wall_ns())
         self.events_are_durable()
+        if not self.faulty:
+            self.check_limits(self.channels.values())
+
+    def check_limits(self, channels: Iterable[ChannelStore]) -> None:
+        for channel in channels:
+            self.model.channels[channel.name].check_limits(channel, self.clock.wall_ns())
+
+    def delete(self) -> None:
+        """A channel is deleted, perhaps to be made again by the next batch."""
+        name = self.rng.choice(sorted(self.channels))
+        self.model.deleting.add(name)
+        try:
+            self.store.delete_channel(name)
+        except StoreError as error:
+            if not self.faulty:
+                raise Violation(f"channel {name!r} cannot be deleted without a fault: {error}") from error
+            # Refused before anything changed: all of it stays.
+            self.model.deleting.discard(name)
+            self.run.outcome.met["deletions-refused"] += 1
+            return
+        self.model.deleted(name)
+        del self.channels[name]
+        self.next_ids.pop(name, None)
+        self.run.outcome.met["deletions"] += 1
 
     # What clients do
 
@@ -255,7 +300,7 @@ class _Process:
             reply = self.rng.choice((b"", b"reply.to"))
             block.append(sequence, channel.name, reply, data, self.clock.wall_ns())
         for i in range(len(block)):
-            model.offer(block.sequence(i), block.payload(i))
+            model.offer(block.sequence(i), block.payload(i), block.timestamp(i))
         channel.append(block)
 
     def add_sub(self) -> None:
@@ -309,7 +354,7 @@ class _Process:
     def read_back(self) -> None:
         """A redelivery or a catch-up: durable messages, in the middle of a batch."""
         channel = self.some_channel()
-        if not channel.last:
+        if not channel.count:
             return
         sequence = self.rng.randint(channel.first, channel.last)
         block = channel.read(sequence, 3, 1000)
@@ -325,7 +370,7 @@ class _Process:
         model = self.model.channels[channel.name]
         for sub_id in sorted(model.live_subs()):
             sub = model.subs[sub_id]
-            unsent = sorted(s for s in model.fixed if s <= channel.last and s not in sub.sent)
+            unsent = sorted(s for s in model.fixed if channel.first <= s <= channel.last and s not in sub.sent)
             for sequence in unsent[: self.rng.randint(0, 3)]:
                 events.sent(sub_id, sequence)
                 sub.sent.add(sequence)
@@ -354,6 +399,7 @@ class _Process:
     def some_channel(self) -> ChannelStore:
         name = b"channel.%d" % self.rng.randrange(self.shape.channels)
         if name not in self.channels:
-            self.model.channels.setdefault(name, ChannelModel(name))
-            self.channels[name] = self.store.create_channel(name, ChannelLimits())
+            limits = self.shape.limits
+            self.model.channels.setdefault(name, ChannelModel(name, limits))
+            self.channels[name] = self.store.create_channel(name, limits)
         return self.channels[name]

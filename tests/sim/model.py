@@ -10,8 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ftstan.stores.interface import CLIENTS, ChannelLimits
+
 if TYPE_CHECKING:
     from ftstan.stores.interface import ChannelStore, ClientInfo, Recovered, ServerInfo, StoredSub, SubState
+
+
+UNLIMITED = ChannelLimits(max_msgs=0, max_bytes=0)
+#: What the limits count for a message beside its encoded bytes.
+OVERHEAD = 40
 
 
 class Violation(AssertionError):  # noqa: N818 - what was violated is the point
@@ -53,17 +60,23 @@ class SubModel:
 
 @dataclass(slots=True)
 class ChannelModel:
-    """``offered``: contents ever staged for a sequence; ``fixed``: contents acknowledged, delivered or read."""
+    """``offered``: contents ever staged for a sequence; ``fixed``: contents acknowledged, delivered or read.
+
+    ``stamps``: when each content was stamped, in nanoseconds; only needed under an age limit.
+    """
 
     name: bytes
+    limits: ChannelLimits = UNLIMITED
+    stamps: dict[bytes, int] = field(default_factory=dict)
     offered: dict[int, set[bytes]] = field(default_factory=dict)
     fixed: dict[int, bytes] = field(default_factory=dict)
     staged: list[tuple[int, bytes]] = field(default_factory=list)
     subs: dict[int, SubModel] = field(default_factory=dict)
     touched: set[int] = field(default_factory=set)
 
-    def offer(self, sequence: int, payload: bytes) -> None:
+    def offer(self, sequence: int, payload: bytes, timestamp: int = 0) -> None:
         """A message was staged."""
+        self.stamps[payload] = timestamp
         self.offered.setdefault(sequence, set()).add(payload)
         self.staged.append((sequence, payload))
 
@@ -104,10 +117,10 @@ class ChannelModel:
         self.staged.clear()
         self.touched.clear()
 
-    def check_channel(self, found: ChannelStore, subs: list[StoredSub]) -> dict[int, bytes]:
-        """Judge a recovered channel; returns its messages."""
+    def check_channel(self, found: ChannelStore, subs: list[StoredSub], now_ns: int = 0) -> dict[int, bytes]:
+        """Judge a recovered channel at the time ``now_ns``; returns its messages."""
         messages = read_all(found)
-        if missing := sorted(self.fixed.keys() - messages.keys()):
+        if missing := self.missing(messages, found.last, now_ns):
             raise Violation(f"{self}: {missing} were acknowledged or delivered and are gone")
         for sequence, payload in messages.items():
             if payload not in self.offered.get(sequence, ()):
@@ -125,6 +138,38 @@ class ChannelModel:
             sub.check(f"{self}: subscription {sub_id}", by_id.get(sub_id), found.last)
         return messages
 
+    def missing(self, messages: dict[int, bytes], last: int, now_ns: int) -> list[int]:
+        """Fixed sequences that are not among ``messages`` though no limit explains it; the log ends at ``last``."""
+        gone = self.fixed.keys() - messages.keys()
+        if not gone:
+            return []
+        # Limits take from the front only, and never the log's end.
+        stays = {s for s in gone if s > min([*messages, last])}
+        limits = self.limits
+        behind = 0
+        for sequence in range(last, min(gone) - 1, -1):
+            payload = messages.get(sequence, self.fixed.get(sequence, b""))
+            behind += len(payload) + OVERHEAD if payload else 0
+            old = limits.max_age and self.stamps.get(payload, now_ns) + limits.max_age <= now_ns
+            many = limits.max_msgs and sequence <= last - limits.max_msgs
+            large = limits.max_bytes and behind > limits.max_bytes and sequence < last
+            if sequence in gone and not (old or many or large):
+                stays.add(sequence)
+        return sorted(stays)
+
+    def check_limits(self, found: ChannelStore, now_ns: int) -> None:
+        """Judge whether the limits were applied, which a start does before it serves."""
+        limits = self.limits
+        if limits.max_msgs and found.count > limits.max_msgs:
+            raise Violation(f"{self}: holds {found.count} messages, allowed are {limits.max_msgs}")
+        if limits.max_bytes and found.count > 1 and found.size > limits.max_bytes:
+            raise Violation(f"{self}: holds {found.size} bytes, allowed are {limits.max_bytes}")
+        if limits.max_age and found.count:
+            block = found.read(found.first, 1, 1)
+            assert block is not None
+            if block.timestamp(block.position(found.first)) + limits.max_age <= now_ns:
+                raise Violation(f"{self}: sequence {found.first} is older than the limit and still there")
+
     def go_on_from(self, subs: list[StoredSub]) -> None:
         """A new process starts from what was recovered; what was not answered stays uncertain."""
         by_id = {sub.state.sub_id: sub for sub in subs}
@@ -141,12 +186,19 @@ class ChannelModel:
 
 @dataclass(slots=True)
 class Model:
-    """All promises of one store."""
+    """All promises of one store. ``deleting``: channels whose deletion was asked for and not answered."""
 
+    now_ns: int = 0
     info: ServerInfo | None = None
     clients: dict[bytes, list[ClientInfo | None]] = field(default_factory=dict)
     touched: set[bytes] = field(default_factory=set)
     channels: dict[bytes, ChannelModel] = field(default_factory=dict)
+    deleting: set[bytes] = field(default_factory=set)
+
+    def deleted(self, name: bytes) -> None:
+        """The deletion of a channel was answered: nothing of it may ever be seen again."""
+        self.deleting.discard(name)
+        del self.channels[name]
 
     def stage_client(self, client_id: bytes, info: ClientInfo | None) -> None:
         """A client was registered or (``None``) removed."""
@@ -157,9 +209,11 @@ class Model:
         return [i for i, versions in self.clients.items() if versions[-1] is not None]
 
     def answered(self, failed: set[bytes]) -> None:
-        """A batch was committed and confirmed, but for the channels that ``failed``."""
-        for client_id in self.touched:
-            del self.clients[client_id][:-1]
+        """A batch was committed and confirmed, but for what ``failed``: channels, or the registrations (``CLIENTS``)."""
+        if CLIENTS not in failed:
+            # A registration that failed is unknown, as its error says; so is one that could not be ended.
+            for client_id in self.touched:
+                del self.clients[client_id][:-1]
         self.touched.clear()
         for name, channel in self.channels.items():
             if name in failed:
@@ -179,6 +233,10 @@ class Model:
             if clients.get(client_id) not in versions:
                 raise Violation(f"client {client_id!r}: {clients.get(client_id)} is none of {versions}")
         channels = {c.name: c for c in found.channels}
+        for name in self.deleting - channels.keys():
+            # It went as a whole; else all of it must be there.
+            del self.channels[name]
+        self.deleting.clear()
         if strangers := channels.keys() - self.channels.keys():
             raise Violation(f"nobody made the channels {sorted(strangers)}")
         messages: dict[bytes, dict[int, bytes]] = {}
@@ -190,7 +248,7 @@ class Model:
                     raise Violation(f"{model}: it is gone")
                 continue
             subs[name] = list(channel.recovered_subs())
-            messages[name] = model.check_channel(channel, subs[name])
+            messages[name] = model.check_channel(channel, subs[name], self.now_ns)
         self.touched.clear()
         for client_id, versions in self.clients.items():
             versions.append(clients.get(client_id))

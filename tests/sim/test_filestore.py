@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ftstan.disk import Disk
+    from ftstan.stores.file.channel import Unsynced
     from ftstan.stores.file.env import FileEnv
     from ftstan.stores.interface import ChannelStore, Store
 
@@ -383,11 +384,11 @@ def test_a_tail_that_is_delivered_before_its_copy_is_durable_is_caught(monkeypat
 def test_an_index_entry_before_the_sync_of_its_data_is_caught(monkeypatch: Patch) -> None:
     write = FileStore._sync_all
 
-    def index_first(self: FileStore, pending: list[tuple[int, object]]) -> object:
-        for channel in self._touched.values():
-            if channel.log.staged:
-                channel.log.finish()
-        return write(self, pending)  # type: ignore[arg-type]
+    def index_first(self: FileStore, pending: list[Unsynced]) -> list[tuple[OSError, Unsynced]]:
+        for item in pending:
+            if item.channel is not None and item.channel.log.staged:
+                item.channel.log.finish()
+        return write(self, pending)
 
     monkeypatch.setattr(FileStore, "_sync_all", index_first)
     caught(kills(seeds=range(13, 120)))
@@ -405,11 +406,12 @@ def test_a_state_file_that_is_appended_to_instead_of_replaced_is_caught(monkeypa
     append = StateFile.append
 
     def in_place(self: StateFile, data: bytes) -> int | None:
-        old = None if self._fd >= 0 else read_file(self._env, self._dirfd, self._name)
+        old = None if self.replaced else read_file(self._env, self._directory(), self._name)
         if old is None:
             return append(self, data)
-        self._fd = self._env.disk.open(self._dirfd, self._name, 2)
+        self._fd = self._env.files.opened(self._env.disk.open(self._directory(), self._name, 2))
         self._end = len(old)
+        self.replaced = True
         return append(self, data)
 
     monkeypatch.setattr(StateFile, "append", in_place)

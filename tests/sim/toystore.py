@@ -19,7 +19,7 @@ from tests.oracle.goproto import decode
 from tests.oracle.goview import MESSAGE_FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ftstan.stores.interface import ChannelStore
     from tests.sim.disk import SimDisk
@@ -38,6 +38,7 @@ class ToyChannel:
         self.subs: dict[int, StoredSub] = {}
         self.first = self.last = self.count = self.size = self.last_timestamp = 0
         self.next_sub_id = 1
+        self.snapshot: Callable[[], Iterable[StoredSub]] | None = None
         self.staged: list[Op] = []
         self.staged_events: list[Op] = []
 
@@ -103,6 +104,7 @@ class ToyStore:
     """A store in one file, ``log``: frames of length, CRC and pickled operations."""
 
     kind = "TOY"
+    events_first = False
 
     def __init__(self, disk: SimDisk) -> None:
         self.disk = disk
@@ -146,6 +148,10 @@ class ToyStore:
     def create_channel(self, name: bytes, limits: ChannelLimits) -> ToyChannel:
         self.channels[name] = ToyChannel(self, name)
         return self.channels[name]
+
+    def delete_channel(self, name: bytes) -> None:
+        self.write([("no-channel", name)])
+        self.sync()
 
     def commit(self) -> dict[bytes, StoreError]:
         ops = [*self.staged]
@@ -227,6 +233,8 @@ class ToyStore:
                 self.clients[info.client_id] = info
             case ("no-client", client_id):
                 self.clients.pop(client_id, None)
+            case ("no-channel", name):
+                self.channels.pop(name, None)
             case _:
                 if op[1] not in self.channels:
                     self.create_channel(op[1], ChannelLimits())

@@ -7,8 +7,7 @@ knows of handles, errors or faults (``disk.py`` does), and nothing is ever more 
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -205,12 +204,16 @@ Node = FileNode | DirNode
 
 @dataclass(eq=False, slots=True)
 class Volume:
-    """A file system. ``space``: bytes that files may still grow by, ``None`` without limit."""
+    """A file system. ``space``: bytes that files may still grow by, ``None`` without limit.
+
+    ``hard_links``: whether a file may have a second name; some file systems refuse that.
+    """
 
     root: DirNode
     inodes: set[int]
     space: int | None = None
     ticks: int = 0
+    hard_links: bool = True
 
     @classmethod
     def empty(cls) -> Volume:
@@ -241,7 +244,28 @@ class Volume:
 
     def after_kill(self) -> Volume:
         """A copy in which no process is left: everything written is there, synced or not."""
-        volume = copy.deepcopy(self)
+        made: dict[int, Node] = {}
+
+        def copied(node: Node) -> Node:
+            if id(node) in made:
+                return made[id(node)]
+            if isinstance(node, FileNode):
+                file = made[id(node)] = replace(
+                    node, data=bytearray(node.data), durable=bytearray(node.durable), changes=[*node.changes]
+                )
+                return file
+            folder = DirNode(node.ino, node.meta, node.durable_meta, node.mtime_ns, node.links)
+            made[id(node)] = folder
+            folder.entries = {name: copied(child) for name, child in node.entries.items()}
+            folder.durable = {name: copied(child) for name, child in node.durable.items()}
+            folder.changes = [
+                NameChange(c.removes, c.adds, None if c.node is None else copied(c.node)) for c in node.changes
+            ]
+            return folder
+
+        root = copied(self.root)
+        assert isinstance(root, DirNode)
+        volume = Volume(root, set(), self.space, self.ticks, self.hard_links)
         volume._settle()
         return volume
 
@@ -269,7 +293,7 @@ class Volume:
 
         root = found(self.root)
         assert isinstance(root, DirNode)
-        volume = Volume(root, set(), self.space, self.ticks)
+        volume = Volume(root, set(), self.space, self.ticks, self.hard_links)
         volume._settle()
         return volume
 

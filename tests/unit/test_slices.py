@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.clock import ManualClock
-from ftstan.errors import DamageError, FencedError, RecoveryError, StoreError
+from ftstan.errors import FencedError, StoreError
 from ftstan.stores.file import records
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
@@ -334,7 +334,7 @@ def test_temporaries_are_removed_before_the_slices_are_listed() -> None:
     assert "tmp.0.clients.dat" not in disk.tree("/store")
     unlinks = [i for i, line in enumerate(disk.log) if line.startswith("unlink") and "tmp.7" in line]
     opened = [i for i, line in enumerate(disk.log) if line.startswith("open_dir_at")]
-    listed = [i for i, line in enumerate(disk.log) if line.startswith("listdir") and i > opened[-1]]
+    listed = [i for i, line in enumerate(disk.log) if line.startswith("listdir") and i > opened[0]]
     assert listed[0] < unlinks[0] < listed[1]
 
 
@@ -447,17 +447,6 @@ def test_a_slice_that_was_created_and_never_filled_counts_as_absent(data: bytes)
     assert slices(disk) == {1: [1], 3: [2]}
 
 
-def test_a_wrong_version_and_a_wrong_name_refuse_the_start() -> None:
-    disk = fresh()
-    disk.add_tree("/store/foo", {"msgs.1.dat": b"\2\0\0\0"})
-    with pytest.raises(RecoveryError, match=r"unsupported file version: 2 \(supports \[1\.\.1\]\)"):
-        Node(disk)
-    disk = fresh()
-    disk.add_tree("/store/foo", {"msgs.x.dat": b"\1\0\0\0"})
-    with pytest.raises(RecoveryError, match=r"message log has an invalid name: msgs\.x\.dat"):
-        Node(disk)
-
-
 def test_slices_of_the_original_server_are_synced_where_they_lie_and_never_copied() -> None:
     disk = fresh()
     tree = archived_tree("v0.25.6/killed.tar.gz")
@@ -470,16 +459,6 @@ def test_slices_of_the_original_server_are_synced_where_they_lie_and_never_copie
     assert any(line.startswith("fsync") for line in disk.log)
     node.put(b"mine", channel=b"single")
     assert sorted(slices(disk, "single")) == [1, 4097]
-
-
-def test_damage_in_a_slice_of_the_original_server_refuses_the_start() -> None:
-    disk = fresh()
-    tree = archived_tree("v0.25.6/killed.tar.gz")
-    data = bytearray(tree["single/msgs.1.dat"] or b"")
-    data[20] ^= 1
-    disk.add_tree("/store", tree | {"single/msgs.1.dat": bytes(data)})
-    with pytest.raises(RecoveryError, match="corrupted data, expected crc to be"):
-        Node(disk, Owner(2, ours_from=4097))
 
 
 # ---- a slice that failed -------------------------------------------------------------------------------------------
@@ -598,38 +577,3 @@ def test_limits_by_bytes_count_40_for_every_message_and_keep_the_newest() -> Non
     assert (node.channel().count, node.channel().first) == (300 // each, 5 - 300 // each)
     node.put(b"v" * 1000)
     assert (node.channel().count, node.channel().first, node.channel().last) == (1, 5, 5)
-
-
-# ---- damage in what was durable ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("at", [10, 20, -1])
-def test_damage_that_an_index_of_ours_proves_refuses_the_start(at: int) -> None:
-    node = Node(fresh())
-    node.put(b"a", b"b")
-    node.store.close()
-    tree = node.disk.tree("/store")
-    data = bytearray(tree["foo/msgs.1.dat"] or b"")
-    data[at] ^= 1
-    disk = fresh()
-    disk.add_tree("/store", tree | {"foo/msgs.1.dat": bytes(data), "foo/msgs.1.idx": tree["foo/msgs.1.idx"]})
-    if at == -1:
-        with pytest.raises(RecoveryError, match="corrupted data") as refused:
-            node.successor(disk)
-        assert refused.value.hint == "run: ftstanctl store verify"
-    else:
-        # Found when it is read: the start does not read what the index proves.
-        after = node.successor(disk)
-        with pytest.raises(DamageError, match="corrupted data"):
-            after.channel().read(1, 10, 10_000)
-
-
-def test_a_file_cut_shorter_than_its_index_proves_refuses_the_start() -> None:
-    node = Node(fresh())
-    node.put(b"a", b"b")
-    node.store.close()
-    tree = node.disk.tree("/store")
-    disk = fresh()
-    disk.add_tree("/store", tree | {"foo/msgs.1.dat": (tree["foo/msgs.1.dat"] or b"")[:-3]})
-    with pytest.raises(RecoveryError, match="unexpected EOF"):
-        node.successor(disk)

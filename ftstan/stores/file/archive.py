@@ -1,9 +1,9 @@
 """Archive: the operator's script that gets every slice that the limits removed.
 
-The contract is the original's (``docs/compat/filestore.md``, archive script): three arguments, no shell, not waited for.
-What is better: never two at once for one slice, a failure is tried again later, and slices that nobody took are found at
-the next start. Scripts are started by one thread of ours and by nobody else; when each may start is decided by the
-store, after it has confirmed that the slice is still its own. Never removes, renames or reads a slice.
+The contract is the original's (``docs/compat/filestore.md``, archive script): three arguments, no shell, not waited
+for. What is better: never two at once for one slice, a failure is tried again later, and slices that nobody took are
+found at the next start. Scripts are started by one thread of ours and by nobody else; when each may start is decided by
+the store, after it has confirmed that the slice is still its own. Never removes, renames or reads a slice.
 """
 
 from __future__ import annotations
@@ -170,28 +170,23 @@ class _Runner:
                     poll.register(fd, select.POLLIN)
 
     def _spawn(self, job: Job) -> tuple[subprocess.Popen[bytes], IO[bytes]] | None:
-        output: IO[bytes] | None = None
+        # A file and not a pipe: nobody has to read it for the script to go on.
+        output = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the script has ended
         try:
-            # A file and not a pipe: nobody has to read it for the script to go on.
-            output = tempfile.TemporaryFile()
             process = subprocess.Popen(
                 [self._script, job.channel, job.dat, job.idx],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        except FileNotFoundError as error:
-            if "/" not in self._script:
+        except OSError as error:
+            output.close()
+            if isinstance(error, FileNotFoundError) and "/" not in self._script:
                 self._failed(job, f'exec: "{self._script}": executable file not found in $PATH', "")
             else:
                 self._failed(job, f"fork/exec {self._script}: {(error.strerror or str(error)).lower()}", "")
-        except OSError as error:
-            self._failed(job, f"fork/exec {self._script}: {(error.strerror or str(error)).lower()}", "")
-        else:
-            return process, output
-        if output is not None:
-            output.close()
-        return None
+            return None
+        return process, output
 
     def _ended(self, job: Job, process: subprocess.Popen[bytes], output: IO[bytes]) -> None:
         status = process.wait()

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftstan.errors import StoreFullError
+from ftstan.errors import DamageError, StoreFullError
 from ftstan.log import stream as log
-from ftstan.stores.file import records, recovery, states
+from ftstan.stores.file import opening, quarantine, records, states, statescan
 from ftstan.stores.file.compact import Compaction
+from ftstan.stores.file.confirmed import ConfirmedFile
 from ftstan.stores.file.env import FileEnv, is_full
 from ftstan.stores.file.patience import Patience
 from ftstan.stores.file.slices import SliceLog, show, store_error
-from ftstan.stores.file.statefile import StateFile, read_typed
+from ftstan.stores.file.statefile import StateFile
 from ftstan.stores.file.tools import exact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ftstan.errors import StoreError
+    from ftstan.stores.file.opening import Reading
     from ftstan.stores.interface import ChannelLimits, StoredSub, SubState
     from ftstan.wire.block import MsgBlock, SubEvents
 
@@ -59,6 +61,9 @@ class FileChannel:
         self.next_sub_id = 1
         self.created = False
         """Whether the channel has a directory."""
+        self.quarantined = False
+        """Whether its files are damaged: they are read and never written."""
+        self.confirmed = ConfirmedFile(env)
         self._patience = Patience(env.clock)
         self._recovered: dict[int, StoredSub] | None = {}
         """What recovery found, until the file has been replaced."""
@@ -70,6 +75,8 @@ class FileChannel:
         self._controls: list[bytes] = []
         self._controls_written = False
         self._events = bytearray()
+        self._unreadable: set[int] = set()
+        """Sequences that were found unreadable, and told."""
 
     @property
     def first(self) -> int:
@@ -104,22 +111,12 @@ class FileChannel:
         disk.fsync(self._env.root)
         self.created = True
 
-    def recover(self) -> None:
-        """Read everything of the channel. Raises ``RecoveryError``."""
+    def recover(self, reading: Reading) -> None:
+        """Take over what was read of the channel. Raises ``OSError`` and ``FencedError``."""
         self.created = True
-        recovery.remove_temporaries(self._env.disk, self.log.dirfd)
-        recovery.recover_log(self._env, self.log)
-        shown = f"{show(self.name)}/subs.dat"
-        rows, why = read_typed(self._env, self.log.dirfd, "subs.dat", shown)
-        if why:
-            log.warning(f'"{shown}": the end of the file is incomplete ({why}) and ignored: it was never acknowledged')
-        self._recovered, highest = states.replay_subs(rows, shown)
-        for stored in self._recovered.values():
-            # A record may name a sequence that a crash took back; nothing above the log was ever delivered durably.
-            stored.pending = {s for s in stored.pending if 0 < s <= self.last}
-            if stored.state.last_sent > self.last:
-                stored.state = replace(stored.state, last_sent=self.last)
-        self.next_sub_id = highest + 1
+        self.quarantined = opening.settle(self._env, self.log, self.confirmed, reading)
+        self._recovered = reading.subs.subs
+        self.next_sub_id = reading.subs.highest + 1
 
     def _write_state(self) -> bytes:
         """The records of the present subscriptions."""
@@ -134,9 +131,7 @@ class FileChannel:
 
     def _stored_subs(self) -> dict[int, StoredSub]:
         """Without a broker: what the file says."""
-        rows, _ = read_typed(self._env, self.log.dirfd, "subs.dat", f"{show(self.name)}/subs.dat")
-        subs, _ = states.replay_subs(rows, f"{show(self.name)}/subs.dat")
-        return subs
+        return statescan.read_subs(self._env, self.name, self.log.dirfd).subs
 
     def append(self, block: MsgBlock) -> None:
         """Stage messages."""
@@ -146,7 +141,14 @@ class FileChannel:
     def read(self, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock | None:
         """Messages from the first existing one at or after ``sequence``."""
         try:
-            return self.log.read(sequence, max_msgs, max_bytes)
+            if not self.quarantined:
+                try:
+                    return self.log.read(sequence, max_msgs, max_bytes)
+                except DamageError as error:
+                    self._quarantine(error)
+            return quarantine.read_around(
+                self._env, self.log, sequence, max_msgs=max_msgs, max_bytes=max_bytes, told=self._unreadable
+            )
         except OSError as error:
             raise store_error(error, f'channel "{show(self.name)}": reading sequence {sequence}') from error
 
@@ -165,24 +167,26 @@ class FileChannel:
         """Stage a new subscription."""
         self._stage()
         self._controls.append(states.sub_record(records.SUB_NEW, state, self._env.crc))
-        self._compaction.records += 1
+        self._compaction.stage(1, 0)
         self.next_sub_id = max(self.next_sub_id, state.sub_id + 1)
 
     def update_sub(self, state: SubState) -> None:
         """Stage the new state of a subscription."""
         self._stage()
         self._controls.append(states.sub_record(records.SUB_UPDATE, state, self._env.crc))
-        self._compaction.records += 1
-        self._compaction.dead += 1
+        self._compaction.stage(1, 1)
 
     def delete_sub(self, sub_id: int) -> None:
         """Stage the end of a subscription."""
         self._stage()
         self._controls.append(states.sub_delete_record(sub_id, self._env.crc))
-        self._compaction.dead += 1
+        self._compaction.stage(0, 1)
 
     def add_events(self, events: SubEvents) -> None:
         """Stage sent and acknowledged sequences; leaves ``events`` empty."""
+        if self.quarantined:
+            events.clear()
+            return
         self._register.touched[self.name] = self
         if self.snapshot is not None and not self._subs.replaced:
             # The file will be written from what the broker knows then: kept here, they would only fill the memory
@@ -192,18 +196,27 @@ class FileChannel:
             return
         self._register.events[self.name] = self
         acked = events.count_acked()
-        self._compaction.dead += acked
-        self._compaction.records += len(events) - acked
+        self._compaction.stage(len(events) - acked, acked)
         self._events += records.encode_events(events, self._env.crc)
 
     def recovered_subs(self) -> Sequence[StoredSub]:
         """The subscriptions found at recovery, until the file is replaced."""
         return list((self._recovered or {}).values())
 
+    def _quarantine(self, error: DamageError) -> None:
+        """Damage was met while serving: from here on nothing is written."""
+        self.quarantined = True
+        quarantine.met(self.name, error)
+
     def expire(self, now_ns: int) -> None:
         """Apply the limits."""
         self.log.enforce()
         self.log.expire(now_ns)
+
+    @property
+    def intact(self) -> bool:
+        """Whether it has files, and may write to them."""
+        return self.created and not self.quarantined
 
     @property
     def staged(self) -> bool:
@@ -219,6 +232,8 @@ class FileChannel:
 
     def write(self) -> list[Unsynced]:
         """Write what is staged; returns what must be synced. Raises ``OSError`` and ``StoreError``."""
+        if self.quarantined:
+            raise quarantine.refusal(self.name)
         self._patience.check()
         if not self.created:
             self._create()
@@ -237,13 +252,17 @@ class FileChannel:
     def _write_subs(self, controls: bytes) -> int | None:
         """Write the events and ``controls`` behind them."""
         first = not self._subs.replaced
-        fd = self._subs.append(bytes(self._events) + controls)
+        # What the broker says has all of it already.
+        fd = self._subs.append(b"" if first and self.snapshot is not None else bytes(self._events) + controls)
         self._events.clear()
         # They are in the file now, which has been replaced at the latest by this call.
         self._recovered = None
         self._rewrite = False
         if first:
             self._compaction.start(self._live)
+        if first and self.snapshot is not None:
+            self._compaction.forget()
+        self._compaction.written()
         return fd
 
     def finish(self) -> int | None:
@@ -263,17 +282,35 @@ class FileChannel:
         """Forget what was staged, and never write again to the files that failed."""
         self._patience.refused(error)
         self.log.fail()
-        if self._controls_written:
-            # The file has, or may have, what is answered with an error now.
+        if (self._controls or self._controls_written) and not self.quarantined:
+            # What the file says is not what is answered now, whichever of the two came to an end first.
             self._subs.distrust()
             self._rewrite = True
             self._controls_written = False
         self._controls.clear()
+        self._compaction.forget()
+
+    def leave(self, item: Unsynced) -> None:
+        """A file could not be synced in the background: it is not written again, and what is staged stays staged."""
+        if item.state is not None:
+            item.state.distrust()
+            self._rewrite = True
+        else:
+            self.log.leave()
 
     def write_events(self) -> None:
         """Hand the events to the file system, if the file has been replaced already. Raises ``OSError``."""
-        if self._events and self._subs.replaced:
+        if self._events and self._subs.replaced and not self.quarantined:
             self._write_events()
+
+    def sync_events(self) -> None:
+        """Make the events durable. Raises ``OSError``."""
+        try:
+            self._subs.sync()
+        except OSError as error:
+            self._rewrite = True
+            if not is_full(error):
+                raise
 
     def _write_events(self) -> None:
         try:
@@ -290,6 +327,10 @@ class FileChannel:
 
     def settle(self) -> None:
         """Write what no commit waited for: the first events of an activation, a file to replace. Raises ``OSError``."""
+        if self.quarantined:
+            self._events.clear()
+            self._rewrite = False
+            return
         if (self._events or self._rewrite) and not self._controls:
             if not self.created:
                 self._create()
@@ -309,6 +350,7 @@ class FileChannel:
             return
         self._events.clear()
         self._compaction.done(self._live)
+        self._compaction.written()
 
     def unsynced(self) -> list[Unsynced]:
         """What was written and may not be durable. Raises ``OSError``."""
@@ -337,9 +379,14 @@ class FileChannel:
         """Write and sync what is left, make the files exact for the original server, release every handle."""
         self.settle()
         self.sync()
-        if self.created:
+        if self.created and not self.quarantined:
             exact.make_channel_exact(self._env, self.log)
         self.release()
+
+    def park(self) -> None:
+        """Close every handle; each is opened again when it is needed."""
+        self._subs.park()
+        self.log.park()
 
     def release(self) -> None:
         """Release every handle and write nothing."""

@@ -36,17 +36,15 @@ class Clients:
     def add(self, info: ClientInfo) -> None:
         """Stage a registration."""
         self._rows.append(states.client_record(info, self._env.crc))
-        self._compaction.records += 1
         self.known[info.client_id] = info
 
     def delete(self, client_id: bytes) -> None:
         """Stage the end of a registration."""
         self._rows.append(states.client_delete_record(client_id, self._env.crc))
-        self._compaction.dead += 1
+        self._compaction.stage(0, 1)
         self.known.pop(client_id, None)
 
     def _records(self) -> bytes:
-        # The staged records follow: replaying them over the result changes nothing.
         return b"".join(states.client_record(c, self._env.crc) for c in self.known.values())
 
     @property
@@ -63,7 +61,8 @@ class Clients:
         rows, self._rows = b"".join(self._rows), []
         first = not self.file.replaced
         try:
-            fd = self.file.append(rows)
+            # A file that is made anew from memory has all of it already.
+            fd = self.file.append(b"" if first else rows)
         except StoreFullError:
             self._rewrite = True
             raise
@@ -73,6 +72,8 @@ class Clients:
         self._rewrite = False
         if first:
             self._compaction.start(len(self.known))
+            self._compaction.forget()
+        self._compaction.written()
         return fd
 
     def distrust(self) -> None:

@@ -22,10 +22,25 @@ class Compaction:
         self._options = options
         self._clock = clock
         self._last: float | None = None
+        self._staged = (0, 0)
         self.records = 0
         """Records that made something: clients, subscriptions, their changes, sent sequences."""
         self.dead = 0
         """Records that ended something or replaced it."""
+
+    def stage(self, made: int, ended: int) -> None:
+        """Records were staged: ``made`` that make something, ``ended`` that end or replace something."""
+        self._staged = (self._staged[0] + made, self._staged[1] + ended)
+
+    def forget(self) -> None:
+        """What was staged will not be written."""
+        self._staged = (0, 0)
+
+    def written(self) -> None:
+        """What was staged is in the file."""
+        self.records += self._staged[0]
+        self.dead += self._staged[1]
+        self._staged = (0, 0)
 
     def start(self, live: int) -> None:
         """The file was replaced and holds ``live`` records."""

@@ -10,19 +10,23 @@ Layout: ``docs/compat/filestore.md`` (side files).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.stores.file.env import NUMBERS_PER_EPOCH, FileEnv, is_full
+from ftstan.log import stream as log
+from ftstan.stores.file.env import NUMBERS_PER_EPOCH, FileEnv
 from ftstan.stores.file.statefile import replace_file
+from ftstan.stores.file.view import show
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from ftstan.disk import Disk
+    from ftstan.stores.file.slices import SliceLog
 
 NAME = "confirmed.bin"
 
@@ -120,6 +124,7 @@ class ConfirmedFile:
         self._env = env
         self._replaced = False
         self._count = 0
+        self._complaint = ""
         self.written: Confirmed | None = None
         """What was written last in this activation, or found and agreed with."""
 
@@ -140,38 +145,48 @@ class ConfirmedFile:
         self._env.disk.pwrite(fd, encode(confirmed, self._count), self._count % 2 * _SLOT_SIZE)
         self.written = confirmed
 
+    @contextlib.contextmanager
+    def told_once(self, slog: SliceLog) -> Iterator[None]:
+        """Turn what storage refuses into one line, until it is something else."""
+        try:
+            yield
+        except OSError as error:
+            text = f'channel "{show(slog.name)}": {NAME} cannot be written: {error.strerror or error}'
+            if text != self._complaint:
+                self._complaint = text
+                log.warning(f"{text}; readers of the live store stop where it says")
+        else:
+            self._complaint = ""
+
     @property
     def replaced(self) -> bool:
         """Whether the file at the path is one that this activation made."""
         return self._replaced
 
 
-def write_all(env: FileEnv, items: Iterable[tuple[ConfirmedFile, int, Confirmed]]) -> None:
-    """Write ``(file, directory, what is true)`` of many channels: a few confirms for all of them.
+def write_all(env: FileEnv, items: Iterable[tuple[ConfirmedFile, SliceLog, Confirmed]]) -> None:
+    """Write ``(file, log, what is true)`` of many channels: a few confirms for all of them.
 
-    What each says must have been durable before this call. Without space a file stays as it is until the next call.
-    Raises ``OSError`` and ``FencedError``.
+    What each says must have been durable before this call. A file that storage refuses is passed over, told once, and
+    is due again next time: nothing that was acknowledged depends on it. Raises ``FencedError``.
     """
-    pending = [item for item in items if item[0].written is None or not item[0].written.says(item[2])]
+    pending = list(items)
     for start in range(0, len(pending), _AT_ONCE):
-        chunk = pending[start : start + _AT_ONCE]
         opened: list[tuple[int, ConfirmedFile, Confirmed]] = []
         try:
-            for file, dirfd, confirmed in chunk:
-                fd = _open(env.disk, dirfd) if file.replaced else -1
-                if fd >= 0:
-                    opened.append((fd, file, confirmed))
-                    continue
-                try:
-                    file.replace(dirfd, confirmed)
-                except OSError as error:
-                    if not is_full(error):
-                        raise
+            for file, slog, confirmed in pending[start : start + _AT_ONCE]:
+                with file.told_once(slog):
+                    fd = _open(env.disk, slog.dirfd) if file.replaced else -1
+                    if fd >= 0:
+                        opened.append((fd, file, confirmed))
+                    else:
+                        file.replace(slog.dirfd, confirmed)
             if opened:
                 # After the opens: so these inodes were ours, and what is written to them was true.
                 env.owner.confirm()
             for fd, file, confirmed in opened:
-                file.write(fd, confirmed)
+                with contextlib.suppress(OSError):
+                    file.write(fd, confirmed)
         finally:
             for fd, _, _ in opened:
                 env.disk.close(fd)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: Names of what was cut: ``cut.<epoch>.<file>.<offset>``.
 SAVED = "cut."
 
+#: Why a whole record of another channel ends the records of a slice.
+FOREIGN = "bad: record of another channel"
+
 _SECTOR = 512
 _DUMPED = 400
 _PER_LINE = 20
@@ -62,6 +65,9 @@ class Bad:
     @property
     def unpromised(self) -> bool:
         """Whether these bytes cannot have been acknowledged, if nothing that was confirmed is among them."""
+        if self.why == FOREIGN:
+            # A whole record with a right checksum, of another channel: somebody put it there.
+            return False
         if not self.follows:
             return True
         return _has_hole(self.rest, self.offset, self.size)
@@ -146,7 +152,8 @@ def cut(env: FileEnv, dirfd: int, name: str, bad: Bad) -> None:
         except OSError as error:
             if not is_full(error):
                 raise
-            log.error(f'File "{env.shown(bad.shown)}" is not cut at offset {bad.offset}: no space for a copy of the rest')
+            path = env.shown(bad.shown)
+            log.error(f'File "{path}" is not cut at offset {bad.offset}: no space for a copy of the rest')
             return
     fd = disk.open(dirfd, name, os.O_RDWR)
     try:
@@ -158,7 +165,7 @@ def cut(env: FileEnv, dirfd: int, name: str, bad: Bad) -> None:
         disk.close(fd)
     log.warning(f'File "{env.shown(bad.shown)}" has been truncated to offset: {bad.offset}')
     if saved:
-        log.warning(f'The {len(bad.rest)} bytes behind it were saved as "{saved}" beside it; remove that file when you like')
+        log.warning(f'The {len(bad.rest)} bytes behind it were saved as "{saved}" beside it; it may be removed')
     log.warning("Recovery resumes...")
 
 

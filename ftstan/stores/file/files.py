@@ -2,8 +2,8 @@
 
 Every descriptor that outlives the call that opened it is counted here. What is open belongs to a *unit* (a channel's
 directory with its slice, a state file, a slice that is being read), and a unit that is closed opens its files again
-when it is asked for them. Units are closed in ``trim`` only, the least recently used first, so a caller may hold on to a
-descriptor until it calls ``trim`` or ``reader`` again. Never syncs and never writes.
+when it is asked for them. Units are closed in ``trim`` only, the least recently used first, so a caller may hold on to
+a descriptor until it calls ``trim`` or ``reader`` again. Never syncs and never writes.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Files:
         self._units: OrderedDict[Unit, Callable[[], None]] = OrderedDict()
         self._readers: dict[bytes, dict[str, int]] = {}
         self._lock = threading.RLock()
+        self._trimming = False
 
     def opened(self, fd: int) -> int:
         """Count a descriptor; returns it."""
@@ -76,7 +77,8 @@ class Files:
         with self._lock:
             fd = self._readers.get(channel, {}).get(name, -1)
             if fd < 0:
-                self.trim(2)
+                if self._trimming:
+                    self.trim(2)
                 fd = self.opened(self._disk.open(directory(), name, os.O_RDONLY))
                 self._readers.setdefault(channel, {})[name] = fd
             self.used((channel, name), lambda: self._close_reader(channel, name))
@@ -98,8 +100,13 @@ class Files:
             self.close(fd)
 
     def trim(self, room: int = 0) -> None:
-        """Close units until ``room`` more descriptors fit below the limit, or nothing is left to close."""
+        """Close units until ``room`` more descriptors fit below the limit, or nothing is left to close.
+
+        Readers do so by themselves from the first call on: until then other threads recover channels, and hold on to
+        their directories.
+        """
         with self._lock:
+            self._trimming = True
             while self._units and self.count + room > self.limit:
                 _, park = self._units.popitem(last=False)
                 park()

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from ftstan.stores.file import records
 from ftstan.stores.file.confirmed import Confirmed, read_confirmed
 from ftstan.stores.file.damage import Bad
-from ftstan.stores.file.env import FileEnv
 from ftstan.stores.file.statefile import check_version
 from ftstan.stores.file.view import dat_name, idx_name, show
 
 if TYPE_CHECKING:
+    from ftstan.stores.file.env import FileEnv
     from ftstan.wire.block import MsgBlock
 
 _DAT = re.compile(r"msgs\.([+-]?[0-9]+)\.dat\Z", re.ASCII)
@@ -65,8 +65,8 @@ class Found:
 class Measured:
     """What one channel's directory holds. ``orphans``: (number, last sequence named) of indexes without data.
 
-    ``odd``: numbers of slices whose name writes the number in another way than we do, with that name. ``problems``: what
-    is wrong already now, as (file, words).
+    ``odd``: numbers of slices whose name writes the number in another way than we do, with that name. ``problems``:
+    what is wrong already now, as (file, words).
     """
 
     found: list[Found] = field(default_factory=list)
@@ -97,15 +97,13 @@ def slice_numbers(names: list[tuple[str, bool]]) -> tuple[dict[int, str], list[s
     return numbers, wrong
 
 
-def measure(env: FileEnv, name: bytes, dirfd: int) -> Measured:
-    """Read the slices of a channel. ``OSError`` passes through."""
-    names = env.disk.listdir(dirfd)
+def measure(env: FileEnv, name: bytes, dirfd: int, names: list[tuple[str, bool]]) -> Measured:
+    """Read the slices of a channel whose directory was listed as ``names``. ``OSError`` passes through."""
     numbers, wrong = slice_numbers(names)
     m = Measured(confirmed=read_confirmed(env.disk, dirfd))
     m.problems = [(file, f"message log has an invalid name: {file}") for file in wrong]
     m.odd = {number: file for number, file in numbers.items() if file != dat_name(number)}
-    for number, file in sorted(numbers.items()):
-        m.found.append(_slice(env, name, dirfd, number, file, m.problems))
+    m.found = [_slice(env, name, dirfd, number, m) for number in sorted(numbers)]
     for file, is_dir in names:
         if not is_dir and (i := _IDX.match(file)) and int(i[1]) not in numbers:
             m.orphans.append((int(i[1]), _scan(env, dirfd, file).last))
@@ -130,21 +128,20 @@ def _scan(env: FileEnv, dirfd: int, name: str) -> records.IndexScan:
     return records.scan_index(read_entries(env, dirfd, name), env.crc, env.options.check_crc)
 
 
-def _slice(
-    env: FileEnv, channel: bytes, dirfd: int, number: int, file: str, problems: list[tuple[str, str]]
-) -> Found:
-    disk = env.disk
+def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -> Found:
+    disk, file = env.disk, m.odd.get(number, dat_name(number))
     index = read_entries(env, dirfd, idx_name(number))
     proven = records.scan_index(index, env.crc, env.options.check_crc)
-    claimed = proven.last
+    # An index with gaps in it, or that begins elsewhere, may be another file's: it names nothing of this one.
+    named_first = proven.first
+    claimed = proven.last if proven.contiguous else 0
     fd = disk.open(dirfd, file, os.O_RDONLY)
     try:
         size = disk.fstat(fd).size
         version = disk.pread(fd, records.VERSION_SIZE, 0)
-        # With gaps in it an index may be another file's; the data says what is true.
         trusted = proven.count and proven.contiguous and _last_entry_holds(env, channel, fd, index, proven)
         if len(version) == records.VERSION_SIZE and (wrong := check_version(version)):
-            problems.append((file, wrong))
+            m.problems.append((file, wrong))
             trusted = False
         if not trusted:
             proven = records.scan_index(b"", env.crc)
@@ -152,6 +149,8 @@ def _slice(
     finally:
         disk.close(fd)
     tail, used, why = records.scan_data(data, channel, proven.last, env.crc, env.options.check_crc)
+    if not trusted and len(tail) and claimed and tail.first != named_first:
+        claimed = 0
     return Found(number, proven, claimed, tail, why, proven.end + used, data[used:] if why else b"", size)
 
 

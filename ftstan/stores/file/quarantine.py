@@ -10,15 +10,20 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ftstan.errors import QuarantineError
+from ftstan.errors import DamageError, QuarantineError
 from ftstan.log import stream as log
 from ftstan.stores.file import records
+from ftstan.stores.file.damage import FOREIGN
 from ftstan.stores.file.measure import Found, Measured, entries_of
+from ftstan.stores.file.recovery import sync
 from ftstan.stores.file.view import Slice, dat_name, show
 
 if TYPE_CHECKING:
     from ftstan.stores.file.env import FileEnv
+    from ftstan.stores.file.recovery import Verdict
     from ftstan.stores.file.slices import SliceLog
+    from ftstan.stores.file.view import SliceView
+    from ftstan.wire.block import MsgBlock
 
 _ENTRY = records.INDEX_SIZE
 
@@ -37,35 +42,38 @@ def announce(channel: bytes, file: str, words: str) -> None:
     where = "" if file == "subs.dat" else f'(file: "{show(channel)}/{file}")'
     log.error(f"unable to recover {what} for [{show(channel)}]{where}: {words}")
     log.error(
-        f'channel "{show(channel)}" is quarantined: {show(channel)}/{file}: {words}. Nothing is written to it, publishes '
-        "and subscriptions are refused, what can be read is delivered; run: ftstanctl store verify"
+        f'channel "{show(channel)}" is quarantined: {show(channel)}/{file}: {words}. Nothing is written to it, '
+        "publishes and subscriptions are refused, what can be read is delivered; run: ftstanctl store verify"
     )
 
 
-def adopt_readable(env: FileEnv, slog: SliceLog, m: Measured, last: int, *, unsealed: bool) -> None:
-    """Give ``slog`` every message of a damaged channel that can be read; ``last``: the channel's last sequence.
-
-    ``unsealed``: slices of ours hide nothing of lower ones. Raises ``OSError``.
-    """
+def adopt_readable(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> None:
+    """Give ``slog`` every message of a damaged channel that can be read. Raises ``OSError``."""
     ours = env.owner.ours_from
-    found = [(f, _readable(env, slog, f)) for f in m.found]
+    # Where no record is the channel's own, somebody renamed or copied its directory: then they are what there is.
+    renamed = all(f.empty for f in m.found) and any(f.why == FOREIGN for f in m.found)
+    channel = b"" if renamed else slog.name
+    found = [(f, _readable(env, slog, f, channel)) for f in m.found]
     found = [(f, index) for f, index in found if index]
     end: int | None = None
     rows: list[tuple[Found, bytes]] = []
     for f, index in reversed(found):
-        kept = index if end is None or unsealed else index[: records.find_entry(index, end) * _ENTRY]
+        kept = index if end is None or v.unsealed else index[: records.find_entry(index, end) * _ENTRY]
         if kept:
             rows.append((f, kept))
         if f.number >= ours:
             end = records.entry(index, 0)[0]
-    rows.sort(key=lambda row: (row[0].number >= ours, row[0].number if row[0].number >= ours else _first(row[1])))
+    rows.sort(key=lambda row: (row[0].number >= ours, _first(row[1]) if row[0].number < ours else 0, row[0].number))
     slices: list[Slice] = []
+    if rows and len(rows[-1][0].tail):
+        # What its writer may not have synced is about to be delivered.
+        sync(env, slog, rows[-1][0].number)
     for f, index in rows:
         kept = index[records.find_entry(index, slices[-1].last + 1) * _ENTRY :] if slices else index
         if kept:
             slices.append(_slice(f.number, kept))
     slog.adopt(slices, set(), m.highest)
-    slog.last = max(slog.last, last)
+    slog.last = max(slog.last, v.last)
     if not slog.count:
         slog.first = slog.last + 1 if slog.last else 0
 
@@ -74,17 +82,18 @@ def _first(index: bytes) -> int:
     return records.entry(index, 0)[0]
 
 
-def _readable(env: FileEnv, slog: SliceLog, f: Found) -> bytes:
+def _readable(env: FileEnv, slog: SliceLog, f: Found, channel: bytes) -> bytes:
     """Entries of every whole record of a slice, those behind bad ones too; says which bytes are passed over."""
     index = entries_of(env, slog.dirfd, f)
     last, rest, at = f.last, f.rest, f.bad_at
     while rest:
-        pos = records.next_record(rest, 1, slog.name, last, env.crc)
+        pos = records.next_record(rest, 0, channel, last, env.crc)
         lost = len(rest) if pos < 0 else pos
-        log.error(f"{show(slog.name)}/{dat_name(f.number)}: {lost} bytes at offset {at} cannot be read")
+        if lost:
+            log.error(f"{show(slog.name)}/{dat_name(f.number)}: {lost} bytes at offset {at} cannot be read")
         if pos < 0:
             break
-        block, used, _ = records.scan_data(rest[pos:], slog.name, last, env.crc)
+        block, used, _ = records.scan_data(rest[pos:], channel, last, env.crc)
         index += records.index_entries(block, 0, len(block), at + pos, env.crc)
         last = block.last
         at += pos + used
@@ -120,3 +129,31 @@ def rebuild_index(env: FileEnv, channel: bytes, dirfd: int, s: Slice) -> bytes:
         at += pos
         rest = rest[pos:]
     return index[: records.find_entry(index, s.last + 1) * _ENTRY]
+
+
+def met(channel: bytes, error: DamageError) -> None:
+    """Write the line of a quarantine that begins while the channel is served."""
+    log.error(
+        f'{error.text}. channel "{show(channel)}" is quarantined: nothing more is written to it, publishes and '
+        "subscriptions are refused, what can be read is delivered; run: ftstanctl store verify"
+    )
+
+
+def read_around(
+    env: FileEnv, view: SliceView, sequence: int, *, max_msgs: int, max_bytes: int, told: set[int]
+) -> MsgBlock | None:
+    """Messages from the first readable one at or after ``sequence``; one error line for each that is passed over.
+
+    ``told``: sequences that were passed over before. Raises ``OSError``.
+    """
+    block, passed = view.read_around(
+        sequence, max_msgs, max_bytes, lambda s: rebuild_index(env, view.name, view.dirfd, s)
+    )
+    for lost in passed:
+        if lost.sequence not in told:
+            told.add(lost.sequence)
+            log.error(
+                f"{show(view.name)}/{lost.file}: sequence {lost.sequence} at offset {lost.offset} cannot be read: "
+                f"{lost.why}; it is passed over"
+            )
+    return block

@@ -307,6 +307,7 @@ def scan_data(bytes data not None, bytes channel not None, uint64_t after, Crc c
     ``block`` holds every whole record up to the first that is not one of ``channel`` with a sequence above its
     predecessor's (the first one's: above ``after``); ``end`` is the position behind the last; ``why`` is ``""`` at the exact
     end of the data, else ``"torn"`` (cut off by the end), ``"zeros"`` (nothing but zeros from there on) or ``"bad: ..."``.
+    An empty ``channel`` takes records of any.
     """
     cdef MsgBlock block = MsgBlock()
     cdef const char* p = PyBytes_AS_STRING(data)
@@ -340,7 +341,9 @@ def scan_data(bytes data not None, bytes channel not None, uint64_t after, Crc c
         if not read_message(p + pos + 8, size, &seq, &subject, &ts):
             why = "bad: message does not decode"
             break
-        if subject.n != <size_t>len(channel) or memcmp(subject.p, PyBytes_AS_STRING(channel), subject.n) != 0:
+        if len(channel) and (
+            subject.n != <size_t>len(channel) or memcmp(subject.p, PyBytes_AS_STRING(channel), subject.n) != 0
+        ):
             why = "bad: record of another channel"
             break
         if seq <= last:
@@ -399,6 +402,9 @@ def read_block(bytes data not None, const unsigned char[::1] index not None, Crc
         if check_crc or get32(p + off) != size:
             # A wrong size in the header does no harm while the index knows the right one: the CRC tells.
             got = crc.of(p + off + 8, size)
+            if got != get32(p + off + 4) and get32(p + off) != size:
+                why = f"sequence {seq}: expected size to be {size}, got {get32(p + off)}"
+                break
             if got != get32(p + off + 4):
                 why = (
                     f"sequence {seq}: corrupted data, expected crc to be "
@@ -592,8 +598,7 @@ def next_record(bytes data not None, Py_ssize_t start, bytes channel not None, u
                     and size <= n - pos - 8
                     and read_message(p + pos + 8, size, &seq, &subject, &ts)
                     and seq > after
-                    and subject.n == channel_size
-                    and memcmp(subject.p, name, channel_size) == 0
+                    and (channel_size == 0 or subject.n == channel_size and memcmp(subject.p, name, channel_size) == 0)
                     and crc.of(p + pos + 8, size) == get32(p + pos + 4)
                 ):
                     found = <Py_ssize_t>pos

@@ -45,9 +45,10 @@ def remove_temporaries(disk: Disk, dirfd: int) -> None:
 class Verdict:
     """What is to be made of a channel. ``pieces``: slices that count, each with its last sequence that does.
 
-    ``last``: the channel's last sequence, higher than that of the pieces where messages are missing at the end. ``cuts``:
-    what ends a file and cannot have been acknowledged. ``damage``: (file, what is wrong); not empty: quarantine.
-    ``unsealed``: a slice of ours begins at or below what was confirmed before it, so that none of them may hide anything.
+    ``last``: the channel's last sequence, higher than that of the pieces where messages are missing at the end.
+    ``cuts``: what ends a file and cannot have been acknowledged. ``damage``: (file, what is wrong); not empty:
+    quarantine. ``unsealed``: a slice of ours begins at or below what was confirmed before it, so that none of them may
+    hide anything.
     """
 
     pieces: list[tuple[Found, int]] = field(default_factory=list)
@@ -59,7 +60,7 @@ class Verdict:
 
 
 def judge(env: FileEnv, slog: SliceLog, m: Measured) -> Verdict:
-    """Decide what counts. Reads where two slices hold the same sequences; writes nothing. ``OSError`` passes through."""
+    """Decide what counts: reads where two slices hold the same sequences, writes nothing. ``OSError`` passes."""
     v = Verdict(damage=list(m.problems))
     ours = env.owner.ours_from
     v.dead = {f.number for f in m.found if f.empty}
@@ -98,7 +99,7 @@ def _seal(env: FileEnv, slog: SliceLog, found: list[Found], dead: set[int]) -> l
 
 
 def _check_confirmed_seals(env: FileEnv, slog: SliceLog, v: Verdict, m: Measured, live: list[Found]) -> None:
-    """A slice that appeared after the last confirm and begins at or below it must hold the same records (a copied tail)."""
+    """A slice that came after the last confirm and begins at or below it must hold the same records: a copied tail."""
     confirmed = m.confirmed
     if confirmed is None:
         return
@@ -112,13 +113,9 @@ def _check_confirmed_seals(env: FileEnv, slog: SliceLog, v: Verdict, m: Measured
             before = bytes_of(env, slog.dirfd, lower, first, last)
             if before and before != bytes_of(env, slog.dirfd, f, first, last):
                 v.unsealed = True
-                v.damage.append(
-                    (
-                        dat_name(f.number),
-                        f"begins at sequence {f.first}, and {confirmed.sequence} was confirmed in "
-                        f"{dat_name(confirmed.slice_number)}",
-                    )
-                )
+                there = dat_name(confirmed.slice_number)
+                words = f"begins at sequence {f.first}, and {confirmed.sequence} was confirmed in {there}"
+                v.damage.append((dat_name(f.number), words))
                 return
 
 
@@ -151,10 +148,7 @@ def _merge(env: FileEnv, slog: SliceLog, v: Verdict, pieces: list[tuple[Found, i
 
 def _judge_piece(env: FileEnv, slog: SliceLog, v: Verdict, f: Found, last: int, *, following: int | None) -> None:
     """Look at how the records of a slice end; ``following``: the first sequence of the next one."""
-    if following is None:
-        missing = f.claimed > f.last
-    else:
-        missing = last < following - 1 and last == f.last
+    missing = f.claimed > f.last if following is None else last == f.last and last < following - 1
     mine = f.number >= env.owner.ours_from
     if f.why and (following is None or missing):
         _judge_end(env, slog, v, f, above=following is None)
@@ -168,9 +162,8 @@ def _judge_end(env: FileEnv, slog: SliceLog, v: Verdict, f: Found, *, above: boo
     bad = bad_of(env, slog.name, f)
     mine = f.number >= env.owner.ours_from
     promised = mine and (f.claimed > f.last or f.empty)
-    if env.options.truncate_bad_eof and f.why == "torn":
-        v.cuts.append((f, bad))
-    elif above and not promised and bad.unpromised and not _contradicts(env, slog, f):
+    told_to = env.options.truncate_bad_eof and f.why == "torn"
+    if told_to or (above and not promised and bad.unpromised and not _contradicts(env, slog, f)):
         v.cuts.append((f, bad))
     else:
         v.damage.append((dat_name(f.number), f"{bad.words} at offset {f.bad_at}"))
@@ -209,20 +202,29 @@ def _judge_last(env: FileEnv, v: Verdict, m: Measured) -> None:
 # ---- acting on it ----------------------------------------------------------------------------------------------------
 
 
-def settle(env: FileEnv, slog: SliceLog, m: Measured) -> list[tuple[str, str]]:
-    """Judge what was measured, cut and copy what must be, and hand the slices to ``slog``.
+def rename_odd(env: FileEnv, slog: SliceLog, m: Measured) -> None:
+    """Give every slice the name that everybody writes for its number. Raises ``OSError`` and ``FencedError``."""
+    for number, old in m.odd.items():
+        new = dat_name(number)
+        env.owner.confirm()
+        env.disk.rename(slog.dirfd, old, new)
+        env.disk.fsync(slog.dirfd)
+        log.warning(f'channel "{show(slog.name)}": {old} is now named {new}')
 
-    Returns the damage, as (file, what is wrong): then nothing was written and ``slog`` is as it was. Raises ``OSError``
-    and ``FencedError``.
+
+def report_damage(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> None:
+    """Write the block of lines for each bad record of the slices that are damaged."""
+    files = {file for file, _ in v.damage}
+    for f in m.found:
+        if f.why and dat_name(f.number) in files:
+            damage.report(env, bad_of(env, slog.name, f), cut=False)
+
+
+def settle(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> None:
+    """Cut and copy what must be, and hand the slices of an undamaged channel to ``slog``.
+
+    Raises ``OSError`` and ``FencedError``.
     """
-    for number, name in m.odd.items():
-        _rename(env, slog, name, dat_name(number))
-    v = judge(env, slog, m)
-    if v.damage:
-        for f in m.found:
-            if f.why and any(file == dat_name(f.number) for file, _ in v.damage):
-                damage.report(env, bad_of(env, slog.name, f), cut=False)
-        return v.damage
     for f, bad in v.cuts:
         if f.why == "zeros" or not any(bad.rest):
             log.warning(f'File "{env.shown(bad.shown)}" ends with zeros from offset {bad.offset} on')
@@ -234,15 +236,16 @@ def settle(env: FileEnv, slog: SliceLog, m: Measured) -> list[tuple[str, str]]:
     slices: list[Slice] = []
     for f, last in v.pieces:
         if f is v.pieces[-1][0] and len(f.tail):
-            if f.number >= env.owner.ours_from:
-                tail = f.tail
-                if not f.proven.count:
-                    v.dead.add(f.number)
-                    continue
-                last = f.proven.last
-            else:
+            if f.number < env.owner.ours_from:
                 sync(env, slog, f.number)
-        slices.append(_summary(env, slog, f, last))
+            else:
+                tail = f.tail
+        if f.tail is not tail:
+            slices.append(_summary(env, slog, f, last))
+        elif f.proven.count:
+            slices.append(_summary(env, slog, f, f.proven.last))
+        else:
+            v.dead.add(f.number)
     slog.adopt(slices, v.dead, m.highest)
     if tail is not None:
         slog.copy_tail(tail)
@@ -250,7 +253,6 @@ def settle(env: FileEnv, slog: SliceLog, m: Measured) -> list[tuple[str, str]]:
         slog.last = v.last
         if not slog.count:
             slog.first = v.last + 1
-    return []
 
 
 def _report_holes(slog: SliceLog, v: Verdict) -> None:
@@ -307,11 +309,3 @@ def sync(env: FileEnv, slog: SliceLog, number: int) -> None:
         env.disk.fsync(fd)
     finally:
         env.disk.close(fd)
-
-
-def _rename(env: FileEnv, slog: SliceLog, old: str, new: str) -> None:
-    """Give a slice the name that everybody writes for its number."""
-    env.owner.confirm()
-    env.disk.rename(slog.dirfd, old, new)
-    env.disk.fsync(slog.dirfd)
-    log.warning(f'channel "{show(slog.name)}": {old} is now named {new}')

@@ -56,13 +56,21 @@ class SliceLog(RetainedSlices):
         self._staged: MsgBlock | None = None
         self._parts: list[tuple[_Active, int, int, int]] = []
         self._highest = 0
+        self._loose: dict[int, bool] = {}
+        """Closed slices whose index may not be durable; true: nor their data, in a store without syncs."""
+        self._names_loose = False
         self._max_msgs, self._max_bytes, self._max_age = _slice_limits(env, limits)
 
     # ---- opening -------------------------------------------------------------------------------------------------
 
-    def adopt(self, slices: list[Slice], dead: set[int], highest: int) -> None:
-        """Take over what recovery found: ``slices`` ascend in number and sequence, ``highest`` number seen."""
+    def adopt(self, slices: list[Slice], dead: set[int], highest: int, *, durable: bool = False) -> None:
+        """Take over what recovery found: ``slices`` ascend in number and sequence, ``highest`` number seen.
+
+        ``durable``: so are their indexes; what a killed owner left of one may be in the page cache only.
+        """
         self.slices = slices
+        self._loose = {} if durable else dict.fromkeys((s.number for s in slices), False)
+        self._names_loose = not durable
         self.dead = dead
         self._highest = highest
         if slices:
@@ -79,6 +87,11 @@ class SliceLog(RetainedSlices):
         self.park()
 
     # ---- writing -------------------------------------------------------------------------------------------------
+
+    @property
+    def highest(self) -> int:
+        """The highest slice number that was ever seen here."""
+        return self._highest
 
     def append(self, block: MsgBlock) -> None:
         """Stage a block; ``write`` takes it."""
@@ -154,6 +167,8 @@ class SliceLog(RetainedSlices):
             # Whatever became visible under the newest number holds nothing that was acknowledged.
             self.dead.add(self._highest)
         if self._active is not None:
+            # What failed is never synced again; what its index says of the batches before is still to be.
+            self._active.data_dirty = False
             self._close_active()
 
     def _is_full(self, active: _Active, timestamp: int) -> bool:
@@ -195,6 +210,7 @@ class SliceLog(RetainedSlices):
         self._active = active = _Active(s, fd, block.timestamp(i))
         self._parts.append((active, i, j, records.VERSION_SIZE))
         disk.fsync(self.dirfd)
+        self._names_loose = False
 
     def _publish_file(self, temporary: str, name: str, data: bytes, *, durable: bool) -> int:
         disk, files = self._env.disk, self._env.files
@@ -273,6 +289,8 @@ class SliceLog(RetainedSlices):
                 active.index_dirty = not durable
                 if durable:
                     self._env.disk.fsync(self.dirfd)
+                else:
+                    self._names_loose = True
             start, end = records.span(block, i, j)
             if s.entries and block.sequence(i) != s.last + 1:
                 s.contiguous = False
@@ -313,6 +331,8 @@ class SliceLog(RetainedSlices):
     def _close_active(self) -> None:
         active, self._active = self._active, None
         assert active is not None
+        if active.index_dirty:
+            self._loose[active.slice.number] = active.data_dirty and not self._env.options.sync
         self._close_files(active)
 
     def _close_files(self, active: _Active) -> None:
@@ -340,8 +360,26 @@ class SliceLog(RetainedSlices):
 
     def sync(self) -> None:
         """Make everything that was written durable, data first: at a clean stop, and where batches are not synced."""
+        for number, data_too in sorted(self._loose.items()):
+            for name in (dat_name(number), idx_name(number)) if data_too else (idx_name(number),):
+                self._sync_closed(name)
+            del self._loose[number]
         if self._active is not None:
             self._sync_active(self._active)
+        if self._names_loose:
+            self._env.disk.fsync(self.dirfd)
+            self._names_loose = False
+
+    def _sync_closed(self, name: str) -> None:
+        try:
+            fd = self._env.disk.open(self.dirfd, name, os.O_RDONLY)
+        except FileNotFoundError:
+            # The limits have removed it since.
+            return
+        try:
+            self._env.disk.fdatasync(fd)
+        finally:
+            self._env.disk.close(fd)
 
     def _readable(self, s: Slice, name: str) -> int:
         active = self._active

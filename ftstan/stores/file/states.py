@@ -68,20 +68,25 @@ def client_delete_record(client_id: bytes, crc: Crc) -> bytes:
     return records.typed_record(records.CLIENT_DELETE, pb.ClientDelete(id=client_id).SerializeToString(), crc)
 
 
+def replay_client(clients: dict[bytes, ClientInfo], kind: int, payload: bytes) -> None:
+    """Apply one record of ``clients.dat``. Raises ``WireError``."""
+    if kind == records.CLIENT_ADD:
+        m = messages.parse(pb.ClientInfo, payload)
+        clients[m.id] = ClientInfo(m.id, m.hb_inbox, m.conn_id, m.protocol, m.ping_interval, m.ping_max_out)
+    elif kind == records.CLIENT_DELETE:
+        clients.pop(messages.parse(pb.ClientDelete, payload).id, None)
+    else:
+        raise WireError(f"invalid client record type: {kind}")
+
+
 def replay_clients(rows: list[tuple[int, bytes]], shown: str) -> dict[bytes, ClientInfo]:
-    """The clients that are registered after all records."""
+    """The clients that are registered after all records. Raises ``RecoveryError`` for one that is none."""
     clients: dict[bytes, ClientInfo] = {}
     for number, (kind, payload) in enumerate(rows, 1):
         try:
-            if kind == records.CLIENT_ADD:
-                m = messages.parse(pb.ClientInfo, payload)
-                clients[m.id] = ClientInfo(m.id, m.hb_inbox, m.conn_id, m.protocol, m.ping_interval, m.ping_max_out)
-            elif kind == records.CLIENT_DELETE:
-                clients.pop(messages.parse(pb.ClientDelete, payload).id, None)
-            else:
-                raise RecoveryError(f'unable to recover client file "{shown}": invalid client record type: {kind}')
+            replay_client(clients, kind, payload)
         except WireError as error:
-            raise RecoveryError(f'unable to recover client file "{shown}": record {number}: {error}') from error
+            raise RecoveryError(f'unable to recover client file "{shown}": {error.text} (record {number})') from error
     return clients
 
 
@@ -108,7 +113,8 @@ def sub_delete_record(sub_id: int, crc: Crc) -> bytes:
     return records.typed_record(records.SUB_DELETE, pb.SubStateDelete(id=sub_id).SerializeToString(), crc)
 
 
-def _decode_sub(payload: bytes) -> SubState:
+def decode_sub(payload: bytes) -> SubState:
+    """The state in a "new" or "update" record. Raises ``WireError``."""
     m = messages.parse(pb.SubState, payload)
     return SubState(
         sub_id=m.id,
@@ -125,40 +131,25 @@ def _decode_sub(payload: bytes) -> SubState:
     )
 
 
+def stored_subs(replay: records.SubReplay) -> dict[int, StoredSub]:
+    """Subscriptions by id after all records that ``replay`` took (``docs/compat/filestore.md``, replay)."""
+    subs = {}
+    for payload, sent, pending in replay.result():
+        state = decode_sub(payload)
+        if sent > state.last_sent:
+            state = replace(state, last_sent=sent)
+        subs[state.sub_id] = StoredSub(state, pending)
+    return subs
+
+
 def replay_subs(rows: list[tuple[int, bytes]], shown: str) -> tuple[dict[int, StoredSub], int]:
-    """Subscriptions after all records, by id, and the highest id ever seen (``docs/compat/filestore.md``, replay)."""
-    subs: dict[int, StoredSub] = {}
-    last_sent: dict[int, int] = {}
-    highest = 0
-    for number, (kind, payload) in enumerate(rows, 1):
-        try:
-            if kind in (records.SUB_NEW, records.SUB_UPDATE):
-                state = _decode_sub(payload)
-                known = subs.get(state.sub_id) if kind == records.SUB_UPDATE else None
-                subs[state.sub_id] = StoredSub(state, known.pending if known else set())
-                last_sent[state.sub_id] = state.last_sent
-                highest = max(highest, state.sub_id)
-            elif kind == records.SUB_DELETE:
-                sub_id = messages.parse(pb.SubStateDelete, payload).id
-                subs.pop(sub_id, None)
-                highest = max(highest, sub_id)
-            elif kind in (records.SUB_MSG, records.SUB_ACK):
-                sub_id, sequence = records.decode_update(payload)
-                sub = subs.get(sub_id)
-                if sub is None:
-                    continue
-                if kind == records.SUB_ACK:
-                    sub.pending.discard(sequence)
-                    continue
-                sub.pending.add(sequence)
-                last_sent[sub_id] = max(last_sent.get(sub_id, 0), sequence)
-            else:
-                raise RecoveryError(f'"{shown}": unexpected record type: {kind}')
-        except WireError as error:
-            raise RecoveryError(f'"{shown}": record {number}: {error}') from error
-    for sub_id, sub in subs.items():
-        sub.state = replace(sub.state, last_sent=last_sent[sub_id])
-    return subs, highest
+    """Subscriptions after all records, by id, and the highest id ever seen. Raises ``RecoveryError``."""
+    crc = records.Crc()
+    replay = records.SubReplay(crc)
+    _, why = replay.feed(b"".join(records.typed_record(kind, payload, crc) for kind, payload in rows))
+    if why:
+        raise RecoveryError(f'"{shown}": {why.removeprefix("bad: ")} (record {replay.records + 1})')
+    return stored_subs(replay), replay.highest
 
 
 def snapshot_subs(subs: dict[int, StoredSub], highest: int, crc: Crc) -> bytes:

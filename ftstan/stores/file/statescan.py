@@ -1,8 +1,8 @@
-"""Reading the state files at a start: ``server.dat``, ``clients.dat``, a channel's ``subs.dat``, whatever state they are in.
+"""Reading the state files at a start, whatever state they are in: ``server.dat``, ``clients.dat``, ``subs.dat``.
 
-What ends a file and cannot have been answered for is cut; damage in the middle of ``clients.dat`` costs the clients that
-cannot be read, damage in ``subs.dat`` the channel's freedom to write, damage in ``server.dat`` the start. A file of up to
-three bytes counts as absent: its creation was cut short before anything was stored in it.
+What ends a file and cannot have been answered for is cut; damage in the middle of ``clients.dat`` costs the clients
+that cannot be read, damage in ``subs.dat`` the channel's freedom to write, damage in ``server.dat`` the start. A file
+of up to three bytes counts as absent: its creation was cut short before anything was stored in it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ftstan.stores.file.confirmed import epoch_of
 from ftstan.stores.file.damage import Bad
 from ftstan.stores.file.statefile import check_version, read_file
 from ftstan.stores.file.view import show
-from ftstan.stores.interface import ClientInfo, ServerInfo, StoredSub
 
 if TYPE_CHECKING:
     from ftstan.stores.file.env import FileEnv
+    from ftstan.stores.interface import ClientInfo, ServerInfo, StoredSub
 
 _START = records.VERSION_SIZE
 _ADVICE = "docs/store.md (repair guide); a copy of server.dat from a backup of this datastore will do"
@@ -94,13 +94,13 @@ def read_clients(env: FileEnv) -> dict[bytes, ClientInfo]:
         at += used
         if not why:
             break
-        bad = _bad(env, name, at, why, data[at:], records.CLIENT_DELETE)
+        bad = _bad(env, name, at, why, data)
         if bad.unpromised or (env.options.truncate_bad_eof and why == "torn"):
             _cut(env, env.root, name, bad)
             break
         lost += 1
         damage.report(env, bad, cut=False)
-        log.error(f'"{name}": the record at offset {at} cannot be read ({bad.words}): a client in it is not known any more')
+        log.error(f'"{name}": the record at offset {at} cannot be read ({bad.words}): a client in it is lost')
         pos = records.next_typed(bad.rest, 1, records.CLIENT_DELETE, env.crc)
         if pos < 0:
             break
@@ -163,13 +163,19 @@ def read_subs(env: FileEnv, channel: bytes, dirfd: int) -> Subs:
     if wrong := check_version(data):
         found.wrong = wrong
         return found
-    replay = records.SubReplay(env.crc, env.options.check_crc)
+    replay(env, shown, data, found)
+    return found
+
+
+def replay(env: FileEnv, shown: str, data: bytes, found: Subs) -> None:
+    """Fill ``found`` from the bytes of a ``subs.dat``."""
+    state_of = records.SubReplay(env.crc, env.options.check_crc)
     at = _START
     while True:
-        at, why = replay.feed(data, at)
+        at, why = state_of.feed(data, at)
         if not why:
             break
-        bad = _bad(env, shown, at, why, data[at:], records.SUB_MSG)
+        bad = _bad(env, shown, at, why, data)
         if bad.unpromised or (env.options.truncate_bad_eof and why == "torn"):
             found.cut = bad
             break
@@ -178,13 +184,8 @@ def read_subs(env: FileEnv, channel: bytes, dirfd: int) -> Subs:
         if pos < 0:
             break
         at = pos
-    found.highest = replay.highest
-    for payload, sent, pending in replay.result():
-        state = states.decode_sub(payload)
-        if sent > state.last_sent:
-            state = replace(state, last_sent=sent)
-        found.subs[state.sub_id] = StoredSub(state, pending)
-    return found
+    found.highest = state_of.highest
+    found.subs = states.stored_subs(state_of)
 
 
 def cut_subs(env: FileEnv, dirfd: int, bad: Bad) -> None:
@@ -192,9 +193,10 @@ def cut_subs(env: FileEnv, dirfd: int, bad: Bad) -> None:
     _cut(env, dirfd, "subs.dat", bad)
 
 
-def _bad(env: FileEnv, shown: str, at: int, why: str, rest: bytes, kinds: int) -> Bad:
-    follows = records.next_typed(rest, 1, kinds, env.crc) >= 0
-    return Bad(shown, at, why, rest, follows, typed=True)
+def _bad(env: FileEnv, shown: str, at: int, why: str, data: bytes) -> Bad:
+    kinds = records.CLIENT_DELETE if shown == "clients.dat" else records.SUB_MSG
+    follows = records.next_typed(data, at + 1, kinds, env.crc) >= 0
+    return Bad(shown, at, why, data[at:], follows, typed=True)
 
 
 def _cut(env: FileEnv, dirfd: int, name: str, bad: Bad) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ftstan.errors import DamageError, StoreError, StoreFullError
 from ftstan.stores.file import records
 from ftstan.stores.file.env import FileEnv, is_full
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ftstan.wire.block import MsgBlock
 
 _ENTRY = records.INDEX_SIZE
@@ -52,6 +54,15 @@ class Slice:
     def size(self) -> int:
         """Bytes as limits count them: payload + 40 a message."""
         return self.end - records.VERSION_SIZE + 32 * self.entries
+
+
+class Unreadable(NamedTuple):
+    """A message that cannot be read: the file and the offset in it, its sequence, what is wrong."""
+
+    file: str
+    offset: int
+    sequence: int
+    why: str
 
 
 class SliceView:
@@ -106,6 +117,41 @@ class SliceView:
         if why and not len(block):
             raise self._damage(s, why)
         return block
+
+    def read_around(
+        self, sequence: int, max_msgs: int, max_bytes: int, rebuild: Callable[[Slice], bytes]
+    ) -> tuple[MsgBlock | None, list[Unreadable]]:
+        """``read`` for damaged slices: passes over what cannot be read, and returns what that was.
+
+        ``rebuild`` gives the entries of a slice whose index has none for its messages. Raises ``OSError``.
+        """
+        passed: list[Unreadable] = []
+        while self.count and sequence <= self.last:
+            sequence = max(sequence, self.first)
+            s = next((s for s in self.slices if sequence <= s.last), None)
+            if s is None:
+                break
+            sequence = max(sequence, s.first)
+            try:
+                index, _ = self._entries_from(s, sequence, max_msgs)
+            except DamageError as error:
+                passed.append(Unreadable(idx_name(s.number), records.VERSION_SIZE, sequence, error.text))
+                s.index, s.contiguous = rebuild(s), False
+                s.entries = len(s.index) // _ENTRY
+                if records.find_entry(s.index, sequence) == s.entries:
+                    sequence = s.last + 1
+                continue
+            index = index[: records.fitting_entries(index, max_bytes) * _ENTRY]
+            n = len(index) // _ENTRY
+            first_offset = records.entry(index, 0)[1]
+            last, last_offset, _, last_size = records.entry(index, n - 1)
+            data = self._pread(s, dat_name(s.number), last_offset + 8 + last_size - first_offset, first_offset)
+            block, bad = records.read_readable(data, index, self._env.crc)
+            passed += [Unreadable(dat_name(s.number), offset, lost, why) for lost, offset, why in bad]
+            if len(block):
+                return block, passed
+            sequence = last + 1
+        return None, passed
 
     def _entries_from(self, s: Slice, sequence: int, most: int) -> tuple[bytes, int]:
         """Up to ``most`` index entries from the first at or after ``sequence``, and the number of that one."""

@@ -39,7 +39,10 @@ function configure (options, wanted) {
 
 const operations = {
   async connect ({ as, cluster, client, servers, options }) {
-    const connection = stan.connect(cluster, client, { servers, maxReconnectAttempts: -1, reconnectTimeWait: 50, ...options })
+    // Without `url` the client adds localhost:4222 to the servers: whoever listens there would be asked as well.
+    const connection = stan.connect(cluster, client, {
+      url: servers[0], servers, maxReconnectAttempts: -1, reconnectTimeWait: 50, ...options
+    })
     await first(connection, 'connect')
     connections.set(as, connection)
     connection.on('error', (error) => write({ event: 'error', of: as, text: String(error) }))

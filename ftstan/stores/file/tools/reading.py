@@ -215,6 +215,17 @@ class ChannelFiles:
             block, bad = records.read_readable(data, batch, self._source.crc)
             yield block, [bad_record(batch, *row) for row in bad]
 
+    def raw_records(self, s: SliceFile) -> Iterator[tuple[int, int, bytes]]:
+        """Every record that can be located, whether or not it counts: ``(sequence, offset, payload)``."""
+        _, index = self._measure(s.number)
+        disk = self._source.disk
+        fd = disk.open(self.dirfd, s.dat, os.O_RDONLY)
+        try:
+            for sequence, offset, _, size, _ in _INDEX.iter_unpack(index):
+                yield sequence, offset, disk.pread(fd, size, offset + records.HEADER_SIZE)
+        finally:
+            disk.close(fd)
+
     def subs_file(self) -> Typed:
         """The records of ``subs.dat``."""
         return read_state(self._source, self.dirfd, "subs.dat", SUB_KINDS)
@@ -311,9 +322,12 @@ class ChannelFiles:
         """
         end: int | None = None
         for s in reversed([s for s in self.all if s.located and s.number >= self._source.ours_from]):
-            last = s.all_last if end is None else min(s.all_last, end - 1)
-            self._cut(s, s.all_first, last)
-            end = s.all_first if end is None else min(end, s.all_first)
+            first = s.all_first
+            if self.confirmed is not None and s.number > self.confirmed.slice_number:
+                # It cannot hide what was confirmed below it: such a slice is damage, and counts from there on.
+                first = max(first, self.confirmed.sequence + 1)
+            self._cut(s, first, s.all_last if end is None else min(s.all_last, end - 1))
+            end = first if end is None else min(end, first)
         reached = 0
         others = [s for s in self.all if s.located and s.number < self._source.ours_from]
         for s in sorted(others, key=lambda s: (s.all_first, s.number)):

@@ -1,8 +1,8 @@
-"""Ending damage: what cannot be read goes to a directory beside the store, what can be read stays, nothing is renumbered.
+"""Ending damage: what cannot be read goes to a directory beside the store, what can be read stays, with its sequence.
 
 First a *plan* is made by somebody who only reads; carried out, it copies every file that it is going to change to the
-side directory, durable, and only then changes anything, each step after a confirm. Interrupted, it is run again. Messages
-keep their sequences; a hole stays a hole; the last sequence never goes back, since ``confirmed.bin`` keeps it.
+side directory, durable, and only then changes anything, each step after a confirm. Interrupted, it is run again. A hole
+stays a hole, and the last sequence never goes back, since ``confirmed.bin`` keeps it.
 """
 
 from __future__ import annotations
@@ -57,11 +57,22 @@ class Plan:
         return any(f.kind is Kind.DAMAGE for found in self.findings.values() for f in found)
 
 
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A slice, the offsets of its bad records, and whether its files have to be written again."""
+
+    slice: SliceFile
+    wrong: set[int]
+    changes: bool
+
+
 def make_plan(source: Source, only: bytes | None, progress: Callable[[int], None] = lambda _: None) -> Plan:
     """Look for what must be repaired, in the channel ``only`` or everywhere. Raises ``OSError``."""
     plan = Plan()
     if only is None:
-        plan.findings[b""] = [f for f in check_root(source) if f.kind is not Kind.NOTE]
+        found = [f for f in check_root(source) if f.kind is not Kind.NOTE]
+        if found:
+            plan.findings[b""] = found
     for name in [only] if only is not None else channel_names(source)[0]:
         found = [f for f in check_channel(source, name, progress) if f.kind is not Kind.NOTE]
         if found:
@@ -124,110 +135,96 @@ class Repair:
 
     def _channel(self, name: bytes, findings: list[Finding]) -> list[Step]:
         done: list[Step] = []
+        damaged = {f.file.rpartition("/")[2] for f in findings if f.kind is Kind.DAMAGE}
+        leftovers = [f.file.rpartition("/")[2] for f in findings if f.kind is Kind.LEFTOVER]
         with ChannelFiles(self._source, name) as files:
+            checks = [self._check(files, s) for s in files.all] if damaged - {"subs.dat"} else []
+            affected = {f.file.rpartition("/")[2] for f in findings}
+            affected |= {file for c in checks if c.changes for file in (c.slice.dat, c.slice.idx)}
+            if checks:
+                affected |= {confirmed.NAME, ACCEPTED}
             aside = self._side_channel(name)
             try:
-                for file in sorted(self._affected(files, findings)):
+                for file in sorted(affected & files.names):
                     self._copy(files.dirfd, file, aside)
-                self._disk.fsync(aside)
             finally:
                 self._disk.close(aside)
-            leftovers = [f.file.rpartition("/")[2] for f in findings if f.kind is Kind.LEFTOVER]
             if leftovers:
                 self._remove(files.dirfd, leftovers)
                 done += [Step(name, f"{show(name)}/{file}", "moved to the side directory") for file in leftovers]
-            damaged = {f.file.rpartition("/")[2] for f in findings if f.kind is Kind.DAMAGE}
             if "subs.dat" in damaged:
                 done.append(self._state(files.dirfd, name, "subs.dat", files.subs_file()))
             if damaged - {"subs.dat"}:
-                done += self._log(files)
+                odd = [f for f in damaged if f.startswith("msgs.") and f.endswith(".dat")]
+                self._remove(files.dirfd, [f for f in odd if f not in {c.slice.dat for c in checks}])
+                done += self._log(files, checks)
         return done
 
-    def _affected(self, files: ChannelFiles, findings: list[Finding]) -> set[str]:
-        """Files that may change: those that were found, and if the log is damaged all of it that is not exact."""
-        affected = {f.file.rpartition("/")[2] for f in findings}
-        if any(f.kind is Kind.DAMAGE and not f.file.endswith("/subs.dat") for f in findings):
-            affected |= {name for s in files.all if self._must_change(files, s) for name in (s.dat, s.idx)}
-            affected |= {confirmed.NAME, ACCEPTED}
-        return {name for name in affected if name in files.names}
+    def _check(self, files: ChannelFiles, s: SliceFile) -> _Checked:
+        if not s.entries:
+            return _Checked(s, set(), changes=True)
+        wrong = {bad.start for bad in ChannelCheck(self._source, files).bad_records(s, lambda _: None)}
+        return _Checked(s, wrong, changes=bool(wrong) or not s.exact)
 
-    def _must_change(self, files: ChannelFiles, s: SliceFile) -> bool:
-        return not s.exact or not s.entries or any(ChannelCheck(self._source, files).bad_records(s, lambda _: None))
-
-    def _log(self, files: ChannelFiles) -> list[Step]:
+    def _log(self, files: ChannelFiles, checks: list[_Checked]) -> list[Step]:
         """Leave in every slice what can be read and counts; the last sequence is kept in ``confirmed.bin``."""
         done: list[Step] = []
-        self._remove(
-            files.dirfd,
-            [n for n in files.names if n.startswith("msgs.") and n.endswith(".dat") and not _known(files, n)],
-        )
         said = files.confirmed
         last = max([files.last, *(s.claimed for s in files.all), *((said.sequence, said.last) if said else ())])
-        # While slices change, what it says of them may be wrong; its last sequence is written again at the end.
         held: list[tuple[int, int]] = []
-        top: tuple[int, int, int] | None = None
-        for s in files.all:
-            if not s.entries:
-                self._remove(files.dirfd, [s.idx, s.dat])
-                done.append(Step(files.name, f"{show(files.name)}/{s.dat}", "no message of it counts: moved aside"))
+        top = (0, 0, 0)
+        for c in checks:
+            where = f"{show(files.name)}/{c.slice.dat}"
+            ranges, end = self._rewrite(files, c) if c.changes else (_ranges_of(files, c.slice), c.slice.end)
+            if not ranges:
+                done.append(Step(files.name, where, "no message of it is left: moved to the side directory"))
                 continue
-            kept = self._slice(files, s) if self._must_change(files, s) else _all_of(s)
-            if kept is None:
-                done.append(Step(files.name, f"{show(files.name)}/{s.dat}", "nothing of it can be read: moved aside"))
-                continue
-            ranges, end = kept
             held += ranges
-            if top is None or ranges[-1][1] > top[1]:
-                top = (s.number, ranges[-1][1], end)
-            if self._must_change(files, s):
+            top = max(top, (ranges[-1][1], c.slice.number, end))
+            if c.changes:
                 count = sum(b - a + 1 for a, b in ranges)
-                done.append(Step(files.name, f"{show(files.name)}/{s.dat}", f"kept {count} messages"))
-        number, sequence, length = top or (0, 0, 0)
+                done.append(Step(files.name, where, f"kept {count} messages, left out {len(c.wrong)} bad records"))
+        sequence, number, length = top
         ConfirmedFile(self._env).replace(
             files.dirfd, Confirmed(epoch_of(self._env), number, sequence, length, max(last, sequence))
         )
         missing = _holes(held, files.first, last)
         if missing:
-            self._disk.close(
-                replace_file(self._env, files.dirfd, ACCEPTED, json.dumps({"missing": missing}).encode() + b"\n")
-            )
+            text = json.dumps({"missing": missing}).encode() + b"\n"
+            self._disk.close(replace_file(self._env, files.dirfd, ACCEPTED, text))
             lost = sum(b - a + 1 for a, b in missing)
-            done.append(Step(files.name, show(files.name), f"{lost} messages are lost: sequences {_ranges(missing)}"))
+            done.append(Step(files.name, show(files.name), f"{lost} messages are lost: sequences {_shown(missing)}"))
         return done
 
-    def _slice(self, files: ChannelFiles, s: SliceFile) -> tuple[list[tuple[int, int]], int] | None:
-        """Rewrite a slice with its readable messages; returns the ranges of sequences, and its new size."""
+    def _rewrite(self, files: ChannelFiles, c: _Checked) -> tuple[list[tuple[int, int]], int]:
+        """Replace a slice by its readable messages; returns the ranges of their sequences, and the new size."""
         index = bytearray(records.VERSION)
-        ranges: list[tuple[int, int]] = []
+        kept: list[int] = []
         end = records.VERSION_SIZE
 
         def write(fd: int) -> None:
             nonlocal end
             self._disk.pwrite(fd, records.VERSION, 0)
-            checker = ChannelCheck(self._source, files)
-            wrong = {bad.start for bad in checker.bad_records(s, lambda _: None)}
-            for batch, data in files.batches(s):
+            for batch, data in files.batches(c.slice):
                 start = records.entry(batch, 0)[1]
                 for k in range(len(batch) // _ENTRY):
                     sequence, offset, _, size = records.entry(batch, k)
-                    if offset in wrong:
+                    if offset in c.wrong:
                         continue
                     record = data[offset - start : offset - start + 8 + size]
                     block, _, _ = records.scan_data(record, files.name, sequence - 1, self._env.crc)
                     self._disk.pwrite(fd, record, end)
                     index.extend(records.index_entries(block, 0, 1, end, self._env.crc))
                     end += len(record)
-                    if ranges and ranges[-1][1] == sequence - 1:
-                        ranges[-1] = (ranges[-1][0], sequence)
-                    else:
-                        ranges.append((sequence, sequence))
+                    kept.append(sequence)
 
-        put_file(self._env, files.dirfd, s.dat, s.number, write)
-        if not ranges:
+        s = c.slice
+        if s.entries > len(c.wrong):
+            put_file(self._env, files.dirfd, s.dat, s.number, write)
+            put_file(self._env, files.dirfd, s.idx, s.number, lambda fd: self._disk.pwrite(fd, index, 0))
+        else:
             self._remove(files.dirfd, [s.idx, s.dat])
-            return None
-        put_file(self._env, files.dirfd, s.idx, s.number, lambda fd: self._disk.pwrite(fd, index, 0))
-        return ranges, end
+        return _gather(kept), end
 
     # ---- files ---------------------------------------------------------------------------------------------------
 
@@ -270,12 +267,22 @@ def open_aside(disk: Disk, path: str) -> int:
     return disk.open_dir(path)
 
 
-def _known(files: ChannelFiles, name: str) -> bool:
-    return any(name == s.dat for s in files.all)
+def _ranges_of(files: ChannelFiles, s: SliceFile) -> list[tuple[int, int]]:
+    if s.entries == s.last - s.first + 1:
+        return [(s.first, s.last)]
+    index = files.entries_of(s)
+    return _gather([records.entry(index, k)[0] for k in range(s.entries)])
 
 
-def _all_of(s: SliceFile) -> tuple[list[tuple[int, int]], int]:
-    return [(s.first, s.last)], s.end
+def _gather(sequences: list[int]) -> list[tuple[int, int]]:
+    """Ascending sequences as ranges."""
+    ranges: list[tuple[int, int]] = []
+    for sequence in sequences:
+        if ranges and ranges[-1][1] == sequence - 1:
+            ranges[-1] = (ranges[-1][0], sequence)
+        else:
+            ranges.append((sequence, sequence))
+    return ranges
 
 
 def _holes(held: list[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
@@ -291,5 +298,5 @@ def _holes(held: list[tuple[int, int]], first: int, last: int) -> list[tuple[int
     return holes
 
 
-def _ranges(ranges: list[tuple[int, int]]) -> str:
+def _shown(ranges: list[tuple[int, int]]) -> str:
     return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in ranges)

@@ -146,13 +146,17 @@ def _rewrite(
 
     put_file(env, files.dirfd, dat_name(group.target), group.target, write_data)
     put_file(env, files.dirfd, idx_name(group.target), group.target, lambda fd: env.disk.pwrite(fd, index, 0))
-    for s in group.parts:
-        if s.number != group.target:
-            env.owner.confirm()
-            for name in (s.idx, s.dat):
-                with contextlib.suppress(FileNotFoundError):
-                    env.disk.unlink(files.dirfd, name)
-            env.disk.fsync(files.dirfd)
+    remove_parts(env, files, [s for s in group.parts if s.number != group.target])
+
+
+def remove_parts(env: FileEnv, files: ChannelFiles, parts: Sequence[SliceFile]) -> None:
+    """Remove slices that have been copied, lowest first, each durably gone before the next one goes."""
+    for s in parts:
+        env.owner.confirm()
+        for name in (s.idx, s.dat):
+            with contextlib.suppress(FileNotFoundError):
+                env.disk.unlink(files.dirfd, name)
+        env.disk.fsync(files.dirfd)
 
 
 def _append(env: FileEnv, fd: int, index: bytearray, block: MsgBlock, end: int) -> int:

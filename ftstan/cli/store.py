@@ -1,0 +1,390 @@
+"""``ftstanctl store``: look at a datastore, check it, repair it, prepare it for an original server.
+
+``ls``, ``dump``, ``verify`` and ``du`` only read, create no file and take no lock; on the store of a running server
+they stop where that server has confirmed. The commands that write are in ``store_change``.
+
+Exit status: 0 clean, 1 damage was found (and is still there), 2 the command cannot be carried out.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ftstan.cli import store_change
+from ftstan.cli.terminal import print_json, print_table, progress, size_of, text_of, time_of
+from ftstan.disk import LocalDisk
+from ftstan.errors import StoreError
+from ftstan.ft.lock import is_held
+from ftstan.ft.loss import EpochFacts, find_epochs
+from ftstan.stores.file import records
+from ftstan.stores.file.tools.checking import Finding, Kind, check_channel, check_root
+from ftstan.stores.file.tools.reading import (
+    NEVER_OURS,
+    ChannelFiles,
+    SliceFile,
+    Source,
+    Typed,
+    channel_names,
+    read_clients,
+    read_server,
+)
+from ftstan.wire import codec
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+EXIT_CLEAN = 0
+EXIT_DAMAGE = 1
+EXIT_FAILED = 2
+
+_NO_DATASTORE = "give the directory that the server has as -dir"
+_ROOT_FILES = {"server.dat", "clients.dat", "ft.epoch", ".rootdir.lck"}
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A datastore that is open for reading."""
+
+    source: Source
+    epochs: EpochFacts
+    channels: list[bytes]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-commands."""
+    commands = parser.add_subparsers(title="commands", dest="verb", required=True, metavar="<command>")
+    for name, text, _ in _COMMANDS:
+        _common(commands.add_parser(name, help=text, description=text))
+    dump = commands.choices["dump"]
+    dump.set_defaults(output="json")
+    dump.add_argument("--raw", action="store_true", help="every record as it lies in the files, hidden ones too")
+    dump.add_argument("--from", type=int, default=0, dest="first", metavar="SEQ", help="first sequence")
+    dump.add_argument("--to", type=int, default=0, dest="last", metavar="SEQ", help="last sequence")
+    store_change.configure(commands.choices)
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dir", metavar="DIR", help="the datastore directory")
+    parser.add_argument("--channel", metavar="NAME", help="this channel only")
+    parser.add_argument("--output", choices=("table", "json"), default="table", help="default: table")
+    parser.add_argument(
+        "--crc-poly", type=int, default=0xEDB88320, metavar="N", help="the server's -file_crc_poly, if it is set"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out one sub-command; returns the exit status. Raises ``FtstanError``."""
+    command = next(command for name, _, command in _COMMANDS if name == arguments.verb)
+    try:
+        return command(arguments)
+    except OSError as error:
+        name = f" {os.fsdecode(error.filename)!r}" if error.filename else ""
+        raise StoreError(
+            f"datastore {arguments.dir}:{name} {error.strerror or error}",
+            hint="check the directory, its permissions and the storage below it",
+        ) from error
+
+
+@contextlib.contextmanager
+def opened(arguments: argparse.Namespace) -> Iterator[Opened]:
+    """Open the datastore for reading. Raises ``StoreError``, and ``ConfigError`` if the channel is unknown."""
+    disk = LocalDisk()
+    root = disk.open_dir(arguments.dir)
+    try:
+        epochs = find_epochs(disk, root)
+        ours_from = NEVER_OURS if epochs.ours_from is None else epochs.ours_from
+        source = Source(disk, root, records.Crc(arguments.crc_poly), ours_from, live=is_held(disk, root))
+        names, _ = channel_names(source)
+        if not names and not _ROOT_FILES & {name for name, _ in disk.listdir(root)}:
+            raise StoreError(f"{arguments.dir} holds no datastore", hint=_NO_DATASTORE)
+        if arguments.channel is not None:
+            names = [store_change.wanted_channel(arguments.dir, arguments.channel, names)]
+        yield Opened(source, epochs, names)
+    finally:
+        disk.close(root)
+
+
+# ---- ls ----------------------------------------------------------------------------------------------------------
+
+
+def _ls(arguments: argparse.Namespace) -> int:
+    with opened(arguments) as store:
+        if arguments.channel is not None:
+            return _ls_channel(arguments, store)
+        rows = [_channel_row(store.source, name) for name in store.channels]
+    if arguments.output == "json":
+        print_json({"live": store.source.live, "channels": rows})
+        return EXIT_CLEAN
+    numbers = ("msgs", "bytes", "first", "last", "slices", "subs")
+    print_table(
+        ("channel", *numbers, "last written", "state"),
+        [(r["name"], *(r[n] for n in numbers), time_of(r["last_timestamp"]), r["state"]) for r in rows],
+        right=numbers,
+    )
+    if store.source.live:
+        print("a server has this datastore open: shown is what it has confirmed", file=sys.stderr)
+    return EXIT_CLEAN
+
+
+def _channel_row(source: Source, name: bytes) -> dict[str, Any]:
+    with ChannelFiles(source, name) as files:
+        subs, _ = files.subs()
+        odd = any(s.refused or any(bad.start < s.end for bad in s.bad) for s in files.all)
+        return {
+            "name": text_of(name),
+            "msgs": files.count,
+            "bytes": files.size,
+            "first": files.first,
+            "last": files.last,
+            "slices": len(files.slices),
+            "subs": len(subs),
+            "last_timestamp": files.slices[-1].last_ts if files.slices else 0,
+            "state": "damaged" if odd else "",
+        }
+
+
+def _ls_channel(arguments: argparse.Namespace, store: Opened) -> int:
+    with ChannelFiles(store.source, store.channels[0]) as files:
+        slices = [_slice_row(s) for s in files.all]
+        subs = [
+            {
+                "id": s.state.sub_id,
+                "client_id": text_of(s.state.client_id),
+                "durable": text_of(s.state.durable_name),
+                "queue": text_of(s.state.queue),
+                "last_sent": s.state.last_sent,
+                "pending": len(s.pending),
+                "state": "closed" if s.state.is_closed else "",
+            }
+            for s in files.subs()[0].values()
+        ]
+    if arguments.output == "json":
+        print_json({"live": store.source.live, "name": arguments.channel, "slices": slices, "subscriptions": subs})
+        return EXIT_CLEAN
+    numbers = ("slice", "first", "last", "msgs", "dat", "idx")
+    print_table((*numbers, "state"), [[row[n] for n in (*numbers, "state")] for row in slices], right=numbers)
+    if subs:
+        print()
+        heads = tuple(subs[0])
+        print_table(heads, [list(row.values()) for row in subs], right=("id", "last_sent", "pending"))
+    return EXIT_CLEAN
+
+
+def _slice_row(s: SliceFile) -> dict[str, Any]:
+    return {
+        "slice": s.number,
+        "first": s.first,
+        "last": s.last,
+        "msgs": s.entries,
+        "dat": s.dat_size,
+        "idx": max(s.idx_size, 0),
+        "state": s.refused or ("" if s.exact and s.entries else "hidden" if not s.entries else "not exact"),
+    }
+
+
+# ---- du ----------------------------------------------------------------------------------------------------------
+
+
+def _du(arguments: argparse.Namespace) -> int:
+    with opened(arguments) as store:
+        rows = [_du_row(store.source, name) for name in store.channels]
+    heads = ("messages", "index", "subs", "hidden", "other", "total")
+    if arguments.channel is None:
+        rows.append({"channel": "", **{head: sum(row[head] for row in rows) for head in heads}})
+    if arguments.output == "json":
+        total = rows.pop() if arguments.channel is None else rows[0]
+        print_json({"channels": rows, "total": total["total"]})
+        return EXIT_CLEAN
+    print_table(("channel", *heads), [(r["channel"], *(size_of(r[h]) for h in heads)) for r in rows], right=heads)
+    return EXIT_CLEAN
+
+
+def _du_row(source: Source, name: bytes) -> dict[str, Any]:
+    """Bytes in the files of a channel. ``hidden``: behind seals, or behind the last message that counts."""
+    with ChannelFiles(source, name) as files:
+        sizes = {}
+        for file in files.names:
+            with contextlib.suppress(FileNotFoundError):
+                # A running server removes files while we look.
+                sizes[file] = source.disk.stat(files.dirfd, file).size
+        data = sum(sizes.pop(s.dat, 0) for s in files.all)
+        index = sum(sizes.pop(s.idx, 0) for s in files.all)
+        messages = sum(s.end for s in files.slices)
+        subs = sizes.pop("subs.dat", 0)
+        other = sum(sizes.values())
+    return {
+        "channel": text_of(name),
+        "messages": messages,
+        "index": index,
+        "subs": subs,
+        "hidden": data - messages,
+        "other": other,
+        "total": data + index + subs + other,
+    }
+
+
+# ---- verify ------------------------------------------------------------------------------------------------------
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    with opened(arguments) as store:
+        total = 0
+        for name in store.channels:
+            with ChannelFiles(store.source, name) as files:
+                total += sum(s.end for s in files.slices)
+        findings: list[Finding] = []
+        with progress("verifying", total, shown=arguments.output == "table") as advance:
+            if arguments.channel is None:
+                if store.epochs.loss:
+                    findings.append(Finding(Kind.DAMAGE, b"", "ft.epoch", store.epochs.loss))
+                findings += check_root(store.source)
+            for name in store.channels:
+                findings += check_channel(store.source, name, advance)
+    damaged = any(f.kind is Kind.DAMAGE for f in findings)
+    if arguments.output == "json":
+        rows = [
+            {"kind": f.kind, "channel": text_of(f.channel), "file": f.file, "offset": f.offset, "text": f.text}
+            for f in findings
+        ]
+        print_json({"clean": not damaged, "live": store.source.live, "findings": rows})
+    else:
+        for f in findings:
+            where = "" if f.offset is None else f" at offset {f.offset}"
+            print(f"{f.kind}: {f.file}{where}: {f.text}")
+        print(f"{len(store.channels)} channels, {size_of(total)} of messages: {'DAMAGED' if damaged else 'clean'}")
+        if damaged:
+            print(f"stop every node, then run: ftstanctl store repair --dry-run {arguments.dir}", file=sys.stderr)
+    return EXIT_DAMAGE if damaged else EXIT_CLEAN
+
+
+# ---- dump --------------------------------------------------------------------------------------------------------
+
+
+def _dump(arguments: argparse.Namespace) -> int:
+    damaged = False
+    rows: list[dict[str, Any]] = []
+    with opened(arguments) as store:
+        for row in _raw_rows(arguments, store) if arguments.raw else _served_rows(arguments, store):
+            damaged |= row["kind"] == "bad"
+            if arguments.output == "json":
+                print_json(row)
+            else:
+                rows.append(row)
+    if arguments.output == "table":
+        messages = [r for r in rows if r["kind"] == "message"]
+        heads = ("channel", "sequence", "time", "size", "reply")
+        lines = [(r["channel"], r["sequence"], time_of(r["timestamp"]), r["size"], r["reply"]) for r in messages]
+        print_table(heads, lines, right=("sequence", "size"))
+    return EXIT_DAMAGE if damaged else EXIT_CLEAN
+
+
+def _served_rows(arguments: argparse.Namespace, store: Opened) -> Iterator[dict[str, Any]]:
+    """What a start would serve: identity, clients, subscriptions, messages."""
+    if arguments.channel is None:
+        info, wrong = read_server(store.source)
+        if info is not None:
+            yield {"kind": "server", **{name: getattr(info, name) for name in info.__slots__}}
+        elif wrong:
+            yield {"kind": "bad", "file": "server.dat", "offset": 0, "why": wrong}
+        typed, clients = read_clients(store.source)
+        yield from _bad_rows("clients.dat", typed)
+        for client in clients.values():
+            yield {"kind": "client", **_plain(client)}
+    for name in store.channels:
+        with ChannelFiles(store.source, name) as files:
+            channel = text_of(name)
+            yield from _bad_rows(f"{channel}/subs.dat", files.subs_file())
+            for sub in files.subs()[0].values():
+                yield {"kind": "subscription", "channel": channel, **_plain(sub.state), "pending": sorted(sub.pending)}
+            for s in files.slices:
+                if s.last < arguments.first or (arguments.last and s.first > arguments.last):
+                    continue
+                yield from _message_rows(arguments, files, s)
+
+
+def _message_rows(arguments: argparse.Namespace, files: ChannelFiles, s: SliceFile) -> Iterator[dict[str, Any]]:
+    channel = text_of(files.name)
+    for block, bad in files.blocks(s, arguments.first):
+        for i in range(len(block)):
+            sequence, subject, reply, data, timestamp, _, _ = codec.decode_msg_proto(block.payload(i))
+            if arguments.last and sequence > arguments.last:
+                return
+            yield {
+                "kind": "message",
+                "channel": channel,
+                "sequence": sequence,
+                "timestamp": timestamp,
+                "subject": text_of(subject),
+                "reply": text_of(reply),
+                "size": len(data),
+                "data": base64.b64encode(data).decode(),
+            }
+        for b in bad:
+            yield {"kind": "bad", "file": f"{channel}/{s.dat}", "offset": b.start, "why": b.why}
+
+
+def _raw_rows(arguments: argparse.Namespace, store: Opened) -> Iterator[dict[str, Any]]:
+    """Every record in the files, in their order."""
+    if arguments.channel is None:
+        yield from _typed_rows("clients.dat", read_clients(store.source)[0])
+    for name in store.channels:
+        with ChannelFiles(store.source, name) as files:
+            channel = text_of(name)
+            yield from _typed_rows(f"{channel}/subs.dat", files.subs_file())
+            for s in files.all:
+                if s.refused:
+                    yield {"kind": "bad", "file": f"{channel}/{s.dat}", "offset": 0, "why": s.refused}
+                for sequence, offset, payload in files.raw_records(s):
+                    if sequence >= arguments.first and (not arguments.last or sequence <= arguments.last):
+                        yield {
+                            "kind": "record",
+                            "file": f"{channel}/{s.dat}",
+                            "offset": offset,
+                            "sequence": sequence,
+                            "counts": s.first <= sequence <= s.last,
+                            "payload": base64.b64encode(payload).decode(),
+                        }
+                for bad in s.bad:
+                    yield {"kind": "bad", "file": f"{channel}/{s.dat}", "offset": bad.start, "why": bad.why}
+
+
+def _typed_rows(file: str, typed: Typed) -> Iterator[dict[str, Any]]:
+    for offset, kind, payload in typed.rows:
+        yield {
+            "kind": "record",
+            "file": file,
+            "offset": offset,
+            "type": kind,
+            "payload": base64.b64encode(payload).decode(),
+        }
+    yield from _bad_rows(file, typed)
+
+
+def _bad_rows(file: str, typed: Typed) -> Iterator[dict[str, Any]]:
+    if typed.refused:
+        yield {"kind": "bad", "file": file, "offset": 0, "why": typed.refused}
+    for bad in typed.bad:
+        yield {"kind": "bad", "file": file, "offset": bad.start, "why": bad.why}
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    """The fields of a record, bytes as text."""
+    fields = ((name, getattr(value, name)) for name in value.__slots__)
+    return {name: text_of(field) if isinstance(field, bytes) else field for name, field in fields}
+
+
+_COMMANDS = (
+    ("ls", "list the channels, or the slices and subscriptions of one", _ls),
+    ("dump", "print messages, subscriptions and clients as JSON lines", _dump),
+    ("verify", "read everything and say what is damaged", _verify),
+    ("du", "show where the bytes are", _du),
+    ("repair", "end damage: copy aside, then keep what can be read", store_change.repair),
+    ("compact", "merge small slices of former activations", store_change.compact),
+    ("handover", "leave exactly what an original server would have written", store_change.handover),
+)

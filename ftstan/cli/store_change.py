@@ -1,0 +1,210 @@
+"""``ftstanctl store repair``, ``compact`` and ``handover``: the commands that write, while no server is running.
+
+Each takes the lock, an epoch and its record like a node that starts, and gives the lock back at the end. What is done
+to files is in ``stores/file/tools``; here is only the order of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ftstan.cli.terminal import print_json, progress, text_of, visible
+from ftstan.clock import SystemClock
+from ftstan.disk import LocalDisk
+from ftstan.errors import ConfigError, LockBusyError, StoreError
+from ftstan.ft.loss import EpochFacts, find_epochs
+from ftstan.ft.ownership import StoreOwner
+from ftstan.stores.file import records
+from ftstan.stores.file.env import FileEnv, FileStoreOptions
+from ftstan.stores.file.tools.changing import rewrite, source_of, start_and_stop
+from ftstan.stores.file.tools.checking import Finding, Kind
+from ftstan.stores.file.tools.reading import NEVER_OURS, ChannelFiles, Source, channel_names
+from ftstan.stores.file.tools.repairing import Plan, Repair, make_plan, open_aside
+from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channel
+from ftstan.wire.nuid import Nuid
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from ftstan.stores.file.tools.changing import Work
+
+EXIT_CLEAN = 0
+EXIT_DAMAGE = 1
+
+_SLICE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A datastore that this process owns."""
+
+    env: FileEnv
+    epochs: EpochFacts
+
+
+def configure(commands: dict[str, argparse.ArgumentParser]) -> None:
+    """Add what only these commands have."""
+    repair_parser = commands["repair"]
+    repair_parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
+    repair_parser.add_argument("--aside", metavar="PATH", help="the side directory (default: <DIR>.repair-<time>)")
+    for name in ("compact", "handover"):
+        commands[name].add_argument(
+            "--slice-bytes",
+            type=int,
+            default=_SLICE_BYTES,
+            metavar="N",
+            help=f"merge slices up to this size (default {_SLICE_BYTES})",
+        )
+
+
+@contextlib.contextmanager
+def _owned(arguments: argparse.Namespace, *, repairing: bool = False) -> Iterator[Owned]:
+    """Own the datastore as a node does: lock, claim, record. Raises ``FtstanError``."""
+    if not os.path.isdir(arguments.dir):
+        raise StoreError(f"{arguments.dir} is no directory", hint="give the directory that the server has as -dir")
+    disk, clock = LocalDisk(), SystemClock()
+    owner = StoreOwner(disk, arguments.dir, server_id=Nuid().next(), clock=clock, in_group=False)
+    try:
+        try:
+            owner.try_lock()
+        except LockBusyError as error:
+            holder = owner.read_owner()
+            raise StoreError(
+                f"datastore {arguments.dir} is in use" + (f" by {holder.describe()}" if holder else ""),
+                hint="stop every node of the group first; ls, dump, verify and du work beside a running server",
+            ) from error
+        epochs = find_epochs(disk, owner.root)
+        if epochs.loss and not repairing:
+            raise StoreError(f"datastore {arguments.dir}: {epochs.loss}", hint="run: ftstanctl store repair")
+        owner.activate(epochs.lost)
+        options = FileStoreOptions(crc_polynomial=arguments.crc_poly)
+        crc = records.Crc(options.crc_polynomial)
+        yield Owned(FileEnv(disk, owner.root, clock, options, owner, crc, path=arguments.dir), epochs)
+    finally:
+        owner.close()
+
+
+# ---- handover and compact ----------------------------------------------------------------------------------------
+
+
+def handover(arguments: argparse.Namespace) -> int:
+    """Leave what an original server would have written."""
+    return _rewrite(arguments, "handing over", hand_over_channel, "slices")
+
+
+def compact(arguments: argparse.Namespace) -> int:
+    """Merge small slices."""
+    return _rewrite(arguments, "compacting", compact_channel, "slices_removed")
+
+
+def _rewrite(arguments: argparse.Namespace, label: str, work: Work, counted: str) -> int:
+    with _owned(arguments) as owned:
+        env = owned.env
+        only = _only(arguments, env)
+        total = 0
+        for name in channel_names(source_of(env))[0] if only is None else [only]:
+            with ChannelFiles(source_of(env), name) as files:
+                total += sum(s.dat_size for s in files.all)
+        with progress(label, total, shown=arguments.output == "table") as advance:
+            rows = rewrite(env, work, only=only, max_bytes=arguments.slice_bytes, progress=advance)
+    if arguments.output == "json":
+        print_json({"channels": [{"name": text_of(name), counted: count} for name, count in rows]})
+    else:
+        for name, count in rows:
+            print(f"{visible(text_of(name))}: {count} {counted.replace('_', ' ')}")
+    return EXIT_CLEAN
+
+
+def _only(arguments: argparse.Namespace, env: FileEnv) -> bytes | None:
+    """The channel that was asked for, ``None`` for all."""
+    if arguments.channel is None:
+        return None
+    return wanted_channel(arguments.dir, arguments.channel, channel_names(source_of(env))[0])
+
+
+def wanted_channel(path: str, channel: str, names: Sequence[bytes]) -> bytes:
+    """The channel's name. Raises ``ConfigError`` if it is none of ``names``."""
+    name = os.fsencode(channel)
+    if name not in names:
+        raise ConfigError(
+            f'datastore {path} has no channel "{channel}"', hint=f"ftstanctl store ls {path} lists its channels"
+        )
+    return name
+
+
+# ---- repair ------------------------------------------------------------------------------------------------------
+
+
+def repair(arguments: argparse.Namespace) -> int:
+    """End damage."""
+    if arguments.dry_run:
+        return _say(arguments, _look(arguments))
+    plan = _look(arguments)
+    if not plan.findings:
+        return _report(arguments, [], "", [])
+    path = (
+        arguments.aside or f"{os.path.abspath(arguments.dir)}.repair-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    )
+    with _owned(arguments, repairing=True) as owned:
+        env = owned.env
+        # Looked at again: what was read before the store was ours may have been another owner's last words.
+        plan = make_plan(source_of(env), _only(arguments, env))
+        done: list[tuple[str, str]] = []
+        if owned.epochs.loss:
+            done.append(("ft.epoch", f"took an epoch above {owned.epochs.lost.floor if owned.epochs.lost else 0}"))
+        aside = open_aside(env.disk, path)
+        try:
+            done += [(step.file, step.text) for step in Repair(env, source_of(env), aside).run(plan)]
+        finally:
+            env.disk.close(aside)
+        quarantined = start_and_stop(env)
+    return _report(arguments, done, path, quarantined)
+
+
+def _look(arguments: argparse.Namespace) -> Plan:
+    """The plan of somebody who only reads."""
+    disk = LocalDisk()
+    root = disk.open_dir(arguments.dir)
+    try:
+        epochs = find_epochs(disk, root)
+        ours_from = NEVER_OURS if epochs.ours_from is None else epochs.ours_from
+        source = Source(disk, root, records.Crc(arguments.crc_poly), ours_from)
+        only = None
+        if arguments.channel is not None:
+            only = wanted_channel(arguments.dir, arguments.channel, channel_names(source)[0])
+        plan = make_plan(source, only)
+        if epochs.loss:
+            plan.findings.setdefault(b"", []).insert(0, Finding(Kind.DAMAGE, b"", "ft.epoch", epochs.loss))
+        return plan
+    finally:
+        disk.close(root)
+
+
+def _say(arguments: argparse.Namespace, plan: Plan) -> int:
+    rows = [(step.file, step.text) for step in plan.steps]
+    if arguments.output == "json":
+        print_json({"dry_run": True, "steps": [{"file": file, "text": text} for file, text in rows]})
+    else:
+        for file, text in rows:
+            print(f"{file}: {text}")
+        print("nothing was changed" if rows else "nothing to repair")
+    return EXIT_DAMAGE if plan.damaged else EXIT_CLEAN
+
+
+def _report(arguments: argparse.Namespace, done: list[tuple[str, str]], aside: str, quarantined: list[str]) -> int:
+    if arguments.output == "json":
+        steps = [{"file": file, "text": text} for file, text in done]
+        print_json({"dry_run": False, "steps": steps, "aside": aside, "quarantined": quarantined})
+    else:
+        for file, text in done:
+            print(f"{file}: {text}")
+        print(f"what was there before is in {aside}" if done else "nothing to repair")
+        if quarantined:
+            print(f"still quarantined: {', '.join(quarantined)}", file=sys.stderr)
+    return EXIT_DAMAGE if quarantined else EXIT_CLEAN

@@ -1,0 +1,76 @@
+"""What operators see of ``ftstanctl``: tables, JSON, progress bars. Decides nothing about the store."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+_PIPE_WIDTH = 400
+
+
+def print_json(value: object) -> None:
+    """One line of JSON; bytes that are no UTF-8 come as escaped surrogates."""
+    sys.stdout.write(json.dumps(value) + "\n")
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
+    """Columns under upper-case heads; those named in ``right`` are numbers."""
+    terminal = sys.stdout.isatty()
+    table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False, show_edge=False)
+    for head in heads:
+        table.add_column(head.upper(), justify="right" if head in right else "left", no_wrap=not terminal)
+    for row in rows:
+        # Text, not markup: a channel may be called "[red]".
+        table.add_row(*(Text(visible(str(cell))) for cell in row))
+    Console(width=None if terminal else _PIPE_WIDTH, highlight=False).print(table)
+
+
+@contextlib.contextmanager
+def progress(label: str, total: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error that the yielded function moves on by bytes; nothing unless that is a terminal."""
+    if not (shown and sys.stderr.isatty()):
+        yield lambda _: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda size: bar.update(task, advance=size)
+
+
+def text_of(data: bytes) -> str:
+    """Bytes of the wire as text, without loss."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def size_of(size: int) -> str:
+    """Bytes for people."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def time_of(ns: int) -> str:
+    """Nanoseconds since the Unix epoch as UTC; ``-`` for none."""
+    if not ns:
+        return "-"
+    return dt.datetime.fromtimestamp(ns // 1_000_000_000, tz=dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def visible(text: str) -> str:
+    """Text whose control characters and undecodable bytes are escapes: a name must not steer the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

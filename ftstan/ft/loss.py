@@ -1,0 +1,72 @@
+"""Were the epochs of a datastore lost, or restored from an older copy? For tools: a server decides for itself.
+
+Numbers that were used may then be used again: two owners could be confirmed, and a later start could take slices of a
+former owner for its own. What shows it are the numbers that other files name. Reads only; ``docs/ft.md`` has the
+argument.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ftstan.ft.epoch import EPOCH_NAME, SLICES_PER_EPOCH, LostEpochs, read_state
+from ftstan.stores.file.confirmed import read_confirmed
+
+if TYPE_CHECKING:
+    from ftstan.disk import Disk
+
+_DAT = re.compile(r"msgs\.([1-9][0-9]{0,17})\.dat\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class EpochFacts:
+    """``ours_from``: the first slice number of ours, ``None`` if no ftstan server ever wrote here.
+
+    ``loss`` says what is wrong, empty if nothing is; ``lost`` is then what a repair must claim above.
+    """
+
+    ours_from: int | None
+    top: int
+    loss: str = ""
+    lost: LostEpochs | None = None
+
+
+def find_epochs(disk: Disk, root_fd: int) -> EpochFacts:
+    """Compare the epoch file with everything else that names an epoch. Raises ``OSError`` and ``StoreError``."""
+    state = read_state(disk, root_fd)
+    confirmed, slices = _highest(disk, root_fd)
+    if state.newest is None and not state.claims and not confirmed:
+        return EpochFacts(None, 0)
+    shown = confirmed
+    if state.newest is not None and slices >= state.newest.ours_from:
+        shown = max(shown, -(-slices // SLICES_PER_EPOCH))
+    floor = max([shown, state.top, *state.claims, -(-slices // SLICES_PER_EPOCH)])
+    if state.newest is None:
+        what = "holds no readable record" if state.present else "is missing"
+        # Whether the lowest slices are the original's cannot be known any more. As ours they are read in the order of
+        # their numbers, which is the order in which the original wrote them, too.
+        return EpochFacts(1, state.top, f"{EPOCH_NAME} {what}, but this datastore had epochs", LostEpochs(floor, 1))
+    ours_from = state.newest.ours_from
+    if shown > state.top:
+        text = f"{EPOCH_NAME} ends at epoch {state.top}, but epoch {shown} has written here: it is an older copy"
+        return EpochFacts(ours_from, state.top, text, LostEpochs(floor, ours_from))
+    return EpochFacts(ours_from, state.top)
+
+
+def _highest(disk: Disk, root_fd: int) -> tuple[int, int]:
+    """The highest epoch that a channel was confirmed under, and the highest slice number; 0 if there is none."""
+    epoch, slice_number = 0, 0
+    for name, is_dir in disk.listdir(root_fd):
+        if not is_dir:
+            continue
+        fd = disk.open_dir_at(root_fd, name)
+        try:
+            confirmed = read_confirmed(disk, fd)
+            epoch = max(epoch, confirmed.epoch if confirmed else 0)
+            found = (_DAT.match(n) for n, folder in disk.listdir(fd) if not folder)
+            slice_number = max([slice_number, *(int(m[1]) for m in found if m)])
+        finally:
+            disk.close(fd)
+    return epoch, slice_number

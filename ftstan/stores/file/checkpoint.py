@@ -1,0 +1,154 @@
+"""``ckpt.bin``: what the channels held at a clean stop, so that the next start need not read them.
+
+One checksummed file in the datastore's root, which the original ignores. It counts for the activation directly after
+the one that wrote it and for no other, and in it for a channel whose files are all the ones that were there: same
+names, sizes, times of change and inodes. Everything else is read as if there were no checkpoint. It is written last,
+after everything that it speaks of is durable, and never changed.
+
+Layout: ``docs/compat/filestore.md`` (side files).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ftstan.stores.file import records, states
+from ftstan.stores.file.confirmed import NAME as CONFIRMED
+from ftstan.stores.file.statefile import read_file, replace_file
+from ftstan.stores.file.statescan import read_subs
+from ftstan.stores.file.view import Slice, dat_name, idx_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ftstan.stores.file.env import FileEnv
+    from ftstan.stores.file.slices import SliceLog
+
+NAME = "ckpt.bin"
+
+_MAGIC = b"FTSTCKP1"
+# CRC-32 of all that follows it, epoch, nonce
+_HEAD = struct.Struct("<IQ16s")
+_CRC_SIZE = 4
+
+#: Size, time of change in nanoseconds, inode.
+FileId = tuple[int, int, int]
+Files = dict[str, FileId]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One channel. ``subs``: records that replay to its subscriptions; ``highest``: the highest slice number seen."""
+
+    files: Files
+    slices: tuple[tuple[int, int, int, int, int, int, int, bool], ...]
+    highest: int
+    last: int
+    subs: bytes
+
+    def adopt(self, slog: SliceLog) -> None:
+        """Give the slices to a log."""
+        slog.adopt([Slice(*row) for row in self.slices], set(), self.highest, durable=True)
+        if self.last > slog.last:
+            slog.last = self.last
+            if not slog.count:
+                slog.first = self.last + 1
+
+
+def is_bound(name: str) -> bool:
+    """Whether a file of a channel's directory is one that a checkpoint speaks of."""
+    return name in ("subs.dat", CONFIRMED) or (name.startswith("msgs.") and name.endswith((".dat", ".idx")))
+
+
+def files_of(env: FileEnv, dirfd: int, names: Iterable[tuple[str, bool]]) -> Files:
+    """The files among ``names`` that a checkpoint speaks of. ``OSError`` passes through."""
+    found: Files = {}
+    for name, is_dir in names:
+        if is_dir or not is_bound(name):
+            continue
+        # Opened, not asked by name: a network file system then asks the server.
+        fd = env.disk.open(dirfd, name, os.O_RDONLY)
+        try:
+            s = env.disk.fstat(fd)
+        finally:
+            env.disk.close(fd)
+        found[name] = (s.size, s.mtime_ns, s.ino)
+    return found
+
+
+def entry_of(env: FileEnv, slog: SliceLog, known: Entry | None) -> Entry | None:
+    """What to write for a channel that is closed and durable; ``None``: its files do not say all of it.
+
+    ``known``: what the last checkpoint said, used again if no file has changed. ``OSError`` passes through.
+    """
+    files = files_of(env, slog.dirfd, env.disk.listdir(slog.dirfd))
+    if known is not None and known.files == files:
+        return known
+    listed = {dat_name(s.number) for s in slog.slices} | {idx_name(s.number) for s in slog.slices}
+    if listed != {name for name in files if name.startswith("msgs.")}:
+        return None
+    for s in slog.slices:
+        index_size = records.VERSION_SIZE + s.entries * records.INDEX_SIZE
+        if (files[dat_name(s.number)][0], files[idx_name(s.number)][0]) != (s.end, index_size):
+            return None
+    found = read_subs(env, slog.name, slog.dirfd)
+    if found.cut or found.damage or found.wrong:
+        return None
+    rows = tuple(
+        (s.number, s.first, s.last, s.first_ts, s.last_ts, s.entries, s.end, s.contiguous) for s in slog.slices
+    )
+    highest = max([0, *(s.number for s in slog.slices)])
+    subs = states.snapshot_subs(found.subs, found.highest, env.crc)
+    return Entry(files, rows, highest, slog.last, subs)
+
+
+def save(env: FileEnv, entries: dict[bytes, Entry]) -> None:
+    """Write the checkpoint of this activation. Raises ``OSError`` and ``FencedError``."""
+    epoch, nonce = env.owner.identity
+    body = json.dumps(
+        {
+            os.fsdecode(name): {
+                "files": e.files,
+                "slices": e.slices,
+                "highest": e.highest,
+                "last": e.last,
+                "subs": base64.b64encode(e.subs).decode(),
+            }
+            for name, e in entries.items()
+        },
+        separators=(",", ":"),
+    ).encode()
+    head = _HEAD.pack(0, epoch, nonce)[_CRC_SIZE:]
+    crc = zlib.crc32(body, zlib.crc32(head))
+    env.disk.close(replace_file(env, env.root, NAME, _MAGIC + crc.to_bytes(_CRC_SIZE, "little") + head + body))
+
+
+def load(env: FileEnv) -> dict[bytes, Entry]:
+    """What the activation directly before this one left; empty if it left nothing. ``OSError`` passes through."""
+    data = read_file(env, env.root, NAME)
+    start = len(_MAGIC) + _HEAD.size
+    if data is None or len(data) < start or not data.startswith(_MAGIC):
+        return {}
+    crc, epoch, nonce = _HEAD.unpack_from(data, len(_MAGIC))
+    before, its_nonce = env.owner.predecessor
+    if (epoch, nonce) != (before, its_nonce.ljust(16, b"\0")) or not epoch:
+        return {}
+    if zlib.crc32(data[len(_MAGIC) + _CRC_SIZE :]) != crc:
+        return {}
+    rows: dict[str, dict[str, Any]] = json.loads(data[start:])
+    return {
+        os.fsencode(name): Entry(
+            files={file: (size, mtime, ino) for file, (size, mtime, ino) in row["files"].items()},
+            slices=tuple(tuple(s) for s in row["slices"]),
+            highest=row["highest"],
+            last=row["last"],
+            subs=base64.b64decode(row["subs"]),
+        )
+        for name, row in rows.items()
+    }

@@ -1,0 +1,163 @@
+"""Opening the channels of a datastore after it has become ours: read in several threads, settled in one.
+
+Reading a channel unlinks the temporaries of former owners and changes nothing else. Settling cuts, copies and writes
+``confirmed.bin``; it happens in the order of the names, on the thread that owns the store.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ftstan.log import stream as log
+from ftstan.stores.file import checkpoint, damage, quarantine, records, recovery, statescan
+from ftstan.stores.file.confirmed import Confirmed, ConfirmedFile, epoch_of
+from ftstan.stores.file.measure import Measured, measure
+from ftstan.stores.file.view import show
+from ftstan.wire.subjects import valid_channel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ftstan.stores.file.checkpoint import Entry
+    from ftstan.stores.file.env import FileEnv
+    from ftstan.stores.file.slices import SliceLog
+    from ftstan.stores.file.statescan import Subs
+
+#: Channels read at the same time, whatever the machine has; more only fill the memory.
+_MOST_THREADS = 8
+_CHUNK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What lies in one channel's directory. ``entry``: the checkpoint says it all, and nothing else was read."""
+
+    measured: Measured
+    subs: Subs
+    entry: Entry | None = None
+
+
+def channel_names(env: FileEnv) -> list[bytes]:
+    """Directories of the root that may be channels, in the order of their names; says which are not."""
+    names = []
+    for name, is_dir in sorted(env.disk.listdir(env.root)):
+        encoded = os.fsencode(name)
+        if not is_dir:
+            continue
+        if valid_channel(encoded):
+            names.append(encoded)
+        else:
+            log.warning(f'directory "{name}" in the datastore is not a channel name: skipped')
+    return names
+
+
+def read_channel(env: FileEnv, slog: SliceLog, known: Entry | None) -> Reading | None:
+    """Read one channel; ``None`` if the directory holds no channel. ``OSError`` passes through."""
+    disk, dirfd = env.disk, slog.dirfd
+    # Unlink, then list: a former owner's late link finds no source, so what is not listed now never will be.
+    recovery.remove_temporaries(disk, dirfd)
+    names = disk.listdir(dirfd)
+    if not any(name == "subs.dat" or name.startswith("msgs.") for name, is_dir in names if not is_dir):
+        log.warning(f'directory "{show(slog.name)}" in the datastore holds no channel: skipped')
+        return None
+    if known is not None and checkpoint.files_of(env, dirfd, names) == known.files:
+        subs = statescan.Subs()
+        statescan.replay(env, show(slog.name), records.VERSION + known.subs, subs)
+        return Reading(Measured(), subs, known)
+    return Reading(measure(env, slog.name, dirfd, names), statescan.read_subs(env, slog.name, dirfd))
+
+
+def read_all(
+    env: FileEnv, logs: Sequence[SliceLog], known: dict[bytes, Entry], *, parallel: bool
+) -> Iterator[Reading | None]:
+    """Read channels, ``parallel_recovery`` at a time; 1, the default, means one for each core. ``OSError`` passes."""
+
+    def read(slog: SliceLog) -> Reading | None:
+        return read_channel(env, slog, known.get(slog.name))
+
+    threads = max(env.options.parallel_recovery, min(os.cpu_count() or 1, _MOST_THREADS))
+    if not parallel or threads == 1 or len(logs) < 2:
+        yield from map(read, logs)
+        return
+    with ThreadPoolExecutor(threads, "recovery") as pool:
+        for start in range(0, len(logs), _CHUNK):
+            yield from pool.map(read, logs[start : start + _CHUNK])
+
+
+def settle(env: FileEnv, slog: SliceLog, file: ConfirmedFile, reading: Reading) -> bool:
+    """Give the slices to ``slog`` and make the files fit to go on from; returns whether the channel is quarantined.
+
+    Raises ``OSError`` and ``FencedError``.
+    """
+    m, subs = reading.measured, reading.subs
+    if reading.entry is not None:
+        reading.entry.adopt(slog)
+        subs.clamp(slog.last)
+        file.written = truth(env, slog)
+        return False
+    wrong = [("subs.dat", f"{bad.words} at offset {bad.offset}") for bad in subs.damage]
+    if subs.wrong:
+        wrong.append(("subs.dat", subs.wrong))
+    recovery.rename_odd(env, slog, m)
+    verdict = recovery.judge(env, slog, m)
+    verdict.damage += wrong
+    if verdict.damage:
+        for bad in subs.damage:
+            damage.report(env, bad, cut=False)
+        recovery.report_damage(env, slog, m, verdict)
+        quarantine.adopt_readable(env, slog, m, verdict)
+        subs.clamp(slog.last)
+        for name, words in verdict.damage:
+            quarantine.announce(slog.name, name, words)
+        return True
+    recovery.settle(env, slog, m, verdict)
+    if subs.cut is not None:
+        statescan.cut_subs(env, slog.dirfd, subs.cut)
+    subs.clamp(slog.last)
+    _agree(env, slog, file, m.confirmed)
+    return False
+
+
+def truth(env: FileEnv, slog: SliceLog) -> Confirmed:
+    """What ``confirmed.bin`` may say after the next confirm: everything in the log is durable."""
+    top = slog.slices[-1] if slog.slices else None
+    return Confirmed(
+        epoch=epoch_of(env),
+        slice_number=top.number if top else 0,
+        sequence=top.last if top else 0,
+        valid_length=top.end if top else 0,
+        last=slog.last,
+        synced=env.options.sync,
+    )
+
+
+def news(
+    env: FileEnv, items: Iterable[tuple[ConfirmedFile, SliceLog]]
+) -> list[tuple[ConfirmedFile, SliceLog, Confirmed]]:
+    """What ``confirmed.write_all`` is to write: where the file is not as far as the log."""
+    found = []
+    for file, slog in items:
+        now = truth(env, slog)
+        if _wanted(env, now, file.written):
+            found.append((file, slog, now))
+    return found
+
+
+def _wanted(env: FileEnv, now: Confirmed, written: Confirmed | None) -> bool:
+    if written is not None:
+        return not written.says(now)
+    # A store of the original has no such file, and needs none before we write to the channel.
+    return now.last > now.sequence or (now.sequence > 0 and now.slice_number >= env.owner.ours_from)
+
+
+def _agree(env: FileEnv, slog: SliceLog, file: ConfirmedFile, found: Confirmed | None) -> None:
+    """Replace a ``confirmed.bin`` that says something else than the log: its late writer must not reach the new one."""
+    file.written = found
+    now = truth(env, slog)
+    if not _wanted(env, now, found):
+        return
+    with file.told_once(slog):
+        file.replace(slog.dirfd, now)

@@ -1,0 +1,82 @@
+"""Changing a whole store that we own: start and stop as a node does, then work on its channels one after the other.
+
+What is common to ``compact``, ``handover`` and ``repair``; the work itself is in ``rewriting`` and ``repairing``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from ftstan.errors import DamageError
+from ftstan.stores.file import checkpoint
+from ftstan.stores.file.store import FileStore
+from ftstan.stores.file.tools.reading import ChannelFiles, Source, channel_names
+from ftstan.stores.interface import ChannelLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ftstan.stores.file.env import FileEnv
+
+    #: Works on one channel: ``(env, files, max_bytes, progress)`` to a number for the report.
+    Work = Callable[[FileEnv, ChannelFiles, int, Callable[[int], None]], int]
+
+#: What expires is for the server to say, who knows its limits.
+_UNLIMITED = ChannelLimits(max_msgs=0, max_bytes=0, max_subs=0)
+
+
+def source_of(env: FileEnv) -> Source:
+    """How to read the store that ``env`` owns."""
+    return Source(env.disk, env.root, env.crc, env.owner.ours_from)
+
+
+def start_and_stop(env: FileEnv) -> list[str]:
+    """Recover the store and stop cleanly: every file is then exact; returns the channels that are quarantined.
+
+    Raises ``FtstanError``.
+    """
+    store = FileStore(
+        env.disk,
+        env.root,
+        env.owner,
+        env.clock,
+        env.options,
+        limits=_UNLIMITED,
+        parallel_sync=False,
+        path=env.path,
+    )
+    store.recover()
+    quarantined = store.quarantined
+    store.close()
+    return quarantined
+
+
+def rewrite(
+    env: FileEnv,
+    work: Work,
+    *,
+    only: bytes | None = None,
+    max_bytes: int,
+    progress: Callable[[int], None] = lambda _: None,
+) -> list[tuple[bytes, int]]:
+    """Make every file exact, then let ``work`` rewrite the slices of each channel, or of ``only`` that one.
+
+    Returns the channels with what ``work`` said. Raises ``OSError`` and ``FtstanError``; what was finished stays.
+    """
+    if quarantined := start_and_stop(env):
+        raise DamageError(
+            f"damaged channels: {', '.join(quarantined)}",
+            hint="nothing was merged or renumbered; run: ftstanctl store repair",
+        )
+    # What it says of slices is about to be wrong. That would be found out, but nobody should have to.
+    env.owner.confirm()
+    with contextlib.suppress(FileNotFoundError):
+        env.disk.unlink(env.root, checkpoint.NAME)
+        env.disk.fsync(env.root)
+    names: Sequence[bytes] = channel_names(source_of(env))[0] if only is None else [only]
+    done = []
+    for name in names:
+        with ChannelFiles(source_of(env), name) as files:
+            done.append((name, work(env, files, max_bytes, progress)))
+    return done

@@ -1,0 +1,183 @@
+"""Upkeep: what a store does outside batches to keep its directories small.
+
+Removes slices that hold nothing any more or gives them to the archive script, and deletes channels. Every step comes
+after a confirm of its own, and one that storage refuses is tried again later; nothing acknowledged depends on it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ftstan.errors import StoreError
+from ftstan.log import stream as log
+from ftstan.stores.file import deletion
+from ftstan.stores.file.archive import Archivist
+from ftstan.stores.file.retention import ARCHIVED
+from ftstan.stores.file.slices import show, store_error
+from ftstan.stores.file.view import dat_name, idx_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ftstan.stores.file.channel import FileChannel
+    from ftstan.stores.file.env import FileEnv
+
+#: Slices removed in one run, over all channels: each costs two syncs of a directory, and publishers wait meanwhile.
+_REMOVALS = 32
+_SCRIPT_PATIENCE_S = 20.0
+
+
+class Upkeep:
+    """The background work of one open store. All methods belong to the thread that uses the store."""
+
+    def __init__(self, env: FileEnv, path: str) -> None:
+        """``path``: the store's directory as the operator wrote it."""
+        self._env = env
+        self._path = path
+        script = env.options.slice_archive_script
+        self._archivist = Archivist(script, env.clock) if script else None
+        self._doomed: dict[bytes, deletion.Intent] = {}
+        self._retracting: set[bytes] = set()
+        self._complaints: dict[bytes, str] = {}
+
+    # ---- once a second -------------------------------------------------------------------------------------------
+
+    def run(self, channels: Iterable[FileChannel]) -> None:
+        """Remove what is dead, finish deletions, start scripts. Raises ``FencedError``."""
+        left = _REMOVALS
+        for channel in channels:
+            if left and channel.log.retired:
+                left -= self._remove(channel, left)
+        for name in sorted(self._retracting):
+            self._retract(name)
+        for intent in list(self._doomed.values()):
+            self._carry_out(intent)
+        if self._archivist is not None:
+            self._archivist.run_due(self._env.owner.confirm)
+
+    def _remove(self, channel: FileChannel, most: int) -> int:
+        numbers = channel.log.removable()[:most]
+        if not numbers:
+            return 0
+        self._env.files.trim(4)
+        try:
+            channel.log.remove(numbers, self._archive if self._archivist is not None else None)
+        except OSError as error:
+            self._complain(
+                channel.name,
+                f'channel "{show(channel.name)}": {dat_name(numbers[0])} cannot be removed: {error.strerror}',
+            )
+        else:
+            self._complaints.pop(channel.name, None)
+        return len(numbers)
+
+    def _complain(self, name: bytes, text: str) -> None:
+        """What comes back every second is told once."""
+        if self._complaints.get(name) != text:
+            self._complaints[name] = text
+            log.error(text)
+
+    # ---- archive -------------------------------------------------------------------------------------------------
+
+    def _archive(self, channel: bytes, number: int) -> None:
+        if self._archivist is not None:
+            name = os.fsdecode(channel)
+            dat, idx = (f"{f(number)}{ARCHIVED}" for f in (dat_name, idx_name))
+            self._archivist.add(name, os.path.join(self._path, name, dat), os.path.join(self._path, name, idx))
+
+    def find_leftovers(self, channel: FileChannel) -> None:
+        """Slices that a former server set aside and no script has taken. Raises ``OSError`` and ``FencedError``."""
+        if self._archivist is None:
+            return
+        names = {name for name, is_dir in self._env.disk.listdir(channel.log.dirfd) if not is_dir}
+        numbers = sorted(int(n[5:-8]) for n in names if _is_archived_dat(n))
+        for number in numbers:
+            idx = idx_name(number)
+            if f"{idx}{ARCHIVED}" not in names:
+                if idx not in names or dat_name(number) in names:
+                    log.warning(
+                        f'channel "{show(channel.name)}": {dat_name(number)}{ARCHIVED} has no index beside it: '
+                        "not given to the archive script"
+                    )
+                    continue
+                # The original renames the data first: it died before it came to the index.
+                dirfd = channel.log.dirfd
+                self._env.owner.confirm()
+                self._env.disk.rename(dirfd, idx, f"{idx}{ARCHIVED}")
+                self._env.disk.fsync(dirfd)
+            self._archive(channel.name, number)
+
+    # ---- deletion ------------------------------------------------------------------------------------------------
+
+    def delete(self, channel: FileChannel) -> None:
+        """Delete a channel. Raises ``StoreError`` if nothing has changed, ``FencedError``."""
+        name, slog = channel.name, channel.log
+        if channel.staged:
+            raise StoreError(f'channel "{show(name)}" is in use', hint="try again when its batch has been committed")
+        intent = None
+        if channel.created:
+            last, highest = slog.last, slog.highest
+            try:
+                intent = deletion.declare(self._env, name, last, highest)
+            except OSError as error:
+                self._retracting.add(name)
+                self._retract(name)
+                raise store_error(error, f'channel "{show(name)}" cannot be deleted') from error
+            # The second look: whoever may have come between the two phases keeps the channel.
+            self._env.owner.confirm()
+            if channel.staged or slog.last != last:
+                self._retracting.add(name)
+                self._retract(name)
+                raise StoreError(f'channel "{show(name)}" is in use', hint="try again when it is not")
+            self._env.number_floor[name] = highest
+        channel.release()
+        if self._archivist is not None:
+            self._archivist.forget(os.fsdecode(name))
+        if intent is not None:
+            self._doomed[name] = intent
+            self._carry_out(intent)
+
+    def check_gone(self, name: bytes) -> None:
+        """Raise ``StoreError`` while a deleted channel of this name is still being removed."""
+        if name in self._doomed:
+            self._carry_out(self._doomed[name])
+        if name in self._doomed:
+            raise StoreError(
+                f'channel "{show(name)}" is being deleted and storage refuses it', hint="see the log, fix the storage"
+            )
+
+    def _carry_out(self, intent: deletion.Intent) -> None:
+        try:
+            deletion.carry_out(self._env, intent)
+        except OSError as error:
+            self._complain(intent.channel, f'channel "{show(intent.channel)}" cannot be removed: {error.strerror}')
+        else:
+            self._complaints.pop(intent.channel, None)
+            del self._doomed[intent.channel]
+
+    def _retract(self, name: bytes) -> None:
+        try:
+            deletion.retract(self._env, name)
+        except OSError as error:
+            self._complain(name, f'the deletion of channel "{show(name)}" cannot be taken back: {error.strerror}')
+        else:
+            self._complaints.pop(name, None)
+            self._retracting.discard(name)
+
+    # ---- the end -------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Start what is due and wait for it, for a while."""
+        if self._archivist is not None:
+            self._archivist.run_due(self._env.owner.confirm)
+            self._archivist.close(_SCRIPT_PATIENCE_S)
+
+    def abandon(self) -> None:
+        """Start nothing more."""
+        if self._archivist is not None:
+            self._archivist.abandon()
+
+
+def _is_archived_dat(name: str) -> bool:
+    return name.startswith("msgs.") and name.endswith(f".dat{ARCHIVED}") and name[5:-8].isdigit()
