@@ -7,7 +7,7 @@ DEBUG_VENV  := .venv-debug
 SOURCES := $(shell find ftstan -name '*.pyx' -o -name '*.pxd') setup.py pyproject.toml
 PYTEST_ARGS ?=
 
-.PHONY: build test test-debug lint demo bench clean proto
+.PHONY: build test test-debug soak-store lint demo bench clean proto
 
 build: $(STAMP)
 
@@ -46,6 +46,10 @@ test-debug: $(DEBUG_VENV)/.ready node_modules/.package-lock.json
 	tools/sync_debug_tree.sh $(DEBUG_TREE)
 	cd $(DEBUG_TREE) && LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 		../../$(DEBUG_VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+# Simulated histories of the file store until Ctrl-C or a broken promise; SEED starts where an earlier run stopped.
+soak-store: build
+	$(BIN)/python -m tests.sim.census $(SEED)
 
 demo: build node_modules/.package-lock.json
 	$(BIN)/python -m demo

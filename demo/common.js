@@ -71,6 +71,8 @@ class Session {
   open () {
     const { cluster, client, urls, more } = this.options
     const connection = stan.connect(cluster, client, {
+      // Without a url the library adds its default one to the servers, where a stranger's server may answer.
+      url: urls.split(',')[0],
       servers: urls.split(','),
       maxReconnectAttempts: -1,
       reconnectTimeWait: 50,

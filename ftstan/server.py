@@ -21,10 +21,7 @@ from ftstan.broker.broker import Broker, BrokerOptions
 from ftstan.broker.constants import SID_INBOX
 from ftstan.clock import Clock, SystemClock
 from ftstan.config.banner import READY, recovered_line, runtime_version, starting_lines, store_lines
-from ftstan.config.options import STORE_FILE, FileOptions, ServerOptions
-from ftstan.config.units import SECOND
 from ftstan.dataplane import DataPlane, shown
-from ftstan.disk import LocalDisk
 from ftstan.errors import (
     FencedError,
     FtstanError,
@@ -33,17 +30,15 @@ from ftstan.errors import (
     RecoveryError,
     StoreError,
 )
-from ftstan.ft.ownership import StoreOwner
+from ftstan.ft.access import FileAccess
 from ftstan.group import FtGroup
 from ftstan.monitor.http import Monitor, format_time, format_uptime
 from ftstan.nats.embedded import NatsServerChild
 from ftstan.nats.generated import NatsServerOptions
 from ftstan.nats.link import Link
 from ftstan.serving import Serving
-from ftstan.stores.file.env import FileStoreOptions
-from ftstan.stores.file.store import FileStore
-from ftstan.stores.interface import ServerInfo, Store
-from ftstan.stores.memory import MemoryStore
+from ftstan.stores import registry
+from ftstan.stores.interface import ServerInfo, StoreContext
 from ftstan.wire import messages
 from ftstan.wire.frames import Parser
 from ftstan.wire.nuid import Nuid
@@ -51,6 +46,10 @@ from ftstan.wire.subjects import Subjects
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ftstan.config.options import ServerOptions
+    from ftstan.ft.ownership import StoreOwner
+    from ftstan.stores.interface import StoreAccess
 
 T = TypeVar("T")
 
@@ -81,7 +80,9 @@ class Node:
         self.server_id = self.nuid.next()
         self.state = "STANDALONE"
         self.plane = DataPlane(self._plane_ended)
+        self._access: StoreAccess | None = None
         self.owner: StoreOwner | None = None
+        """The right to the directory of a FILE store; a group needs one."""
         self.stop_signal = 0
         self.stopping = asyncio.Event()
         self._failure: FtstanError | None = None
@@ -113,14 +114,9 @@ class Node:
 
     async def _start(self) -> None:
         options = self.options
-        if options.store == STORE_FILE:
-            self.owner = StoreOwner(
-                LocalDisk(),
-                options.dir,
-                server_id=self.server_id,
-                clock=self.clock,
-                in_group=bool(options.ft_group),
-            )
+        self._access = registry.load(options.store)(StoreContext(options, self.server_id, self.clock))
+        if isinstance(self._access, FileAccess):
+            self.owner = self._access.owner
         urls = await self._start_nats()
         if options.nats.http_port:
             port = await self._monitor.start(options.nats.host, options.nats.http_port)
@@ -136,9 +132,8 @@ class Node:
             await self._group.start()
             return
         await self.call(self._connect_first)
-        if self.owner is not None:
-            await self._lock_standalone(self.owner)
-            await self.call(self.owner.activate)
+        await self._lock_standalone(self._access)
+        await self.call(self._access.activate)
         await self.serve()
 
     async def _start_nats(self) -> list[str]:
@@ -167,18 +162,18 @@ class Node:
         assert self._link is not None
         self._link.connect(2.0)
 
-    async def _lock_standalone(self, owner: StoreOwner) -> None:
+    async def _lock_standalone(self, access: StoreAccess) -> None:
         """A standalone server takes the lock too: two servers on one directory destroy it."""
         deadline = self.clock.mono() + _LOCK_PATIENCE_S
+        lock = access.lock()
         while True:
             try:
-                await self.call(owner.try_lock)
+                await self.call(lock.acquire)
             except LockBusyError as error:
                 if self.clock.mono() >= deadline or self.stopping.is_set():
-                    holder = await self.call(owner.read_owner)
+                    holder = await self.call(access.holder)
                     raise RecoveryError(
-                        f"datastore {owner.path} is in use"
-                        + (f" by {holder.describe()}" if holder is not None else " by another server"),
+                        f"{access.place} is in use by {holder or 'another server'}",
                         hint="stop that server first, or start this one with -ft_group to stand by",
                     ) from error
                 await asyncio.sleep(_LOCK_RETRY_S)
@@ -207,7 +202,8 @@ class Node:
         options = self.options
         log.stream.info("Recovering the state...")
         self._serving_since = self.clock.mono()
-        store = self._open_store()
+        assert self._access is not None
+        store = self._access.open()
         recovered = store.recover()
         info = recovered.info
         if info is not None and info.cluster_id != options.cluster_id:
@@ -254,19 +250,6 @@ class Node:
             # In a group NATS may be away for a moment; the loop goes on trying.
             serving.open_link()
         self.plane.serving = serving
-
-    def _open_store(self) -> Store:
-        if self.owner is None:
-            return MemoryStore()
-        return FileStore(
-            LocalDisk(),
-            self.owner.root,
-            self.owner,
-            self.clock,
-            _file_store_options(self.options.file),
-            limits=self.options.limits.channel,
-            path=self.options.dir,
-        )
 
     def _guard(self, broker: Broker) -> None:
         """Refuse to serve a cluster id that another server answers for (``docs/compat/protocol.md``, recovery)."""
@@ -352,8 +335,8 @@ class Node:
             except StoreError as error:
                 log.stream.error(f"{error.text}; what was acknowledged is safe")
         active = self.owner is not None and serving is not None
-        if self.owner is not None:
-            self.owner.close()
+        if self._access is not None:
+            self._access.close()
         if self._link is not None:
             self._link.close()
         return active
@@ -415,29 +398,6 @@ _NO_COUNTS = {
     "out_msgs": 0,
     "out_bytes": 0,
 }
-
-
-def _file_store_options(f: FileOptions) -> FileStoreOptions:
-    return FileStoreOptions(
-        crc_polynomial=f.crc_poly,
-        check_crc=f.crc,
-        sync=f.sync,
-        slice_max_msgs=f.slice_max_msgs,
-        slice_max_bytes=f.slice_max_bytes,
-        slice_max_age=f.slice_max_age,
-        slice_archive_script=f.slice_archive_script,
-        compact_enabled=f.compact_enabled,
-        compact_fragmentation=f.compact_fragmentation,
-        compact_interval=f.compact_interval * SECOND,
-        compact_min_size=f.compact_min_size,
-        fds_limit=f.fds_limit,
-        parallel_recovery=f.parallel_recovery,
-        truncate_bad_eof=f.truncate_bad_eof,
-        read_buffer_size=f.read_buffer_size,
-        auto_sync=max(f.auto_sync, 0),
-        sync_index=f.sync_index,
-        sync_subs=f.sync_subs,
-    )
 
 
 def _info(cluster_id: str, subjects: Subjects) -> ServerInfo:

@@ -170,7 +170,7 @@ def grow(path: Path, activations: int, *, kill: bool = True, channels: int = 2) 
                 node.subscribe(name, 1)
             sequences = node.publish(name, *(b"%d:%d" % (n, i) + b"x" * 50 * i for i in range(3)))
             node.deliver(name, 1, sent=tuple(sequences), acked=(sequences[0],))
-        clock.advance(1)
+        node.tick()
         held = {b"channel.%d" % c: messages_of(node, b"channel.%d" % c) for c in range(channels)}
         if n == activations - 1 and not kill:
             node.stop()

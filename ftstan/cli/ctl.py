@@ -23,12 +23,15 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
+_PROGRAM = "ftstanctl"
+
 
 class _Parser(argparse.ArgumentParser):
     """Errors become ``ConfigError``, so that they are printed in one place, with a hint."""
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{self.prog}: {message}", hint=f"commands: {', '.join(COMMANDS)}; see {self.prog} --help")
+        commands = f"commands: {', '.join(COMMANDS)}; " if self.prog == _PROGRAM else ""
+        raise ConfigError(f"{self.prog}: {message}", hint=f"{commands}see {self.prog} --help")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with the words ``argv`` (default: those of the process) and return its exit status."""
-    parser = _Parser(prog="ftstanctl", description="Look at ftstan servers and their datastores, and steer them.")
+    parser = _Parser(prog=_PROGRAM, description="Look at ftstan servers and their datastores, and steer them.")
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="<command>")
     for name, command in COMMANDS.items():
         command.configure(commands.add_parser(name, help=command.text, description=command.text))

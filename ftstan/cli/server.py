@@ -23,6 +23,7 @@ from ftstan.config.table import help_text
 from ftstan.config.units import quote
 from ftstan.errors import ConfigError, FtstanError
 from ftstan.nats.url import parse_cluster_listen, parse_urls
+from ftstan.stores import registry
 from ftstan.wire.nuid import Nuid
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def _serve(options: ServerOptions) -> int:
 def _prepare(options: ServerOptions) -> None:
     """Make the last checks, those that are reported in the log, and write the pid file."""
     try:
-        check_start(options)
+        check_start(options, registry.names())
         if options.nats_servers:
             parse_urls(",".join(options.nats_servers))
         elif options.pid_file:  # in the original it is the embedded NATS server that writes it

@@ -83,6 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
     command = next(command for name, _, command in _COMMANDS if name == arguments.verb)
     try:
         return command(arguments)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         name = f" {os.fsdecode(error.filename)!r}" if error.filename else ""
         raise StoreError(

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import string
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ftstan.config.units import MINUTE, SECOND, format_duration
 from ftstan.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 STORE_MEMORY = "MEMORY"
 STORE_FILE = "FILE"
@@ -122,13 +126,16 @@ def check_before_logging(options: ServerOptions) -> None:
         )
 
 
-def check_start(options: ServerOptions) -> None:
-    """Refuse what the original refuses at start, in its order and words. Raises ``ConfigError``."""
-    _check_store(options)
+def check_start(options: ServerOptions, kinds: Collection[str] = (STORE_FILE, STORE_MEMORY)) -> None:
+    """Refuse what the original refuses at start, in its order and words. Raises ``ConfigError``.
+
+    ``kinds`` are the stores that can be asked for, upper case.
+    """
+    _check_store(options, kinds)
     _check_limits(options.limits)
     if options.store == STORE_FILE:
         _check_file(options)
-    if options.ft_group and options.store == STORE_MEMORY:
+    if options.ft_group and options.store != STORE_FILE:
         raise ConfigError(
             "ft: only FILE or SQL stores supported in FT mode",
             hint="add -store file -dir <directory shared by the group>",
@@ -150,11 +157,15 @@ def check_start(options: ServerOptions) -> None:
         )
 
 
-def _check_store(options: ServerOptions) -> None:
+def _check_store(options: ServerOptions, kinds: Collection[str]) -> None:
+    if options.store in kinds:
+        return
     if options.store == STORE_SQL:
         raise ConfigError("store type SQL is not supported by this version of ftstan (planned)", hint="use -store file")
-    if options.store not in (STORE_MEMORY, STORE_FILE):
-        raise ConfigError(f"unsupported store type: {options.store}", hint="use -store memory or -store file")
+    raise ConfigError(
+        f"unsupported store type: {options.store}",
+        hint="use " + " or ".join(f"-store {k.lower()}" for k in sorted(kinds)),
+    )
 
 
 def _check_limits(limits: StoreLimits) -> None:

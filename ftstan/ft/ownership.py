@@ -59,6 +59,11 @@ class StoreOwner:
 
     # ---- taking --------------------------------------------------------------------------------------------------
 
+    @property
+    def lock(self) -> StoreLock:
+        """The lock of the directory."""
+        return self._lock
+
     def try_lock(self) -> None:
         """Try the store lock once. Raises ``LockBusyError`` or ``LockFaultError``."""
         self._lock.acquire()

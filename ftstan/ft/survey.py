@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ftstan.disk import Disk
 
 CONFIRMED_NAME = "confirmed.bin"
+_FOREIGN = "lost+found"
 SERVER_NAME = "server.dat"
 _SLICE = re.compile(r"msgs\.([0-9]{1,18})\.(?:dat|idx)")
 
@@ -37,7 +38,13 @@ def survey_store(disk: Disk, root_fd: int) -> Survey:
         if not is_dir:
             has_server |= name == SERVER_NAME
             continue
-        channel_fd = disk.open_dir_at(root_fd, name)
+        try:
+            channel_fd = disk.open_dir_at(root_fd, name)
+        except PermissionError:
+            # The file system's own, for root alone: there is no channel in it.
+            if name != _FOREIGN:
+                raise
+            continue
         try:
             inside = [entry for entry, _ in disk.listdir(channel_fd)]
         finally:

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Protocol
 from ftstan.config.options import ChannelLimits
 
 if TYPE_CHECKING:
+    from ftstan.clock import Clock
+    from ftstan.config.options import ServerOptions
     from ftstan.errors import StoreError
     from ftstan.wire.block import MsgBlock, SubEvents
 
@@ -31,9 +33,13 @@ __all__ = [
     "ChannelStore",
     "ClientInfo",
     "Confirm",
+    "Lock",
     "Recovered",
     "ServerInfo",
     "Store",
+    "StoreAccess",
+    "StoreContext",
+    "StoreKind",
     "StoredSub",
     "SubState",
 ]
@@ -263,4 +269,72 @@ class Store(Protocol):
 
     def abandon(self) -> None:
         """Release every handle and write nothing: the store belongs to somebody else now."""
+        ...
+
+
+class Lock(Protocol):
+    """What keeps other servers away from a store. Contention is its business; safety rests on ``Store.confirm``."""
+
+    def acquire(self) -> None:
+        """Take it now, without waiting; nothing happens if it is held.
+
+        Raises ``LockBusyError`` if somebody else holds it and ``LockFaultError`` if it cannot be asked for.
+        """
+        ...
+
+    def verify(self) -> None:
+        """Raise ``FencedError`` unless it is still held, as far as storage can tell."""
+        ...
+
+    def release(self) -> None:
+        """Give it back; never fails, and does nothing if it is not held."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreContext:
+    """What a node hands to the kind of store that ``-store`` names."""
+
+    options: ServerOptions
+    server_id: str
+    clock: Clock
+
+
+class StoreAccess(Protocol):
+    """One node's access to one store, before, while and after it owns it. Every method may block on storage."""
+
+    @property
+    def place(self) -> str:
+        """What and where it is, for messages: ``datastore /data/stan``."""
+        ...
+
+    def lock(self) -> Lock:
+        """The lock that ``activate`` needs; the same object each time."""
+        ...
+
+    def holder(self) -> str:
+        """Who owns the store, in words; empty if nobody knows."""
+        ...
+
+    def activate(self) -> None:
+        """Become the owner; the lock is held. From then on no former owner can be confirmed any more.
+
+        Raises ``FencedError``, ``RecoveryError`` or ``StoreError``.
+        """
+        ...
+
+    def open(self) -> Store:
+        """The store under the present activation, not recovered yet."""
+        ...
+
+    def close(self) -> None:
+        """Release everything, the lock too; the store was closed or abandoned."""
+        ...
+
+
+class StoreKind(Protocol):
+    """What an entry point of the group ``ftstan.stores`` names; its name is what operators write after ``-store``."""
+
+    def __call__(self, context: StoreContext) -> StoreAccess:
+        """Prepare access for one node; nothing of the store is read or owned yet. Raises ``StoreError``."""
         ...

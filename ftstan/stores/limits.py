@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def reached_limits(channel: str, count: int, size: int, limits: ChannelLimits) -> str:
-    """The warning of the first time that messages are dropped (``docs/compat/filestore.md``, limits)."""
+    """The warning of the first time that messages are dropped (``docs/compat/filestore.md``)."""
     return (
         f'Reached limits for store "{channel}" (msgs={count}/{limits.max_msgs} '
         f"bytes={format_bytes(size)}/{format_bytes(limits.max_bytes)}), dropping old messages to make room for new ones"

@@ -13,6 +13,7 @@ from ftstan.stores.limits import reached_limits
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from ftstan.stores.interface import StoreContext
     from ftstan.wire.block import MsgBlock, SubEvents
 
 #: Small batches are gathered in blocks of about this many bytes.
@@ -227,3 +228,44 @@ class MemoryStore:
     def abandon(self) -> None:
         """Forget everything."""
         self._channels.clear()
+
+
+class NoLock:
+    """Memory is nobody else's. Implements ``Lock``."""
+
+    def acquire(self) -> None:
+        """Always granted."""
+
+    def verify(self) -> None:
+        """Always held."""
+
+    def release(self) -> None:
+        """Nothing to give back."""
+
+
+class MemoryAccess:
+    """The MEMORY kind of store. Implements ``StoreAccess``."""
+
+    place = "memory"
+
+    def __init__(self, context: StoreContext) -> None:
+        del context
+        self._lock = NoLock()
+
+    def lock(self) -> NoLock:
+        """A lock that is always granted."""
+        return self._lock
+
+    def holder(self) -> str:
+        """Nobody."""
+        return ""
+
+    def activate(self) -> None:
+        """Nothing to take."""
+
+    def open(self) -> MemoryStore:
+        """An empty store."""
+        return MemoryStore()
+
+    def close(self) -> None:
+        """Nothing to release."""

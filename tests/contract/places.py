@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ftstan.clock import ManualClock
 from ftstan.disk import LocalDisk
@@ -19,18 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ftstan.disk import Disk
+    from ftstan.stores.contract import Place
     from ftstan.stores.interface import ChannelLimits, Store
-
-
-class Place(Protocol):
-    """A place where processes open stores, one after the other. ``overhead``: bytes counted per message."""
-
-    overhead: int
-    clock: ManualClock
-
-    def open(self, limits: ChannelLimits) -> Store:
-        """A store of a new process that has not recovered yet; ``limits`` are those of every channel."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

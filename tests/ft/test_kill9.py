@@ -74,6 +74,7 @@ def test_a_durable_goes_on_after_a_kill_with_what_was_pending(stage: Stage) -> N
     durable = client.subscribe(CHANNEL, durable=b"audit", acks=False)
     client.publish(CHANNEL, *(b"%d" % n for n in range(1, 11)))
     client.nats.pump(lambda: len(durable.received) == 10, "ten deliveries")
+    client.settle_acks()
 
     server.kill()
     server = start(stage, ports)

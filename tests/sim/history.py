@@ -161,7 +161,7 @@ class _Run:
         disk.on_call = hook
         self.clock.advance(rng.uniform(0.5, 5))
         try:
-            _Process(self, self.open_store(disk, self.clock), rng, faulty=bool(faults)).live()
+            _Process(self, self._opened(disk), rng, faulty=bool(faults)).live()
         except Killed:
             self.outcome.met["killed"] += 1
         except (StoreError, FencedError) as error:
@@ -180,6 +180,13 @@ class _Run:
         if not self.failing:
             check_image(left.tree(STORE))
         return left
+
+    def _opened(self, disk: SimDisk) -> Store:
+        try:
+            return self.open_store(disk, self.clock)
+        except OSError as error:
+            # The claim of an epoch is not the store's work: whoever makes it turns this into the node's error.
+            raise StoreError(f"the store cannot be opened: {error}") from error
 
     def last_look(self, disk: SimDisk) -> None:
         """After the clean stop: open once more and check."""

@@ -209,7 +209,7 @@ class Model:
         return [i for i, versions in self.clients.items() if versions[-1] is not None]
 
     def answered(self, failed: set[bytes]) -> None:
-        """A batch was committed and confirmed, but for what ``failed``: channels, or the registrations (``CLIENTS``)."""
+        """A batch was committed and confirmed, but for what ``failed``: channels, or ``CLIENTS``."""
         if CLIENTS not in failed:
             # A registration that failed is unknown, as its error says; so is one that could not be ended.
             for client_id in self.touched:

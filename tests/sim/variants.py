@@ -1,7 +1,7 @@
 """Kinds of stores that the histories run: options, limits and surroundings that together reach every path.
 
-Each variant says what is switched on; ``open_store`` and ``shape`` go to ``run_history`` as they are. The archive script
-is simulated: it takes what it gets, so that nothing which the limits removed may be missing from both places.
+Each variant says what is switched on; ``open_store`` and ``shape`` go to ``run_history`` as they are. The archive
+script is simulated: it takes what it gets, so that nothing which the limits removed may be missing from both places.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from tests.sim.history import STORE, Shape
 from tests.sim.model import Violation
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Callable
 
     from ftstan.clock import ManualClock
@@ -107,7 +106,9 @@ class Variant:
 PLAIN = Variant("plain", go=True)
 SMALL = Variant("small slices", FileStoreOptions(slice_max_msgs=3), go=True)
 TIGHT = Variant("tight limits", replace(_EAGER, slice_max_msgs=3), _TIGHT)
-ARCHIVE = Variant("archive", replace(_EAGER, slice_max_msgs=3, slice_archive_script="script"), replace(_TIGHT, deletes=False))
+ARCHIVE = Variant(
+    "archive", replace(_EAGER, slice_max_msgs=3, slice_archive_script="script"), replace(_TIGHT, deletes=False)
+)
 CAREFUL = Variant(
     "careful",
     FileStoreOptions(slice_max_bytes=2000, sync_index=True, sync_subs=True, fds_limit=6),
@@ -116,9 +117,3 @@ CAREFUL = Variant(
     go=True,
 )
 VARIANTS = (PLAIN, SMALL, TIGHT, ARCHIVE, CAREFUL)
-
-
-def census(met: Counter[str]) -> str:
-    """How often each fault and path was met, as a table."""
-    width = max(map(len, met), default=0)
-    return "\n".join(f"{name:<{width}}  {count:>8}" for name, count in sorted(met.items()))

@@ -1,6 +1,6 @@
 """Archive: the operator's script that gets every slice that the limits removed.
 
-The contract is the original's (``docs/compat/filestore.md``, archive script): three arguments, no shell, not waited
+The contract is the original's (``docs/compat/filestore.md``): three arguments, no shell, not waited
 for. What is better: never two at once for one slice, a failure is tried again later, and slices that nobody took are
 found at the next start. Scripts are started by one thread of ours and by nobody else; when each may start is decided by
 the store, after it has confirmed that the slice is still its own. Never removes, renames or reads a slice.

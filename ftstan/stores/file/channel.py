@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from ftstan.wire.block import MsgBlock, SubEvents
 
 
+#: Descriptors of one channel: its directory, data, index and subscriptions.
+_A_CHANNEL = 4
+
+
 @dataclass(frozen=True, slots=True)
 class Unsynced:
     """A descriptor whose writes somebody waits for. ``state``: the state file it belongs to, else it has messages."""
@@ -109,7 +113,8 @@ class FileChannel:
             disk.mkdir(self._env.root, os.fsdecode(self.name))
         # Also if it was there: an earlier attempt may have made it and failed to sync it.
         disk.fsync(self._env.root)
-        self.created = True
+        # A link or a file of that name is no directory of ours: this refuses it.
+        self.created = self.log.dirfd >= 0
 
     def recover(self, reading: Reading) -> None:
         """Take over what was read of the channel. Raises ``OSError`` and ``FencedError``."""
@@ -140,6 +145,7 @@ class FileChannel:
 
     def read(self, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock | None:
         """Messages from the first existing one at or after ``sequence``."""
+        self._env.files.trim(_A_CHANNEL)
         try:
             if not self.quarantined:
                 try:
@@ -154,6 +160,7 @@ class FileChannel:
 
     def sequence_at(self, timestamp: int) -> int:
         """First sequence at or after a time in nanoseconds."""
+        self._env.files.trim(_A_CHANNEL)
         try:
             return self.log.sequence_at(timestamp)
         except OSError as error:
@@ -192,7 +199,7 @@ class FileChannel:
             # The file will be written from what the broker knows then: kept here, they would only fill the memory
             # while storage has no space.
             events.clear()
-            self._rewrite = True
+            self._replace_soon()
             return
         self._register.events[self.name] = self
         acked = events.count_acked()
@@ -285,18 +292,22 @@ class FileChannel:
         if (self._controls or self._controls_written) and not self.quarantined:
             # What the file says is not what is answered now, whichever of the two came to an end first.
             self._subs.distrust()
-            self._rewrite = True
+            self._replace_soon()
             self._controls_written = False
         self._controls.clear()
         self._compaction.forget()
+
+    def _replace_soon(self) -> None:
+        self._rewrite = True
+        self._register.touched[self.name] = self
 
     def leave(self, item: Unsynced) -> None:
         """A file could not be synced in the background: it is not written again, and what is staged stays staged."""
         if item.state is not None:
             item.state.distrust()
-            self._rewrite = True
+            self._replace_soon()
         else:
-            self.log.leave()
+            self.log.lose_index()
 
     def write_events(self) -> None:
         """Hand the events to the file system, if the file has been replaced already. Raises ``OSError``."""
@@ -308,7 +319,7 @@ class FileChannel:
         try:
             self._subs.sync()
         except OSError as error:
-            self._rewrite = True
+            self._replace_soon()
             if not is_full(error):
                 raise
 
@@ -316,12 +327,12 @@ class FileChannel:
         try:
             self._write_subs(b"")
         except StoreFullError:
-            self._rewrite = True
+            self._replace_soon()
         except OSError as error:
             # Without space they wait: nobody was promised that they are durable.
             if not is_full(error):
                 raise
-            self._rewrite = True
+            self._replace_soon()
 
     # ---- once a second -------------------------------------------------------------------------------------------
 
@@ -389,6 +400,7 @@ class FileChannel:
         self.log.park()
 
     def release(self) -> None:
-        """Release every handle and write nothing."""
+        """Release every handle and write nothing; what is needed is opened again."""
         self._subs.park()
-        self.log.close()
+        self.log.park()
+        self._env.files.forget(self.name)

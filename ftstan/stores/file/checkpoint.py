@@ -91,7 +91,7 @@ def entry_of(env: FileEnv, slog: SliceLog, known: Entry | None) -> Entry | None:
     if known is not None and known.files == files:
         return known
     listed = {dat_name(s.number) for s in slog.slices} | {idx_name(s.number) for s in slog.slices}
-    if listed != {name for name in files if name.startswith("msgs.")}:
+    if slog.unsure or listed != {name for name in files if name.startswith("msgs.")}:
         return None
     for s in slog.slices:
         index_size = records.VERSION_SIZE + s.entries * records.INDEX_SIZE

@@ -83,12 +83,10 @@ class Clients:
 
     def settle(self) -> None:
         """Once a second: write the file again if it must be, or is worth compacting. Raises ``StoreError``."""
-        if self._rows:
-            return
         try:
             if self._rewrite:
                 self.write()
-            elif self._compaction.may(self.file.size) and self.file.replaced and self._worth():
+            elif not self._rows and self._compaction.may(self.file.size) and self.file.replaced and self._worth():
                 self._compact()
         except StoreFullError:
             # The next request, or the next second, tries again.

@@ -1,6 +1,6 @@
 """Compaction: when a state file holds so much that is dead that it is worth writing anew.
 
-Counts as the original counts and asks for what it asks for (``docs/compat/filestore.md``, compaction), once a second
+Counts as the original counts and asks for what it asks for (``docs/compat/filestore.md``), once a second
 instead of after every record. Decides only: the file itself is replaced by ``StateFile``.
 """
 

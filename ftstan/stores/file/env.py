@@ -63,7 +63,7 @@ class Ownership(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileStoreOptions:
-    """Options of the store (``docs/compat/filestore.md``, options). Ages and periods in nanoseconds, sizes in bytes.
+    """Options of the store (``docs/compat/filestore.md``). Ages and periods in nanoseconds, sizes in bytes.
 
     0 means: no slice limit; no script (``""``); ``fds_limit`` sized from what the process may open;
     ``read_buffer_size`` one message a read; ``auto_sync`` never. ``auto_sync`` is the period of syncs without ``sync``.

@@ -85,16 +85,23 @@ def slice_numbers(names: list[tuple[str, bool]]) -> tuple[dict[int, str], list[s
     """File names of slices by number, out of a listing, and those ``msgs.*.dat`` that name no slice of their own."""
     numbers: dict[int, str] = {}
     wrong = []
-    for name, is_dir in sorted(names):
-        if is_dir or not name.startswith("msgs.") or not name.endswith(".dat"):
-            continue
-        m = _DAT.match(name)
-        number = int(m[1]) if m else _MAX_NUMBER
+    named = [(_number(name), name) for name, is_dir in sorted(names) if not is_dir and _is_dat(name)]
+    # Where two names say one number, the usual one is it.
+    for number, name in sorted(named, key=lambda row: row[1] != dat_name(row[0])):
         if not -_MAX_NUMBER <= number < _MAX_NUMBER or number in numbers:
             wrong.append(name)
         else:
             numbers[number] = name
     return numbers, wrong
+
+
+def _is_dat(name: str) -> bool:
+    return name.startswith("msgs.") and name.endswith(".dat")
+
+
+def _number(name: str) -> int:
+    m = _DAT.match(name)
+    return int(m[1]) if m else _MAX_NUMBER
 
 
 def measure(env: FileEnv, name: bytes, dirfd: int, names: list[tuple[str, bool]]) -> Measured:

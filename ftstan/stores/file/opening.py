@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 #: Channels read at the same time, whatever the machine has; more only fill the memory.
 _MOST_THREADS = 8
 _CHUNK = 64
+#: Seconds for each channel read so far, above which the others are read side by side.
+_LONG_S = 0.002
+
+#: Made by file system tools in every mount point, for root alone.
+_FOREIGN = b"lost+found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,14 @@ def channel_names(env: FileEnv) -> list[bytes]:
 
 def read_channel(env: FileEnv, slog: SliceLog, known: Entry | None) -> Reading | None:
     """Read one channel; ``None`` if the directory holds no channel. ``OSError`` passes through."""
-    disk, dirfd = env.disk, slog.dirfd
+    disk = env.disk
+    try:
+        dirfd = slog.dirfd
+    except PermissionError:
+        if slog.name != _FOREIGN:
+            raise
+        log.warning(f'directory "{show(slog.name)}" in the datastore is the file system\'s own: skipped')
+        return None
     # Unlink, then list: a former owner's late link finds no source, so what is not listed now never will be.
     recovery.remove_temporaries(disk, dirfd)
     names = disk.listdir(dirfd)
@@ -73,18 +85,29 @@ def read_channel(env: FileEnv, slog: SliceLog, known: Entry | None) -> Reading |
 def read_all(
     env: FileEnv, logs: Sequence[SliceLog], known: dict[bytes, Entry], *, parallel: bool
 ) -> Iterator[Reading | None]:
-    """Read channels, ``parallel_recovery`` at a time; 1, the default, means one for each core. ``OSError`` passes."""
+    """Read channels, ``parallel_recovery`` at a time. ``OSError`` passes through.
+
+    With 1, the default, it is one for each core, as soon as channels take long: threads that never wait for storage
+    only get into each other's way.
+    """
 
     def read(slog: SliceLog) -> Reading | None:
         return read_channel(env, slog, known.get(slog.name))
 
-    threads = max(env.options.parallel_recovery, min(os.cpu_count() or 1, _MOST_THREADS))
-    if not parallel or threads == 1 or len(logs) < 2:
-        yield from map(read, logs)
-        return
-    with ThreadPoolExecutor(threads, "recovery") as pool:
-        for start in range(0, len(logs), _CHUNK):
-            yield from pool.map(read, logs[start : start + _CHUNK])
+    threads = env.options.parallel_recovery
+    done = 0
+    if threads == 1 or not parallel:
+        threads = min(os.cpu_count() or 1, _MOST_THREADS)
+        began = env.clock.mono()
+        while done < len(logs):
+            yield read(logs[done])
+            done += 1
+            if parallel and threads > 1 and env.clock.mono() - began > _LONG_S * done:
+                break
+    if done < len(logs):
+        with ThreadPoolExecutor(threads, "recovery") as pool:
+            for start in range(done, len(logs), _CHUNK):
+                yield from pool.map(read, logs[start : start + _CHUNK])
 
 
 def settle(env: FileEnv, slog: SliceLog, file: ConfirmedFile, reading: Reading) -> bool:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _FIRST_S = 0.25
 #: A store that has space again serves again after this time at the latest.
-_LONGEST_S = 2.0
+_LONGEST_S = 1.0
 
 
 class Patience:
@@ -25,14 +25,18 @@ class Patience:
         self._wait = 0.0
         self._until = 0.0
         self._error: StoreError | None = None
+        self._echo: StoreError | None = None
 
     def check(self) -> None:
         """Raise the last refusal again if it is too early for another attempt."""
         if self._error is not None and self._clock.mono() < self._until:
-            raise type(self._error)(self._error.text, hint=self._error.hint)
+            self._echo = type(self._error)(self._error.text, hint=self._error.hint)
+            raise self._echo
 
     def refused(self, error: StoreError) -> None:
-        """Storage refused."""
+        """Storage refused. What ``check`` raised may come back here: nobody was asked then, and nothing is longer."""
+        if error is self._echo:
+            return
         if self._error is not None:
             self._wait = min(max(self._wait * 2, _FIRST_S), _LONGEST_S)
             self._until = self._clock.mono() + self._wait

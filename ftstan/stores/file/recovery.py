@@ -184,9 +184,11 @@ def _judge_last(env: FileEnv, v: Verdict, m: Measured) -> None:
     claims = [f.claimed for f in m.found if f.number >= top]
     claims += [last for number, last in m.orphans if number > top]
     v.last = max([there, *claims])
-    for number, last in m.orphans:
-        if number > top and last > there and number >= env.owner.ours_from:
-            v.damage.append((dat_name(number), f"the file is gone, its index names sequences up to {last}"))
+    gone = [(number, last) for number, last in m.orphans if number > top]
+    gone += [(f.number, f.claimed) for f in m.found if f.empty and not f.why and f.number > top]
+    for number, last in gone:
+        if last > there and number >= env.owner.ours_from and not env.options.truncate_bad_eof:
+            v.damage.append((dat_name(number), f"no message is in it, its index names sequences up to {last}"))
     confirmed = m.confirmed
     if confirmed is not None:
         v.last = max(v.last, confirmed.last)
@@ -231,6 +233,9 @@ def settle(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> None:
         else:
             damage.report(env, bad, cut=True)
         damage.cut(env, slog.dirfd, dat_name(f.number), bad)
+    for f in m.found:
+        if f.size < records.VERSION_SIZE:
+            log.warning(f'channel "{show(slog.name)}": {dat_name(f.number)} has {f.size} bytes, it was never filled')
     _report_holes(slog, v)
     tail: MsgBlock | None = None
     slices: list[Slice] = []
@@ -268,7 +273,7 @@ def _report_holes(slog: SliceLog, v: Verdict) -> None:
         if last == f.last and last - f.first + 1 != f.proven.count + len(f.tail):
             log.error(
                 f'channel "{channel}": {last - f.first + 1 - f.proven.count - len(f.tail)} sequences between {f.first} '
-                f"and {last} are missing in {dat_name(f.number)} (offsets 4 to {f.bad_at}); serving around them"
+                f"and {last} are missing in {dat_name(f.number)} (up to offset {f.bad_at}); serving around them"
             )
     there, end = (v.pieces[-1][1], v.pieces[-1][0].bad_at) if v.pieces else (0, 0)
     if v.last > there:

@@ -59,6 +59,8 @@ class SliceLog(RetainedSlices):
         self._loose: dict[int, bool] = {}
         """Closed slices whose index may not be durable; true: nor their data, in a store without syncs."""
         self._names_loose = False
+        self.unsure: set[int] = set()
+        """Slices whose index may never become durable as it is: a clean stop writes it anew from the data."""
         self._max_msgs, self._max_bytes, self._max_age = _slice_limits(env, limits)
 
     # ---- opening -------------------------------------------------------------------------------------------------
@@ -84,6 +86,8 @@ class SliceLog(RetainedSlices):
         """Store records that a former owner may not have synced, same bytes, as the first ones of our first slice."""
         self._open_slice(tail, 0, len(tail))
         self._finish_parts(tail)
+        # Nothing marks the channel as one that has something to sync: without this the next start would copy it again.
+        self.sync()
         self.park()
 
     # ---- writing -------------------------------------------------------------------------------------------------
@@ -167,9 +171,24 @@ class SliceLog(RetainedSlices):
             # Whatever became visible under the newest number holds nothing that was acknowledged.
             self.dead.add(self._highest)
         if self._active is not None:
-            # What failed is never synced again; what its index says of the batches before is still to be.
+            # What failed is never synced again, and its index may be what failed: nothing relies on that any more.
             self._active.data_dirty = False
+            if self._active.index_dirty:
+                self.unsure.add(self._active.slice.number)
+                self._active.index_dirty = False
             self._close_active()
+
+    def lose_index(self) -> None:
+        """The index of the present slice could not be synced: neither is used again, and its entries stay in memory."""
+        active = self._active
+        if active is None:
+            return
+        s = active.slice
+        data = self._pread(s, dat_name(s.number), s.end - records.VERSION_SIZE, records.VERSION_SIZE)
+        block, _, _ = records.scan_data(data, self.name, s.first - 1, self._env.crc, self._env.options.check_crc)
+        s.index = records.index_entries(block, 0, len(block), records.VERSION_SIZE, self._env.crc)
+        active.index_dirty = False
+        self._close_active()
 
     def _is_full(self, active: _Active, timestamp: int) -> bool:
         s = active.slice
@@ -250,6 +269,7 @@ class SliceLog(RetainedSlices):
     def _dat(self, active: _Active) -> int:
         if active.dat < 0:
             active.dat = self._reopen(dat_name(active.slice.number))
+        self._env.files.used((self.name, ""), self.park)
         return active.dat
 
     def _idx(self, active: _Active) -> int:
@@ -386,13 +406,6 @@ class SliceLog(RetainedSlices):
         if active is None or active.slice is not s:
             return super()._readable(s, name)
         return self._dat(active) if name.endswith(".dat") else self._idx(active)
-
-    def close(self) -> None:
-        """Release the handles."""
-        if self._active is not None:
-            self._close_active()
-        self._env.files.forget(self.name)
-        self.park()
 
 
 def _slice_limits(env: FileEnv, limits: ChannelLimits) -> tuple[int, int, int]:

@@ -226,11 +226,13 @@ class FileStore:
                 self._broken.discard(channel.name)
                 if fd is not None:
                     indexes.append(Unsynced(fd, channel))
-        if indexes:
-            self._sync_pending(indexes, failed)
-            for item in indexes:
-                if item.channel is not None and item.channel.name not in failed:
-                    item.channel.index_synced()
+        for refusal, item in self._sync_all(indexes):
+            assert item.channel is not None
+            item.channel.log.lose_index()
+            self._fail(item.channel, refusal, failed)
+        for item in indexes:
+            if item.channel is not None and item.channel.name not in failed:
+                item.channel.index_synced()
 
     def _sync_pending(self, pending: list[Unsynced], failed: dict[bytes, StoreError]) -> None:
         for refusal, item in self._sync_all(pending):

@@ -90,6 +90,12 @@ def make_state_exact(env: FileEnv, dirfd: int, name: str) -> None:
     else:
         _, end, why = records.scan_typed(data[records.VERSION_SIZE :], env.crc, env.options.check_crc)
         if not why or why.startswith("bad"):
+            # Whole, but perhaps in the page cache only: a killed owner's last records, which nobody has written since.
+            fd = env.disk.open(dirfd, name, os.O_RDONLY)
+            try:
+                env.disk.fdatasync(fd)
+            finally:
+                env.disk.close(fd)
             return
         whole = data[: records.VERSION_SIZE + end]
     env.disk.close(replace_file(env, dirfd, name, whole))
@@ -150,6 +156,7 @@ def _cut(env: FileEnv, slog: SliceLog, s: Slice) -> None:
             disk.fsync(fd)
             whole = records.VERSION + index
             put_file(env, dirfd, idx_name(s.number), s.number, lambda new: disk.pwrite(new, whole, 0))
+            slog.unsure.discard(s.number)
         if size > s.end:
             env.owner.confirm()
             disk.ftruncate(fd, s.end)
@@ -168,9 +175,10 @@ def _index_of(env: FileEnv, slog: SliceLog, s: Slice) -> bytes | None:
         size = env.disk.stat(slog.dirfd, idx_name(s.number)).size
     except FileNotFoundError:
         size = 0
-    if size == wanted:
+    unsure = s.number in slog.unsure
+    if size == wanted and not unsure:
         return None
-    if size > wanted:
+    if size > wanted and not unsure:
         data = read_file(env, slog.dirfd, idx_name(s.number)) or b""
         return data[records.VERSION_SIZE : wanted]
     # Its own was lost after the slice had been measured: the data has everything.

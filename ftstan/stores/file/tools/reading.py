@@ -340,8 +340,8 @@ class ChannelFiles:
     def _cut(self, s: SliceFile, first: int, last: int) -> None:
         """Of the slice only ``first`` to ``last`` count."""
         if (first, last) != (s.first, s.last):
-            s.first, s.last = first, last
-            _count(s, self.entries_of(s) if first <= last else b"")
+            _, index = self._measure(s.number)
+            _count(s, index[records.find_entry(index, first) * _ENTRY : records.find_entry(index, last + 1) * _ENTRY])
 
 
 def channel_names(source: Source) -> tuple[list[bytes], list[str]]:

@@ -1,0 +1,89 @@
+"""The FILE store as a kind of store: its directory, its lock, its epoch, and the store that is opened with them.
+
+Joins what ``stores/file`` stores with the right to store it, which only ``ft/`` knows. Registered as ``FILE`` in the
+entry-point group ``ftstan.stores``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftstan.config.units import SECOND
+from ftstan.disk import LocalDisk
+from ftstan.ft.ownership import StoreOwner
+from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.store import FileStore
+
+if TYPE_CHECKING:
+    from ftstan.config.options import FileOptions
+    from ftstan.stores.interface import Lock, StoreContext
+
+
+class FileAccess:
+    """One node's access to a datastore directory. Implements ``StoreAccess``."""
+
+    def __init__(self, context: StoreContext) -> None:
+        """Open the directory, creating it if it is missing. Raises ``StoreError``."""
+        self._context = context
+        options = context.options
+        self.owner = StoreOwner(
+            LocalDisk(),
+            options.dir,
+            server_id=context.server_id,
+            clock=context.clock,
+            in_group=bool(options.ft_group),
+        )
+        self.place = f"datastore {options.dir}"
+
+    def lock(self) -> Lock:
+        """The lock of the directory."""
+        return self.owner.lock
+
+    def holder(self) -> str:
+        """The newest epoch record, in words."""
+        owner = self.owner.read_owner()
+        return owner.describe() if owner is not None else ""
+
+    def activate(self) -> None:
+        """Take the next epoch."""
+        self.owner.activate()
+
+    def open(self) -> FileStore:
+        """The store of the present activation, not recovered yet."""
+        options = self._context.options
+        return FileStore(
+            LocalDisk(),
+            self.owner.root,
+            self.owner,
+            self._context.clock,
+            _file_store_options(options.file),
+            limits=options.limits.channel,
+            path=options.dir,
+        )
+
+    def close(self) -> None:
+        """Release everything, the directory handle too."""
+        self.owner.close()
+
+
+def _file_store_options(f: FileOptions) -> FileStoreOptions:
+    return FileStoreOptions(
+        crc_polynomial=f.crc_poly,
+        check_crc=f.crc,
+        sync=f.sync,
+        slice_max_msgs=f.slice_max_msgs,
+        slice_max_bytes=f.slice_max_bytes,
+        slice_max_age=f.slice_max_age,
+        slice_archive_script=f.slice_archive_script,
+        compact_enabled=f.compact_enabled,
+        compact_fragmentation=f.compact_fragmentation,
+        compact_interval=f.compact_interval * SECOND,
+        compact_min_size=f.compact_min_size,
+        fds_limit=f.fds_limit,
+        parallel_recovery=f.parallel_recovery,
+        truncate_bad_eof=f.truncate_bad_eof,
+        read_buffer_size=f.read_buffer_size,
+        auto_sync=max(f.auto_sync, 0),
+        sync_index=f.sync_index,
+        sync_subs=f.sync_subs,
+    )
