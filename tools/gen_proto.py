@@ -9,12 +9,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from importlib import resources
 from pathlib import Path
-
-from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTO = ROOT / "proto"
@@ -45,17 +44,22 @@ def generate(target: Path) -> None:
     # registered a "stan.proto" of its own.
     mapping = f"-I{PACKAGE}={PROTO}"
     well_known = f"-I{resources.files('grpc_tools') / '_proto'}"
-    code = protoc.main(
+    # A process of its own: the compiler keeps global state and aborts when the caller's process has threads or other
+    # generated classes that it does not expect.
+    code = subprocess.run(
         [
-            "protoc",
+            sys.executable,
+            "-m",
+            "grpc_tools.protoc",
             mapping,
             well_known,
             f"--plugin=protoc-gen-mypy={plugin}",
             f"--python_out={target}",
             f"--mypy_out=quiet:{target}",
             *(f"{PACKAGE}/{name}" for name in sources()),
-        ]
-    )
+        ],
+        check=False,
+    ).returncode
     if code != 0:
         raise RuntimeError(f"protoc failed with exit status {code}")
     for name in sources():

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.broker.broker import BrokerOptions
 from ftstan.clock import ManualClock
 from ftstan.errors import RecoveryError
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.wire.block import MsgBlock
+from tests.compat.driver import Driver
 from tests.oracle.damage import damaged_tree, recipes
 from tests.oracle.gostore import read_tree
 from tests.sim.disk import SimDisk
@@ -371,3 +373,15 @@ def test_a_third_start_after_two_kills_is_as_well_as_the_first(recipe: Recipe, t
     }
     assert {name: len(channel.recovered_subs()) for name, channel in third.channels.items()} == subs
     assert third.clients == first.clients
+
+
+def test_a_subscription_whose_client_is_gone_is_removed() -> None:
+    (recipe,) = (r for r in recipes() if r["name"] == "subs-unknown-client-regular")
+    disk, clock = spoilt(recipe), ManualClock()
+    driver = Driver(open_file_store(disk, clock), BrokerOptions(), clock)
+    driver.run()
+    driver.store.close()
+    again = Start(disk.sibling())
+    ids = {stored.state.sub_id for stored in again.channels["durables"].recovered_subs()}
+    view = undamaged(recipe["base"]).channels[b"durables"]
+    assert ids == set(view.subs)

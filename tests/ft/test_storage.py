@@ -96,3 +96,39 @@ def test_the_archive_script_gets_what_the_limits_removed(stage: Stage) -> None:
     left = client.subscribe(CHANNEL)
     client.nats.pump(lambda: left.has(4), "the messages that are left")
     assert left.sequences == [7, 8, 9, 10]
+
+
+def test_every_option_of_the_file_store_is_taken_by_a_server_that_serves(stage: Stage) -> None:
+    options = {
+        "compact_enabled": "true",
+        "compact_frag": "40",
+        "compact_interval": "1",
+        "compact_min_size": "0",
+        "buffer_size": "1024",
+        "crc": "true",
+        "crc_poly": "2197175160",
+        "sync": "true",
+        "auto_sync": "10s",
+        "slice_max_msgs": "3",
+        "slice_max_bytes": "1KB",
+        "slice_max_age": "1h",
+        "fds_limit": "20",
+        "parallel_recovery": "2",
+        "read_buffer_size": "64",
+        "sync_index": "true",
+        "sync_subs": "true",
+    }
+    words = [f"-file_{name}={value}" for name, value in options.items()]
+    payloads = {n: b"%d" % n for n in range(1, 41)}
+    server = stage.file_server("first", *words)
+    server.wait_for(READY)
+    client = connected(server)
+    durable = client.subscribe(CHANNEL, durable=b"d", max_in_flight=4)
+    client.publish(CHANNEL, *payloads.values())
+    client.nats.pump(lambda: durable.has(40), "every message")
+    server.kill()
+    server = stage.file_server("second", *words)
+    server.wait_for(READY)
+    client.move(server.port)
+    assert client.ping() == ""
+    assert client.read_to(CHANNEL, 40) == payloads

@@ -13,7 +13,8 @@ from ftstan.clock import ManualClock
 from ftstan.stores.file import records
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.tools import rewriting
-from ftstan.stores.file.tools.changing import rewrite
+from ftstan.stores.file.tools.changing import rewrite, source_of
+from ftstan.stores.file.tools.repairing import Repair, make_plan
 from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channel
 from tests.sim.disk import CrashMode, Killed, SimDisk
 from tests.sim.filestore import SimOwner, open_file_store
@@ -138,6 +139,76 @@ def test_a_handover_that_dies_at_any_call_loses_nothing_and_can_be_run_again() -
 
 def test_a_compaction_that_dies_at_any_call_loses_nothing_and_can_be_run_again() -> None:
     assert sum(die_everywhere(seed, compact_channel, stride=7, max_bytes=64 << 20) for seed in range(4)) > 50
+
+
+# ---- repair --------------------------------------------------------------------------------------------------------
+
+
+def damaged(disk: SimDisk, rng: Random) -> tuple[SimDisk, bytes, int]:
+    """A copy with one changed byte in the data of a message; its channel and sequence, too."""
+    tree = disk.tree(STORE)
+    names = sorted(n for n in tree if n.endswith(".dat") and "/msgs." in n and len(tree[n] or b"") > 50)
+    name = rng.choice(names)
+    channel = name.partition("/")[0].encode()
+    data = bytearray(tree[name] or b"")
+    block, _, _ = records.scan_data(bytes(data[4:]), channel, 0, records.Crc())
+    k = rng.randrange(len(block))
+    start, end = records.span(block, k, k + 1)
+    data[4 + end - 2] ^= 0xFF
+    assert start < end
+    copied = SimDisk()
+    copied.add_tree(STORE, {**tree, name: bytes(data)})
+    return copied, channel, block.sequence(k)
+
+
+def repair(disk: SimDisk, aside: str) -> None:
+    clock = ManualClock()
+    root = disk.open_dir(STORE)
+    options = FileStoreOptions()
+    owner = SimOwner(disk, root, clock)
+    env = FileEnv(disk, root, clock, options, owner, records.Crc(options.crc_polynomial))
+    disk.make_dirs(aside)
+    Repair(env, source_of(env), disk.open_dir(aside)).run(make_plan(source_of(env), None))
+
+
+def served(disk: SimDisk, channel: bytes) -> tuple[dict[int, bytes], int]:
+    store = open_file_store(disk, ManualClock())
+    found = store.recover()
+    assert found.refused == {}
+    (seen,) = (c for c in found.channels if c.name == channel)
+    messages: dict[int, bytes] = {}
+    at = seen.first
+    while (block := seen.read(at, 100, 1 << 20)) is not None:
+        messages |= {block.sequence(i): block.payload(i) for i in range(block.position(at), len(block))}
+        at = max(messages) + 1
+    last = seen.last
+    store.abandon()
+    return messages, last
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_repair_that_dies_at_any_call_can_be_run_again_and_ends_the_same(seed: int) -> None:
+    disk, model = grown(seed)
+    whole, channel, sequence = damaged(disk, Random(seed))
+    kept = {s: p for s, p in model.channels[channel].fixed.items() if s != sequence}
+    last = max(model.channels[channel].fixed)
+    calls = whole.crash(process_only=True)
+    repair(calls, "/aside")
+    assert served(calls.crash(process_only=True), channel) == (kept, last)
+    for call in range(1 + seed % 5, calls.calls, 5):
+        victim = whole.crash(process_only=True)
+
+        def hook(number: int, _name: str, _arguments: tuple[object, ...], call: int = call) -> None:
+            if number == call:
+                raise Killed
+
+        victim.on_call = hook
+        with pytest.raises(Killed):
+            repair(victim, "/aside")
+        rng = Random(f"{seed} {call}")
+        left = victim.crash(rng, rng.choice(MODES), process_only=rng.random() < 0.3)
+        repair(left, "/again")
+        assert served(left, channel) == (kept, last), f"seed={seed} call={call}"
 
 
 # ---- broken on purpose ---------------------------------------------------------------------------------------------

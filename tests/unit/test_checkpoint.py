@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.clock import ManualClock
 from ftstan.stores.file import checkpoint, measure, opening
 from ftstan.stores.interface import ChannelLimits, StoredSub, SubState
 from ftstan.wire.block import SubEvents
 from tests.oracle.damage import archived_tree
+from tests.sim.filestore import SimOwner
 from tests.unit.test_slices import NO_LIMITS, Node, Owner, contents, fresh
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ def test_after_a_clean_stop_no_slice_is_read() -> None:
     after = stopped().successor()
     assert contents(after) == [(1, b"a"), (2, b"b"), (3, b"c")]
     assert contents(after, b"bar") == [(1, b"x")]
-    assert (subs(after).keys(), subs(after)[1].pending, subs(after)[1].state.last_sent) == ({1, 2}, {1, 3}, 3)
+    assert (set(subs(after)), subs(after)[1].pending, subs(after)[1].state.last_sent) == ({1, 2}, {1, 3}, 3)
     assert after.channel().next_sub_id == 4
     after.put(b"d")
     assert contents(after)[-1] == (4, b"d")
@@ -253,7 +255,7 @@ def test_a_checkpoint_that_is_believed_without_a_look_at_the_files_is_caught(mon
         def __eq__(self, _other: object) -> bool:
             return True
 
-        __hash__ = None  # type: ignore[assignment]
+        __hash__ = None
 
     def credulous(env: FileEnv) -> dict[bytes, checkpoint.Entry]:
         return {name: replace(entry, files=Anything(entry.files)) for name, entry in entries(env).items()}
@@ -279,3 +281,18 @@ def appears_in_full(node: Node) -> None:
 
 def test_what_came_after_the_stop_is_there() -> None:
     appears_in_full(stopped())
+
+
+def test_the_activation_before_is_the_one_that_was_recorded_last() -> None:
+    disk, clock = fresh(), ManualClock()
+    root = disk.open_dir("/store")
+    owners = [SimOwner(disk, root, clock) for _ in range(3)]
+    assert [o.predecessor for o in owners] == [(0, b""), owners[0].identity, owners[1].identity]
+
+
+def test_a_torn_record_on_top_leaves_nobody_before_us() -> None:
+    disk, clock = fresh(), ManualClock()
+    root = disk.open_dir("/store")
+    SimOwner(disk, root, clock)
+    disk.pwrite(disk.open(root, "ft.epoch", os.O_RDWR), b"torn" * 1024, 2 * 4096)
+    assert SimOwner(disk, root, clock).predecessor == (0, b"")

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ftstan.errors import FencedError
-from ftstan.stores.file import records
+from ftstan.stores.file import records, recovery
 from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.statefile import StateFile
 from ftstan.stores.interface import ClientInfo, StoredSub, SubState
 from tests.filenode import SECOND, FileNode, simulated
-from tests.sim.disk import CrashMode, Killed
-
-if TYPE_CHECKING:
-    from tests.sim.disk import SimDisk
+from tests.sim.disk import CrashMode, Killed, SimDisk
+from tests.sim.volume import DirNode
 
 SMALL = FileStoreOptions(compact_min_size=0, compact_interval=300 * SECOND)
 CRC = records.Crc()
@@ -257,8 +255,9 @@ def test_a_rename_whose_sync_failed_is_not_written_behind() -> None:
     assert synced == 2
     node.channel().add_sub(sub(2))
     assert node.store.commit() == {}
-    found = node.successor(disk.crash()).channel().recovered_subs()
-    assert [s.state.sub_id for s in found] == [1, 2]
+    for mode in CrashMode:
+        found = node.successor(disk.crash(mode=mode)).channel().recovered_subs()
+        assert [s.state.sub_id for s in found] == [1, 2]
 
 
 def test_a_zombies_compaction_finds_no_source_for_its_rename() -> None:
@@ -276,3 +275,35 @@ def test_a_zombies_compaction_finds_no_source_for_its_rename() -> None:
     node.store._channels[b"foo"].settle()
     found = after[0].successor().channel().recovered_subs()
     assert [s.state.sub_id for s in found] == [1, 2]
+
+
+# ---- broken on purpose ---------------------------------------------------------------------------------------------
+
+
+def test_a_successor_that_leaves_a_zombies_temporary_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "remove_temporaries", lambda _disk, _dirfd: None)
+    with pytest.raises(AssertionError):
+        test_a_zombies_compaction_finds_no_source_for_its_rename()
+
+
+def test_a_compaction_that_is_not_durable_before_its_rename_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hasty(SimDisk):
+        def fsync(self, fd: int) -> None:
+            """Names are synced, files are not."""
+            if isinstance(self._handles[fd].node, DirNode):
+                super().fsync(fd)
+
+    def hasty() -> SimDisk:
+        disk = Hasty()
+        disk.make_dirs("/store")
+        return disk
+
+    monkeypatch.setattr(f"{__name__}.simulated", hasty)
+    with pytest.raises((AssertionError, ValueError)):
+        test_a_compaction_that_dies_at_any_call_loses_nothing()
+
+
+def test_a_file_that_is_written_behind_a_rename_of_unknown_fate_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StateFile, "_is_in_place", lambda _self: True)
+    with pytest.raises(AssertionError):
+        test_a_rename_whose_sync_failed_is_not_written_behind()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,9 +17,12 @@ from ftstan.stores.memory import MemoryStore
 from ftstan.wire.block import MsgBlock
 from tests.filenode import FileNode, simulated
 from tests.sim.disk import CrashMode, Killed, SimDisk
+from tests.sim.model import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ftstan.stores.file.env import FileEnv
 
 SMALL = FileStoreOptions(slice_max_msgs=2)
 
@@ -291,3 +295,59 @@ def test_the_memory_store_forgets_a_channel_that_is_not_in_use() -> None:
     with pytest.raises(StoreError, match="not found"):
         store.delete_channel(b"foo")
     assert store.create_channel(b"foo", ChannelLimits()).last == 0
+
+
+# ---- broken on purpose ---------------------------------------------------------------------------------------------
+
+
+def test_a_start_that_leaves_deletions_unfinished_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deletion, "finish_pending", lambda _env: None)
+    with pytest.raises(AssertionError):
+        test_wherever_a_deletion_dies_the_channel_is_whole_or_gone(CrashMode.KEPT)
+
+
+def test_an_intent_that_goes_before_the_files_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    carry_out = deletion.carry_out
+
+    def intent_first(env: FileEnv, intent: deletion.Intent) -> None:
+        env.disk.unlink(env.root, intent.file_name)
+        env.disk.fsync(env.root)
+        carry_out(env, intent)
+
+    monkeypatch.setattr(deletion, "carry_out", intent_first)
+    with pytest.raises(AssertionError):
+        test_wherever_a_deletion_dies_the_channel_is_whole_or_gone(CrashMode.KEPT)
+
+
+def test_a_deletion_whose_removals_are_not_durable_before_its_intent_goes_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    carry_out = deletion.carry_out
+
+    def unsynced(env: FileEnv, intent: deletion.Intent) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(env.disk, "fsync", lambda _fd: None)
+            carry_out(env, intent)
+
+    monkeypatch.setattr(deletion, "carry_out", unsynced)
+
+    def names_in_any_order() -> None:
+        for seed in range(40):
+            disk, node = with_channels()
+            node.store.delete_channel(b"foo")
+            after = node.successor(disk.crash(random.Random(seed)))
+            if b"foo" in after.channels:
+                assert after.sequences() == [1, 2, 3, 4, 5, 6]
+
+    with pytest.raises((AssertionError, Violation)):
+        names_in_any_order()
+
+
+def test_an_intent_that_outlives_its_channel_does_not_take_the_next_one_of_that_name() -> None:
+    for seed in range(40):
+        disk, node = with_channels()
+        node.store.delete_channel(b"foo")
+        del node.channels[b"foo"]
+        node.put(*(b"%d" % i for i in range(6)))
+        after = node.successor(disk.crash(random.Random(seed)))
+        assert after.sequences() == [1, 2, 3, 4, 5, 6]

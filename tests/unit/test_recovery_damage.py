@@ -10,6 +10,7 @@ import pytest
 
 from ftstan.broker.broker import BrokerOptions
 from ftstan.clock import ManualClock
+from ftstan.config.flags import parse, to_options
 from ftstan.errors import QuarantineError, RecoveryError
 from ftstan.stores.file import damage, records
 from ftstan.stores.file.damage import Bad
@@ -217,6 +218,14 @@ def test_what_our_index_names_was_durable_and_its_loss_is_damage(change: Callabl
     assert new.channel().last == 2
 
 
+def test_without_syncs_an_index_proves_nothing() -> None:
+    node = Node(fresh(), options=FileStoreOptions(sync=False))
+    node.put(b"a", b"b")
+    disk = left_by(node, lambda tree: tree.update({"foo/msgs.1.dat": (tree["foo/msgs.1.dat"] or b"")[:-3]}))
+    new = node.successor(disk)
+    assert (new.store.quarantined, contents_of_readable(new), new.channel().last) == ([], [1], 2)
+
+
 def test_the_same_in_a_store_of_the_original_is_served_around() -> None:
     node = original(lambda tree: tree.update({"orders.eu.1/msgs.4.dat": (tree["orders.eu.1/msgs.4.dat"] or b"")[:-4]}))
     channel = node.channel(ORDERS)
@@ -405,6 +414,14 @@ def test_what_is_readable_is_delivered_to_recovered_subscriptions_and_nothing_is
     assert {n: d for n, d in disk.tree("/store").items() if n.startswith("foo/")} == before
 
 
+def test_a_quarantined_channel_is_not_deleted() -> None:
+    node = original(spoil("durables/subs.dat", 975))
+    before = node.disk.tree("/store/durables")
+    with pytest.raises(QuarantineError):
+        node.store.delete_channel(b"durables")
+    assert node.disk.tree("/store/durables") == before
+
+
 # ---- subs.dat and clients.dat --------------------------------------------------------------------------------------
 
 
@@ -485,6 +502,11 @@ def test_damage_that_is_torn_comes_with_advice_and_what_is_missing(capfd: pytest
 # ---- -file_truncate_bad_eof ----------------------------------------------------------------------------------------
 
 TRUNCATING = FileStoreOptions(truncate_bad_eof=True)
+
+
+def test_the_truncating_option_is_a_flag() -> None:
+    assert to_options(parse(["-file_truncate_bad_eof"])).file.truncate_bad_eof
+    assert not to_options(parse([])).file.truncate_bad_eof
 
 
 def test_the_truncating_option_cuts_what_is_torn_wherever_it_is() -> None:

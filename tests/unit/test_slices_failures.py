@@ -11,6 +11,7 @@ import pytest
 from ftstan.errors import StoreError, StoreFullError
 from ftstan.stores.file import records
 from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.slices import SliceLog
 from ftstan.stores.interface import CLIENTS, ClientInfo, StoredSub, SubState
 from tests.filenode import SECOND, FileNode, simulated
 from tests.sim.disk import CrashMode, SimDisk
@@ -401,6 +402,18 @@ def test_a_failed_background_sync_of_a_state_file_ends_the_process() -> None:
         node.tick()
 
 
+def test_a_channel_that_cannot_have_a_directory_is_refused_and_the_server_goes_on() -> None:
+    node = node_on(simulated())
+    node.store.add_client(client(1))
+    node.store.commit()
+    node.channel(b"clients.dat").snapshot = list
+    node.channel(b"clients.dat").add_sub(sub(1))
+    (error,) = node.store.commit().values()
+    assert error.text == "mkdir clients.dat: not a directory"
+    node.tick()
+    assert node.put(b"a") == {}
+
+
 # ---- what one batch costs ------------------------------------------------------------------------------------------
 
 
@@ -514,3 +527,18 @@ def test_without_syncs_and_without_a_period_nothing_is_synced_before_the_stop() 
     assert not {"fdatasync dat", "fdatasync idx"} & counted(node, lambda: node.tick(100_000)).keys()
     seen = counted(node, node.store.close)
     assert (seen["fdatasync dat"], seen["fdatasync idx"]) == (1, 1)
+
+
+# ---- broken on purpose ---------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_costs_more_than_it_may_is_counted(monkeypatch: pytest.MonkeyPatch, warm: FileNode) -> None:
+    finish = SliceLog.finish
+
+    def synced(self: SliceLog) -> int | None:
+        fd = finish(self)
+        self.sync()
+        return fd
+
+    monkeypatch.setattr(SliceLog, "finish", synced)
+    assert counted(warm, lambda: batch(warm))["fdatasync idx"] == 2

@@ -342,9 +342,11 @@ class FileChannel:
             self._events.clear()
             self._rewrite = False
             return
+        if not self.created:
+            # Nothing was ever stored, and perhaps nothing can be: a file of the store may have this name.
+            self._events.clear()
+            self._rewrite = False
         if (self._events or self._rewrite) and not self._controls:
-            if not self.created:
-                self._create()
             self._write_events()
         if self._compaction.may(self._subs.size) and self._subs.replaced and not self.staged:
             self._compact()

@@ -76,6 +76,11 @@ class Measured:
     problems: list[tuple[str, str]] = field(default_factory=list)
 
     @property
+    def synced(self) -> bool:
+        """Whether whoever wrote here last synced data before its index: then an entry proves that it was durable."""
+        return self.confirmed is None or self.confirmed.synced
+
+    @property
     def highest(self) -> int:
         """The highest slice number seen."""
         return max([0, *(f.number for f in self.found), *(number for number, _ in self.orphans)])

@@ -12,7 +12,7 @@ from libc.string cimport memcmp, memcpy
 from ftstan.wire.block cimport GAP, MsgBlock, MsgRef, SubEvents
 from ftstan.wire.codec cimport Span, get_bytes, get_tag, get_varint, put_varint, skip_field
 
-from ftstan.errors import ConfigError, WireError
+from ftstan.errors import ConfigError
 
 #: The four bytes that start every file.
 VERSION = b"\x01\x00\x00\x00"
@@ -482,33 +482,6 @@ def scan_typed(bytes data not None, Crc crc not None, bint check_crc=True):
         out.append((<int>(head >> 24), PyBytes_FromStringAndSize(p + pos + 8, size)))
         pos += 8 + size
     return out, pos, ""
-
-
-def decode_update(bytes payload not None):
-    """``(subscription id, sequence)`` of a "sent" or "acknowledged" record; raises ``WireError``."""
-    cdef const char* p = PyBytes_AS_STRING(payload)
-    cdef const char* end = p + len(payload)
-    cdef int field = 0
-    cdef int wire_type = 0
-    cdef uint64_t v = 0
-    cdef uint64_t sub_id = 0
-    cdef uint64_t sequence = 0
-    while p < end:
-        p = get_tag(p, end, &field, &wire_type)
-        if p != NULL:
-            if field > 2:
-                p = skip_field(p, end, wire_type)
-            elif wire_type != 0:
-                p = NULL
-            else:
-                p = get_varint(p, end, &v)
-                if field == 1:
-                    sub_id = v
-                else:
-                    sequence = v
-        if p == NULL:
-            raise WireError("undecodable SubStateUpdate")
-    return sub_id, sequence
 
 
 def encode_events(SubEvents events not None, Crc crc not None):

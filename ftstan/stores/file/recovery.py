@@ -48,7 +48,7 @@ class Verdict:
     ``last``: the channel's last sequence, higher than that of the pieces where messages are missing at the end.
     ``cuts``: what ends a file and cannot have been acknowledged. ``damage``: (file, what is wrong); not empty:
     quarantine. ``unsealed``: a slice of ours begins at or below what was confirmed before it, so that none of them may
-    hide anything.
+    hide anything. ``strict``: an entry in an index of ours proves that its data was durable.
     """
 
     pieces: list[tuple[Found, int]] = field(default_factory=list)
@@ -57,11 +57,13 @@ class Verdict:
     cuts: list[tuple[Found, Bad]] = field(default_factory=list)
     damage: list[tuple[str, str]] = field(default_factory=list)
     unsealed: bool = False
+    strict: bool = True
 
 
 def judge(env: FileEnv, slog: SliceLog, m: Measured) -> Verdict:
     """Decide what counts: reads where two slices hold the same sequences, writes nothing. ``OSError`` passes."""
-    v = Verdict(damage=list(m.problems))
+    options = env.options
+    v = Verdict(damage=list(m.problems), strict=m.synced and options.sync and not options.truncate_bad_eof)
     ours = env.owner.ours_from
     v.dead = {f.number for f in m.found if f.empty}
     live = [f for f in m.found if not f.empty]
@@ -152,7 +154,7 @@ def _judge_piece(env: FileEnv, slog: SliceLog, v: Verdict, f: Found, last: int, 
     mine = f.number >= env.owner.ours_from
     if f.why and (following is None or missing):
         _judge_end(env, slog, v, f, above=following is None)
-    elif missing and mine and f.claimed > last and not env.options.truncate_bad_eof:
+    elif missing and mine and f.claimed > last and v.strict:
         # Our entries are written after the sync of their data: these messages were durable, and may be acknowledged.
         v.damage.append((dat_name(f.number), f"sequences {last + 1} to {f.claimed} are missing at offset {f.bad_at}"))
 
@@ -161,7 +163,7 @@ def _judge_end(env: FileEnv, slog: SliceLog, v: Verdict, f: Found, *, above: boo
     """The records of a slice end with something bad: is it to be cut? ``above``: nothing that counts lies above it."""
     bad = bad_of(env, slog.name, f)
     mine = f.number >= env.owner.ours_from
-    promised = mine and (f.claimed > f.last or f.empty)
+    promised = mine and v.strict and (f.claimed > f.last or f.empty)
     told_to = env.options.truncate_bad_eof and f.why == "torn"
     if told_to or (above and not promised and bad.unpromised and not _contradicts(env, slog, f)):
         v.cuts.append((f, bad))
@@ -187,7 +189,7 @@ def _judge_last(env: FileEnv, v: Verdict, m: Measured) -> None:
     gone = [(number, last) for number, last in m.orphans if number > top]
     gone += [(f.number, f.claimed) for f in m.found if f.empty and not f.why and f.number > top]
     for number, last in gone:
-        if last > there and number >= env.owner.ours_from and not env.options.truncate_bad_eof:
+        if last > there and number >= env.owner.ours_from and v.strict:
             v.damage.append((dat_name(number), f"no message is in it, its index names sequences up to {last}"))
     confirmed = m.confirmed
     if confirmed is not None:

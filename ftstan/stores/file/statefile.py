@@ -12,7 +12,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from ftstan.errors import FencedError, RecoveryError, StoreError
+from ftstan.errors import FencedError, StoreError
 from ftstan.stores.file import records
 from ftstan.stores.file.env import TEMPORARY, FileEnv, is_full
 from ftstan.stores.file.patience import Patience
@@ -212,24 +212,3 @@ def check_version(data: bytes) -> str:
     if version != 1:
         return f"unsupported file version: {version} (supports [1..1])"
     return ""
-
-
-def read_typed(env: FileEnv, dirfd: int, name: str, shown: str) -> tuple[list[tuple[int, bytes]], str]:
-    """Records of a typed state file and what follows them (``""``, ``torn`` or ``zeros``).
-
-    A file of up to three bytes counts as absent: its creation was cut short before anything was stored in it. Raises
-    ``RecoveryError`` for damage before the end.
-    """
-    data = read_file(env, dirfd, name)
-    if data is None or len(data) < records.VERSION_SIZE:
-        return [], ""
-    wrong = check_version(data)
-    if wrong:
-        raise RecoveryError(f'"{shown}": {wrong}', hint="run: ftstanctl store verify")
-    rows, end, why = records.scan_typed(data[records.VERSION_SIZE :], env.crc, env.options.check_crc)
-    if why.startswith("bad"):
-        raise RecoveryError(
-            f'"{shown}": {why.removeprefix("bad: ")} at offset {end + records.VERSION_SIZE} (record {len(rows) + 1})',
-            hint="run: ftstanctl store verify",
-        )
-    return rows, why

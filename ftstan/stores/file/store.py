@@ -171,6 +171,8 @@ class FileStore:
         channel = self._channels.get(name)
         if channel is None:
             raise StoreError(f'channel "{show(name)}" not found')
+        if channel.quarantined:
+            raise quarantine.refusal(name)
         self._upkeep.delete(channel)
         del self._channels[name]
         for register in (self._register.staged, self._register.events, self._register.touched):

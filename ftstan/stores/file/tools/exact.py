@@ -88,7 +88,7 @@ def make_state_exact(env: FileEnv, dirfd: int, name: str) -> None:
     elif check_version(data):
         return
     else:
-        _, end, why = records.scan_typed(data[records.VERSION_SIZE :], env.crc, env.options.check_crc)
+        end, why = _last_whole(env, name, data)
         if not why or why.startswith("bad"):
             # Whole, but perhaps in the page cache only: a killed owner's last records, which nobody has written since.
             fd = env.disk.open(dirfd, name, os.O_RDONLY)
@@ -97,8 +97,17 @@ def make_state_exact(env: FileEnv, dirfd: int, name: str) -> None:
             finally:
                 env.disk.close(fd)
             return
-        whole = data[: records.VERSION_SIZE + end]
+        whole = data[:end]
     env.disk.close(replace_file(env, dirfd, name, whole))
+
+
+def _last_whole(env: FileEnv, name: str, data: bytes) -> tuple[int, str]:
+    """Where the whole records of a state file end, and what follows them."""
+    if name == "subs.dat":
+        # Without an object for each of what may be millions of records.
+        return records.SubReplay(env.crc, env.options.check_crc).feed(data, records.VERSION_SIZE)
+    _, end, why = records.scan_typed(data[records.VERSION_SIZE :], env.crc, env.options.check_crc)
+    return records.VERSION_SIZE + end, why
 
 
 def put_file(env: FileEnv, dirfd: int, name: str, number: int, fill: Callable[[int], None]) -> None:

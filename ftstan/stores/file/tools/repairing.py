@@ -171,6 +171,9 @@ class Repair:
         done: list[Step] = []
         said = files.confirmed
         last = max([files.last, *(s.claimed for s in files.all), *((said.sequence, said.last) if said else ())])
+        word = ConfirmedFile(self._env)
+        # First of all, in case we are interrupted: the files that are about to change may be all that remembers it.
+        word.replace(files.dirfd, Confirmed(epoch_of(self._env), 0, 0, 0, last))
         held: list[tuple[int, int]] = []
         top = (0, 0, 0)
         for c in checks:
@@ -185,9 +188,7 @@ class Repair:
                 count = sum(b - a + 1 for a, b in ranges)
                 done.append(Step(files.name, where, f"kept {count} messages, left out {len(c.wrong)} bad records"))
         sequence, number, length = top
-        ConfirmedFile(self._env).replace(
-            files.dirfd, Confirmed(epoch_of(self._env), number, sequence, length, max(last, sequence))
-        )
+        word.replace(files.dirfd, Confirmed(epoch_of(self._env), number, sequence, length, max(last, sequence)))
         missing = _holes(held, files.first, last)
         if missing:
             text = json.dumps({"missing": missing}).encode() + b"\n"

@@ -1,0 +1,105 @@
+"""``ftstanctl store compact`` and ``handover`` as an operator sees them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ftstan.cli import ctl, terminal
+from tests.datastores import grow, messages_of, serving
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Five activations, all killed; fifteen messages in each of two channels."""
+    path = tmp_path / "store"
+    grow(path, 5)
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    capsys.readouterr()
+    assert ctl.main(["store", *words, "--output", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def numbers(store: Path, channel: str) -> list[int]:
+    return sorted(int(f.name.split(".")[1]) for f in (store / channel).glob("msgs.*.dat"))
+
+
+def test_compact_merges_former_activations_and_leaves_the_newest_slice(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = run(capsys, "compact", str(store))
+    assert report["channels"] == [{"name": f"channel.{c}", "slices_removed": 3} for c in range(2)]
+    assert numbers(store, "channel.0") == [1, 16385]
+    with serving(store) as node:
+        assert list(messages_of(node, b"channel.0")) == list(range(1, 16))
+    assert run(capsys, "compact", str(store))["channels"][0]["slices_removed"] == 0
+
+
+def test_slices_are_merged_up_to_a_size(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    size = (store / "channel.0" / "msgs.1.dat").stat().st_size
+    run(capsys, "compact", str(store), "--slice-bytes", str(2 * size))
+    assert numbers(store, "channel.0") == [1, 8193, 16385]
+
+
+def test_one_channel_can_be_compacted_alone(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "compact", str(store), "--channel", "channel.1")
+    assert (len(numbers(store, "channel.0")), len(numbers(store, "channel.1"))) == (5, 2)
+
+
+def test_handover_leaves_dense_slices_and_no_side_files(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    size = (store / "channel.0" / "msgs.1.dat").stat().st_size
+    report = run(capsys, "handover", str(store), "--slice-bytes", str(2 * size))
+    assert report["channels"][0] == {"name": "channel.0", "slices": 3}
+    assert numbers(store, "channel.0") == [1, 2, 3]
+    assert not list(store.rglob("confirmed.bin"))
+    assert not list(store.rglob("ckpt.bin"))
+
+
+def test_owner_and_mode_of_replaced_slices_are_kept(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("msgs.1.dat", "msgs.1.idx"):
+        os.chmod(store / "channel.0" / name, 0o640)
+    run(capsys, "handover", str(store))
+    modes = {f.name: f.stat().st_mode & 0o777 for f in (store / "channel.0").glob("msgs.*")}
+    assert modes == {"msgs.1.dat": 0o640, "msgs.1.idx": 0o640}
+
+
+def test_a_full_disk_ends_with_one_line_and_the_store_is_what_it_was(
+    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ftstan.stores.file.tools.rewriting.put_file", full)
+        assert ctl.main(["store", "compact", str(store)]) == 2
+    error = capsys.readouterr().err
+    assert "No space left on device" in error
+    assert "Traceback" not in error
+    with serving(store) as node:
+        assert list(messages_of(node, b"channel.0")) == list(range(1, 16))
+
+
+def test_long_work_shows_a_bar_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with terminal.progress("verifying", 100, shown=True) as advance:
+        advance(50)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with terminal.progress("verifying", 100, shown=True) as advance:
+        advance(50)
+    assert "verifying" in capsys.readouterr().err
+    with terminal.progress("verifying", 100, shown=False) as advance:
+        advance(50)
+    assert capsys.readouterr().err == ""
