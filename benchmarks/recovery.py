@@ -21,7 +21,7 @@ _STAMP = re.compile(r"(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6})")
 
 def run(options: argparse.Namespace) -> None:
     """Print one line per store and way of stopping."""
-    print(f"\n{'recovery, 128 byte messages':44}{'median s':>10}{'anonymous MB':>14}")
+    print(f"\n{'recovery, 128 byte messages':44}{'median s':>10}{'process start s':>17}{'anonymous MB':>14}")
     for count in options.recover:
         for clean in (True, False):
             _measure(f"{count:,} messages after {_way(clean)}", options.rounds, "--messages", str(count), clean=clean)
@@ -43,28 +43,29 @@ def _way(clean: bool) -> str:
 def _measure(name: str, rounds: int, *fill: str, clean: bool) -> None:
     """Fill a store, end it, and start a server on it ``rounds`` times, each start after the same kind of end."""
     seconds = []
+    starts = []
     memory = 0.0
     with tempfile.TemporaryDirectory(prefix="ftstan-bench-") as directory:
         subprocess.run([sys.executable, "-m", "benchmarks.fill", directory, *fill], check=True)
         for i in range(rounds + 1):
+            spawned = dt.datetime.now().astimezone()
             with ftstan("file", directory) as server:
                 text = server.wait_for(b"Streaming Server is ready").decode()
                 if i:  # the first start follows the writer's end, not a server's
-                    seconds.append(_between(text, "Recovering the state", "Streaming Server is ready"))
+                    recovering, ready = (_stamp(text, w) for w in ("Recovering the state", "Streaming Server is ready"))
+                    seconds.append((ready - recovering).total_seconds())
+                    starts.append((recovering - spawned).total_seconds())
                     memory = max(memory, _anonymous_mb(server))
                 if not clean:
                     server.kill()
-    print(f"{name:44}{statistics.median(seconds):10.3f}{memory:14.0f}", flush=True)
+    print(f"{name:44}{statistics.median(seconds):10.3f}{statistics.median(starts):17.2f}{memory:14.0f}", flush=True)
 
 
-def _between(text: str, start: str, end: str) -> float:
-    times = []
-    for word in (start, end):
-        line = next(line for line in text.splitlines() if word in line)
-        match = _STAMP.search(line)
-        assert match is not None
-        times.append(dt.datetime.strptime(match[1], "%Y/%m/%d %H:%M:%S.%f").astimezone())
-    return (times[1] - times[0]).total_seconds()
+def _stamp(text: str, word: str) -> dt.datetime:
+    """The time of the first log line with ``word``."""
+    match = _STAMP.search(next(line for line in text.splitlines() if word in line))
+    assert match is not None
+    return dt.datetime.strptime(match[1], "%Y/%m/%d %H:%M:%S.%f").astimezone()
 
 
 def _anonymous_mb(server: Server) -> float:
