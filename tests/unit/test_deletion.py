@@ -274,11 +274,14 @@ def test_no_descriptor_of_a_deleted_channel_stays_open() -> None:
     assert node.store._env.files.count == 0
 
 
-def test_the_original_server_does_not_see_an_intent(tmp_path: object) -> None:
-    del tmp_path
+def test_an_intent_has_a_short_name_whatever_the_channel_is_called() -> None:
     intent = deletion.Intent(os.fsencode("a" * 255), 1, 2, 3)
     assert len(intent.file_name) < 64
-    assert "." not in intent.file_name.removeprefix("ft.deleting.")
+
+
+def test_a_late_unlink_of_a_former_owner_misses_the_intent_of_its_successor() -> None:
+    names = {deletion.Intent(b"foo", epoch, 2, 3).file_name for epoch in (1, 2)}
+    assert len(names) == 2
 
 
 def test_the_memory_store_forgets_a_channel_that_is_not_in_use() -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _PREFIX = "ft.deleting."
-_NAME = re.compile(re.escape(_PREFIX) + r"[0-9a-f]{32}\Z")
+_NAME = re.compile(re.escape(_PREFIX) + r"[0-9a-f]{32}\.[1-9][0-9]{0,17}\Z")
 _MAGIC = b"ftstan deletion 1\n"
 _SLICE = re.compile(r"msgs\.([1-9][0-9]{0,17})\.(?:dat|idx)(?:\.bak)?\Z")
 _DAT = re.compile(r"msgs\.([1-9][0-9]{0,17})\.dat\Z")
@@ -44,8 +44,11 @@ class Intent:
 
     @property
     def file_name(self) -> str:
-        """Name in the root: channel names can be too long and too odd for one."""
-        return _PREFIX + hashlib.sha256(self.channel).hexdigest()[:32]
+        """Name in the root: channel names can be too long and too odd for one.
+
+        The epoch is part of it: a late unlink of a former owner does not hit the intent of its successor.
+        """
+        return f"{_PREFIX}{hashlib.sha256(self.channel).hexdigest()[:32]}.{self.epoch}"
 
     def encode(self, env: FileEnv) -> bytes:
         """The file's bytes."""
@@ -69,7 +72,7 @@ def declare(env: FileEnv, channel: bytes, last: int, highest: int) -> Intent:
     Raises ``FencedError``, and ``OSError``: then it may be visible all the same, and must be taken back (``retract``).
     """
     disk = env.disk
-    intent = Intent(channel, env.owner.slice_base // NUMBERS_PER_EPOCH + 1, last, highest)
+    intent = Intent(channel, _epoch(env), last, highest)
     temporary = f"{TEMPORARY}{env.owner.slice_base}.deleting"
     with contextlib.suppress(FileNotFoundError):
         disk.unlink(env.root, temporary)
@@ -85,10 +88,14 @@ def declare(env: FileEnv, channel: bytes, last: int, highest: int) -> Intent:
     return intent
 
 
+def _epoch(env: FileEnv) -> int:
+    return env.owner.slice_base // NUMBERS_PER_EPOCH + 1
+
+
 def retract(env: FileEnv, channel: bytes) -> None:
     """Take back an intent that could not be made durable. Raises ``OSError``; call again."""
     disk = env.disk
-    for name in (f"{TEMPORARY}{env.owner.slice_base}.deleting", Intent(channel, 0, 0, 0).file_name):
+    for name in (f"{TEMPORARY}{env.owner.slice_base}.deleting", Intent(channel, _epoch(env), 0, 0).file_name):
         env.owner.confirm()
         with contextlib.suppress(FileNotFoundError):
             disk.unlink(env.root, name)
