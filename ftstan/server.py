@@ -20,7 +20,7 @@ from ftstan import COMPATIBLE_VERSION, log
 from ftstan.broker.broker import Broker, BrokerOptions
 from ftstan.broker.constants import SID_INBOX
 from ftstan.clock import Clock, SystemClock
-from ftstan.config.banner import READY, recovered_line, runtime_version, starting_lines, store_lines
+from ftstan.config.banner import READY, effectless_lines, recovered_line, runtime_version, starting_lines, store_lines
 from ftstan.dataplane import DataPlane, shown
 from ftstan.errors import (
     FencedError,
@@ -101,6 +101,8 @@ class Node:
         """Start, serve, stop."""
         for line in starting_lines(self.options.cluster_id, self.server_id):
             log.stream.info(line)
+        for line in effectless_lines(self.options):
+            log.stream.warning(line)
         _raise_file_limit()
         self._handle_signals()
         try:

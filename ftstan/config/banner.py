@@ -34,6 +34,30 @@ def starting_lines(cluster_id: str, server_id: str) -> list[str]:
     ]
 
 
+def effectless_lines(options: ServerOptions) -> list[str]:
+    """Say which tuning flags were given that have nothing to tune here: accepted, and never silently."""
+    usual = ServerOptions()
+    return [
+        f"-{flag} has no effect: {why}"
+        for flag, value, default, why in (
+            (
+                "io_batch_size",
+                options.io_batch_size,
+                usual.io_batch_size,
+                "a batch is what one read of the link brings",
+            ),
+            (
+                "io_sleep_time",
+                options.io_sleep_time,
+                usual.io_sleep_time,
+                "a batch is what one read of the link brings",
+            ),
+            ("file_buffer_size", options.file.buffer_size, usual.file.buffer_size, "a batch is one write per channel"),
+        )
+        if value != default
+    ]
+
+
 def recovered_line(channels: int | None) -> str:
     """Say what recovery found; ``None`` for a store that never served."""
     return "No recovered state" if channels is None else f"Recovered {channels} channel(s)"

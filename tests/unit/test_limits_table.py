@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ftstan.config.banner import limits_table, recovered_line, starting_lines, store_lines
-from ftstan.config.options import ChannelLimits, ServerOptions, StoreLimits
+from ftstan.config.banner import effectless_lines, limits_table, recovered_line, starting_lines, store_lines
+from ftstan.config.options import ChannelLimits, FileOptions, ServerOptions, StoreLimits
 
 DEFAULT_TABLE = """\
 ---------- Store Limits ----------
@@ -95,3 +95,13 @@ def test_a_start_begins_with_four_lines() -> None:
 def test_recovery_says_how_many_channels_it_found() -> None:
     assert recovered_line(None) == "No recovered state"
     assert recovered_line(0) == "Recovered 0 channel(s)"
+
+
+def test_flags_that_have_nothing_to_tune_here_are_named_when_they_are_given() -> None:
+    assert effectless_lines(ServerOptions()) == []
+    given = ServerOptions(io_batch_size=10, io_sleep_time=5, file=FileOptions(buffer_size=0))
+    assert [line.split(" ")[0] for line in effectless_lines(given)] == [
+        "-io_batch_size",
+        "-io_sleep_time",
+        "-file_buffer_size",
+    ]
