@@ -7,6 +7,7 @@ fail. A row may name no test only while it is not done.
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,6 +125,24 @@ def test_every_row_of_the_coverage_page_is_true() -> None:
     rows = rows_of((ROOT / "docs" / "coverage.md").read_text(encoding="utf-8"))
     assert rows
     assert problems(rows, _read) == []
+
+
+def weaknesses(text: str) -> dict[str, list[str]]:
+    """Of each row W1 .. W31 of ``docs/store.md``: the test functions that it names, as ``path::name``."""
+    out: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if re.fullmatch(r"W\d+", cells[0]) and len(cells) == 4:
+            found = re.findall(r"`([\w/]+\.py)` (\w+)", cells[3])
+            out[cells[0]] = [f"tests/{path}::test_{name}" for path, name in found]
+    return out
+
+
+def test_every_weakness_of_the_original_store_names_a_test_that_runs() -> None:
+    rows = weaknesses((ROOT / "docs" / "store.md").read_text(encoding="utf-8"))
+    assert sorted(rows, key=lambda w: int(w[1:])) == [f"W{n}" for n in range(1, 32)]
+    assert all(rows.values())
+    assert [why for tests in rows.values() for test in tests if (why := wrong_with(test, _read))] == []
 
 
 _SOURCE = """
