@@ -116,7 +116,10 @@ class Node:
 
     async def _start(self) -> None:
         options = self.options
-        self._access = registry.load(options.store)(StoreContext(options, self.server_id, self.clock))
+        # On the data plane's thread: opening the directory may block on storage like everything else in it.
+        self.plane.start()
+        make = registry.load(options.store)
+        self._access = await self.call(lambda: make(StoreContext(options, self.server_id, self.clock)))
         if isinstance(self._access, FileAccess):
             self.owner = self._access.owner
         urls = await self._start_nats()
@@ -128,7 +131,6 @@ class Node:
         self._link = Link(
             urls, name=self._name("general"), user=nats.user, password=nats.password, token=nats.token, clock=self.clock
         )
-        self.plane.start()
         if options.ft_group:
             self._group = FtGroup(self, urls)
             await self._group.start()
