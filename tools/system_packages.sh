@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the system packages that building and testing need, if they are missing (Debian 12, as root).
 set -euo pipefail
-want=(curl python3.11 python3.11-venv python3.11-dev gcc make nodejs npm openjdk-17-jre-headless util-linux)
+want=(python3.11 python3.11-venv python3.11-dev gcc make nodejs npm openjdk-17-jre-headless
+      curl e2fsprogs iproute2 mount util-linux)
 have() {
     case "$1" in
         nodejs) command -v node ;;
