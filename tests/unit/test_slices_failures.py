@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -542,3 +543,18 @@ def test_a_batch_that_costs_more_than_it_may_is_counted(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(SliceLog, "finish", synced)
     assert counted(warm, lambda: batch(warm))["fdatasync idx"] == 2
+
+
+def test_subscriptions_that_a_killed_owner_left_in_memory_are_durable_after_the_first_tick() -> None:
+    disk = simulated()
+    node = FileNode(disk)
+    node.put(b"a", b"b")
+    node.channel().add_sub(SubState(1, b"me", durable_name=b"d", is_durable=True))
+    assert node.store.commit() == {}
+    node.tick()
+    node.sent(1, 1)  # written, and the process dies before the second is over
+    after = node.successor()
+    after.tick()
+    assert isinstance(after.disk, SimDisk)
+    later = after.successor(after.disk.crash(random.Random(1), CrashMode.LOST))
+    assert [sub.pending for sub in later.channel().recovered_subs()] == [{1}]

@@ -210,6 +210,21 @@ class FileChannel:
         """The subscriptions found at recovery, until the file is replaced."""
         return list((self._recovered or {}).values())
 
+    def sync_recovered(self) -> None:
+        """What a killed owner left in ``subs.dat`` may be in this host's memory only: make it durable.
+
+        Nothing to do once the file has been replaced. Raises ``OSError``.
+        """
+        if self._subs.replaced or not self._recovered:
+            return
+        disk = self._env.disk
+        with contextlib.suppress(FileNotFoundError):
+            fd = disk.open(self.log.dirfd, "subs.dat", os.O_RDONLY)
+            try:
+                disk.fsync(fd)
+            finally:
+                disk.close(fd)
+
     def _quarantine(self, error: DamageError) -> None:
         """Damage was met while serving: from here on nothing is written."""
         self.quarantined = True

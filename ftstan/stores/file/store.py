@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from ftstan.stores.file.checkpoint import Entry
 
 _SYNC_THREADS = 4
+
+#: Recovered ``subs.dat`` files that one tick makes durable: a start with many channels must not stall its first second.
+_STATE_SYNCS_A_TICK = 256
 #: Storage that answers so to two channels is not a matter of one file.
 _GONE = (errno.EIO, errno.ESTALE, errno.EROFS, errno.ENXIO, errno.ENODEV)
 
@@ -80,6 +83,7 @@ class FileStore:
         self._broken: set[bytes] = set()
         self._next_sync = clock.mono()
         self._checkpoint: dict[bytes, Entry] = {}
+        self._unsure: list[FileChannel] = []
         """What the last clean stop left."""
         self._pool = ThreadPoolExecutor(_SYNC_THREADS, "sync") if parallel_sync else None
 
@@ -122,6 +126,8 @@ class FileStore:
                 continue
             self._channels[channel.name] = channel
             channel.recover(reading)
+            if reading.entry is None and not channel.quarantined:
+                self._unsure.append(channel)
             channel.expire(env.clock.wall_ns())
             if not channel.quarantined:
                 self._upkeep.find_leftovers(channel)
@@ -325,6 +331,8 @@ class FileStore:
         try:
             self._clients.settle()
             self._flush()
+            for _ in range(min(len(self._unsure), _STATE_SYNCS_A_TICK)):
+                self._unsure.pop().sync_recovered()
             for channel in self._channels.values():
                 if channel.log.limits.max_age:
                     channel.log.expire(now_ns)
