@@ -67,7 +67,12 @@ _PAUSE_S = 5
 
 def run(options: ServerOptions) -> int:
     """Run one node until a signal ends it; returns the exit status. Raises ``FtstanError`` when the start fails."""
-    return asyncio.run(Node(options).main())
+    try:
+        return asyncio.run(Node(options).main())
+    except FencedError as error:
+        # During recovery or while stopping, too: a supervisor starts it again as a standby.
+        log.stream.fatal(error.text)
+        return EXIT_FENCED
 
 
 class Node:

@@ -83,3 +83,11 @@ def test_during_the_pause_nothing_is_held_and_the_exit_status_is_kept(tmp_path: 
         finally:
             os.close(fd)
         assert process.wait(30) == 75
+
+
+def test_a_node_that_is_fenced_while_it_starts_or_stops_exits_75(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fenced(_: server.Node) -> int:
+        raise FencedError("ft: epoch 3 was superseded")
+
+    monkeypatch.setattr(server.Node, "main", fenced)
+    assert server.run(ServerOptions()) == 75
