@@ -12,9 +12,11 @@ import random
 from typing import TYPE_CHECKING
 
 from ftstan import log
+from ftstan.config.units import SECOND
 from ftstan.errors import FencedError, FtstanError, LockBusyError, NatsError
 from ftstan.ft import active as act
 from ftstan.ft import standby as sb
+from ftstan.ft.cadence import FtTiming
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
 from ftstan.ft.states import NodeState
 from ftstan.ft.subjects import Released, decode_released, encode_released, group_subject, heartbeat_subject
@@ -23,6 +25,7 @@ from ftstan.nats.control import Control
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ftstan.config.options import FtOptions
     from ftstan.ft.epoch import Activation
     from ftstan.ft.ownership import StoreOwner
     from ftstan.server import Node
@@ -34,6 +37,16 @@ _LOG = {
 }
 
 
+_LOCAL_POLL_S, _NETWORK_POLL_S = 0.05, 0.5
+
+
+def _timing(ft: FtOptions, *, is_network: bool) -> FtTiming:
+    poll = ft.poll_interval / SECOND or (_NETWORK_POLL_S if is_network else _LOCAL_POLL_S)
+    return FtTiming(
+        hb_interval=ft.hb_interval / SECOND, hb_missed_interval=ft.hb_missed_interval / SECOND, poll_interval=poll
+    )
+
+
 class FtGroup:
     """One member: stands by, takes over, beats."""
 
@@ -42,7 +55,8 @@ class FtGroup:
         self._node = node
         self._owner: StoreOwner = node.owner
         self._rng = random.Random()
-        self._standby = sb.Standby(node.server_id, self._rng)
+        self._timing = _timing(node.options.ft, is_network=self._owner.is_network)
+        self._standby = sb.Standby(node.server_id, self._rng, self._timing)
         self._active: act.Active | None = None
         self._activation: Activation | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -211,7 +225,7 @@ class FtGroup:
             epoch=activation.epoch,
             store_id=activation.store_id,
         )
-        self._active = act.Active(beat, self._rng)
+        self._active = act.Active(beat, self._rng, self._timing)
         self._drive(self._active.handle(sb.Started(), self._now()))
         try:
             await node.serve()

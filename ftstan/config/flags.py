@@ -16,6 +16,7 @@ from ftstan.config.options import (
     DEFAULT_PORT,
     ChannelLimits,
     FileOptions,
+    FtOptions,
     NatsOptions,
     ServerOptions,
     StoreLimits,
@@ -174,7 +175,9 @@ def to_options(line: CommandLine) -> ServerOptions:
             ),
         ),
         file=_file_options(line),
+        ft=_ft_options(line),
         nats=_nats_options(line),
+        dedup_window=line.number("dedup_window"),
         debug=line.is_on("stan_debug") if both is None else bool(both),
         trace=line.is_on("stan_trace") if both is None else bool(both),
         log_file=line.text("log"),
@@ -206,6 +209,19 @@ def _file_options(line: CommandLine) -> FileOptions:
         auto_sync=line.number("file_auto_sync"),
         sync_index=line.is_on("file_sync_index"),
         sync_subs=line.is_on("file_sync_subs"),
+    )
+
+
+def _ft_options(line: CommandLine) -> FtOptions:
+    return FtOptions(
+        hb_interval=line.number("ft_hb_interval"),
+        hb_missed_interval=line.number("ft_hb_missed_interval"),
+        nats_timeout=line.number("ft_nats_timeout"),
+        probe_interval=line.number("ft_probe_interval"),
+        poll_interval=line.number("ft_poll_interval"),
+        steal_after=line.number("ft_steal_after"),
+        mixed=line.text("ft_mixed"),
+        allow=_split(line.text("ft_allow")),
     )
 
 

@@ -12,7 +12,7 @@ import string
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftstan.config.units import MINUTE, SECOND, format_duration
+from ftstan.config.units import MILLISECOND, MINUTE, SECOND, format_duration
 from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 STORE_MEMORY = "MEMORY"
 STORE_FILE = "FILE"
 STORE_SQL = "SQL"
+
+FT_MIXED_AUTO = "auto"
+"""As the datastore says; on for a group on a datastore of an original server that never saw one of ours."""
+FT_MIXED = (FT_MIXED_AUTO, "on", "off")
 
 ALL_INTERFACES = "0.0.0.0"  # noqa: S104  # the original's default, which operators expect
 DEFAULT_PORT = 4222
@@ -72,6 +76,25 @@ class FileOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class FtOptions:
+    """A fault-tolerant group's timing and rules. Times are nanoseconds.
+
+    ``poll_interval`` 0 is chosen by the file system: 50 ms on a local one, 500 ms on a network one. ``nats_timeout`` 0
+    means that an active cut off from NATS waits for ever, ``steal_after`` 0 that nobody takes a store without its lock.
+    ``mixed`` says whether original servers may be members; ``allow`` names mount problems that are not to refuse.
+    """
+
+    hb_interval: int = SECOND
+    hb_missed_interval: int = 1_250 * MILLISECOND
+    nats_timeout: int = 5 * SECOND
+    probe_interval: int = SECOND
+    poll_interval: int = 0
+    steal_after: int = 0
+    mixed: str = FT_MIXED_AUTO
+    allow: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class NatsOptions:
     """The NATS server that is started as a child; with ``ServerOptions.nats_servers`` only the login is used.
 
@@ -94,7 +117,7 @@ class NatsOptions:
 class ServerOptions:
     """Everything that one server needs to know. ``store`` is upper case; times are nanoseconds.
 
-    ``io_sleep_time`` is in microseconds, as its flag is.
+    ``io_sleep_time`` is in microseconds, as its flag is; ``dedup_window`` is a number of publishes, 0 for none.
     """
 
     cluster_id: str = "test-cluster"
@@ -107,7 +130,9 @@ class ServerOptions:
     hb_fail_count: int = 10
     limits: StoreLimits = field(default_factory=StoreLimits)
     file: FileOptions = field(default_factory=FileOptions)
+    ft: FtOptions = field(default_factory=FtOptions)
     nats: NatsOptions = field(default_factory=NatsOptions)
+    dedup_window: int = 0
     debug: bool = False
     trace: bool = False
     log_file: str = ""
@@ -144,6 +169,11 @@ def check_start(options: ServerOptions, kinds: Collection[str] = (STORE_FILE, ST
         raise ConfigError(
             "ft: unable to subscribe on ft subject: nats: invalid subject",
             hint="the group name becomes part of a subject: no blanks, no empty tokens",
+        )
+    _check_ft(options.ft)
+    if options.dedup_window < 0:
+        raise ConfigError(
+            "dedup_window cannot be negative", hint="give the number of publishes to remember, 0 for none"
         )
     if not _is_subject(options.cluster_id):
         raise ConfigError(
@@ -204,6 +234,18 @@ def _check_file(options: ServerOptions) -> None:
     for holds, text in checks:
         if not holds:
             raise ConfigError(text)
+
+
+def _check_ft(ft: FtOptions) -> None:
+    """Check what no original has; how the two heartbeat intervals go together is ``FtTiming``'s to say."""
+    for name in ("hb_interval", "hb_missed_interval", "probe_interval"):
+        if getattr(ft, name) <= 0:
+            raise ConfigError(f"ft_{name} must be longer than zero", hint="give a duration such as 1s")
+    for name in ("nats_timeout", "poll_interval", "steal_after"):
+        if getattr(ft, name) < 0:
+            raise ConfigError(f"ft_{name} cannot be negative", hint="give a duration such as 1s, or 0s for none")
+    if ft.mixed not in FT_MIXED:
+        raise ConfigError(f'ft_mixed is "{ft.mixed}"', hint="use one of: " + ", ".join(FT_MIXED))
 
 
 def _is_subject(name: str) -> bool:

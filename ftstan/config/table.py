@@ -12,8 +12,8 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.config.options import ALL_INTERFACES, DEFAULT_PORT
-from ftstan.config.units import MINUTE, SECOND, format_duration
+from ftstan.config.options import ALL_INTERFACES, DEFAULT_PORT, FT_MIXED_AUTO
+from ftstan.config.units import MILLISECOND, MINUTE, SECOND, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +36,7 @@ class Group(enum.Enum):
 
     STREAMING = "Streaming Server Options"
     CLUSTERING = "Streaming Server Clustering Options"
+    FT = "Streaming Server Fault Tolerance Options"
     FILE = "Streaming Server File Store Options"
     SQL = "Streaming Server SQL Store Options"
     STREAMING_TLS = "Streaming Server TLS Options"
@@ -125,6 +126,18 @@ FLAGS: tuple[Flag, ...] = (
         ("!cluster_raft_logging", _B, False, "Log what the replication layer does"),
         ("!cluster_allow_add_remove_node", _B, False, "Allow nodes to be added and removed by request"),
         ("!cluster_proceed_on_restore_failure", _B, False, ""),
+    ),
+    *_flags(
+        Group.FT,
+        ("ft_hb_interval", _D, SECOND, "Time between two heartbeats of the active server"),
+        ("ft_hb_missed_interval", _D, 1_250 * MILLISECOND, "Silence after which a standby tries the store lock"),
+        ("ft_poll_interval", _D, 0, "Time between two looks at the store lock (default: 50ms, 500ms on a network)"),
+        ("!ft_nats_timeout", _D, 5 * SECOND, "How long an active server may be cut off from NATS (0s: for ever)"),
+        ("!ft_probe_interval", _D, SECOND, "Time between two probes of the storage by the active server"),
+        ("!ft_steal_after", _D, 0, "Take a silent owner's store without its lock after this long (0s: never)"),
+        ("!ft_mixed", _S, FT_MIXED_AUTO, "Whether original servers are members of the group: auto, on or off"),
+        ("!ft_allow", _S, "", "Mount problems that shall not refuse a start, comma separated"),
+        ("!dedup_window", _I, 0, "Publishes of our own client whose repeats are recognised (0: none)"),
     ),
     *_flags(
         Group.FILE,
