@@ -260,7 +260,7 @@ class Confirmer:
             raise self._fenced
         try:
             data = self._disk.pread(self._fd, 2 * SLOT_SIZE, self._offset)
-            linked = not self._check_links or self._disk.fstat(self._fd).nlink
+            linked = not self._check_links or self._disk.nlink(self._fd)
         except OSError as error:
             self._fenced = self._unreadable(error)
             raise self._fenced from error
