@@ -6,6 +6,7 @@ is not acknowledged is not sent again, so that what a takeover costs can be coun
 
 from __future__ import annotations
 
+import itertools
 import math
 import select
 import time
@@ -47,7 +48,7 @@ class Record:
         """The longest time without an ack between two times."""
         times = sorted(t for t in self.acked.values() if start <= t <= end)
         edges = [start, *times, end]
-        return max(b - a for a, b in zip(edges, edges[1:], strict=False))
+        return max(b - a for a, b in itertools.pairwise(edges))
 
 
 class Publisher:
@@ -69,9 +70,7 @@ class Publisher:
 
     def connect(self) -> None:
         """Register with the server."""
-        request = messages.ConnectRequest(
-            client_id=_CLIENT, heartbeat_inbox=_HEARTBEATS, protocol=1, conn_id=_CONN_ID
-        )
+        request = messages.ConnectRequest(client_id=_CLIENT, heartbeat_inbox=_HEARTBEATS, protocol=1, conn_id=_CONN_ID)
         discovery = Subjects.for_cluster(CLUSTER).discovery.encode()
         self._send(pub_frame(discovery, _ANSWERS, messages.encode(request)))
         end = time.monotonic() + _PATIENCE_S

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from benchmarks.processes import free_port
 from ftstan.nats.embedded import binary_path
 
 if TYPE_CHECKING:
+    import signal
     from types import TracebackType
 
 ACTIVE = "Server is active"
@@ -38,9 +38,7 @@ class Member:
     def lines(self) -> list[tuple[float, str]]:
         """Log lines with their Unix time."""
         found = (_STAMP.fullmatch(line) for line in self.log.read_text(errors="replace").splitlines())
-        return [
-            (dt.datetime.strptime(m[1], "%Y/%m/%d %H:%M:%S.%f").astimezone().timestamp(), m[2]) for m in found if m
-        ]
+        return [(dt.datetime.strptime(m[1], "%Y/%m/%d %H:%M:%S.%f").astimezone().timestamp(), m[2]) for m in found if m]
 
     def time_of(self, words: str) -> float | None:
         """When the first line with ``words`` was written, Unix time."""

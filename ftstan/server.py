@@ -250,7 +250,7 @@ class Node:
             self.nuid,
         )
         broker.recover(recovered, self.clock.wall_ns(), round(self.clock.mono() * 1e9))
-        log.stream.info(recovered_line(len(recovered.channels) if info is not None else None))
+        log.stream.info(recovered_line(len(recovered.channels) + len(recovered.later) if info is not None else None))
         assert self._link is not None
         serving = Serving(store, broker, self._link, self.clock, self._name("general"))
         if not options.ft_group:

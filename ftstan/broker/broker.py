@@ -22,7 +22,7 @@ from ftstan.stores.interface import CLIENTS, ChannelLimits, Recovered, Store
 from ftstan.wire.subjects import publishable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ftstan.broker.client import Client
     from ftstan.wire.nuid import Nuid
@@ -66,6 +66,8 @@ class Broker(Core):
         self.start_jobs: list[Callable[[], None]] = []
         self._nuid = nuid
         self._answers: list[_Answer] = []
+        self._later: dict[bytes, None] = {}
+        """Recovered channels that wait to be opened: by whoever needs them first, else in turns with time to spare."""
         self._folded: dict[bytes, bytes] = {}
         self.inbox_prefix = self.new_inbox() + b"."
         self.link_events: list[tuple[int, bytes]] = []
@@ -91,12 +93,47 @@ class Broker(Core):
         self.wall, self.now = wall, now
         for info in recovered.clients:
             self.connections.adopt(info)
+        self._later = dict.fromkeys(recovered.later)
+        self._folded.update((name.lower(), name) for name in recovered.later)
+        self._adopt(recovered)
+
+    def _adopt(self, recovered: Recovered) -> None:
         for stored_channel in recovered.channels:
             channel = self._add_channel(Channel(stored_channel.name, stored_channel))
             refused = recovered.refused.get(channel.name)
             channel.refused = refused.encode() if refused is not None else None
             for stored in stored_channel.recovered_subs():
                 self.subscriptions.adopt(channel, stored)
+
+    def known_channel(self, name: bytes) -> Channel | None:
+        """The channel of that name if there is one; opens it if it waits for that.
+
+        Raises ``StoreError`` if it cannot be read now, and ``FencedError``.
+        """
+        if name in self._later:
+            # Before the name is struck off: what storage refuses now is tried again with the next request.
+            found = self.store.open_channel(name)
+            del self._later[name]
+            self._folded.pop(name.lower(), None)
+            self._adopt(found)
+            for channel in found.channels:
+                self.replies.write(_ack_lines(self.channels[channel.name].subs))
+        return self.channels.get(name)
+
+    @property
+    def opening(self) -> bool:
+        """Whether recovered channels wait to be opened."""
+        return bool(self._later)
+
+    def open_next(self) -> None:
+        """Open one of the channels that wait. Raises ``StoreError`` and ``FencedError``."""
+        if self._later:
+            self.known_channel(next(iter(self._later)))
+
+    def open_all(self) -> None:
+        """Open every channel that waits: what is done next concerns subscriptions wherever they are."""
+        while self._later:
+            self.open_next()
 
     def subscribe_lines(self) -> bytes:
         """The SUB lines of everything this server listens to: for a new NATS connection."""
@@ -112,8 +149,7 @@ class Broker(Core):
             (self.inbox_prefix + b"*", c.SID_INBOX),
         ]
         # Ack inboxes first: a client that is answered may ack at once.
-        acks = [b"SUB %b %d\r\n" % (s.ack_inbox, sid) for sid, s in self.by_sid.items() if publishable(s.ack_inbox)]
-        return b"".join(acks) + b"".join(b"SUB %b %d\r\n" % row for row in rows)
+        return _ack_lines(self.by_sid.values()) + b"".join(b"SUB %b %d\r\n" % row for row in rows)
 
     # ---- in ------------------------------------------------------------------------------------------------------
 
@@ -131,11 +167,14 @@ class Broker(Core):
         self.link_events.append((kind, text))
 
     def open_channel(self, name: bytes) -> Channel:
-        """Create a channel; raises ``StoreError`` with the text for the client."""
+        """The channel of that name, created if there is none; raises ``StoreError`` with the text for the client."""
+        known = self.known_channel(name)
+        if known is not None:
+            return known
         if b"\0" in name:
             raise StoreError(f"mkdir {name.decode('utf-8', 'backslashreplace')}: invalid argument")
         limit = self.options.max_channels
-        if limit and len(self.channels) >= limit:
+        if limit and len(self.channels) + len(self._later) >= limit:
             raise StoreError(c.TOO_MANY_CHANNELS)
         other = self._folded.get(name.lower())
         if other is not None:
@@ -269,7 +308,7 @@ class Broker(Core):
             "subscriptions": sum(
                 len(ch.subs) + sum(1 for s in ch.durables.values() if s.client is None) for ch in channels
             ),
-            "channels": len(channels),
+            "channels": len(channels) + len(self._later),
             "total_msgs": sum(ch.store.count for ch in channels),
             "total_bytes": sum(ch.store.size for ch in channels),
             "in_msgs": self.in_msgs,
@@ -277,6 +316,11 @@ class Broker(Core):
             "out_msgs": self.out_msgs,
             "out_bytes": self.out_bytes,
         }
+
+
+def _ack_lines(subs: Iterable[Subscription]) -> bytes:
+    """The SUB lines of the ack inboxes of live subscriptions."""
+    return b"".join(b"SUB %b %d\r\n" % (s.ack_inbox, s.sid) for s in subs if publishable(s.ack_inbox))
 
 
 def _quoted(name: bytes) -> str:

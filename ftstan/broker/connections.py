@@ -236,6 +236,8 @@ class Connections:
     def remove(self, client: Client) -> None:
         """Unregister a client and close its subscriptions, durables staying behind offline."""
         broker = self._broker
+        # It may have subscriptions anywhere, and somebody may soon connect with its id.
+        broker.open_all()
         client.gone = True
         self._tokens.pop(client.token, None)
         del broker.clients[client.client_id]

@@ -191,12 +191,15 @@ class Recovered:
     """What a store held when it was opened. ``info`` is ``None`` for a store that never served.
 
     ``refused``: channels that are damaged and must not be written, with the text that publishers and subscribers get.
+    ``later``: names that ``Store.open_channel`` has not been asked for yet; the store holds more than can be read while
+    publishers wait.
     """
 
     info: ServerInfo | None
     clients: list[ClientInfo]
     channels: list[ChannelStore]
     refused: dict[bytes, str] = field(default_factory=dict)
+    later: list[bytes] = field(default_factory=list)
 
 
 class Store(Protocol):
@@ -227,6 +230,14 @@ class Store(Protocol):
         """A new, empty channel; it appears in the store with the first commit that touches it.
 
         Raises ``StoreError`` if it cannot be made now.
+        """
+        ...
+
+    def open_channel(self, name: bytes) -> Recovered:
+        """Read back a channel that ``recover`` has left for later.
+
+        In what it returns are the channel and, if it is damaged, why it is refused; nothing, if there is no channel of
+        that name. Raises ``StoreError`` if it cannot be read now, and ``FencedError``.
         """
         ...
 

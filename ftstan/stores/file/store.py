@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftstan.errors import RecoveryError, StoreError, StoreFullError
@@ -33,16 +34,18 @@ from ftstan.stores.file.upkeep import Upkeep
 from ftstan.stores.interface import (
     CLIENTS,
     ChannelLimits,
-    ChannelStore,
     ClientInfo,
     Recovered,
     ServerInfo,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ftstan.clock import Clock
     from ftstan.disk import Disk
     from ftstan.stores.file.checkpoint import Entry
+    from ftstan.stores.file.opening import Reading
 
 _SYNC_THREADS = 4
 
@@ -68,10 +71,12 @@ class FileStore:
         limits: ChannelLimits | None = None,
         parallel_sync: bool = True,
         path: str = "",
+        most_at_once: int | None = None,
     ) -> None:
         """``root``: an open handle of the directory, which this object does not close.
 
-        ``path``: the directory as the operator wrote it, for archive scripts.
+        ``path``: the directory as the operator wrote it, for archive scripts. ``most_at_once``: of a store with more
+        channels than that, ``recover`` opens none and names them all, for ``open_channel``.
         """
         options = options or FileStoreOptions()
         self._env = FileEnv(disk, root, clock, options, owner, records.Crc(options.crc_polynomial), path=path)
@@ -83,8 +88,11 @@ class FileStore:
         self._broken: set[bytes] = set()
         self._next_sync = clock.mono()
         self._checkpoint: dict[bytes, Entry] = {}
-        self._unsure: list[FileChannel] = []
         """What the last clean stop left."""
+        self._unsure: list[FileChannel] = []
+        self._most_at_once = most_at_once
+        self._later: dict[bytes, None] = {}
+        """Names of directories that have not been looked into; a set in the order of the names."""
         self._pool = ThreadPoolExecutor(_SYNC_THREADS, "sync") if parallel_sync else None
 
     # ---- recovery ------------------------------------------------------------------------------------------------
@@ -106,33 +114,62 @@ class FileStore:
                 + (f": {error.filename!r}" if error.filename else ""),
                 hint="check the storage and its permissions",
             ) from error
-        if info is None and self._channels:
+        if info is None and (self._channels or self._later):
             log.warning(
                 "Server information was not recovered, however channels are present. "
                 "Will initialize server and restart recovery!"
             )
-        channels: list[ChannelStore] = list(self._channels.values())
-        refused = {c.name: quarantine.refusal(c.name).text for c in self._channels.values() if c.quarantined}
-        return Recovered(info, list(self._clients.known.values()), channels, refused)
+        found = self._found(self._channels.values())
+        return replace(found, info=info, clients=list(self._clients.known.values()), later=list(self._later))
 
     def _recover_channels(self) -> None:
         env = self._env
-        channels = [FileChannel(env, name, self._limits, self._register) for name in opening.channel_names(env)]
+        names = opening.channel_names(env)
+        if self._most_at_once is not None and len(names) > self._most_at_once:
+            self._later = dict.fromkeys(names)
+            return
+        channels = [FileChannel(env, name, self._limits, self._register) for name in names]
         logs = [channel.log for channel in channels]
         readings = opening.read_all(env, logs, self._checkpoint, parallel=self._pool is not None)
         for channel, reading in zip(channels, readings, strict=True):
-            if reading is None:
-                channel.release()
-                continue
-            self._channels[channel.name] = channel
-            channel.recover(reading)
-            if reading.entry is None and not channel.quarantined:
+            self._adopt(channel, reading)
+
+    def _adopt(self, channel: FileChannel, reading: Reading | None) -> None:
+        """Take a channel that was read into the store, unless its directory holds none. ``OSError`` passes through."""
+        if reading is None:
+            channel.release()
+            return
+        channel.recover(reading)
+        self._channels[channel.name] = channel
+        channel.expire(self._env.clock.wall_ns())
+        if not channel.quarantined:
+            self._upkeep.find_leftovers(channel)
+            if reading.entry is None:
                 self._unsure.append(channel)
-            channel.expire(env.clock.wall_ns())
-            if not channel.quarantined:
-                self._upkeep.find_leftovers(channel)
-            # Not released: a slice with a copied tail goes on, and its index is synced later.
-            channel.park()
+        # Not released: a slice with a copied tail goes on, and its index is synced later.
+        channel.park()
+
+    def open_channel(self, name: bytes) -> Recovered:
+        """Read back a channel that ``recover`` has left for later. Raises ``StoreError`` and ``FencedError``."""
+        if name not in self._later:
+            return Recovered(None, [], [])
+        env = self._env
+        env.files.trim(8)
+        channel = FileChannel(env, name, self._limits, self._register)
+        try:
+            self._adopt(channel, opening.read_channel(env, channel.log, self._checkpoint.get(name)))
+        except OSError as error:
+            channel.release()
+            self._channels.pop(name, None)
+            raise store_error(error, f'channel "{show(name)}" cannot be recovered') from error
+        del self._later[name]
+        return self._found([channel] if name in self._channels else [])
+
+    @staticmethod
+    def _found(channels: Iterable[FileChannel]) -> Recovered:
+        found = list(channels)
+        refused = {c.name: quarantine.refusal(c.name).text for c in found if c.quarantined}
+        return Recovered(None, [], list(found), refused)
 
     @property
     def quarantined(self) -> list[str]:
@@ -174,6 +211,7 @@ class FileStore:
         Call it outside a batch. Raises ``StoreError`` if there is no such channel, it has something staged, or the
         intent cannot be made durable: nothing has changed then. What fails later is tried again by ``tick``.
         """
+        self.open_channel(name)
         channel = self._channels.get(name)
         if channel is None:
             raise StoreError(f'channel "{show(name)}" not found')
@@ -377,6 +415,9 @@ class FileStore:
     def close(self) -> None:
         """Write, sync, release. Raises ``StoreError``."""
         try:
+            for name in list(self._later):
+                # An original server may follow: what a crashed owner left anywhere must be made exact.
+                self.open_channel(name)
             for channel in self._channels.values():
                 self._env.files.trim(8)
                 channel.close()
