@@ -60,6 +60,7 @@ _LOCK_RETRY_S = 0.1
 _GUARD_S = 0.25
 _READY_S = 10.0
 _STOP_S = 60.0
+_PREPARE_S = 5.0
 #: A node whose storage fails so soon after it took over would, restarted at once, only use up epochs.
 _SOON_S = 60.0
 _PAUSE_S = 5
@@ -322,6 +323,11 @@ class Node:
 
     async def _stop(self) -> int:
         log.stream.info("Shutting down.")
+        with contextlib.suppress(TimeoutError):
+            # Publishes are served meanwhile: the less the stop itself has to do, the shorter nobody serves.
+            async with asyncio.timeout(_PREPARE_S):
+                while await self.call(self._prepare_stop):
+                    pass
         self.state = "SHUTDOWN"
         if self._group is not None:
             await self._group.stopping()
@@ -334,6 +340,10 @@ class Node:
         if self._group is not None:
             await self._group.stopped(released=released)
         return _EXIT_TERM if self.stop_signal == signal.SIGTERM else 0
+
+    def _prepare_stop(self) -> bool:
+        serving = self.plane.serving
+        return serving is not None and serving.prepare_stop()
 
     def _stop_serving(self) -> bool:
         """Close the store and give the lock back; returns whether this node was the owner."""

@@ -34,6 +34,8 @@ _JOIN_BELOW: Final = 64 << 10
 #: Seconds of a turn that go to opening recovered channels, in a quiet one and beside requests.
 _OPEN_S: Final = 0.003
 _OPEN_BESIDE_S: Final = 0.001
+#: The same for the work of a stop that can be done while publishes are still served.
+_PREPARE_S: Final = 0.004
 
 
 class Serving:
@@ -216,6 +218,16 @@ class Serving:
                 log.error(f"{what} fail: {error.text}")
 
     # ---- stopping ------------------------------------------------------------------------------------------------
+
+    def prepare_stop(self) -> bool:
+        """Do some of a stop's work beside serving; returns whether more of it is worth the while.
+
+        Raises ``FencedError``. What else fails is left to the stop.
+        """
+        try:
+            return self.store.prepare_close(_PREPARE_S)
+        except StoreError:
+            return False
 
     def stop(self) -> None:
         """Finish: what was applied is committed and answered, the store is closed."""

@@ -97,13 +97,17 @@ class Broker(Core):
         self._folded.update((name.lower(), name) for name in recovered.later)
         self._adopt(recovered)
 
-    def _adopt(self, recovered: Recovered) -> None:
+    def _adopt(self, recovered: Recovered) -> list[Channel]:
+        """Take over channels and their subscriptions; returns the channels."""
+        channels = []
         for stored_channel in recovered.channels:
             channel = self._add_channel(Channel(stored_channel.name, stored_channel))
             refused = recovered.refused.get(channel.name)
             channel.refused = refused.encode() if refused is not None else None
             for stored in stored_channel.recovered_subs():
                 self.subscriptions.adopt(channel, stored)
+            channels.append(channel)
+        return channels
 
     def known_channel(self, name: bytes) -> Channel | None:
         """The channel of that name if there is one; opens it if it waits for that.
@@ -115,9 +119,8 @@ class Broker(Core):
             found = self.store.open_channel(name)
             del self._later[name]
             self._folded.pop(name.lower(), None)
-            self._adopt(found)
-            for channel in found.channels:
-                self.replies.write(_ack_lines(self.channels[channel.name].subs))
+            for channel in self._adopt(found):
+                self.replies.write(_ack_lines(channel.subs))
         return self.channels.get(name)
 
     @property

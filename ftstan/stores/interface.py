@@ -274,6 +274,13 @@ class Store(Protocol):
         """Work of once a second: syncs of what no publisher waits for, expiry, removal of dead slices."""
         ...
 
+    def prepare_close(self, seconds: float) -> bool:
+        """Do some of what ``close`` would do, for about so long, while the store is still served.
+
+        Returns whether another call would make ``close`` shorter. Raises ``StoreError`` and ``FencedError``.
+        """
+        ...
+
     def close(self) -> None:
         """Write and sync what is left and release every handle."""
         ...

@@ -226,6 +226,11 @@ class MemoryStore:
         for channel in self._channels.values():
             channel.expire(now_ns)
 
+    def prepare_close(self, seconds: float) -> bool:
+        """Nothing is left behind."""
+        del seconds
+        return False
+
     def close(self) -> None:
         """Forget everything."""
         self._channels.clear()

@@ -44,13 +44,21 @@ class Unsynced:
     state: StateFile | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Register:
     """Channels of one store that have something to do: for the next commit, for ``write_events``, for the next tick."""
 
     staged: dict[bytes, FileChannel] = field(default_factory=dict)
     events: dict[bytes, FileChannel] = field(default_factory=dict)
     touched: dict[bytes, FileChannel] = field(default_factory=dict)
+    on_touch: Callable[[bytes], None] | None = None
+
+    def touch(self, channel: FileChannel) -> None:
+        """The channel has something to write."""
+        self.touched[channel.name] = channel
+        channel.untouched = False
+        if self.on_touch is not None:
+            self.on_touch(channel.name)
 
 
 class FileChannel:
@@ -63,6 +71,8 @@ class FileChannel:
         self.snapshot: Callable[[], Iterable[StoredSub]] | None = None
         self.log = SliceLog(env, name, limits)
         self.next_sub_id = 1
+        self.untouched = False
+        """Whether its files are those of the last clean stop, as far as this process is concerned."""
         self.created = False
         """Whether the channel has a directory."""
         self.quarantined = False
@@ -120,6 +130,7 @@ class FileChannel:
         """Take over what was read of the channel. Raises ``OSError`` and ``FencedError``."""
         self.created = True
         self.quarantined = opening.settle(self._env, self.log, self.confirmed, reading)
+        self.untouched = reading.entry is not None
         self._recovered = reading.subs.subs
         self.next_sub_id = reading.subs.highest + 1
 
@@ -168,7 +179,7 @@ class FileChannel:
 
     def _stage(self) -> None:
         self._register.staged[self.name] = self
-        self._register.touched[self.name] = self
+        self._register.touch(self)
 
     def add_sub(self, state: SubState) -> None:
         """Stage a new subscription."""
@@ -194,7 +205,7 @@ class FileChannel:
         if self.quarantined:
             events.clear()
             return
-        self._register.touched[self.name] = self
+        self._register.touch(self)
         if self.snapshot is not None and not self._subs.replaced:
             # The file will be written from what the broker knows then: kept here, they would only fill the memory
             # while storage has no space.
@@ -314,7 +325,7 @@ class FileChannel:
 
     def _replace_soon(self) -> None:
         self._rewrite = True
-        self._register.touched[self.name] = self
+        self._register.touch(self)
 
     def leave(self, item: Unsynced) -> None:
         """A file could not be synced in the background: it is not written again, and what is staged stays staged."""

@@ -25,8 +25,10 @@ from ftstan.stores.file import (
     statescan,
 )
 from ftstan.stores.file.channel import FileChannel, Register, Unsynced
+from ftstan.stores.file.checkpoint import Checkpoint
 from ftstan.stores.file.clients import Clients
 from ftstan.stores.file.env import FileEnv, FileStoreOptions, Ownership, is_full
+from ftstan.stores.file.leaving import Leaving
 from ftstan.stores.file.slices import show, store_error
 from ftstan.stores.file.statefile import StateFileError, replace_file
 from ftstan.stores.file.tools import exact
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
 
     from ftstan.clock import Clock
     from ftstan.disk import Disk
-    from ftstan.stores.file.checkpoint import Entry
     from ftstan.stores.file.opening import Reading
 
 _SYNC_THREADS = 4
@@ -87,8 +88,9 @@ class FileStore:
         self._upkeep = Upkeep(self._env, path)
         self._broken: set[bytes] = set()
         self._next_sync = clock.mono()
-        self._checkpoint: dict[bytes, Entry] = {}
+        self._checkpoint = Checkpoint()
         """What the last clean stop left."""
+        self._leaving = Leaving(self._env, self._checkpoint)
         self._unsure: list[FileChannel] = []
         self._most_at_once = most_at_once
         self._later: dict[bytes, None] = {}
@@ -107,6 +109,8 @@ class FileStore:
             self._clients.known = statescan.read_clients(env)
             deletion.finish_pending(env)
             self._checkpoint = checkpoint.load(env)
+            self._leaving = Leaving(env, self._checkpoint)
+            self._register.on_touch = self._leaving.touched
             self._recover_channels()
         except OSError as error:
             raise RecoveryError(
@@ -221,6 +225,7 @@ class FileStore:
         del self._channels[name]
         for register in (self._register.staged, self._register.events, self._register.touched):
             register.pop(name, None)
+        self._leaving.touched(name)
 
     # ---- the commit road -----------------------------------------------------------------------------------------
 
@@ -376,6 +381,9 @@ class FileStore:
                     channel.log.expire(now_ns)
         except OSError as error:
             raise store_error(error, "the datastore cannot be written") from error
+        for channel in self._channels.values():
+            if channel.log.retired:
+                self._register.touch(channel)
         self._upkeep.run(channel for channel in self._channels.values() if not channel.quarantined)
 
     def _flush(self) -> None:
@@ -412,43 +420,34 @@ class FileStore:
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
+    def prepare_close(self, seconds: float) -> bool:
+        """Do some of what ``close`` would do; returns whether there is more. Raises ``FencedError``."""
+        end = self._env.clock.mono() + seconds
+
+        def is_late() -> bool:
+            return self._env.clock.mono() >= end
+
+        while self._later and not is_late():
+            self.open_channel(next(iter(self._later)))
+        return bool(self._later) or self._leaving.prepare(self._channels.values(), is_late)
+
     def close(self) -> None:
         """Write, sync, release. Raises ``StoreError``."""
         try:
             for name in list(self._later):
                 # An original server may follow: what a crashed owner left anywhere must be made exact.
                 self.open_channel(name)
-            for channel in self._channels.values():
-                self._env.files.trim(8)
-                channel.close()
+            self._leaving.leave(self._channels.values())
             self._clients.close()
             exact.make_root_exact(self._env, [c.name for c in self._channels.values() if c.created])
             self._clients.file.park()
-            self._leave_word()
+            self._leaving.leave_word()
         except OSError as error:
             raise store_error(error, "the datastore cannot be closed") from error
         finally:
             if self._pool is not None:
                 self._pool.shutdown()
         self._upkeep.close()
-
-    def _leave_word(self) -> None:
-        """Everything is durable and nothing is open: say so for the next start. Raises ``FencedError``."""
-        env = self._env
-        entries = {}
-        try:
-            for channel in self._channels.values():
-                if channel.intact:
-                    env.files.trim(8)
-                    confirmed.write_all(env, opening.news(env, [(channel.confirmed, channel.log)]))
-                    entry = checkpoint.entry_of(env, channel.log, self._checkpoint.get(channel.name))
-                    if entry is not None:
-                        entries[channel.name] = entry
-                    channel.release()
-            checkpoint.save(env, entries)
-        except OSError as error:
-            why = error.strerror or error
-            log.warning(f"{checkpoint.NAME} cannot be written: {why}; the next start reads every file")
 
     def abandon(self) -> None:
         """Release every handle and write nothing."""
