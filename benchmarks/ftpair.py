@@ -75,7 +75,7 @@ class Pair:
         return f"nats://127.0.0.1:{self._port}"
 
     def __enter__(self) -> Self:
-        with (self._directory / "nats.log").open("ab") as log:
+        with (self._directory / "nats.log").open("wb") as log:
             self._nats = subprocess.Popen([binary_path(), "-a", "127.0.0.1", "-p", str(self._port)], stderr=log)
         try:
             self.active = self._start()
@@ -107,7 +107,7 @@ class Pair:
         log = self._directory / f"member-{len(self._members)}.log"
         argv = [sys.executable, "-m", "ftstan.cli.server", "-cid", CLUSTER, "-ns", self.url, "-ft_group", "bench"]
         argv += ["-store", "file", "-dir", str(self._store), "-mm", "0", "-mb", "0", "-mc", "0", *self._words]
-        with log.open("ab") as out:
+        with log.open("wb") as out:
             member = Member(subprocess.Popen(argv, stdout=out, stderr=out), log)
         self._members.append(member)
         return member

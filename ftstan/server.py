@@ -60,7 +60,8 @@ _LOCK_RETRY_S = 0.1
 _GUARD_S = 0.25
 _READY_S = 10.0
 _STOP_S = 60.0
-_PREPARE_S = 5.0
+#: How long a stop may get ready beside serving; what is not ready then is done while nobody serves.
+_PREPARE_S = 15.0
 #: A node whose storage fails so soon after it took over would, restarted at once, only use up epochs.
 _SOON_S = 60.0
 _PAUSE_S = 5

@@ -113,10 +113,11 @@ class Serving:
             except (ConnectionLostError, WireError) as error:
                 self._lost(error if isinstance(error, NatsError) else NatsError(error.text))
         if self._clock.mono() >= self._next_tick:
-            self._next_tick = self._clock.mono() + _TICK_S
+            began = self._clock.mono()
             self.store.confirm()
             self.broker.tick()
-            self.store.tick(self._clock.wall_ns())
+            more = self.store.tick(self._clock.wall_ns())
+            self._next_tick = self._clock.mono() if more else began + _TICK_S
 
     def _open_channels(self, seconds: float) -> bool:
         """Open recovered channels that nobody has asked for yet; publishes come first. Returns whether it did."""

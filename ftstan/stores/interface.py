@@ -270,8 +270,11 @@ class Store(Protocol):
         """Hand staged ``SubEvents`` to the file system, unsynced unless the operator asked for more."""
         ...
 
-    def tick(self, now_ns: int) -> None:
-        """Work of once a second: syncs of what no publisher waits for, expiry, removal of dead slices."""
+    def tick(self, now_ns: int) -> bool:
+        """Work of once a second: syncs of what no publisher waits for, expiry, removal of dead slices.
+
+        Returns whether more of it waits: call it again after the next batch.
+        """
         ...
 
     def prepare_close(self, seconds: float) -> bool:

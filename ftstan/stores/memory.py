@@ -221,10 +221,11 @@ class MemoryStore:
     def write_events(self) -> None:
         """Nothing to write."""
 
-    def tick(self, now_ns: int) -> None:
+    def tick(self, now_ns: int) -> bool:
         """Apply age limits."""
         for channel in self._channels.values():
             channel.expire(now_ns)
+        return False
 
     def prepare_close(self, seconds: float) -> bool:
         """Nothing is left behind."""

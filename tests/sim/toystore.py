@@ -183,8 +183,9 @@ class ToyStore:
         if ops:
             self.write(ops)
 
-    def tick(self, now_ns: int) -> None:
+    def tick(self, now_ns: int) -> bool:
         self.sync()
+        return False
 
     def close(self) -> None:
         self.write_events()

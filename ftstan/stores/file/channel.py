@@ -73,6 +73,8 @@ class FileChannel:
         self.next_sub_id = 1
         self.untouched = False
         """Whether its files are those of the last clean stop, as far as this process is concerned."""
+        self._subs_durable = False
+        """Whether what was found in ``subs.dat`` is durable, and not only in this host's memory."""
         self.created = False
         """Whether the channel has a directory."""
         self.quarantined = False
@@ -130,7 +132,7 @@ class FileChannel:
         """Take over what was read of the channel. Raises ``OSError`` and ``FencedError``."""
         self.created = True
         self.quarantined = opening.settle(self._env, self.log, self.confirmed, reading)
-        self.untouched = reading.entry is not None
+        self.untouched = self._subs_durable = reading.entry is not None
         self._recovered = reading.subs.subs
         self.next_sub_id = reading.subs.highest + 1
 
@@ -226,13 +228,14 @@ class FileChannel:
 
         Nothing to do once the file has been replaced. Raises ``OSError``.
         """
-        if self._subs.replaced or not self._recovered:
+        if self._subs.replaced or not self._recovered or self._subs_durable:
             return
         disk = self._env.disk
         with contextlib.suppress(FileNotFoundError):
             fd = disk.open(self.log.dirfd, "subs.dat", os.O_RDONLY)
             try:
                 disk.fsync(fd)
+                self._subs_durable = True
             finally:
                 disk.close(fd)
 
@@ -419,7 +422,8 @@ class FileChannel:
         self.settle()
         self.sync()
         if self.created and not self.quarantined:
-            exact.make_channel_exact(self._env, self.log)
+            durable = self._subs_durable or self._subs.replaced
+            exact.make_channel_exact(self._env, self.log, state_durable=durable)
         self.release()
 
     def park(self) -> None:

@@ -7,6 +7,7 @@ first, its index after. One thread uses the store; it may block on storage for a
 from __future__ import annotations
 
 import errno
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -52,6 +53,9 @@ _SYNC_THREADS = 4
 
 #: Recovered ``subs.dat`` files that one tick makes durable: a start with many channels must not stall its first second.
 _STATE_SYNCS_A_TICK = 256
+#: A flush makes room for publishers after so many channels if it has taken so many seconds.
+_FLUSHED_AT_ONCE = 16
+_FLUSH_S = 0.005
 #: Storage that answers so to two channels is not a matter of one file.
 _GONE = (errno.EIO, errno.ESTALE, errno.EROFS, errno.ENXIO, errno.ENODEV)
 
@@ -92,6 +96,9 @@ class FileStore:
         """What the last clean stop left."""
         self._leaving = Leaving(self._env, self._checkpoint)
         self._unsure: list[FileChannel] = []
+        self._round: deque[bytes] = deque()
+        """Channels that this second's flush has not come to yet."""
+        self._forced = False
         self._most_at_once = most_at_once
         self._later: dict[bytes, None] = {}
         """Names of directories that have not been looked into; a set in the order of the names."""
@@ -369,54 +376,72 @@ class FileStore:
 
     # ---- once a second -------------------------------------------------------------------------------------------
 
-    def tick(self, now_ns: int) -> None:
-        """Once a second: syncs, expiry, compaction, removal of what is dead. Raises ``StoreError``, ``FencedError``."""
+    def tick(self, now_ns: int) -> bool:
+        """Once a second: syncs, expiry, compaction, removal of what is dead. Raises ``StoreError``, ``FencedError``.
+
+        Returns whether more is to be done at once: publishers must not wait until many channels have been synced.
+        """
         try:
-            self._clients.settle()
+            if not self._round:
+                self._clients.settle()
+                self._begin_flush()
+                for _ in range(min(len(self._unsure), _STATE_SYNCS_A_TICK)):
+                    self._unsure.pop().sync_recovered()
+                for channel in self._channels.values():
+                    if channel.log.limits.max_age:
+                        channel.log.expire(now_ns)
             self._flush()
-            for _ in range(min(len(self._unsure), _STATE_SYNCS_A_TICK)):
-                self._unsure.pop().sync_recovered()
-            for channel in self._channels.values():
-                if channel.log.limits.max_age:
-                    channel.log.expire(now_ns)
         except OSError as error:
             raise store_error(error, "the datastore cannot be written") from error
+        if self._round:
+            return True
         for channel in self._channels.values():
             if channel.log.retired:
-                self._register.touch(channel)
+                self._leaving.touched(channel.name)
+                channel.untouched = False
         self._upkeep.run(channel for channel in self._channels.values() if not channel.quarantined)
+        return False
 
-    def _flush(self) -> None:
-        """Write and sync what no publisher waits for."""
+    def _begin_flush(self) -> None:
+        """Note what there is to flush: what is touched meanwhile waits for the next second."""
         options = self._env.options
-        channels = list(self._register.touched.values())
-        self._register.touched.clear()
+        self._round.extend(self._register.touched)
         now = self._env.clock.mono()
-        forced = not options.sync and options.auto_sync > 0 and now >= self._next_sync
-        if forced:
+        self._forced = not options.sync and options.auto_sync > 0 and now >= self._next_sync
+        if self._forced:
             self._next_sync = now + options.auto_sync / 1e9
             self._clients.file.sync()
-        at_once = max(self._env.files.limit // 8, 1)
-        for i in range(0, len(channels), at_once):
-            some = channels[i : i + at_once]
-            self._env.files.trim(4 * len(some))
+
+    def _flush(self) -> None:
+        """Write and sync what no publisher waits for, some channels at a time, for as long as that may take."""
+        clock, end = self._env.clock, self._env.clock.mono() + _FLUSH_S
+        at_once = max(min(self._env.files.limit // 8, _FLUSHED_AT_ONCE), 1)
+        while self._round:
+            names = [self._round.popleft() for _ in range(min(at_once, len(self._round)))]
+            self._flush_some([c for name in names if (c := self._register.touched.pop(name, None)) is not None])
+            if clock.mono() >= end:
+                return
+
+    def _flush_some(self, some: list[FileChannel]) -> None:
+        sync = self._env.options.sync
+        self._env.files.trim(4 * len(some))
+        for channel in some:
+            channel.settle()
+            if channel.unsettled or not (sync or self._forced):
+                self._register.touched[channel.name] = channel
+        if self._forced:
             for channel in some:
-                channel.settle()
-                if channel.unsettled or not (options.sync or forced):
-                    self._register.touched[channel.name] = channel
-            if forced:
-                for channel in some:
-                    channel.sync()
-            elif options.sync:
-                lost = set()
-                for error, item in self._sync_all([item for channel in some for item in channel.unsynced()]):
-                    assert item.channel is not None
-                    self._lost(error, item, item.channel)
-                    lost.add(item.channel.name)
-                some = [channel for channel in some if channel.name not in lost]
-                for channel in some:
-                    channel.synced()
-            confirmed.write_all(self._env, opening.news(self._env, [(c.confirmed, c.log) for c in some if c.intact]))
+                channel.sync()
+        elif sync:
+            lost = set()
+            for error, item in self._sync_all([item for channel in some for item in channel.unsynced()]):
+                assert item.channel is not None
+                self._lost(error, item, item.channel)
+                lost.add(item.channel.name)
+            some = [channel for channel in some if channel.name not in lost]
+            for channel in some:
+                channel.synced()
+        confirmed.write_all(self._env, opening.news(self._env, [(c.confirmed, c.log) for c in some if c.intact]))
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
