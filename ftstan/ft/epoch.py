@@ -355,10 +355,8 @@ def _take_number(disk: Disk, root_fd: int, floor: int) -> int:
             # Taken between the look and the try, or hidden by a stale listing: never the same number again.
             floor = number
             continue
-        try:
-            disk.fsync(fd)
-        finally:
-            disk.close(fd)
+        disk.close(fd)
+        # The name is the claim, and nothing is in the file: the sync of the directory makes all of it durable.
         disk.fsync(root_fd)
         return number
 
