@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan import log
 from ftstan.errors import FencedError, StoreError
-from ftstan.stores.file import remembered
 from ftstan.stores.file.remembered import NAME
 from tests.filenode import FileNode, simulated
 
@@ -82,7 +82,7 @@ def test_without_space_the_server_goes_on_and_all_of_it_is_written_later(
     node: FileNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(remembered.log, "error", said.append)
+    monkeypatch.setattr(log.stream, "error", said.append)
     node.store.remember([A], {A: 1})
     disk_of(node).fail_next("pwrite", errno.ENOSPC)
     node.store.remember([B], {A: 1, B: 2})
