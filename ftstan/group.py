@@ -13,24 +13,27 @@ from typing import TYPE_CHECKING
 
 from ftstan import log
 from ftstan.config.units import SECOND
+from ftstan.disk import LocalDisk
 from ftstan.errors import FencedError, FtstanError, LockBusyError, NatsError
 from ftstan.ft import active as act
-from ftstan.ft import handover
+from ftstan.ft import digest, handover
 from ftstan.ft import standby as sb
 from ftstan.ft.cadence import FtTiming
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
 from ftstan.ft.states import NodeState
 from ftstan.ft.subjects import Released, decode_released, encode_released, group_subject, heartbeat_subject
+from ftstan.ft.warm import Warm, WarmLag
 from ftstan.nats.control import Control
 from ftstan.succession import Succession, no_successor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ftstan.config.options import FtOptions
     from ftstan.ft.epoch import Activation
     from ftstan.ft.ownership import StoreOwner
     from ftstan.server import Node
+    from ftstan.stores.interface import ChannelEnd
 
 _LOG = {
     sb.Level.INFO: log.stream.info,
@@ -41,6 +44,9 @@ _LOG = {
 
 #: How long a stop waits for a standby that keeps what is published meanwhile; a switchover has more patience.
 _STOP_FIND_S, _SWITCHOVER_S = 0.25, 2.0
+_DIGEST_S = 1.0
+#: Channels in one second's digest; more have their turn in the next.
+_DIGEST_MOST = 4096
 _LOCAL_POLL_S, _NETWORK_POLL_S = 0.05, 0.5
 
 
@@ -49,6 +55,14 @@ def _timing(ft: FtOptions, *, is_network: bool) -> FtTiming:
     return FtTiming(
         hb_interval=ft.hb_interval / SECOND, hb_missed_interval=ft.hb_missed_interval / SECOND, poll_interval=poll
     )
+
+
+def _ends_of(node: Node) -> Callable[[], list[ChannelEnd]]:
+    def ends() -> list[ChannelEnd]:
+        serving = node.plane.serving
+        return serving.store.ends(_DIGEST_MOST) if serving is not None else []
+
+    return ends
 
 
 class FtGroup:
@@ -76,6 +90,7 @@ class FtGroup:
             on_reconnect=self._nats_up,
         )
         self._succession = Succession(node, self._say)
+        self._warm = self._new_warm()
         self._beats = heartbeat_subject(node.options.cluster_id, node.options.ft_group)
         self._ours = group_subject(node.options.cluster_id, node.options.ft_group)
 
@@ -87,7 +102,11 @@ class FtGroup:
         self._event(sb.Started())
         self._event(sb.StoreSeen(await self._node.call(self._owner.store_id)))
         await self._control.start()
+        self._warm.start()
         self._spawn(self._wait_for_nats())
+
+    def _new_warm(self) -> Warm:
+        return Warm(LocalDisk(), self._owner.path, self._node.clock)
 
     async def _wait_for_nats(self) -> None:
         await self._control.established.wait()
@@ -112,6 +131,11 @@ class FtGroup:
         if released is not None:
             if self._active is None:
                 self._event(sb.ReleasedHeard(released))
+            return
+        told = digest.decode_digest(data) if self._active is None else None
+        if told is not None:
+            if self._standby.may_succeed(told.store_id, self._now()):
+                self._warm.take(told)
             return
         message = handover.decode(data)
         if message is None:
@@ -224,10 +248,14 @@ class FtGroup:
     async def _activate(self) -> None:
         """The lock is ours: claim, say so, recover, serve."""
         node = self._node
+        # Whatever was read before may be old: nothing of it is kept from here on.
+        self._warm.stop()
         try:
             activation = await node.call(self._owner.activate)
         except FencedError as error:
             await node.call(self._owner.release)
+            self._warm = self._new_warm()
+            self._warm.start()
             self._event(sb.ActivationLost(error.text))
             return
         except FtstanError:
@@ -251,6 +279,22 @@ class FtGroup:
             node.state = NodeState.FAILED
             raise
         self._active.handle(act.PhaseChanged(BeatPhase.SERVING), self._now())
+        self._spawn(self._send_digests(activation))
+
+    async def _send_digests(self, activation: Activation) -> None:
+        """Each second, a hint for standbys of where the channels end."""
+        node = self._node
+        while not node.stopping.is_set():
+            ends = await node.call(_ends_of(node))
+            for payload in digest.encode_digest(node.server_id, activation.epoch, activation.store_id, ends):
+                with contextlib.suppress(NatsError):
+                    await self._say(payload)
+            await asyncio.sleep(_DIGEST_S)
+
+    @property
+    def warm_lag(self) -> WarmLag | None:
+        """How far a standby's reading ahead is behind the owner; ``None`` if this node has heard no digest."""
+        return self._warm.lag
 
     # ---- planned hand-over ---------------------------------------------------------------------------------------
 
@@ -301,6 +345,7 @@ class FtGroup:
 
     async def close(self) -> None:
         """End the connection."""
+        self._warm.stop()
         for task in list(self._tasks):
             task.cancel()
         await self._control.close()

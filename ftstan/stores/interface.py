@@ -190,6 +190,16 @@ class ChannelStore(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ChannelEnd:
+    """Where a channel ends: its last sequence, the number of its newest slice, bytes of that slice's index."""
+
+    name: bytes
+    last: int
+    slice_number: int
+    index_end: int
+
+
 @dataclass(slots=True)
 class Recovered:
     """What a store held when it was opened. ``info`` is ``None`` for a store that never served.
@@ -288,6 +298,13 @@ class Store(Protocol):
         """Work of once a second: syncs of what no publisher waits for, expiry, removal of dead slices.
 
         Returns whether more of it waits: call it again after the next batch.
+        """
+        ...
+
+    def ends(self, most: int) -> list[ChannelEnd]:
+        """Where at most ``most`` channels end: those that were written to since the last call, then others in turn.
+
+        For standbys that read ahead; empty if there are no files.
         """
         ...
 

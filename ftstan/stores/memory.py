@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.errors import StoreError
 from ftstan.log import stream as log
-from ftstan.stores.interface import ChannelLimits, ClientInfo, Recovered, ServerInfo, StoredSub, SubState
+from ftstan.stores.interface import ChannelEnd, ChannelLimits, ClientInfo, Recovered, ServerInfo, StoredSub, SubState
 from ftstan.stores.limits import reached_limits
 
 if TYPE_CHECKING:
@@ -229,6 +229,11 @@ class MemoryStore:
         for channel in self._channels.values():
             channel.expire(now_ns)
         return False
+
+    def ends(self, most: int) -> list[ChannelEnd]:
+        """There are no files."""
+        del most
+        return []
 
     def prepare_close(self, seconds: float) -> bool:
         """Nothing is left behind."""

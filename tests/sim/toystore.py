@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ftstan.errors import StoreError
-from ftstan.stores.interface import ChannelLimits, ClientInfo, Recovered, ServerInfo, StoredSub, SubState
+from ftstan.stores.interface import ChannelEnd, ChannelLimits, ClientInfo, Recovered, ServerInfo, StoredSub, SubState
 from ftstan.wire.block import MsgBlock, SubEvents
 from tests.oracle.goproto import decode
 from tests.oracle.goview import MESSAGE_FIELDS
@@ -152,6 +152,10 @@ class ToyStore:
     def open_channel(self, name: bytes) -> Recovered:
         del name
         return Recovered(None, [], [])
+
+    def ends(self, most: int) -> list[ChannelEnd]:
+        del most
+        return []
 
     def prepare_close(self, seconds: float) -> bool:
         del seconds

@@ -21,6 +21,7 @@ from ftstan.stores.file.patience import Patience
 from ftstan.stores.file.slices import SliceLog, show, store_error
 from ftstan.stores.file.statefile import StateFile
 from ftstan.stores.file.tools import exact
+from ftstan.stores.interface import ChannelEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -51,11 +52,14 @@ class Register:
     staged: dict[bytes, FileChannel] = field(default_factory=dict)
     events: dict[bytes, FileChannel] = field(default_factory=dict)
     touched: dict[bytes, FileChannel] = field(default_factory=dict)
+    fresh: dict[bytes, None] = field(default_factory=dict)
+    """Channels with news for standbys."""
     on_touch: Callable[[bytes], None] | None = None
 
     def touch(self, channel: FileChannel) -> None:
         """The channel has something to write."""
         self.touched[channel.name] = channel
+        self.fresh[channel.name] = None
         channel.untouched = False
         if self.on_touch is not None:
             self.on_touch(channel.name)
@@ -248,6 +252,13 @@ class FileChannel:
         """Apply the limits."""
         self.log.enforce()
         self.log.expire(now_ns)
+
+    @property
+    def end(self) -> ChannelEnd:
+        """Where it ends, for standbys that read ahead."""
+        top = self.log.slices[-1] if self.log.slices else None
+        index = records.VERSION_SIZE + records.INDEX_SIZE * top.entries if top is not None else 0
+        return ChannelEnd(self.name, self.log.last, top.number if top is not None else 0, index)
 
     @property
     def intact(self) -> bool:

@@ -37,6 +37,7 @@ from ftstan.stores.file.tools import exact
 from ftstan.stores.file.upkeep import Upkeep
 from ftstan.stores.interface import (
     CLIENTS,
+    ChannelEnd,
     ChannelLimits,
     ClientInfo,
     Recovered,
@@ -57,6 +58,8 @@ _STATE_SYNCS_A_TICK = 256
 #: A flush makes room for publishers after so many channels if it has taken so many seconds.
 _FLUSHED_AT_ONCE = 16
 _FLUSH_S = 0.005
+#: Channels without news in one digest.
+_IN_TURN = 256
 #: Storage that answers so to two channels is not a matter of one file.
 _GONE = (errno.EIO, errno.ESTALE, errno.EROFS, errno.ENXIO, errno.ENODEV)
 
@@ -101,6 +104,7 @@ class FileStore:
         self._round: deque[bytes] = deque()
         """Channels that this second's flush has not come to yet."""
         self._forced = False
+        self._turn: deque[bytes] = deque()
         self._most_at_once = most_at_once
         self._later: dict[bytes, None] = {}
         """Names of directories that have not been looked into; a set in the order of the names."""
@@ -451,6 +455,19 @@ class FileStore:
             for channel in some:
                 channel.synced()
         confirmed.write_all(self._env, opening.news(self._env, [(c.confirmed, c.log) for c in some if c.intact]))
+
+    def ends(self, most: int) -> list[ChannelEnd]:
+        """Where channels end: those with news first, then others in turn."""
+        fresh = self._register.fresh
+        names: list[bytes] = []
+        while fresh and len(names) < most:
+            name = next(iter(fresh))
+            del fresh[name]
+            names.append(name)
+        if not self._turn:
+            self._turn.extend(self._channels)
+        names += [self._turn.popleft() for _ in range(min(most - len(names), _IN_TURN, len(self._turn)))]
+        return [self._channels[name].end for name in dict.fromkeys(names) if name in self._channels]
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
