@@ -53,9 +53,9 @@ class Member:
             time.sleep(_POLL_S)
 
     def cpu_seconds(self) -> float:
-        """Processor time of all its threads so far, to the nanosecond."""
-        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
-        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+        """Processor time of all its threads so far."""
+        # The kernel's clock of that process: threads that have ended count, too (clock_getcpuclockid(3)).
+        return time.clock_gettime((~self.process.pid << 3) | 2)
 
 
 class Pair:
