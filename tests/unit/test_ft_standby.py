@@ -32,6 +32,7 @@ from ftstan.ft.standby import (
     SetTimer,
     Standby,
     Started,
+    Steal,
     Stopped,
     StoreSeen,
     TimerFired,
@@ -108,6 +109,16 @@ def test_a_starting_node_listens_briefly_and_then_tries() -> None:
     assert node.phase() is Phase.LISTENING
     assert node.wait() == [TryLock()]
     assert 0.09 <= node.now - 100.0 <= 0.11
+
+
+@pytest.mark.parametrize("store", [b"", None], ids=["never used", "unreadable"])
+def test_where_nothing_shows_the_groups_store_a_starting_node_hears_a_whole_interval_first(store: bytes | None) -> None:
+    """A share that is not mounted looks like a new store; the group, if there is one, must have time to be heard."""
+    node = Node(store=store)
+    node.on(NatsUp())
+    node.on(Started())
+    assert node.wait() == [TryLock(suspicious=True, expect=None)]
+    assert 1.125 <= node.now - 100.0 <= 1.375
 
 
 def test_a_granted_lock_activates() -> None:
@@ -274,6 +285,38 @@ def test_refused_suspicions_are_noted_at_a_falling_rate() -> None:
     assert len(notes) < 9
     gaps = [later - earlier for earlier, later in itertools.pairwise(notes)]
     assert gaps == sorted(gaps)
+
+
+def test_the_notice_is_followed_by_who_took_the_store_last() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    node.wait()
+    notice, holder = node.on(REFUSED)
+    assert notice == NOTICE
+    assert isinstance(holder, Log)
+    assert holder.level is Level.INFO
+    assert all(word in holder.text for word in ("epoch 5", "server PEER", "host host-p", "pid 77", "since 2023-11-14"))
+
+
+def test_the_holder_of_a_store_that_was_never_ours_is_not_invented() -> None:
+    node = Node(NO_POLL, store=b"")
+    node.on(NatsUp())
+    node.on(Started())
+    node.wait()
+    _, holder = node.on(TryDone(TryResult.BUSY, b"", watch=b""))
+    assert isinstance(holder, Log)
+    assert "no ftstan server ever owned it" in holder.text
+
+
+def test_a_fault_comes_with_advice() -> None:
+    node = Node()
+    node.stand_by()
+    node.wait()
+    (line,) = node.on(TryDone(TryResult.FAULT, error="open /s/x: stale (ESTALE)", hint="remount the datastore"))
+    assert isinstance(line, Log)
+    assert line.text.endswith(
+        "ft: fatal error getting the store lock: open /s/x: stale (ESTALE); remount the datastore"
+    )
 
 
 def test_a_fault_is_an_error_line_and_is_not_hammered() -> None:
@@ -474,18 +517,231 @@ def test_a_timer_that_fires_too_early_is_set_again() -> None:
     assert node.timer == due
 
 
+def test_an_attempt_under_suspicion_says_which_datastore_it_expects() -> None:
+    node = Node(NO_POLL, store=b"")
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    node.on(StoreSeen(STORE))
+    assert node.wait() == [SUSPICIOUS]
+
+
+def test_a_directory_that_is_emptied_while_standing_by_is_not_the_groups_store_any_more() -> None:
+    """Nobody was ever heard; that it once showed a datastore is enough."""
+    node = Node()
+    node.stand_by()
+    (line,) = node.on(StoreSeen(b""))
+    assert isinstance(line, Log)
+    assert line.level is Level.ERROR
+    assert "this server stood by for the datastore " + STORE.hex() in line.text
+    assert "shows none" in line.text
+    assert node.phase() is Phase.WRONG_STORE
+    for _ in range(20):
+        assert TryLock() not in node.wait()
+        assert node.phase() is Phase.WRONG_STORE
+        node.on(StoreSeen(b""))
+    assert node.on(StoreSeen(STORE)) == []
+    assert node.phase() is Phase.LISTENING
+    assert node.wait() == [TryLock()]
+
+
+def test_an_attempt_that_was_not_made_leads_to_no_activation() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    assert node.wait() == [SUSPICIOUS]
+    (line,) = node.on(TryDone(TryResult.NOT_ASKED, b""))
+    assert isinstance(line, Log)
+    assert node.phase() is Phase.WRONG_STORE
+    assert node.wait() == [ReadStore()]
+
+
+def test_another_store_in_the_directory_counts_only_when_its_owner_is_heard() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(StoreSeen(OTHER_STORE))
+    assert node.phase() is Phase.WRONG_STORE
+    node.on(HeartbeatHeard(replace(PEER, store_id=OTHER_STORE)))
+    assert node.phase() is Phase.LISTENING
+    assert node.wait() == [TryLock()]
+
+
+def test_a_store_that_was_lost_stays_the_groups_store_for_a_member_that_heard_its_owner() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    node.on(HeartbeatHeard(replace(PEER, server_id="FORGED", store_id=OTHER_STORE)))
+    node.now += 10
+    (line,) = node.on(StoreSeen(b""))
+    assert isinstance(line, Log)
+    assert STORE.hex() in line.text
+    node.on(StoreSeen(OTHER_STORE))
+    assert node.phase() is Phase.WRONG_STORE
+
+
+def test_a_stranger_under_the_groups_name_is_told_and_stops_nobody() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    line, read = node.on(HeartbeatHeard(replace(PEER, server_id="STRANGER", store_id=OTHER_STORE)))
+    assert isinstance(line, Log)
+    assert line.level is Level.ERROR
+    assert "STRANGER" in line.text
+    assert read == ReadStore()
+    assert node.phase() is Phase.LISTENING
+
+
+def test_the_directory_is_looked_at_now_and_then_while_the_owner_is_well() -> None:
+    node = Node(FtTiming(poll_interval=1000.0))
+    node.stand_by()
+    looks = []
+    for _ in range(60):
+        node.on(HeartbeatHeard(PEER))
+        node.now += 1.0
+        if node.on(TimerFired()) == [ReadStore()]:
+            looks.append(node.now)
+            node.on(StoreSeen(STORE))
+    gaps = [later - earlier for earlier, later in itertools.pairwise(looks)]
+    assert 4 <= len(looks) <= 8
+    assert all(8.0 <= gap <= 13.0 for gap in gaps)
+
+
+# --- stealing ---
+
+STEAL = FtTiming(poll_interval=1e6, look_interval=1e6, steal_after=10.0)
+
+
+def refuse(node: Node, done: TryDone, times: int) -> list[Action]:
+    """So many suspicions, each refused with ``done``; the last answer's actions."""
+    actions: list[Action] = []
+    for _ in range(times):
+        assert node.wait() == [SUSPICIOUS]
+        actions = node.on(done)
+    return actions
+
+
+def test_an_owner_that_is_silent_on_nats_and_storage_is_replaced_without_its_lock() -> None:
+    node = Node(STEAL)
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    heard = node.now
+    actions: list[Action] = []
+    while Steal() not in actions:
+        actions = refuse(node, REFUSED, 1)
+    line = actions[-2]
+    assert isinstance(line, Log)
+    assert line.level is Level.WARNING
+    assert "WITHOUT ITS LOCK" in line.text
+    assert "host host-p pid 77" in line.text
+    assert 10.0 <= node.now - heard <= 10.0 + 3 * 1.375
+    assert node.state() is NodeState.ACTIVE
+
+
+def test_nothing_is_stolen_unless_the_operator_wants_it() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    for _ in range(500):
+        assert Steal() not in refuse(node, REFUSED, 1)
+
+
+def test_an_owner_that_writes_is_not_stolen_from() -> None:
+    node = Node(STEAL)
+    node.stand_by()
+    for probe in range(100):
+        assert Steal() not in refuse(node, replace(REFUSED, watch=b"probe %d" % (probe // 3)), 1)
+
+
+def test_an_owner_that_is_heard_is_not_stolen_from() -> None:
+    node = Node(STEAL)
+    node.stand_by()
+    for _ in range(100):
+        assert Steal() not in refuse(node, REFUSED, 3)
+        node.on(HeartbeatHeard(PEER))
+
+
+def test_a_former_owner_that_still_talks_is_no_sign_of_life() -> None:
+    node = Node(STEAL)
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    actions: list[Action] = []
+    for _ in range(12):
+        node.on(HeartbeatHeard(replace(PEER, epoch=4)))
+        actions = refuse(node, REFUSED, 1)
+        if Steal() in actions:
+            return
+    raise AssertionError(actions)
+
+
+@pytest.mark.parametrize(
+    "done",
+    [
+        replace(REFUSED, owner=replace(OWNER, ft_mixed=True)),
+        replace(REFUSED, owner=None),
+        replace(REFUSED, watch=None),
+        BUSY,
+    ],
+    ids=["a mixed group", "never ours", "storage unreadable", "not looked at"],
+)
+def test_a_store_whose_holder_may_obey_no_epoch_or_cannot_be_seen_is_not_stolen(done: TryDone) -> None:
+    node = Node(STEAL)
+    node.stand_by()
+    for _ in range(100):
+        assert Steal() not in refuse(node, done, 1)
+
+
+def test_no_member_steals_after_an_original_server_was_heard() -> None:
+    node = Node(STEAL)
+    node.stand_by()
+    node.on(HeartbeatHeard(ORIGINAL))
+    for _ in range(100):
+        assert Steal() not in refuse(node, REFUSED, 1)
+
+
+@pytest.mark.parametrize(("gone", "back"), [(NatsDown(), NatsUp()), (Paused(), Resumed())])
+def test_a_node_that_could_not_hear_or_try_starts_to_count_anew(gone: Event, back: Event) -> None:
+    node = Node(STEAL)
+    node.stand_by()
+    for _ in range(20):
+        assert Steal() not in refuse(node, REFUSED, 5)
+        node.on(gone)
+        node.on(back)
+
+
+def test_the_time_that_a_standby_slept_itself_is_not_the_owners_silence() -> None:
+    node = Node(STEAL)
+    node.stand_by()
+    refuse(node, REFUSED, 2)
+    node.now += 3600
+    assert Steal() not in refuse(node, REFUSED, 1)
+    assert Steal() not in refuse(node, REFUSED, 1)
+
+
+def test_an_owner_without_the_lock_is_given_time_to_take_it() -> None:
+    """Else its lock, freed at last by the one that it was stolen from, would go to whoever polls first."""
+    node = Node()
+    node.stand_by()
+    node.on(HeartbeatHeard(replace(PEER, has_lock=False)))
+    stolen = node.now
+    node.wait()
+    assert node.now - stolen >= 1.0
+    node.on(BUSY)
+    node.on(HeartbeatHeard(PEER))
+    regained = node.now
+    assert node.wait() == [TryLock()]
+    assert node.now - regained <= 0.06
+
+
 EVENTS = st.sampled_from([
     Started(), NatsUp(), NatsDown(), Paused(), Resumed(), Stopped(),
     ActivationFailed(), ActivationLost("x"), TimerFired(),
     HeartbeatHeard(PEER), HeartbeatHeard(ORIGINAL), HeartbeatHeard(replace(PEER, store_id=OTHER_STORE)),
     ReleasedHeard(RELEASED), StoreSeen(STORE), StoreSeen(b""), StoreSeen(None), GRANTED, BUSY,
-    TryDone(TryResult.GRANTED, OTHER_STORE), TryDone(TryResult.FAULT, error="x"),
+    REFUSED, TryDone(TryResult.NOT_ASKED, b""), TryDone(TryResult.GRANTED, OTHER_STORE),
+    TryDone(TryResult.FAULT, error="x"),
 ])  # fmt: skip
 
 
 @given(st.lists(st.tuples(EVENTS, st.floats(0, 3)), max_size=60))
 def test_in_any_history_one_try_at_a_time_and_every_gate_open_at_activation(history: list[tuple[Event, float]]) -> None:
-    node = Node(store=None)
+    node = Node(FtTiming(steal_after=2.0), store=None)
     nats = paused = started = trying = ended = False
     for event, pause in history:
         node.now += pause
@@ -498,10 +754,12 @@ def test_in_any_history_one_try_at_a_time_and_every_gate_open_at_activation(hist
         if isinstance(event, TryDone):
             granted = event.result is TryResult.GRANTED
             assert (Activate() in actions or ReleaseLock() in actions) == (granted and not active)
-            assert Activate() not in actions or trying
+            assert not {Activate(), Steal()} & set(actions) or trying
             trying = False
         gates_open = nats and started and not paused and not ended
-        assert gates_open or not {TryLock(), Activate()} & set(actions)
-        if TryLock() in actions:
+        tries = [action for action in actions if isinstance(action, TryLock)]
+        assert gates_open or not (tries or {Activate(), Steal()} & set(actions))
+        assert not (Steal() in actions and node.mixed())
+        if tries:
             assert not trying
             trying = True
