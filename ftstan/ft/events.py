@@ -66,6 +66,13 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
+class YieldTo:
+    """Another member was named as the successor: hold back for ``seconds``, or until somebody serves."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class StoreSeen:
     """The datastore's id as read from our own directory: 16 bytes, or empty if no ftstan server ever owned it.
 
@@ -132,6 +139,7 @@ Event = (
     | NatsDown
     | Paused
     | Resumed
+    | YieldTo
     | StoreSeen
     | TryDone
     | TimerFired

@@ -265,7 +265,7 @@ class StoreOwner:
             except (LockBusyError, LockFaultError):
                 return False
             self._lockless = False
-        return True
+        return self._lock.held
 
     def release(self) -> None:
         """Give the lock back. What was written under it stays valid until somebody takes a higher epoch."""

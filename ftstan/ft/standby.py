@@ -7,9 +7,9 @@ Theory of operation. Events come in with the time (seconds of ``Clock.mono``); a
 - **Polling.** Among our own nodes the lock is also tried every 50 ms or so, because the kernel knows of a dead owner
   long before silence tells it. Not in a mixed group: original servers expect their own cadence.
 - **Released.** An owner that stopped on purpose says so: try now.
-- **Gates.** No attempt without NATS, while paused, after stop, or on a datastore that is not the group's
-  (``ft/identity.py``). They are checked again when a try is granted: a node that may not serve gives the lock back
-  before it touched anything.
+- **Gates.** No attempt without NATS, while paused, after stop, on a datastore that is not the group's
+  (``ft/identity.py``), or while another member was named as the successor. They are checked again when a try is
+  granted: a node that may not serve gives the lock back before it touched anything.
 - **First start.** Where nothing shows that our directory is the group's, a whole interval of silence comes before the
   first attempt: a share that is not mounted must not become a second store of a group that is alive.
 - **Stealing**, if the operator wants it: an owner whose lock stays and who is silent on NATS and storage for long
@@ -29,6 +29,7 @@ event                 while waiting                               while a try is
 ``TryDone`` granted   cannot be                                   ``Activate``, or give it back
 ``TryDone`` other     cannot be                                   note it, wait again
 ``NatsDown``          timers stop                                 a grant will be given back
+``YieldTo``           nothing for a while                         a grant will be given back
 ``ActivationLost``    back to waiting                             cannot be
 ``Stopped``           nothing any more                            a grant will be given back
 ====================  ==========================================  ===============================
@@ -64,6 +65,7 @@ from ftstan.ft.events import (
     TryDone,
     TryLock,
     TryResult,
+    YieldTo,
 )
 from ftstan.ft.identity import GroupStore
 from ftstan.ft.states import NodeState, Phase
@@ -101,6 +103,7 @@ __all__ = [
     "TryDone",
     "TryLock",
     "TryResult",
+    "YieldTo",
 ]
 
 
@@ -134,6 +137,7 @@ class Standby:
         self._state = NodeState.STANDBY
         self._started = False
         self._nats = self._paused = False
+        self._yield_until = float("-inf")
         self._suspect_at: float | None = None
         self._poll_at: float | None = None
         self._look_at: float | None = None
@@ -174,6 +178,10 @@ class Standby:
             return Phase.TRYING
         return Phase.LISTENING
 
+    def may_succeed(self, store_id: bytes, now: float) -> bool:
+        """Whether this member would take over the store ``store_id`` now, if it were free."""
+        return self._store.own == store_id and self._may_try(now)
+
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event at ``now`` seconds."""
         if isinstance(event, TimerFired):
@@ -213,6 +221,9 @@ class Standby:
             case Resumed():
                 self._paused = False
                 self._listen(now)
+            case YieldTo(seconds):
+                self._yield_until = now + seconds
+                self._listen(now)
             case StoreSeen(store_id):
                 self._reading = False
                 return self._store_seen(store_id, now) if store_id is not None else []
@@ -242,6 +253,8 @@ class Standby:
             return [*self._stranger(beat, now), *self._read_store()]
         if was_wrong:
             self._listen(now)
+        if beat.epoch > self._top_epoch:
+            self._yield_until = float("-inf")
         if beat.epoch >= self._top_epoch:
             # A former owner that does not know it yet must not keep the group waiting.
             self._top_epoch = beat.epoch
@@ -313,7 +326,7 @@ class Standby:
         return [*looking, *self._try(now)] if suspects or polls else looking
 
     def _try(self, now: float) -> list[Action]:
-        if not self._may_try():
+        if not self._may_try(now):
             return []
         self._try_since, self._late_at = now, now + self._timing.try_deadline
         self._try_suspects = self._suspect_at is not None and now >= self._suspect_at
@@ -333,8 +346,13 @@ class Standby:
     def _is_listening(self) -> bool:
         return self._started and self._nats and not self._paused
 
-    def _may_try(self) -> bool:
-        return self._state is NodeState.STANDBY and self._is_listening and not self._store.is_wrong
+    def _may_try(self, now: float) -> bool:
+        return (
+            self._state is NodeState.STANDBY
+            and now >= self._yield_until
+            and self._is_listening
+            and not self._store.is_wrong
+        )
 
     def _try_done(self, done: TryDone, now: float) -> list[Action]:
         if self._try_since is None:
@@ -345,7 +363,7 @@ class Standby:
         self._try_suspects = self._try_again = self._try_late = False
         actions = self._store_seen(done.store_id, now) if done.store_id is not None else []
         if done.result is TryResult.GRANTED:
-            if self._may_try():
+            if self._may_try(now):
                 self._state = NodeState.ACTIVE
                 return [*actions, Activate()]
             self._listen(now)
@@ -373,7 +391,7 @@ class Standby:
     def _refused(self, done: TryDone, now: float) -> list[Action]:
         """Nobody was heard, and the lock is held: whoever has it is named, and replaced if the operator wants that."""
         silent = self._silence.refused(done.owner, done.watch, now)
-        if silent and done.owner is not None and not self._mixed and self._may_try():
+        if silent and done.owner is not None and not self._mixed and self._may_try(now):
             self._state = NodeState.ACTIVE
             text = (
                 f"ft: TAKING THE DATASTORE WITHOUT ITS LOCK: {done.owner.describe()} was silent on NATS and on storage "
@@ -426,4 +444,5 @@ class Standby:
         if not self._is_listening:
             return None
         poll_at = None if self._store.is_wrong else self._poll_at
-        return min((at for at in (self._suspect_at, poll_at, self._look_at) if at is not None), default=None)
+        times = [at for at in (self._suspect_at, poll_at, self._look_at) if at is not None]
+        return max(min(times), self._yield_until) if times else None

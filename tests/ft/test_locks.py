@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.processes
 
-REGAINED = "ft: the store lock is free and held by this server again"
+REGAINED = "ft: the store lock is free, and held by this server now"
 NOT_THE_GROUPS = "ft: not the group's datastore"
 
 
