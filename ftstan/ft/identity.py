@@ -68,9 +68,7 @@ class GroupStore:
         """Take what our directory shows; returns whether that has changed."""
         changed = store_id != self._own
         if changed:
-            if self._proven:
-                # What an owner of our datastore said stays true, whatever the directory shows now.
-                self._group = self._own
+            # What an owner of our datastore said stays true (``_group``), whatever the directory shows now.
             self._own, self._proven = store_id, False
         self._known = self._known or store_id
         if store_id and store_id == self._group:

@@ -165,6 +165,15 @@ def test_a_missing_directory_is_a_fault_with_advice_where_nothing_is_expected(no
     assert not store.exists()
 
 
+def test_a_first_attempt_makes_nothing_in_a_directory_that_was_moved_away(
+    node: Node, store: Path, tmp_path: Path
+) -> None:
+    b = node("B")
+    store.rename(tmp_path / "aside")
+    assert attempt(b, suspicious()).result is TryResult.FAULT
+    assert list((tmp_path / "aside").iterdir()) == []
+
+
 def test_an_epoch_file_that_cannot_be_read_is_a_fault_and_the_lock_is_given_back(node: Node, store: Path) -> None:
     a, b = active(node), node("B")
     a.release()
