@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def attempt(owner: StoreOwner, ask: TryLock) -> TryDone:
     """Try the store lock once. Errors of storage are in the answer."""
     try:
-        return _under_suspicion(owner, ask.expect) if ask.suspicious else _poll(owner)
+        return _under_suspicion(owner, ask) if ask.suspicious else _poll(owner)
     except FtstanError as error:
         return TryDone(TryResult.FAULT, error=error.text, hint=error.hint)
 
@@ -36,19 +36,19 @@ def _poll(owner: StoreOwner) -> TryDone:
     return _behind_the_lock(owner)
 
 
-def _under_suspicion(owner: StoreOwner, expect: bytes | None) -> TryDone:
+def _under_suspicion(owner: StoreOwner, ask: TryLock) -> TryDone:
     look = owner.look()
-    if look.elsewhere and expect is None:
+    if look.elsewhere and ask.expect is None and not ask.served:
         raise LockMissingError(
             f"open {owner.path}: no such directory", hint="check that the shared storage is mounted on this host"
         )
-    if expect is not None and look.store_id != expect:
-        return TryDone(TryResult.NOT_ASKED, look.store_id, owner=look.owner)
+    if (ask.expect is not None and look.store_id != ask.expect) or (ask.served and not look.served):
+        return TryDone(TryResult.NOT_ASKED, look.store_id, owner=look.owner, served=look.served)
     owner.lock.renew()
     try:
         owner.try_lock()
     except LockBusyError:
-        return TryDone(TryResult.BUSY, look.store_id, owner=look.owner, watch=owner.read_watch())
+        return TryDone(TryResult.BUSY, look.store_id, owner=look.owner, served=look.served, watch=owner.read_watch())
     return _behind_the_lock(owner)
 
 
@@ -58,7 +58,7 @@ def see_store(owner: StoreOwner) -> StoreSeen:
         look = owner.look()
     except FtstanError:
         return StoreSeen(None)
-    return StoreSeen(look.store_id, owner=look.owner)
+    return StoreSeen(look.store_id, owner=look.owner, served=look.served)
 
 
 def _behind_the_lock(owner: StoreOwner) -> TryDone:
@@ -70,5 +70,5 @@ def _behind_the_lock(owner: StoreOwner) -> TryDone:
         raise
     if look.elsewhere:
         owner.release()
-        return TryDone(TryResult.NOT_ASKED, look.store_id)
-    return TryDone(TryResult.GRANTED, look.store_id, owner=look.owner)
+        return TryDone(TryResult.NOT_ASKED, look.store_id, served=look.served)
+    return TryDone(TryResult.GRANTED, look.store_id, owner=look.owner, served=look.served)

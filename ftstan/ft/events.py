@@ -76,11 +76,13 @@ class YieldTo:
 class StoreSeen:
     """The datastore's id as read from our own directory: 16 bytes, or empty if no ftstan server ever owned it.
 
-    ``None``: it could not be read. ``owner`` is the newest epoch record, if there is one.
+    ``None``: it could not be read. ``owner`` is the newest epoch record, if there is one; ``served``: whether anybody,
+    perhaps an original server, has served from there.
     """
 
     store_id: bytes | None
     owner: EpochRecord | None = None
+    served: bool = True
 
 
 class TryResult(enum.Enum):
@@ -97,8 +99,8 @@ class TryResult(enum.Enum):
 class TryDone:
     """The answer to ``TryLock``. ``error`` is the text of a fault, ``hint`` what to do about it.
 
-    ``store_id`` and ``owner`` are what the directory shows (as in ``StoreSeen``): read behind every grant and under
-    suspicion, as ``watch`` is: what an owner rewrites every second, ``None`` if it could not be read.
+    ``store_id``, ``owner`` and ``served`` are what the directory shows (as in ``StoreSeen``): read behind every grant
+    and under suspicion, as ``watch`` is: what an owner rewrites every second, ``None`` if it could not be read.
     """
 
     result: TryResult
@@ -106,6 +108,7 @@ class TryDone:
     error: str = ""
     hint: str = ""
     owner: EpochRecord | None = None
+    served: bool = True
     watch: bytes | None = None
 
 
@@ -156,11 +159,12 @@ class TryLock:
     """Try the store lock once, without waiting, and answer with ``TryDone``.
 
     ``suspicious``: nobody was heard, so look at the directory first, and make a missing lock file. ``expect``: the id
-    that the directory has to show then; ``None``: any, or none.
+    that the directory has to show then; ``None``: any, or none. ``served``: somebody must have served from it.
     """
 
     suspicious: bool = False
     expect: bytes | None = None
+    served: bool = False
 
 
 @dataclass(frozen=True, slots=True)

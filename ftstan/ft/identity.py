@@ -5,6 +5,8 @@ It must not become active: it would serve an empty store and acknowledge into it
 to be the one that the group's owner names in its heartbeats; and where nobody has been heard yet, the one that it has
 shown before.
 
+Original servers name none. While one of them is active, the directory must at least show that somebody has served.
+
 Once an owner of our own datastore was heard, a heartbeat that names another one is a stranger's, and stops nobody.
 """
 
@@ -25,6 +27,8 @@ class GroupStore:
         self._group: bytes | None = None
         self._group_server = ""
         self._proven = False
+        self._served = True
+        self._original = ""
         if own is not None:
             self.seen(own)
 
@@ -43,6 +47,8 @@ class GroupStore:
         """Whether our directory does not show the group's datastore."""
         if self._own is None or self._proven:
             return False
+        if self.must_be_served and not self._served:
+            return True
         return self.expected not in {None, self._own}
 
     @property
@@ -64,8 +70,18 @@ class GroupStore:
             self._group, self._group_server = beat.store_id, beat.server_id
         return False
 
-    def seen(self, store_id: bytes) -> bool:
-        """Take what our directory shows; returns whether that has changed."""
+    @property
+    def must_be_served(self) -> bool:
+        """Whether an original server was active in the group: then somebody has served from its directory."""
+        return bool(self._original)
+
+    def heard_original(self, server_id: str) -> None:
+        """An original server is active."""
+        self._original = server_id
+
+    def seen(self, store_id: bytes, *, served: bool = True) -> bool:
+        """Take what our directory shows; returns whether the id has changed. ``served``: as in ``StoreSeen``."""
+        self._served = served
         changed = store_id != self._own
         if changed:
             # What an owner of our datastore said stays true (``_group``), whatever the directory shows now.
@@ -80,6 +96,8 @@ class GroupStore:
         shown = f"shows {self._own.hex()}" if self._own else "shows none (missing, empty, or without ft.epoch)"
         if self._group is not None:
             named = f'serverID "{self._group_server}" is active in this group on the datastore {self._group.hex()}'
+        elif self._original and not self._served:
+            named = f'serverID "{self._original}" of an original server is active in this group'
         else:
             named = f"this server stood by for the datastore {self._known.hex()}"
         return (

@@ -18,7 +18,7 @@ from ftstan.ft.epoch import Activation, Confirmer, claim, read_owner, remove_old
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.mounts import find_mount
 from ftstan.ft.slots import SLOT_SIZE
-from ftstan.ft.survey import survey_store
+from ftstan.ft.survey import SERVER_NAME, survey_store
 from ftstan.log import stream as log
 
 if TYPE_CHECKING:
@@ -41,12 +41,14 @@ def read_mountinfo() -> str:
 class StoreLook:
     """What a directory showed: the id of its datastore, empty for none, and the newest epoch record.
 
-    ``elsewhere``: the path does not name the directory any more that is open (and locked); what it names instead, if
-    anything, was not looked into.
+    ``served``: somebody has served from here, be it an original server, which gives a store no id. ``elsewhere``: the
+    path does not name the directory any more that is open (and locked); what it names instead, if anything, was not
+    looked into.
     """
 
     store_id: bytes = b""
     owner: EpochRecord | None = None
+    served: bool = False
     elsewhere: bool = False
 
 
@@ -94,7 +96,15 @@ class StoreOwner:
             if not self._follow():
                 return StoreLook(elsewhere=True)
         owner = self.read_owner()
-        return StoreLook(owner.store_id if owner is not None else b"", owner)
+        if owner is not None:
+            return StoreLook(owner.store_id, owner, served=True)
+        try:
+            self._disk.stat(self.root, SERVER_NAME)
+        except FileNotFoundError:
+            return StoreLook()
+        except OSError as error:
+            raise self._unreadable(error) from error
+        return StoreLook(served=True)
 
     def read_watch(self) -> bytes | None:
         """What an owner rewrites once a second; empty if there is none, ``None`` if it cannot be read."""

@@ -226,7 +226,7 @@ class Standby:
                 self._listen(now)
             case StoreSeen(store_id):
                 self._reading = False
-                return self._store_seen(store_id, now) if store_id is not None else []
+                return self._store_seen(store_id, now, served=event.served) if store_id is not None else []
             case HeartbeatHeard(beat):
                 return self._heard(beat, now)
             case ReleasedHeard(released):
@@ -244,7 +244,8 @@ class Standby:
             self._mixed = True
             self._poll_at = None
             self._suspect_at = now + self._missed
-            return []
+            self._store.heard_original(beat.server_id)
+            return self._read_store() if self._store.is_wrong else []
         was_wrong = self._store.is_wrong
         if not self._store.heard(beat):
             if self._store.own is None:
@@ -299,9 +300,9 @@ class Standby:
         self._reading = True
         return [ReadStore()]
 
-    def _store_seen(self, store_id: bytes, now: float) -> list[Action]:
+    def _store_seen(self, store_id: bytes, now: float, *, served: bool) -> list[Action]:
         was_wrong = self._store.is_wrong
-        if self._store.seen(store_id):
+        if self._store.seen(store_id, served=served):
             self._top_epoch = 0
         if not self._store.is_wrong:
             if was_wrong:
@@ -331,7 +332,9 @@ class Standby:
         self._try_since, self._late_at = now, now + self._timing.try_deadline
         self._try_suspects = self._suspect_at is not None and now >= self._suspect_at
         self._try_again = False
-        return [TryLock(suspicious=True, expect=self._store.expected) if self._try_suspects else TryLock()]
+        if not self._try_suspects:
+            return [TryLock()]
+        return [TryLock(suspicious=True, expect=self._store.expected, served=self._store.must_be_served)]
 
     def _still_trying(self, since: float, now: float) -> list[Action]:
         if now < self._late_at:
@@ -361,7 +364,7 @@ class Standby:
         suspected, again = self._try_suspects, self._try_again
         self._try_since = None
         self._try_suspects = self._try_again = self._try_late = False
-        actions = self._store_seen(done.store_id, now) if done.store_id is not None else []
+        actions = self._store_seen(done.store_id, now, served=done.served) if done.store_id is not None else []
         if done.result is TryResult.GRANTED:
             if self._may_try(now):
                 self._state = NodeState.ACTIVE

@@ -174,6 +174,21 @@ def test_a_first_attempt_makes_nothing_in_a_directory_that_was_moved_away(
     assert list((tmp_path / "aside").iterdir()) == []
 
 
+def test_where_an_original_server_was_heard_nothing_is_made_in_a_directory_that_nobody_served_from(
+    node: Node, store: Path
+) -> None:
+    b = node("B")
+    ask = TryLock(suspicious=True, served=True)
+    done = attempt(b, ask)
+    assert (done.result, done.served) == (TryResult.NOT_ASKED, False)
+    assert list(store.iterdir()) == []
+    assert not see_store(b).served
+    (store / "server.dat").touch()
+    assert see_store(b).served
+    done = attempt(b, ask)
+    assert (done.result, done.served) == (TryResult.GRANTED, True)
+
+
 def test_an_epoch_file_that_cannot_be_read_is_a_fault_and_the_lock_is_given_back(node: Node, store: Path) -> None:
     a, b = active(node), node("B")
     a.release()

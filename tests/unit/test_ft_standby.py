@@ -243,7 +243,7 @@ def test_an_original_server_switches_the_mixed_group_on_and_counts_as_owner() ->
     node.on(HeartbeatHeard(ORIGINAL))
     assert node.mixed()
     heard = node.now
-    assert node.wait() == [SUSPICIOUS]
+    assert node.wait() == [replace(SUSPICIOUS, served=True)]
     assert node.now - heard >= 1.125
 
 
@@ -578,6 +578,24 @@ def test_a_store_that_was_lost_stays_the_groups_store_for_a_member_that_heard_it
     assert node.phase() is Phase.WRONG_STORE
 
 
+def test_beside_an_active_original_server_a_directory_that_nobody_served_from_is_not_the_groups() -> None:
+    node = Node(store=None)
+    node.on(NatsUp())
+    node.on(Started())
+    node.on(StoreSeen(b"", served=False))
+    assert node.on(HeartbeatHeard(ORIGINAL)) == [ReadStore()]
+    (line,) = node.on(StoreSeen(b"", served=False))
+    assert isinstance(line, Log)
+    assert "GOPEER" in line.text
+    for _ in range(10):
+        assert TryLock not in {type(action) for action in node.wait()}
+        node.on(StoreSeen(b"", served=False))
+    assert node.phase() is Phase.WRONG_STORE
+    # It has just begun: its files appear a moment after its first heartbeat.
+    assert node.on(StoreSeen(b"")) == []
+    assert node.wait() == [TryLock(suspicious=True, expect=None, served=True)]
+
+
 def test_a_stranger_under_the_groups_name_is_told_and_stops_nobody() -> None:
     node = Node()
     node.stand_by()
@@ -693,7 +711,8 @@ def test_no_member_steals_after_an_original_server_was_heard() -> None:
     node.stand_by()
     node.on(HeartbeatHeard(ORIGINAL))
     for _ in range(100):
-        assert Steal() not in refuse(node, REFUSED, 1)
+        assert node.wait() == [replace(SUSPICIOUS, served=True)]
+        assert Steal() not in node.on(REFUSED)
 
 
 @pytest.mark.parametrize(("gone", "back"), [(NatsDown(), NatsUp()), (Paused(), Resumed())])
