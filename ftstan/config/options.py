@@ -41,6 +41,7 @@ class MountRisk(enum.StrEnum):
     NOCTO = "nocto"
     RECOVER_LOST_LOCKS = "recover_lost_locks"
     GLUSTER = "gluster"
+    DIRECT_IO = "direct_io"
 
 
 ALL_INTERFACES = "0.0.0.0"  # noqa: S104  # the original's default, which operators expect

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from ftstan.config.options import MountRisk
 from ftstan.config.units import SECOND
 from ftstan.disk import LocalDisk
 from ftstan.ft.mountcheck import check_mount
@@ -45,6 +46,7 @@ class FileAccess:
             clock=context.clock,
             in_group=bool(options.ft_group),
             mountinfo=mountinfo,
+            direct=MountRisk.DIRECT_IO not in options.ft.allow,
         )
         self.place = f"datastore {options.dir}"
 

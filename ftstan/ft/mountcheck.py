@@ -63,6 +63,11 @@ def check_mount(
             continue
         accepted = f" (accepted by -ft_allow {finding.risk})" if finding.risk is not None and in_group else ""
         warnings.append(f"{_place(mount, path)}: {finding.text}{accepted}; {finding.hint}")
+    if mount.is_network and MountRisk.DIRECT_IO in allow:
+        warnings.append(
+            f"{_place(mount, path)}: who owns the datastore is read through this host's cache (-ft_allow "
+            f"{MountRisk.DIRECT_IO}): a former owner may not notice that it was replaced"
+        )
     if not refused:
         return warnings
     names = ",".join(dict.fromkeys(str(finding.risk) for finding in refused))

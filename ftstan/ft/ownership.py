@@ -56,9 +56,20 @@ class StoreOwner:
     """The right of this process to write to the directory ``path``."""
 
     def __init__(
-        self, disk: Disk, path: str, *, server_id: str, clock: Clock, in_group: bool, mountinfo: str | None = None
+        self,
+        disk: Disk,
+        path: str,
+        *,
+        server_id: str,
+        clock: Clock,
+        in_group: bool,
+        mountinfo: str | None = None,
+        direct: bool = True,
     ) -> None:
-        """Open the directory, creating it if it is missing. Raises ``StoreError``."""
+        """Open the directory, creating it if it is missing. Raises ``StoreError``.
+
+        ``direct``: read the epoch past this host's cache, if the file system is not known to be local.
+        """
         self._disk = disk
         self._server_id = server_id
         self._clock = clock
@@ -74,7 +85,7 @@ class StoreOwner:
             ) from error
         mount = find_mount(read_mountinfo() if mountinfo is None else mountinfo, os.path.realpath(path))
         self.is_network = mount.is_network
-        self._epoch_disk = epoch_disk(disk, is_network=self.is_network)
+        self._epoch_disk = epoch_disk(disk, is_network=self.is_network, direct=direct)
         self._lock = StoreLock(disk, self.root, path)
         self._activation: Activation | None = None
         self._confirmer: Confirmer | None = None

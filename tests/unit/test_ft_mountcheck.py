@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import pytest
 
 from ftstan.clock import ManualClock
 from ftstan.config.options import FtOptions, MountRisk, ServerOptions
-from ftstan.errors import ConfigError
+from ftstan.errors import ConfigError, StoreError
 from ftstan.ft import access
 from ftstan.ft.access import FileAccess
 from ftstan.ft.mountcheck import check_mount, examine
@@ -18,6 +19,7 @@ from ftstan.ft.mounts import find_mount
 from ftstan.stores.interface import StoreContext
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 ROOT = "25 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw,errors=remount-ro"
@@ -105,7 +107,8 @@ def test_a_kernel_that_gives_lost_locks_up_is_not(word: str) -> None:
 
 def test_every_risk_can_be_found() -> None:
     found = {*risks(NFS3_NOLOCK, "Y"), *risks(NFS42.replace("hard", "soft,nocto")), *risks(GLUSTER)}
-    assert found == set(MountRisk)
+    # Whether direct I/O works is seen at the first file that is opened so.
+    assert found == set(MountRisk) - {MountRisk.DIRECT_IO}
 
 
 @pytest.mark.parametrize("line", [NFS3_NOLOCK, NFS42.replace("hard", "soft,nocto"), GLUSTER])
@@ -147,6 +150,13 @@ def test_an_untried_file_system_is_a_warning_in_a_group_too() -> None:
     assert "FUSE" in line
 
 
+def test_reading_through_the_cache_is_never_silent() -> None:
+    network, local = (find_mount(f"{ROOT}\n{line}\n", "/data/stan") for line in (NFS42, EXT4))
+    (line,) = check_mount(network, "/data/stan", in_group=True, allow=["direct_io"])
+    assert "through this host's cache" in line
+    assert check_mount(local, "/data/stan", in_group=True, allow=["direct_io"]) == []
+
+
 def context(path: Path, **changes: object) -> StoreContext:
     options = ServerOptions(store="FILE", dir=str(path), ft_group="group")
     return StoreContext(replace(options, **changes), "ME", ManualClock())  # type: ignore[arg-type]
@@ -178,3 +188,25 @@ class TestAtTheStartOfAServer:
         shown = capfd.readouterr().err
         assert shown.count("it is mounted soft") == 2
         assert shown.count("(accepted by -ft_allow soft)") == 1
+
+    def test_without_direct_io_the_epoch_is_read_only_if_the_operator_says_so(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real: Callable[..., int] = os.open
+
+        def refuse(name: str, flags: int, *more: object, **named: object) -> int:
+            if flags & os.O_DIRECT:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            return real(name, flags, *more, **named)
+
+        monkeypatch.setattr(os, "open", refuse)
+        strict = FileAccess(context(tmp_path / "a", ft=FtOptions(allow=("soft",))))
+        strict.lock().acquire()
+        with pytest.raises(StoreError, match="refuses direct I/O"):
+            strict.activate()
+        strict.close()
+        lenient = FileAccess(context(tmp_path / "b", ft=FtOptions(allow=("soft", "direct_io"))))
+        lenient.lock().acquire()
+        lenient.activate()
+        lenient.owner.confirm()
+        lenient.close()
