@@ -56,8 +56,8 @@ def see_store(owner: StoreOwner) -> StoreSeen:
     """Look at the directory, without trying anything."""
     try:
         look = owner.look()
-    except FtstanError:
-        return StoreSeen(None)
+    except FtstanError as error:
+        return StoreSeen(None, error=f"{error.text}; {error.hint}")
     return StoreSeen(look.store_id, owner=look.owner, served=look.served)
 
 

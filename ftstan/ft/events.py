@@ -76,13 +76,14 @@ class YieldTo:
 class StoreSeen:
     """The datastore's id as read from our own directory: 16 bytes, or empty if no ftstan server ever owned it.
 
-    ``None``: it could not be read. ``owner`` is the newest epoch record, if there is one; ``served``: whether anybody,
-    perhaps an original server, has served from there.
+    ``None``: it could not be read, and ``error`` says why. ``owner`` is the newest epoch record, if there is one;
+    ``served``: whether anybody, perhaps an original server, has served from there.
     """
 
     store_id: bytes | None
     owner: EpochRecord | None = None
     served: bool = True
+    error: str = ""
 
 
 class TryResult(enum.Enum):

@@ -226,7 +226,9 @@ class Standby:
                 self._listen(now)
             case StoreSeen(store_id):
                 self._reading = False
-                return self._store_seen(store_id, now, served=event.served) if store_id is not None else []
+                if store_id is None:
+                    return self._unseen(event.error, now)
+                return self._store_seen(store_id, now, served=event.served)
             case HeartbeatHeard(beat):
                 return self._heard(beat, now)
             case ReleasedHeard(released):
@@ -299,6 +301,11 @@ class Standby:
             return []
         self._reading = True
         return [ReadStore()]
+
+    def _unseen(self, error: str, now: float) -> list[Action]:
+        if not error or not self._fault_notice.allow(now):
+            return []
+        return [Log(Level.ERROR, f"ft: this server could not take over now: {error}")]
 
     def _store_seen(self, store_id: bytes, now: float, *, served: bool) -> list[Action]:
         was_wrong = self._store.is_wrong

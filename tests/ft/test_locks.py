@@ -99,8 +99,11 @@ def test_without_the_option_nothing_is_stolen_and_the_holder_is_named(stage: Sta
     client.publish(CHANNEL, b"served")
 
 
-def test_a_standby_whose_directory_was_replaced_by_an_empty_one_stays_standby_and_leaves_it_empty(stage: Stage) -> None:
-    """What a share that is not mounted looks like: an empty directory in its place."""
+@pytest.mark.parametrize("left", ["an empty directory", "nothing"])
+def test_a_standby_whose_directory_was_replaced_by_an_empty_one_stays_standby_and_leaves_it_empty(
+    stage: Stage, left: str
+) -> None:
+    """What a share that is not mounted looks like: an empty directory in its place, or none."""
     nats = stage.nats()
     a, b = stage.pair_on(nats)
     client = StanClient(nats.port)
@@ -108,17 +111,21 @@ def test_a_standby_whose_directory_was_replaced_by_an_empty_one_stays_standby_an
     client.publish(CHANNEL, b"one")
     aside = stage.directory / "aside"
     stage.store.rename(aside)
-    stage.store.mkdir()
+    if left != "nothing":
+        stage.store.mkdir()
 
     a.kill()
     b.wait_for(NOT_THE_GROUPS)
     (said,) = [line for line in b.lines() if NOT_THE_GROUPS in line][:1]
     assert said.startswith("[ERR]")
     assert b.ft_status == 204
-    assert os.listdir(stage.store) == []
+    if left == "nothing":
+        assert not stage.store.exists()
+    else:
+        assert os.listdir(stage.store) == []
+        stage.store.rmdir()
 
     # The share is back.
-    stage.store.rmdir()
     aside.rename(stage.store)
     b.wait_until_active()
     client.publish(CHANNEL, b"two")

@@ -199,7 +199,9 @@ def test_an_epoch_file_that_cannot_be_read_is_a_fault_and_the_lock_is_given_back
         assert done.result is TryResult.FAULT
         assert EPOCH_NAME in done.error
         assert not b.lock.held
-    assert see_store(b).store_id is None
+    seen = see_store(b)
+    assert seen.store_id is None
+    assert EPOCH_NAME in seen.error
 
 
 def test_a_handle_that_went_stale_is_opened_anew(node: Node, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

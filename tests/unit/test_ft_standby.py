@@ -623,6 +623,22 @@ def test_the_directory_is_looked_at_now_and_then_while_the_owner_is_well() -> No
     assert all(8.0 <= gap <= 13.0 for gap in gaps)
 
 
+def test_a_standby_that_cannot_read_the_store_says_so_before_it_is_needed() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    lines = []
+    for _ in range(20):
+        lines += node.on(StoreSeen(None, error="ft.epoch: Input/output error; check the datastore's storage"))
+        node.now += 1.0
+    assert 0 < len(lines) < 8
+    assert lines[0] == Log(
+        Level.ERROR,
+        "ft: this server could not take over now: ft.epoch: Input/output error; check the datastore's storage",
+    )
+    assert node.phase() is Phase.LISTENING
+
+
 # --- stealing ---
 
 STEAL = FtTiming(poll_interval=1e6, look_interval=1e6, steal_after=10.0)
