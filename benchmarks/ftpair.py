@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from benchmarks.ftload import CLUSTER
@@ -17,6 +16,7 @@ from ftstan.nats.embedded import binary_path
 
 if TYPE_CHECKING:
     import signal
+    from pathlib import Path
     from types import TracebackType
 
 ACTIVE = "Server is active"
