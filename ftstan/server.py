@@ -348,11 +348,7 @@ class Node:
 
     async def _stop(self) -> int:
         log.stream.info("Shutting down.")
-        with contextlib.suppress(TimeoutError):
-            # Publishes are served meanwhile: the less the stop itself has to do, the shorter nobody serves.
-            async with asyncio.timeout(_PREPARE_S):
-                while await self.call(self._prepare_stop):
-                    pass
+        await self._prepare_stop()
         if self._group is not None:
             await self._group.hand_over()
         self.state = "SHUTDOWN"
@@ -368,9 +364,16 @@ class Node:
             await self._group.stopped(released=released)
         return _EXIT_TERM if self.stop_signal == signal.SIGTERM else self._exit_status
 
-    def _prepare_stop(self) -> bool:
+    async def _prepare_stop(self) -> None:
+        """Do ahead what a stop has to do, while publishes are served: the shorter is the time when nobody does."""
+        end = self.clock.mono() + _PREPARE_S
         serving = self.plane.serving
-        return serving is not None and serving.prepare_stop()
+        try:
+            async with asyncio.timeout(_STOP_S):
+                while serving is not None and self.clock.mono() < end and await self.call(serving.prepare_stop):
+                    pass
+        except TimeoutError:
+            end_process(f"storage has not answered for {_STOP_S:g}s while stopping", EXIT_FENCED)
 
     def _stop_serving(self) -> bool:
         """Close the store and give the lock back; returns whether this node was the owner."""
