@@ -56,7 +56,7 @@ _SYNC_THREADS = 4
 #: Recovered ``subs.dat`` files that one tick makes durable: a start with many channels must not stall its first second.
 _STATE_SYNCS_A_TICK = 256
 #: A flush makes room for publishers after so many channels if it has taken so many seconds.
-_FLUSHED_AT_ONCE = 16
+_FLUSHED_AT_ONCE = 4
 _FLUSH_S = 0.005
 #: Channels without news in one digest.
 _IN_TURN = 256
