@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from ftstan.broker import constants as c
 from ftstan.broker.connections import Connections
-from ftstan.broker.core import Channel, Core, KeyMap, Subscription
+from ftstan.broker.core import Core
+from ftstan.broker.records import stored_subs
+from ftstan.broker.state import Channel, Subscription
 from ftstan.broker.subscriptions import Subscriptions
 from ftstan.broker.timers import Timers
 from ftstan.errors import QuarantineError, StoreError
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ftstan.broker.client import Client
+    from ftstan.broker.keymap import KeyMap
     from ftstan.wire.nuid import Nuid
     from ftstan.wire.subjects import Subjects
 
@@ -37,6 +40,7 @@ class BrokerOptions:
     hb_timeout: int = 10 * c.SECOND
     hb_fail_count: int = 10
     max_channels: int = 100
+    replace_durable: bool = False
     limits: ChannelLimits = field(default_factory=ChannelLimits)
 
 
@@ -95,8 +99,7 @@ class Broker(Core):
             channel = self._add_channel(Channel(stored_channel.name, stored_channel))
             refused = recovered.refused.get(channel.name)
             channel.refused = refused.encode() if refused is not None else None
-            for stored in stored_channel.recovered_subs():
-                self.subscriptions.adopt(channel, stored)
+            self.subscriptions.adopt_all(channel)
 
     def subscribe_lines(self) -> bytes:
         """The SUB lines of everything this server listens to: for a new NATS connection."""
@@ -150,13 +153,16 @@ class Broker(Core):
     def _add_channel(self, channel: Channel) -> Channel:
         self.channels[channel.name] = channel
         self._folded[channel.name.lower()] = channel.name
-        channel.store.snapshot = partial(self.subscriptions.snapshot, channel)
+        channel.store.snapshot = partial(stored_subs, channel)
         return channel
 
     def arm(self, sub: Subscription, at: int) -> None:
         """Run the ack timer of a subscription at ``at``, or earlier if it is set for earlier."""
-        if sub.timer_at and sub.timer_at <= at:
-            return
+        if not sub.timer_at or sub.timer_at > at:
+            self.set_timer(sub, at)
+
+    def set_timer(self, sub: Subscription, at: int) -> None:
+        """Run the ack timer of a subscription at ``at``, not earlier either."""
         sub.timer_at = at
 
         def fire() -> None:
@@ -205,7 +211,9 @@ class Broker(Core):
     @property
     def has_work(self) -> bool:
         """Whether anything waits for a commit, a confirmation or the link."""
-        return bool(self._answers or self.touched or self.ready or self.start_jobs or self.output_size)
+        return bool(
+            self._answers or self.touched or self.ready or self.ready_groups or self.start_jobs or self.output_size
+        )
 
     @property
     def output_size(self) -> int:
@@ -266,9 +274,7 @@ class Broker(Core):
         channels = self.channels.values()
         return {
             "clients": len(self.clients),
-            "subscriptions": sum(
-                len(ch.subs) + sum(1 for s in ch.durables.values() if s.client is None) for ch in channels
-            ),
+            "subscriptions": sum(ch.stored_subs for ch in channels),
             "channels": len(channels),
             "total_msgs": sum(ch.store.count for ch in channels),
             "total_bytes": sum(ch.store.size for ch in channels),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ftstan.broker.core import Subscription
+    from ftstan.broker.state import Subscription
     from ftstan.stores.interface import ClientInfo
 
 

@@ -180,8 +180,7 @@ class Connections:
             return
         if client.failed:
             client.failed = 0
-            for sub in client.subs:
-                sub.hb_failed = False
+            self._mark(client, failed=False)
         self._schedule(client, self._broker.now + self._broker.options.hb_interval)
 
     def _failed(self, client: Client) -> None:
@@ -194,9 +193,12 @@ class Connections:
             self.remove(client)
             return
         if client.failed == 1:
-            for sub in client.subs:
-                sub.hb_failed = True
+            self._mark(client, failed=True)
         self._schedule(client, self._broker.now + self._broker.options.hb_interval)
+
+    def _mark(self, client: Client, *, failed: bool) -> None:
+        for sub in client.subs:
+            self._broker.mark_failed(sub, failed)
 
     # ---- ping, close ---------------------------------------------------------------------------------------------
 

@@ -90,11 +90,6 @@ def test_the_limit_of_subscriptions_counts_offline_durables_and_never_a_resume()
     driver.subscribe()
 
 
-def test_a_queue_subscription_is_refused_and_leaves_nothing_behind(driver: Driver) -> None:
-    assert b"queue" in refusal(driver, request(q_group=b"workers"))
-    assert driver.broker.counts()["subscriptions"] == 0
-
-
 def test_a_subscription_with_an_empty_inbox_is_accepted_and_gets_nothing(driver: Driver) -> None:
     driver.subscribe(inbox=b"")
     driver.subscribe(inbox=b"in")
