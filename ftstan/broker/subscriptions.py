@@ -51,6 +51,9 @@ class Subscriptions:
                 error = self._start(request, reply)
             except StoreError as refused:
                 error = refused.text
+            channel = self._broker.channels.get(request.subject)
+            if error and channel is not None:
+                self._broker.inactivity.check(channel)
         if error:
             self._broker.answer(reply, messages.subscription_error(error))
 
@@ -223,6 +226,7 @@ class Subscriptions:
             self._groups.discount(sub)
             if sub.channel.durables.get((sub.client_id, sub.durable)) is sub:
                 del sub.channel.durables[(sub.client_id, sub.durable)]
+        self._broker.inactivity.check(sub.channel)
 
     def _forget(self, sub: Subscription) -> None:
         """Take a live subscription out of every index."""
@@ -292,6 +296,7 @@ class Subscriptions:
             if sub.durable:
                 del channel.durables[(client_id, sub.durable)]
             action = "Removed durable" if sub.durable else "Removed"
+        broker.inactivity.check(channel)
         log.debug(
             f"[Client:{_show(client_id)}] {action} subscription, subject={_show(channel.name)}, "
             f"inbox={_show(sub.inbox)}, subid={sub.sub_id}"

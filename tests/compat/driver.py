@@ -127,6 +127,7 @@ class Driver:
                 self.broker.link_lost(self.now)
                 return []
             self._emit()
+            self.broker.inactivity.delete_due()
             if not (more or self._input or self.broker.has_work or self.broker.subscriptions.recovering):
                 return self.out[before:]
             self._feed()

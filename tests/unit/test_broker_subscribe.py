@@ -56,6 +56,7 @@ def refusal(driver: Driver, payload: bytes) -> bytes:
         (request(subject=b"foo..bar"), b"stan: invalid subject"),
         (request(subject=b"a/b"), b"stan: invalid subject"),
         (request(client_id=b"nobody"), b"stan: unknown clientID"),
+        (request(client_id=b"nobody", q_group=b"g", durable_name=b"a:b"), b"stan: unknown clientID"),
     ],
 )
 def test_the_first_thing_wrong_with_a_request_is_its_answer(driver: Driver, payload: bytes, error: bytes) -> None:
