@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 class BrokerOptions:
     """Times in nanoseconds; a limit of 0 means none."""
 
-    hb_interval: int = 30 * c.SECOND
-    hb_timeout: int = 10 * c.SECOND
-    hb_fail_count: int = 10
-    max_channels: int = 100
+    hb_interval: int = c.HB_INTERVAL
+    hb_timeout: int = c.HB_TIMEOUT
+    hb_fail_count: int = c.HB_FAIL_COUNT
+    max_channels: int = c.MAX_CHANNELS
     replace_durable: bool = False
     limits: ChannelLimits = field(default_factory=ChannelLimits)
 
@@ -68,6 +68,7 @@ class Broker(Core):
         self.subjects = subjects
         self.options = options
         self.timers = Timers()
+        self.budget = c.EMIT_BUDGET
         self.start_jobs: list[Callable[[], None]] = []
         self._nuid = nuid
         self._answers: list[_Answer] = []
@@ -89,7 +90,7 @@ class Broker(Core):
 
     def new_inbox(self) -> bytes:
         """A new inbox subject."""
-        return b"_INBOX." + self._nuid.next().encode()
+        return c.INBOX_PREFIX + self._nuid.next().encode()
 
     # ---- recovery ------------------------------------------------------------------------------------------------
 

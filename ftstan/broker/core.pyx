@@ -66,7 +66,6 @@ cdef class Core:
         self.cached = []
         self.batch = 1
         self.max_payload = 1 << 20
-        self.budget = 4 << 20
 
     def __dealloc__(self):
         PyMem_RawFree(self.ack_refs)

@@ -104,11 +104,28 @@ cdef class QueueGroup:
         self.update(sub)
 
     cpdef remove(self, Subscription sub):
-        """The member leaves."""
+        """The member leaves; the last of the list takes its place, as clients of the original have always seen it."""
+        cdef Subscription last = self.tail
         sub.ready = False
         self.update(sub)
-        self.unlink(sub)
         self.size -= 1
+        self.unlink(last)
+        if last is sub:
+            return
+        last.turn = sub.turn
+        last.ahead = sub.ahead
+        last.behind = sub.behind
+        if sub.ahead is None:
+            self.head = last
+        else:
+            sub.ahead.behind = last
+        if sub.behind is None:
+            self.tail = last
+        else:
+            sub.behind.ahead = last
+        sub.ahead = None
+        sub.behind = None
+        self.update(last)
 
     cdef int link(self, Subscription sub) except -1:
         self.turns += 1

@@ -49,7 +49,9 @@ class Choice(RuleBasedStateMachine):
     def leave(self, index: int) -> None:
         member = self.some(index)
         self.group.remove(member.sub)
-        self.members.remove(member)
+        last = self.members.pop()
+        if last is not member:
+            self.members[self.members.index(member)] = last
 
     @precondition(lambda self: self.members)
     @rule(index=st.integers(0, 50), more=st.integers(-2, 3))
@@ -95,4 +97,4 @@ class Choice(RuleBasedStateMachine):
 
 
 TestChoice = Choice.TestCase
-TestChoice.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestChoice.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
