@@ -1,5 +1,6 @@
 from typing_extensions import Buffer
 
+from ftstan.broker.dedup import Window
 from ftstan.broker.keymap import KeyMap
 from ftstan.broker.state import Channel, QueueGroup, Subscription
 from ftstan.errors import StoreError
@@ -24,6 +25,9 @@ class Core:
     now: int
     max_payload: int
     budget: int
+    window: Window | None
+    taken: list[bytes] | None
+    answered: set[bytes] | None
     in_msgs: int
     in_bytes: int
     out_msgs: int
