@@ -162,6 +162,29 @@ def test_a_deletion_that_storage_refuses_is_tried_again_after_the_same_time() ->
     assert channels(driver) == set()
 
 
+def test_while_storage_refuses_to_remove_it_the_name_is_taken_for_everybody() -> None:
+    disk = SimDisk()
+    disk.make_dirs(STORE)
+    clock = ManualClock()
+    driver = Driver(open_file_store(disk, clock), OPTIONS, clock, {b"hb.me"})
+    driver.connect()
+    driver.publish(b"a")
+    driver.wait(1.9)
+
+    def refuse(_call: int, call: str, _arguments: tuple[object, ...]) -> None:
+        if call == "rmdir":
+            raise OSError(errno.EBUSY, "Device or resource busy")
+
+    disk.on_call = refuse
+    driver.wait(0.2)
+    assert channels(driver) == set()
+    assert driver.publish(b"b")[0].error == b"stan: channel is being deleted"
+    disk.on_call = None
+    assert driver.publish(b"c") == [PubAck(b"c")]
+    driver.subscribe()
+    assert sequences(driver.out) == [1]
+
+
 def test_a_channel_with_something_on_the_road_is_not_deleted() -> None:
     driver = Driver(MemoryStore(), OPTIONS)
     driver.connect()
