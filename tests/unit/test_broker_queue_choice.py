@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from ftstan.broker.state import Channel, QueueGroup, Subscription
 from ftstan.stores.interface import ChannelLimits
@@ -96,5 +96,5 @@ class Choice(RuleBasedStateMachine):
         assert self.group.is_stalled == (not any(m.ready and not m.stalled for m in self.members))
 
 
-TestChoice = Choice.TestCase
-TestChoice.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+def test_the_member_chosen_is_the_one_that_the_rules_give() -> None:
+    run_state_machine_as_test(Choice, settings=settings(max_examples=100, stateful_step_count=50, deadline=None))
