@@ -18,7 +18,6 @@ class Core:
     acks: OutBuf
     ready: list[Subscription]
     ready_groups: list[QueueGroup]
-    with_events: list[Channel]
     touched: list[Channel]
     batch: int
     wall: int

@@ -52,8 +52,8 @@ cdef bint better(Subscription a, Subscription b) noexcept:
 cdef class QueueGroup:
     """The members of one queue group and its position, ``last_sent``.
 
-    ``shadow``: the subscription that keeps a durable group's state while it has no member; ``on_hold``: old messages go
-    out before new ones; ``stored``: whether a record of the group was ever durable; ``untreated``: recovered members
+    ``shadow``: the subscription that keeps a durable group's state while it has no member; ``on_hold``: what recovery
+    found pending goes out before new messages; ``stored``: whether a record of the group was ever durable; ``untreated``: recovered members
     whose pending messages have not been looked at.
     """
 
