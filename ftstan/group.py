@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from ftstan import log
 from ftstan.config.units import SECOND
-from ftstan.errors import FencedError, FtstanError, LockBusyError, NatsError
+from ftstan.errors import FencedError, FtstanError, LockBusyError, LockFaultError, NatsError, StoreError
 from ftstan.ft import active as act
 from ftstan.ft import standby as sb
 from ftstan.ft.cadence import FtTiming
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
-from ftstan.ft.states import NodeState
+from ftstan.ft.states import NodeState, Phase
 from ftstan.ft.subjects import Released, decode_released, encode_released, group_subject, heartbeat_subject
 from ftstan.nats.control import Control
 
@@ -59,6 +59,7 @@ class FtGroup:
         self._standby = sb.Standby(node.server_id, self._rng, self._timing)
         self._active: act.Active | None = None
         self._activation: Activation | None = None
+        self._trouble = ""
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         nats = node.options.nats
@@ -145,7 +146,8 @@ class FtGroup:
                 case sb.Activate():
                     self._spawn(self._activate())
                 case act.SendHeartbeat(payload):
-                    self._spawn(self._send(payload))
+                    if self._node.protection.may_beat:
+                        self._spawn(self._send(payload))
                 case act.ConfirmNow():
                     self._spawn(self._confirm())
 
@@ -206,16 +208,16 @@ class FtGroup:
     async def _activate(self) -> None:
         """The lock is ours: claim, say so, recover, serve."""
         node = self._node
+        node.begin_owning()
         try:
             activation = await node.call(self._owner.activate)
         except FencedError as error:
             await node.call(self._owner.release)
             self._event(sb.ActivationLost(error.text))
             return
-        except FtstanError:
-            self._event(sb.ActivationFailed())
-            node.state = NodeState.FAILED
-            raise
+        except FtstanError as error:
+            await self._not_activated(error)
+            return
         self._activation = activation
         log.stream.info("Server is active")
         node.state = NodeState.ACTIVE
@@ -229,10 +231,47 @@ class FtGroup:
         self._drive(self._active.handle(sb.Started(), self._now()))
         try:
             await node.serve()
-        except FtstanError:
-            node.state = NodeState.FAILED
-            raise
+        except FtstanError as error:
+            await self._not_activated(error)
+            return
         self._active.handle(act.PhaseChanged(BeatPhase.SERVING), self._now())
+
+    async def _not_activated(self, error: FtstanError) -> None:
+        """Storage refuses: give everything back and wait, for it may be the same for every member. Others: raise."""
+        node = self._node
+        if node.stopping.is_set() or not isinstance(error, (StoreError, LockFaultError)):
+            self._event(sb.ActivationFailed())
+            node.state = NodeState.FAILED
+            raise error
+        self._active = self._activation = None
+        node.state = NodeState.STANDBY
+        await node.call(node.give_back)
+        self._trouble = error.text
+        self._event(sb.ActivationLost(f"{error.text}; {error.hint}" if error.hint else error.text, refused=True))
+
+    # ---- views ---------------------------------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        """Whether the control connection stands."""
+        return self._control.connected
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether this node waits for its turn, with a connection to NATS or in search of one."""
+        return self._active is None and self._control.running
+
+    @property
+    def status(self) -> str:
+        """State, phase and epoch in one line, for people."""
+        phase = self._standby.phase
+        text = f"{phase} {self._trouble}" if phase is Phase.BACKING_OFF else f"{phase}"
+        if self._active is not None:
+            text = "serving" if self._node.is_ft_active() else "recovering"
+            if not self._node.protection.may_beat:
+                text = "waiting for storage"
+        epoch = f", epoch {self._activation.epoch}" if self._activation is not None else ""
+        return f"{self._node.state}: {text}{epoch}"
 
     # ---- stopping ------------------------------------------------------------------------------------------------
 

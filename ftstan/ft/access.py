@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 from ftstan.config.units import SECOND
 from ftstan.disk import LocalDisk
 from ftstan.ft.ownership import StoreOwner
+from ftstan.ft.watch import Probe, Watch
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ftstan.config.options import FileOptions
     from ftstan.stores.interface import Lock, StoreContext
 
@@ -34,6 +37,7 @@ class FileAccess:
             in_group=bool(options.ft_group),
         )
         self.place = f"datastore {options.dir}"
+        self._store: FileStore | None = None
 
     def lock(self) -> Lock:
         """The lock of the directory."""
@@ -51,7 +55,7 @@ class FileAccess:
     def open(self) -> FileStore:
         """The store of the present activation, not recovered yet."""
         options = self._context.options
-        return FileStore(
+        self._store = FileStore(
             LocalDisk(),
             self.owner.root,
             self.owner,
@@ -59,7 +63,20 @@ class FileAccess:
             _file_store_options(options.file),
             limits=options.limits.channel,
             path=options.dir,
+            stopping=self._context.stopping,
         )
+        return self._store
+
+    def watch(self, interval: float, on_failure: Callable[[BaseException], None]) -> Watch:
+        """A watch over the present activation, not started; ``interval`` in seconds, see ``Watch``."""
+        disk = LocalDisk()
+
+        def look() -> None:
+            if self._store is not None:
+                self._store.places.look(disk, self.owner.root)
+
+        probe = Probe(disk, self.owner.root, self.owner, server_id=self._context.server_id, look=look)
+        return Watch(probe, self._context.clock, interval, on_failure)
 
     def close(self) -> None:
         """Release everything, the directory handle too."""

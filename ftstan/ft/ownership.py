@@ -56,6 +56,8 @@ class StoreOwner:
         self._lock = StoreLock(disk, self.root, path)
         self._activation: Activation | None = None
         self._confirmer: Confirmer | None = None
+        self.raises = 0
+        """Odd while this server raises its own epoch: for whoever confirms from another thread (``ft/watch.py``)."""
 
     # ---- taking --------------------------------------------------------------------------------------------------
 
@@ -150,11 +152,19 @@ class StoreOwner:
             raise FencedError("the datastore is not ours")
         self._confirmer()
 
+    def new_confirmer(self) -> Confirmer:
+        """A confirmer of the present activation for another thread, which closes it. Raises ``FencedError``."""
+        return Confirmer(self._epoch_disk, self.root, self.activation, is_network=self.is_network)
+
     def raise_epoch(self) -> None:
         """Take the next number while serving; if anybody took it first, the store is not ours any more."""
         before = self.activation
         self.confirm()
-        self._take()
+        self.raises += 1
+        try:
+            self._take()
+        finally:
+            self.raises += 1
         if self.activation.epoch != before.epoch + 1 or self.activation.store_id != before.store_id:
             raise FencedError(f"ft: epoch {before.epoch + 1} was claimed by another server while we went on to it")
 

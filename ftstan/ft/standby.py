@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.ft.cadence import POLL_SPREAD, SPREAD, FtTiming, RateLimit, spread
+from ftstan.ft.deadlines import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S
 from ftstan.ft.states import NodeState, Phase
 
 if TYPE_CHECKING:
@@ -131,9 +132,13 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True)
 class ActivationLost:
-    """The driver could not activate, wrote nothing and gave the lock back: stand by again. ``why`` is for the log."""
+    """The driver could not activate, and gave the lock back: stand by again. ``why`` is for the log.
+
+    ``refused``: storage was the reason, and may be for every member: no try for 1 s, 2 s ... 60 s.
+    """
 
     why: str
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +243,8 @@ class Standby:
         self._try_since: float | None = None
         self._try_suspects = self._try_again = self._try_late = False
         self._late_at = 0.0
+        self._back_at: float | None = None
+        self._back_off = FIRST_BACK_OFF_S
         self._timer: float | None = None
         self._busy_notice, self._fault_notice = RateLimit(), RateLimit()
         self._late_notice, self._store_notice = RateLimit(), RateLimit()
@@ -262,6 +269,8 @@ class Standby:
             return Phase.WAITING_FOR_STORAGE
         if not self._started:
             return Phase.STARTING
+        if self._back_at is not None:
+            return Phase.BACKING_OFF
         if self._paused:
             return Phase.PAUSED
         if not self._nats:
@@ -290,8 +299,8 @@ class Standby:
                 self._state = NodeState.SHUTDOWN
             case ActivationFailed():
                 self._state = NodeState.FAILED
-            case ActivationLost(why):
-                return self._activation_lost(why, now)
+            case ActivationLost(why, refused):
+                return self._activation_lost(why, now, refused=refused)
             case TryDone():
                 return self._try_done(event, now)
             case Started():
@@ -396,6 +405,9 @@ class Standby:
     def _timer_fired(self, now: float) -> list[Action]:
         if self._try_since is not None:
             return self._still_trying(self._try_since, now)
+        if self._back_at is not None and now >= self._back_at:
+            self._back_at = None
+            return self._try(now)
         suspects = self._suspect_at is not None and now >= self._suspect_at
         polls = self._poll_at is not None and now >= self._poll_at
         if suspects and self._is_wrong_store():
@@ -426,6 +438,7 @@ class Standby:
             and self._started
             and self._nats
             and not self._paused
+            and self._back_at is None
             and not self._is_wrong_store()
         )
 
@@ -461,11 +474,16 @@ class Standby:
             actions.append(Log(Level.INFO, "ft: unable to get store lock at this time, going back to standby"))
         return actions
 
-    def _activation_lost(self, why: str, now: float) -> list[Action]:
+    def _activation_lost(self, why: str, now: float, *, refused: bool) -> list[Action]:
         if self._state is not NodeState.ACTIVE:
             return []
         self._state = NodeState.STANDBY
         self._listen(now)
+        if refused:
+            pause = spread(self._rng, self._back_off, POLL_SPREAD)
+            self._back_at, self._back_off = now + pause, min(2 * self._back_off, LONGEST_BACK_OFF_S)
+            text = f"ft: this server could not become active: {why}; standing by, next try in {pause:.1f}s"
+            return [Log(Level.ERROR, text)]
         # Whatever took the store from us is alive: give it a whole interval to be heard.
         self._poll_at = None
         return [Log(Level.WARNING, f"ft: going back to standby: {why}")]
@@ -493,5 +511,7 @@ class Standby:
             return self._late_at
         if not self._started or not self._nats or self._paused:
             return None
+        if self._back_at is not None:
+            return self._back_at
         times = [at for at in (self._suspect_at, None if self._is_wrong_store() else self._poll_at) if at is not None]
         return min(times, default=None)

@@ -22,6 +22,7 @@ FLOORS = {
     "disk": 0,
     "errors": 0,
     "log": 0,
+    "notify": 1,
     "config": 1,
     "wire": 1,
     "nats": 2,
@@ -30,14 +31,20 @@ FLOORS = {
     "ft": 4,
     "monitor": 4,
     "dataplane": 5,
+    "ending": 5,
     "group": 5,
+    "protection": 5,
+    "rival": 5,
     "server": 5,
     "serving": 5,
     "cli": 7,
 }
 
 #: Rooms that are several modules: the pieces of one node's life, and the ground that everybody stands on.
-TOGETHER = ({"dataplane", "group", "server", "serving"}, {"__init__", "clock", "disk", "errors", "log"})
+TOGETHER = (
+    {"dataplane", "ending", "group", "protection", "rival", "server", "serving"},
+    {"__init__", "clock", "disk", "errors", "log"},
+)
 
 MAX_LINES = 520
 
