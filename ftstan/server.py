@@ -48,8 +48,9 @@ from ftstan.wire.nuid import Nuid
 from ftstan.wire.subjects import Subjects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
+    from ftstan.bridge import Ahead
     from ftstan.config.options import ServerOptions
     from ftstan.ft.ownership import StoreOwner
     from ftstan.stores.interface import Store, StoreAccess
@@ -91,11 +92,11 @@ class Node:
         self.owner: StoreOwner | None = None
         """The right to the directory of a FILE store; a group needs one."""
         self.stop_signal = 0
+        self._exit_status = 0
         self.stopping = asyncio.Event()
         self._no_more = threading.Event()
         """The same for the data plane's thread."""
-        self._leaving = False
-        self._owned = False
+        self.owns = False
         """Whether this node may have written anything: an activation was begun."""
         self._failure: FtstanError | None = None
         self._child: NatsServerChild | None = None
@@ -105,7 +106,12 @@ class Node:
         self._started = self.clock.mono()
         self._counts: dict[str, int] = {}
         self._serving_since = 0.0
-        self._link: Link | None = None
+        self.link: Link | None = None
+        """The data link; it belongs to the data plane's thread."""
+        self._store: Store | None = None
+        """Open, or being recovered; the data plane's."""
+        self.unbridged = 0
+        """Publishes that arrived during hand-overs and were not answered."""
         self.protection = Protection(self)
 
     # ---- life ----------------------------------------------------------------------------------------------------
@@ -156,7 +162,7 @@ class Node:
             if self._child is not None:
                 log.nats.info(f"Starting http monitor on {options.nats.host}:{port}")
         nats = options.nats
-        self._link = Link(
+        self.link = Link(
             urls, name=self._name("general"), user=nats.user, password=nats.password, token=nats.token, clock=self.clock
         )
         if options.ft_group:
@@ -165,7 +171,7 @@ class Node:
             return
         await self.call(self._connect_first)
         await self._lock_standalone(self._access)
-        self.begin_owning()
+        self.owns = True
         await self.call(self._access.activate)
         await self.serve()
 
@@ -192,8 +198,8 @@ class Node:
         return [self._child.client_url]
 
     def _connect_first(self) -> None:
-        assert self._link is not None
-        self._link.connect(2.0)
+        assert self.link is not None
+        self.link.connect(2.0)
 
     async def _lock_standalone(self, access: StoreAccess) -> None:
         """A standalone server takes the lock too: two servers on one directory destroy it."""
@@ -217,10 +223,15 @@ class Node:
         """Run something on the data plane's thread."""
         return asyncio.wrap_future(self.plane.call(function))
 
-    async def serve(self) -> None:
-        """Recover and open the server; the store is ours. Raises ``FtstanError``."""
+    async def serve(self, ahead: Callable[[], Awaitable[Ahead | None]] | None = None) -> None:
+        """Recover and open the server; the store is ours. Raises ``FtstanError``.
+
+        ``ahead`` is asked, once the store is recovered, for what has come before.
+        """
         self.protection.own(self._access)
-        await self.call(self._recover)
+        recovered = await self.call(self._recover)
+        came = await ahead() if ahead is not None else None
+        await self.call(lambda: self._open(recovered, came))
         for _ in range(round(_READY_S / 0.01)):
             serving = self.plane.serving
             if serving is not None and serving.ready:
@@ -232,19 +243,12 @@ class Node:
 
     # ---- on the data plane's thread ------------------------------------------------------------------------------
 
-    def _recover(self) -> None:
+    def _recover(self) -> Serving:
+        options = self.options
         log.stream.info("Recovering the state...")
         self._serving_since = self.clock.mono()
         assert self._access is not None
-        store = self._access.open()
-        try:
-            self._open(store)
-        except BaseException:
-            store.abandon()
-            raise
-
-    def _open(self, store: Store) -> None:
-        options = self.options
+        store = self._store = self._access.open()
         recovered = store.recover()
         info = recovered.info
         if info is not None and info.cluster_id != options.cluster_id:
@@ -283,14 +287,19 @@ class Node:
         )
         broker.recover(recovered, self.clock.wall_ns(), round(self.clock.mono() * 1e9))
         log.stream.info(recovered_line(len(recovered.channels) if info is not None else None))
-        assert self._link is not None
+        assert self.link is not None
         suspicion = options.ft.hb_missed_interval / SECOND
-        serving = Serving(store, broker, self._link, self.clock, self._name("general"), suspicion_s=suspicion)
+        serving = Serving(store, broker, self.link, self.clock, self._name("general"), suspicion_s=suspicion)
         if not options.ft_group:
-            rival.refuse_rivals(self._link, self.clock, self.nuid, broker.subjects, options.cluster_id)
+            rival.refuse_rivals(self.link, self.clock, self.nuid, broker.subjects, options.cluster_id)
+        return serving
+
+    def _open(self, serving: Serving, ahead: Ahead | None) -> None:
+        if self._no_more.is_set():
+            raise StoppedError("the server stops")
         with contextlib.suppress(NatsError):
             # In a group NATS may be away for a moment; the loop goes on trying.
-            serving.open_link()
+            serving.open_link(ahead)
         self.plane.serving = serving
 
     def storage_failed(self, error: BaseException) -> None:
@@ -313,25 +322,29 @@ class Node:
     def request_stop(self, number: int) -> None:
         """Stop cleanly."""
         self.stop_signal = number
-        self._no_more.set()
-        self.stopping.set()
+        self._end()
 
     def leave(self, why: str) -> None:
         """Stop cleanly and come back as a standby: exit status 75, with one line that says why."""
         log.stream.fatal(why)
-        self._leaving = True
-        self._no_more.set()
-        self.stopping.set()
+        self._exit_status = EXIT_FENCED
+        self._end()
 
     def die(self, why: str) -> NoReturn:
         """End at once, also if storage never answers."""
-        if self._link is not None:
-            self._link.cut()
+        if self.link is not None:
+            self.link.cut()
         end_process(why, EXIT_FENCED)
 
-    def begin_owning(self) -> None:
-        """From here on this node may write: a stop has to wait for it."""
-        self._owned = True
+    def request_handover(self, successor: str) -> None:
+        """Stop cleanly in favour of ``successor``, and end as a node that stands by when it is started again."""
+        log.stream.info(f"ft: switchover: handing over to server {successor}")
+        self._exit_status = EXIT_FENCED
+        self._end()
+
+    def _end(self) -> None:
+        self._no_more.set()
+        self.stopping.set()
 
     def fenced(self, error: FencedError) -> NoReturn:
         """The store belongs to somebody else: out at once, with one line that says why."""
@@ -342,51 +355,60 @@ class Node:
         if self.stopping.is_set() or isinstance(error, StoppedError):
             return
         self._failure = error
-        self.stopping.set()
+        self._end()
 
     async def _stop(self) -> int:
         log.stream.info("Shutting down.")
-        self.state = "SHUTDOWN"
-        if self._group is not None:
-            await self._group.stopping()
         released = False
-        status = _EXIT_TERM if self.stop_signal == signal.SIGTERM else 0
-        patience = STOP_S if self._owned else STOP_UNOWNED_S
+        status = _EXIT_TERM if self.stop_signal == signal.SIGTERM else self._exit_status
+        patience = STOP_S if self.owns else STOP_UNOWNED_S
         try:
             async with asyncio.timeout(patience):
+                if self._group is not None:
+                    await self._group.hand_over()
+                self.state = "SHUTDOWN"
+                if self._group is not None:
+                    await self._group.stopping()
                 released = await self.call(self._stop_serving)
         except TimeoutError:
-            if not self._owned:
+            if not self.owns:
                 end_process("storage does not answer: ending without it, nothing was written", status)
             end_process(f"storage has not answered for {patience:g}s while stopping", EXIT_FENCED)
         if self._group is not None:
             await self._group.stopped(released=released)
-        return EXIT_FENCED if self._leaving else status
+        return status
 
     def _stop_serving(self) -> bool:
         """Close the store and give the lock back; returns whether this node was the owner."""
         serving, self.plane.serving = self.plane.serving, None
         if serving is not None:
+            self._store = None
             try:
                 serving.stop()
             except StoreError as error:
                 log.stream.error(f"{error.text}; what was acknowledged is safe")
+        self._abandon()
         active = self.owner is not None and serving is not None
         self.protection.disown()
         if self._access is not None:
             self._access.close()
-        if self._link is not None:
-            self._link.close()
+        if self.link is not None:
+            self.link.close()
         return active
 
     def give_back(self) -> None:
         """On the data plane's thread: what was opened is closed, the lock is free for another node."""
-        serving, self.plane.serving = self.plane.serving, None
-        if serving is not None:
-            serving.store.abandon()
+        self.plane.serving = None
+        self._abandon()
         self.protection.disown()
+        self.owns = False
         if self.owner is not None:
             self.owner.release()
+
+    def _abandon(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            store.abandon()
 
     async def _end_children(self) -> None:
         await self.protection.close()

@@ -7,8 +7,9 @@ Theory of operation. Events come in with the time (seconds of ``Clock.mono``); a
 - **Polling.** Among our own nodes the lock is also tried every 50 ms or so, because the kernel knows of a dead owner
   long before silence tells it. Not in a mixed group: original servers expect their own cadence.
 - **Released.** An owner that stopped on purpose says so: try now.
-- **Gates.** No attempt without NATS, while paused, after stop, or on a datastore that is not the group's. They are
-  checked again when a try is granted: a node that may not serve gives the lock back before it touched anything.
+- **Gates.** No attempt without NATS, while paused, after stop, on a datastore that is not the group's, or while another
+  member was named as the successor. They are checked again when a try is granted: a node that may not serve gives the
+  lock back before it touched anything.
 - One attempt at a time. Its answer may take for ever (storage hangs): past the deadline that is reported, not feared.
 
 A granted lock ends the machine's work with ``Activate``; the driver claims the epoch (``ft/epoch.py``) and serves.
@@ -23,6 +24,7 @@ event                 while waiting                               while a try is
 ``TryDone`` granted   cannot be                                   ``Activate``, or give it back
 ``TryDone`` other     cannot be                                   note it, wait again
 ``NatsDown``          timers stop                                 a grant will be given back
+``YieldTo``           nothing for a while                         a grant will be given back
 ``ActivationLost``    back to waiting                             cannot be
 ``Stopped``           nothing any more                            a grant will be given back
 ====================  ==========================================  ===============================
@@ -96,6 +98,13 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
+class YieldTo:
+    """Another member was named as the successor: hold back for ``seconds``, or until somebody serves."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class StoreSeen:
     """The datastore's id as read from our own directory: 16 bytes, or empty if no ftstan server ever owned it.
 
@@ -159,6 +168,7 @@ Event = (
     | NatsDown
     | Paused
     | Resumed
+    | YieldTo
     | StoreSeen
     | TryDone
     | TimerFired
@@ -238,6 +248,7 @@ class Standby:
         self._state = NodeState.STANDBY
         self._started = False
         self._nats = self._paused = False
+        self._yield_until = float("-inf")
         self._suspect_at: float | None = None
         self._poll_at: float | None = None
         self._try_since: float | None = None
@@ -281,6 +292,10 @@ class Standby:
             return Phase.TRYING
         return Phase.LISTENING
 
+    def may_succeed(self, store_id: bytes, now: float) -> bool:
+        """Whether this member would take over the store ``store_id`` now, if it were free."""
+        return self._own_store == store_id and self._may_try(now)
+
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event at ``now`` seconds."""
         if isinstance(event, TimerFired):
@@ -318,6 +333,9 @@ class Standby:
             case Resumed():
                 self._paused = False
                 self._listen(now)
+            case YieldTo(seconds):
+                self._yield_until = now + seconds
+                self._listen(now)
             case StoreSeen(store_id):
                 self._reading = False
                 return self._store_seen(store_id, now)
@@ -348,6 +366,8 @@ class Standby:
             self._stranger = beat
             return self._read_store()
         self._proven, self._stranger = True, None
+        if beat.epoch > self._top_epoch:
+            self._yield_until = float("-inf")
         if beat.epoch >= self._top_epoch:
             # A former owner that does not know it yet must not keep the group waiting.
             self._top_epoch = beat.epoch
@@ -416,7 +436,7 @@ class Standby:
         return self._try(now) if suspects or polls else []
 
     def _try(self, now: float) -> list[Action]:
-        if not self._may_try():
+        if not self._may_try(now):
             return []
         self._try_since, self._late_at = now, now + self._timing.try_deadline
         self._try_suspects = self._suspect_at is not None and now >= self._suspect_at
@@ -432,9 +452,10 @@ class Standby:
         text = f"ft: storage has not answered for {now - since:.0f}s: waiting for storage lock"
         return [Log(Level.WARNING, text)]
 
-    def _may_try(self) -> bool:
+    def _may_try(self, now: float) -> bool:
         return (
             self._state is NodeState.STANDBY
+            and now >= self._yield_until
             and self._started
             and self._nats
             and not self._paused
@@ -451,7 +472,7 @@ class Standby:
         self._try_suspects = self._try_again = self._try_late = False
         actions = self._store_seen(done.store_id, now) if done.store_id is not None else []
         if done.result is TryResult.GRANTED:
-            if self._may_try():
+            if self._may_try(now):
                 self._state = NodeState.ACTIVE
                 return [*actions, Activate()]
             self._listen(now)
@@ -514,4 +535,4 @@ class Standby:
         if self._back_at is not None:
             return self._back_at
         times = [at for at in (self._suspect_at, None if self._is_wrong_store() else self._poll_at) if at is not None]
-        return min(times, default=None)
+        return max(min(times), self._yield_until) if times else None

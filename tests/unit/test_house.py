@@ -30,6 +30,7 @@ FLOORS = {
     "broker": 3,
     "ft": 4,
     "monitor": 4,
+    "bridge": 5,
     "dataplane": 5,
     "ending": 5,
     "group": 5,
@@ -37,12 +38,13 @@ FLOORS = {
     "rival": 5,
     "server": 5,
     "serving": 5,
+    "succession": 5,
     "cli": 7,
 }
 
 #: Rooms that are several modules: the pieces of one node's life, and the ground that everybody stands on.
 TOGETHER = (
-    {"dataplane", "ending", "group", "protection", "rival", "server", "serving"},
+    {"bridge", "dataplane", "ending", "group", "protection", "rival", "server", "serving", "succession"},
     {"__init__", "clock", "disk", "errors", "log"},
 )
 
