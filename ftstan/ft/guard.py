@@ -102,7 +102,7 @@ class Guard:
         if self._verdict is before:
             self._longest = max(self._longest, probe, batch)
             return Judgement(self._verdict)
-        return Judgement(self._verdict, self._why(probe, batch, cut_off))
+        return Judgement(self._verdict, self._why(before, probe, batch, cut_off))
 
     def _judge(self, probe: float, batch: float, cut_off: float) -> Verdict:
         if probe >= PROBE_DIE_S or batch >= BATCH_DIE_S:
@@ -114,7 +114,7 @@ class Guard:
             return Verdict.LEAVE
         return Verdict.FINE
 
-    def _why(self, probe: float, batch: float, cut_off: float) -> str:
+    def _why(self, before: Verdict, probe: float, batch: float, cut_off: float) -> str:
         if probe >= PROBE_QUIET_S:
             what, limit = f"storage has not answered for {probe:.0f}s", PROBE_DIE_S
         else:
@@ -130,4 +130,4 @@ class Guard:
                     f"cut off from NATS for {cut_off:.0f}s while the storage answers: this server stops, so that a "
                     "member that NATS reaches can take over; check the NATS server and the network"
                 )
-        return f"storage answers again after {self._longest:.0f}s: all is well"
+        return f"storage answers again after {self._longest:.0f}s: all is well" if before is Verdict.QUIET else ""
