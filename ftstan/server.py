@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from ftstan import COMPATIBLE_VERSION, log, rival
 from ftstan.broker.broker import Broker, BrokerOptions
+from ftstan.broker.dedup import Window
 from ftstan.clock import Clock, SystemClock
 from ftstan.config.banner import READY, effectless_lines, recovered_line, runtime_version, starting_lines, store_lines
 from ftstan.config.units import SECOND
@@ -285,6 +286,8 @@ class Node:
             ),
             self.nuid,
         )
+        if options.dedup_window:
+            broker.window = Window(options.dedup_window, recovered.remembered)
         broker.recover(recovered, self.clock.wall_ns(), round(self.clock.mono() * 1e9))
         log.stream.info(recovered_line(len(recovered.channels) if info is not None else None))
         assert self.link is not None

@@ -213,6 +213,8 @@ class Serving:
         failed = self.store.commit()
         if failed:
             self._report(failed)
+        if broker.window is not None and (fresh := broker.window.committed(failed)):
+            self.store.remember(fresh, broker.window.known)
         self.store.confirm()
         self.batch_since = None
         self._more = broker.conclude(failed)
