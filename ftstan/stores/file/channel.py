@@ -317,7 +317,7 @@ class FileChannel:
 
         Raises ``OSError``.
         """
-        if self.intact and self._subs.is_displaced():
+        if self.intact and self.snapshot is not None and self._subs.is_displaced():
             log.warning(f'channel "{show(self.name)}": subs.dat was replaced by somebody: written again from memory')
             self._subs.distrust()
             self._replace_soon()
