@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.ft.lock import LOCK_NAME
+from ftstan.ft.subjects import heartbeat_subject
 from ftstan.ft.watch import WATCH_NAME, decode_watch
-from tests.ft.client import StanClient
+from tests.ft.client import Arrived, NatsConnection, StanClient
 from tests.ft.mounts import Volume
 from tests.ft.test_pair import owner_of
-from tests.processes import HOST, READY, STANDING_BY, children, until
+from tests.processes import CLUSTER, GROUP, HOST, READY, STANDING_BY, children, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,11 +116,23 @@ def test_storage_that_hangs_for_a_moment_costs_heartbeats_and_nothing_else(stage
     a.wait_until_active()
     client = connected(nats.port)
     client.publish(CHANNEL, b"one")
+    observer = NatsConnection(nats.port)
+    beats: list[Arrived] = []
+    observer.listen(heartbeat_subject(CLUSTER, GROUP), beats.append)
+    observer.pump(lambda: beats, "a heartbeat")
     frozen.freeze()
     late = client.offer(CHANNEL, b"two")
     a.wait_for("no heartbeats until it answers")
+    observer.flush()
+    beats.clear()
+    # Two intervals, and no more than that: the process gives up by itself a few seconds later.
+    time.sleep(2.5)
+    observer.flush()
+    silent = len(beats)
     frozen.thaw()
     a.wait_for("storage answers again")
+    assert silent == 0
+    observer.pump(lambda: beats, "heartbeats again")
     client.settle(late)
     assert (a.running, a.ft_status, fatal(a)) == (True, 200, [])
     assert client.read_to(CHANNEL, 2) == {1: b"one", 2: b"two"}
@@ -364,10 +377,18 @@ def test_a_store_that_refuses_every_member_costs_no_process_and_few_epochs(stage
     whole = (stage.store / "server.dat").read_bytes()
     (stage.store / "server.dat").write_bytes(whole[:8] + b"XXXX" + whole[12:])
 
-    members = [stage.member(name, "-ns", nats.url) for name in "ab"]
-    for member in members:
-        member.wait_for("could not become active")
-    members[0].wait_for("next try in", times=2)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(stage.directory / "notify"))
+        manager.settimeout(60)
+        told = ["env", f"NOTIFY_SOCKET={stage.directory}/notify"]
+        members = [stage.member("a", "-ns", nats.url, wrap=told), stage.member("b", "-ns", nats.url)]
+        for member in members:
+            member.wait_for("could not become active")
+        members[0].wait_for("next try in", times=2)
+        status = ""
+        while not status.startswith("STATUS=FT_STANDBY: backing off after"):
+            status = manager.recv(4096).decode()
+        assert "unable to recover server file" in status
     assert [(member.running, member.ft_status, fatal(member)) for member in members] == [(True, 204, [])] * 2
 
     (stage.store / "server.dat").write_bytes(whole)
