@@ -275,9 +275,9 @@ class FtGroup:
         return self._control.connected
 
     @property
-    def stands_by(self) -> bool:
-        """Whether this node waits for its turn, with a connection to NATS or in search of one."""
-        return self._active is None and self._control.running
+    def looks_for_nats(self) -> bool:
+        """Whether this member has a connection to NATS, or tries to have one."""
+        return self._control.running
 
     @property
     def status(self) -> str:

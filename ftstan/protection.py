@@ -72,7 +72,8 @@ class Protection:
     @property
     def may_beat(self) -> bool:
         """Whether a heartbeat may be sent."""
-        return self._guard is None or not self._guard.quiet
+        guard = self._guard
+        return guard is None or not guard.quiet
 
     @property
     def probe_age(self) -> float | None:
@@ -127,9 +128,10 @@ class Protection:
             notifier.status(node.status)
             return
         notifier.status(node.status)
-        if not node.is_up:
-            return
         if not self._ready:
+            if not node.is_up:
+                return
+            # Once and for all: a node that recovers, or looks for NATS, is still the service that was started.
             self._ready = True
             notifier.ready()
         if notifier.watchdog_s and now - self._barked >= notifier.watchdog_s / 2 and self._is_well(verdict):
@@ -140,8 +142,9 @@ class Protection:
         """Whether anything has proven since the last time that this node works, and nothing speaks against it."""
         if verdict is not Verdict.FINE:
             return False
-        if self._watch is None:
+        watch = self._watch
+        if watch is None:
             # Standing by, or a store without storage: this loop turns, and NATS is heard or looked for.
-            return True
-        before, self._passed = self._passed, self._watch.passed
+            return self._node.looks_for_nats
+        before, self._passed = self._passed, watch.passed
         return self._passed != before

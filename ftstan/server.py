@@ -463,9 +463,14 @@ class Node:
 
     @property
     def is_up(self) -> bool:
-        """Whether the node does what it is for: it serves, or stands by and is connected or tries to be."""
+        """Whether the node does what it is for: it serves, or has begun to stand by."""
         serving = self.plane.serving
-        return (serving is not None and serving.ready) or (self._group is not None and self._group.stands_by)
+        return (serving is not None and serving.ready) or (self._group is not None and self._group.looks_for_nats)
+
+    @property
+    def looks_for_nats(self) -> bool:
+        """Whether the control thread has a connection to NATS or tries to; true where there is none."""
+        return self._group is None or self._group.looks_for_nats
 
     @property
     def status(self) -> str:

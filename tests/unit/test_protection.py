@@ -83,6 +83,7 @@ class Node:
     plane: Plane = field(default_factory=Plane)
     manager: Manager = field(default_factory=Manager)
     hears_nats: bool = True
+    looks_for_nats: bool = True
     is_up: bool = False
     status: str = "a status"
     ends: list[tuple[str, str]] = field(default_factory=list)
@@ -220,6 +221,25 @@ def test_a_standby_is_alive_as_long_as_its_loop_turns() -> None:
     node.go_on(20)
     assert node.manager.heard.count("ready") == 1
     assert node.manager.heard.count("alive") in {10, 11}
+
+
+def test_a_standby_that_has_given_up_on_nats_is_not_alive() -> None:
+    node = Node(manager=Manager(watchdog_s=4.0), is_up=True, looks_for_nats=False)
+    node.go_on(20)
+    assert "alive" not in node.manager.heard
+
+
+def test_a_node_that_was_ready_and_looks_for_nats_or_recovers_is_still_alive() -> None:
+    node = Node(ALONE, manager=Manager(watchdog_s=4.0), is_up=True)
+    watch = node.own()
+    node.plane.serving = Serving()
+    node.go_on(1)
+    node.plane.serving.ready = node.is_up = False
+    before = node.manager.heard.count("alive")
+    for _ in range(10):
+        watch.passed += 1
+        node.go_on(2)
+    assert node.manager.heard.count("alive") == before + 10
 
 
 def test_a_stop_is_told_once() -> None:

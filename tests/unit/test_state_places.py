@@ -93,13 +93,10 @@ def test_a_look_in_the_middle_of_a_replacement_suspects_for_nothing() -> None:
     node = served()
     for unit in [(b"", "server.dat"), (b"", "clients.dat"), (b"foo", "subs.dat")]:
         node.store.places.suspects.append(unit)
-    before = disk_of(node).tree("/store")
-    node.tick()
-    after = disk_of(node).tree("/store")
-    assert {name: after[name] for name in FILES} == {name: before[name] for name in FILES}
     disk_of(node).log.clear()
     node.tick()
-    assert not [line for line in disk_of(node).log if line.startswith("rename") and "subs.dat" in line]
+    assert not [line for line in disk_of(node).log if line.startswith("rename") and line.endswith("s.dat")]
+    assert not [line for line in disk_of(node).log if line.startswith("rename") and line.endswith("server.dat")]
 
 
 def test_a_channel_that_was_deleted_is_not_missed() -> None:
