@@ -226,7 +226,7 @@ class Watch:
         self.passed_at = 0.0
 
     def start(self) -> None:
-        """Begin, with a probe at once."""
+        """Begin; the first probe comes after one interval, and out of the way of a takeover that has just confirmed."""
         self._thread.start()
 
     def stop(self, timeout: float) -> bool:
@@ -252,7 +252,7 @@ class Watch:
 
     def _run(self) -> None:
         try:
-            while self.turn() and not self._stop.wait(self._interval):
+            while not self._stop.wait(self._interval) and self.turn():
                 pass
         finally:
             self._probe.close()
