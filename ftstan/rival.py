@@ -9,7 +9,7 @@ import contextlib
 import select
 from typing import TYPE_CHECKING
 
-from ftstan.broker.constants import SID_INBOX
+from ftstan.broker.constants import GUARD_TIMEOUT, SID_INBOX
 from ftstan.errors import FtstanError, NatsError
 from ftstan.log import stream as log
 from ftstan.wire import messages
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ftstan.wire.nuid import Nuid
     from ftstan.wire.subjects import Subjects
 
-_PATIENCE_S = 0.25
 _SEND_S = 2.0
 
 
@@ -35,7 +34,7 @@ def refuse_rivals(link: Link, clock: Clock, nuid: Nuid, subjects: Subjects, clus
     link.send(
         b"SUB %b %d\r\nPUB %b %b %d\r\n%b\r\n" % (inbox, SID_INBOX, discovery, inbox, len(request), request), _SEND_S
     )
-    answer = _first_message(link, clock, _PATIENCE_S)
+    answer = _first_message(link, clock, GUARD_TIMEOUT / 1e9)
     link.send(b"UNSUB %d\r\n" % SID_INBOX, _SEND_S)
     if answer is None:
         log.debug("Did not detect another server instance")
