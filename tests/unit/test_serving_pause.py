@@ -31,7 +31,7 @@ class Everything:
         self.has_work = False
         self.events_first = False
         self.answered = self.window = None
-        self.subscriptions = self
+        self.subscriptions = self.inactivity = self
 
     recovering = False
 
