@@ -51,6 +51,10 @@ class FencedError(FtstanError):
     """Another node owns the datastore (or may): nothing more may be sent or written."""
 
 
+class StoppedError(FtstanError):
+    """What was under way was ended because the server stops; nobody needs to be told."""
+
+
 class LockBusyError(FtstanError):
     """Somebody else holds the store lock at this moment."""
 

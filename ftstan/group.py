@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from ftstan import log
 from ftstan.config.units import SECOND
 from ftstan.disk import LocalDisk
-from ftstan.errors import FencedError, FtstanError, NatsError
+from ftstan.errors import FencedError, FtstanError, LockFaultError, NatsError, StoreError
 from ftstan.ft import active as act
 from ftstan.ft import digest, handover
 from ftstan.ft import standby as sb
 from ftstan.ft.attempt import attempt, see_store
 from ftstan.ft.cadence import FtTiming
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
-from ftstan.ft.states import NodeState
+from ftstan.ft.states import NodeState, Phase
 from ftstan.ft.subjects import Released, decode_released, encode_released, group_subject, heartbeat_subject
 from ftstan.ft.warm import Warm, WarmLag
 from ftstan.nats.control import Control
@@ -81,6 +81,7 @@ class FtGroup:
         self._standby = sb.Standby(node.server_id, self._rng, self._timing)
         self._active: act.Active | None = None
         self._activation: Activation | None = None
+        self._trouble = ""
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         nats = node.options.nats
@@ -193,7 +194,8 @@ class FtGroup:
                 case sb.Steal():
                     self._spawn(self._activate(without_lock=True))
                 case act.SendHeartbeat(payload):
-                    self._spawn(self._send(payload))
+                    if self._node.protection.may_beat:
+                        self._spawn(self._send(payload))
                 case act.ConfirmNow():
                     self._spawn(self._confirm())
 
@@ -245,18 +247,18 @@ class FtGroup:
         node = self._node
         # Whatever was read before may be old: nothing of it is kept from here on.
         self._warm.stop()
+        node.owns = True
         try:
             activation = await node.call(lambda: self._owner.activate(without_lock=without_lock))
         except FencedError as error:
-            await node.call(self._owner.release)
+            await node.call(node.give_back)
             self._warm = self._new_warm()
             self._warm.start()
             self._event(sb.ActivationLost(error.text))
             return
-        except FtstanError:
-            self._event(sb.ActivationFailed())
-            node.state = NodeState.FAILED
-            raise
+        except FtstanError as error:
+            await self._not_activated(error)
+            return
         self._activation = activation
         log.stream.info("Server is active")
         node.state = NodeState.ACTIVE
@@ -273,9 +275,9 @@ class FtGroup:
             self._spawn(self._regain_lock(self._active))
         try:
             await node.serve(lambda: self._succession.decide(activation))
-        except FtstanError:
-            node.state = NodeState.FAILED
-            raise
+        except FtstanError as error:
+            await self._not_activated(error)
+            return
         self._active.handle(act.PhaseChanged(BeatPhase.SERVING), self._now())
         self._spawn(self._send_digests(activation))
 
@@ -294,14 +296,53 @@ class FtGroup:
         """How far a standby's reading ahead is behind the owner; ``None`` if this node has heard no digest."""
         return self._warm.lag
 
+    async def _not_activated(self, error: FtstanError) -> None:
+        """Storage refuses: give everything back and wait, for it may be the same for every member. Others: raise."""
+        node = self._node
+        if node.stopping.is_set() or not isinstance(error, (StoreError, LockFaultError)):
+            self._event(sb.ActivationFailed())
+            node.state = NodeState.FAILED
+            raise error
+        self._active = self._activation = None
+        node.state = NodeState.STANDBY
+        await node.call(node.give_back)
+        self._warm = self._new_warm()
+        self._warm.start()
+        self._trouble = error.text
+        self._event(sb.ActivationLost(f"{error.text}; {error.hint}" if error.hint else error.text, refused=True))
+
     async def _regain_lock(self, active: act.Active) -> None:
         """Take the lock once its former holder is gone, so that the others are kept out by it again."""
-        while not self._node.stopping.is_set():
+        while self._active is active and not self._node.stopping.is_set():
             if await self._node.call(self._owner.regain_lock):
                 active.handle(act.LockRegained(), self._now())
                 log.stream.info("ft: the store lock is free, and held by this server now")
                 return
             await asyncio.sleep(self._timing.poll_interval)
+
+    # ---- views ---------------------------------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        """Whether the control connection stands."""
+        return self._control.connected
+
+    @property
+    def looks_for_nats(self) -> bool:
+        """Whether this member has a connection to NATS, or tries to have one."""
+        return self._control.running
+
+    @property
+    def status(self) -> str:
+        """State, phase and epoch in one line, for people."""
+        phase = self._standby.phase
+        text = f"{phase} {self._trouble}" if phase is Phase.BACKING_OFF else f"{phase}"
+        if self._active is not None:
+            text = "serving" if self._node.is_ft_active() else "recovering"
+            if not self._node.protection.may_beat:
+                text = "waiting for storage"
+        epoch = f", epoch {self._activation.epoch}" if self._activation is not None else ""
+        return f"{self._node.state}: {text}{epoch}"
 
     # ---- planned hand-over ---------------------------------------------------------------------------------------
 

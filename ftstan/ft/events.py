@@ -120,9 +120,13 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True)
 class ActivationLost:
-    """The driver could not activate, wrote nothing and gave the lock back: stand by again. ``why`` is for the log."""
+    """The driver could not activate, and gave the lock back: stand by again. ``why`` is for the log.
+
+    ``refused``: storage was the reason, and may be for every member: no try for 1 s, 2 s ... 60 s.
+    """
 
     why: str
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

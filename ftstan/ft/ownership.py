@@ -19,6 +19,7 @@ from ftstan.ft.lock import StoreLock
 from ftstan.ft.mounts import find_mount
 from ftstan.ft.slots import SLOT_SIZE
 from ftstan.ft.survey import SERVER_NAME, survey_store
+from ftstan.ft.watch import WATCH_NAME
 from ftstan.log import stream as log
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from ftstan.ft.slots import EpochRecord
 
 _MOUNTINFO = "/proc/self/mountinfo"
-_WATCH_NAME = "ft.watch"
 
 
 def read_mountinfo() -> str:
@@ -89,6 +89,8 @@ class StoreOwner:
         self._lock = StoreLock(disk, self.root, path)
         self._activation: Activation | None = None
         self._confirmer: Confirmer | None = None
+        self.raises = 0
+        """Odd while this server raises its own epoch: for whoever confirms from another thread (``ft/watch.py``)."""
         self._lockless = False
         self.holder: EpochRecord | None = None
         """The newest epoch record that was read, for status and log lines: it says who took the store last."""
@@ -120,7 +122,7 @@ class StoreOwner:
     def read_watch(self) -> bytes | None:
         """What an owner rewrites once a second; empty if there is none, ``None`` if it cannot be read."""
         try:
-            fd = self._epoch_disk.open(self.root, _WATCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
+            fd = self._epoch_disk.open(self.root, WATCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
         except FileNotFoundError:
             return b""
         except (OSError, StoreError):
@@ -260,11 +262,19 @@ class StoreOwner:
             raise FencedError("the datastore is not ours")
         self._confirmer()
 
+    def new_confirmer(self) -> Confirmer:
+        """A confirmer of the present activation for another thread, which closes it. Raises ``FencedError``."""
+        return Confirmer(self._epoch_disk, self.root, self.activation, is_network=self.is_network)
+
     def raise_epoch(self) -> None:
         """Take the next number while serving; if anybody took it first, the store is not ours any more."""
         before = self.activation
         self.confirm()
-        self._take()
+        self.raises += 1
+        try:
+            self._take()
+        finally:
+            self.raises += 1
         if self.activation.epoch != before.epoch + 1 or self.activation.store_id != before.store_id:
             raise FencedError(f"ft: epoch {before.epoch + 1} was claimed by another server while we went on to it")
 

@@ -40,6 +40,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftstan.ft.cadence import POLL_SPREAD, SPREAD, FtTiming, RateLimit, spread
+from ftstan.ft.deadlines import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S
 from ftstan.ft.events import (
     Action,
     Activate,
@@ -144,6 +145,8 @@ class Standby:
         self._try_since: float | None = None
         self._try_suspects = self._try_again = self._try_late = False
         self._late_at = 0.0
+        self._back_at: float | None = None
+        self._back_off = FIRST_BACK_OFF_S
         self._timer: float | None = None
         self._busy_notice, self._fault_notice = RateLimit(), RateLimit()
         self._late_notice, self._store_notice = RateLimit(), RateLimit()
@@ -168,6 +171,8 @@ class Standby:
             return Phase.WAITING_FOR_STORAGE
         if not self._started:
             return Phase.STARTING
+        if self._back_at is not None:
+            return Phase.BACKING_OFF
         if self._paused:
             return Phase.PAUSED
         if not self._nats:
@@ -200,8 +205,8 @@ class Standby:
                 self._state = NodeState.SHUTDOWN
             case ActivationFailed():
                 self._state = NodeState.FAILED
-            case ActivationLost(why):
-                return self._activation_lost(why, now)
+            case ActivationLost(why, refused):
+                return self._activation_lost(why, now, refused=refused)
             case TryDone():
                 return self._try_done(event, now)
             case Started():
@@ -322,6 +327,9 @@ class Standby:
     def _timer_fired(self, now: float) -> list[Action]:
         if self._try_since is not None:
             return self._still_trying(self._try_since, now)
+        if self._back_at is not None and now >= self._back_at:
+            self._back_at = None
+            return self._try(now)
         suspects = self._suspect_at is not None and now >= self._suspect_at
         polls = self._poll_at is not None and now >= self._poll_at
         looks = self._is_listening and self._look_at is not None and now >= self._look_at
@@ -360,6 +368,7 @@ class Standby:
         return (
             self._state is NodeState.STANDBY
             and now >= self._yield_until
+            and self._back_at is None
             and self._is_listening
             and not self._store.is_wrong
         )
@@ -417,11 +426,16 @@ class Standby:
             Log(Level.INFO, f"ft: the datastore's lock is held, and no owner is heard: {holder}"),
         ]
 
-    def _activation_lost(self, why: str, now: float) -> list[Action]:
+    def _activation_lost(self, why: str, now: float, *, refused: bool) -> list[Action]:
         if self._state is not NodeState.ACTIVE:
             return []
         self._state = NodeState.STANDBY
         self._listen(now)
+        if refused:
+            pause = spread(self._rng, self._back_off, POLL_SPREAD)
+            self._back_at, self._back_off = now + pause, min(2 * self._back_off, LONGEST_BACK_OFF_S)
+            text = f"ft: this server could not become active: {why}; standing by, next try in {pause:.1f}s"
+            return [Log(Level.ERROR, text)]
         # Whatever took the store from us is alive: give it a whole interval to be heard.
         self._poll_at = None
         return [Log(Level.WARNING, f"ft: going back to standby: {why}")]
@@ -453,6 +467,8 @@ class Standby:
             return self._late_at
         if not self._is_listening:
             return None
+        if self._back_at is not None:
+            return self._back_at
         poll_at = None if self._store.is_wrong else self._poll_at
         times = [at for at in (self._suspect_at, poll_at, self._look_at) if at is not None]
         return max(min(times), self._yield_until) if times else None

@@ -70,6 +70,11 @@ class Control:
         """Whether publishing would be tried now."""
         return self._client is not None and self._client.is_connected
 
+    @property
+    def running(self) -> bool:
+        """Whether there is a connection, or one is being tried for."""
+        return self._task is not None and not self._task.done()
+
     async def start(self) -> None:
         """Begin to connect, in the background and for ever; a reason that repeats is logged once."""
         self._task = asyncio.create_task(self._run(), name=self.name)

@@ -15,6 +15,7 @@ Rules that every store keeps:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -345,11 +346,16 @@ class Lock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreContext:
-    """What a node hands to the kind of store that ``-store`` names."""
+    """What a node hands to the kind of store that ``-store`` names.
+
+    ``stopping`` is set, from another thread, when the node stops: a ``recover`` that takes long should then raise
+    ``StoppedError`` at the next good moment.
+    """
 
     options: ServerOptions
     server_id: str
     clock: Clock
+    stopping: threading.Event = field(default_factory=threading.Event)
 
 
 class StoreAccess(Protocol):

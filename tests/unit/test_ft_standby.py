@@ -499,6 +499,52 @@ def test_a_lost_activation_goes_back_to_standby_and_gives_the_winner_time() -> N
     assert node.now - lost >= 1.125
 
 
+def tries(actions: list[Action]) -> bool:
+    return any(isinstance(action, TryLock) for action in actions)
+
+
+def refused(node: Node) -> tuple[Log, float]:
+    """Activate, and let storage refuse it; the line, and the pause until the next try."""
+    (line,) = node.on(ActivationLost("server.dat is damaged; see docs", refused=True))
+    assert isinstance(line, Log)
+    since = node.now
+    assert node.phase() is Phase.BACKING_OFF
+    while not tries(node.wait()):
+        pass
+    return line, node.now - since
+
+
+def test_an_activation_that_storage_refuses_is_tried_again_after_ever_longer_pauses() -> None:
+    node = Node()
+    node.stand_by()
+    node.wait()
+    pauses = []
+    for _ in range(9):
+        assert node.on(GRANTED) == [Activate()]
+        line, pause = refused(node)
+        assert line.level is Level.ERROR
+        assert line.text.startswith("ft: this server could not become active: server.dat is damaged; see docs; ")
+        assert f"next try in {pause:.1f}s" in line.text
+        pauses.append(pause)
+    for pause, nominal in zip(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60], strict=True):
+        assert 0.8 * nominal <= pause <= 1.2 * nominal
+    assert len({round(pause, 3) for pause in pauses[-3:]}) == 3
+
+
+def test_while_backing_off_neither_silence_nor_released_makes_a_node_try() -> None:
+    node = Node()
+    node.stand_by()
+    for _ in range(6):
+        while not tries(node.wait()):
+            pass
+        node.on(GRANTED)
+        node.on(ActivationLost("x", refused=True))
+        assert not tries(node.on(ReleasedHeard(RELEASED)))
+        assert not tries(node.on(NatsDown()))
+        assert not tries(node.on(NatsUp()))
+        assert node.phase() is Phase.BACKING_OFF
+
+
 def test_the_end_states_are_shown() -> None:
     failed, stopped = Node(), Node()
     failed.on(ActivationFailed())
