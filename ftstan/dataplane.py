@@ -46,6 +46,9 @@ class DataPlane:
         future: Future[T] = Future()
 
         def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                # Whoever asked has gone: a view that waited only for a moment.
+                return
             try:
                 result = function()
             except Exception as error:  # noqa: BLE001  # it belongs to whoever asked

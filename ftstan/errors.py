@@ -61,3 +61,7 @@ class LockFaultError(FtstanError):
 
 class NatsError(FtstanError):
     """The NATS server cannot be started, reached or understood."""
+
+
+class RefusedError(FtstanError):
+    """A member was asked for something and will not do it; nothing has changed."""

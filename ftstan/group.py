@@ -17,17 +17,28 @@ from ftstan.errors import FencedError, FtstanError, LockBusyError, NatsError
 from ftstan.ft import active as act
 from ftstan.ft import standby as sb
 from ftstan.ft.cadence import FtTiming
+from ftstan.ft.ctl import is_who
+from ftstan.ft.desk import Desk
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
+from ftstan.ft.seal import Recipient
 from ftstan.ft.states import NodeState
-from ftstan.ft.subjects import Released, decode_released, encode_released, group_subject, heartbeat_subject
+from ftstan.ft.subjects import (
+    Released,
+    control_subject,
+    decode_released,
+    encode_released,
+    group_subject,
+    heartbeat_subject,
+)
 from ftstan.nats.control import Control
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from ftstan.config.options import FtOptions
     from ftstan.ft.epoch import Activation
     from ftstan.ft.ownership import StoreOwner
+    from ftstan.ft.slots import Cause
     from ftstan.server import Node
 
 _LOG = {
@@ -36,6 +47,9 @@ _LOG = {
     sb.Level.ERROR: log.stream.error,
 }
 
+
+_MAX_ANSWERS = 32
+"""Questions that are answered at one time."""
 
 _LOCAL_POLL_S, _NETWORK_POLL_S = 0.05, 0.5
 
@@ -73,12 +87,33 @@ class FtGroup:
         )
         self._beats = heartbeat_subject(node.options.cluster_id, node.options.ft_group)
         self._ours = group_subject(node.options.cluster_id, node.options.ft_group)
+        self._desk = Desk(node.member, Recipient(node.options.cluster_id, node.server_id), node.clock)
+        self._answering = 0
+        self._tries = dict.fromkeys(sb.TryResult, 0)
+
+    @property
+    def standby(self) -> sb.Standby:
+        """The machine that waits."""
+        return self._standby
+
+    @property
+    def activated(self) -> bool:
+        """Whether this member took an epoch."""
+        return self._activation is not None
+
+    @property
+    def tries(self) -> dict[str, int]:
+        """How often the store lock was tried, by what came of it."""
+        return {result.name.lower(): count for result, count in self._tries.items()}
 
     async def start(self) -> None:
         """Stand by. Returns at once; everything else comes as events."""
         self._node.state = NodeState.STANDBY
         await self._control.subscribe(self._beats, self._on_heartbeat)
         await self._control.subscribe(self._ours, self._on_group_message)
+        await self._control.serve(self._ours, self._on_question)
+        node = self._node
+        await self._control.serve(control_subject(node.options.cluster_id, node.server_id), self._on_request)
         self._event(sb.Started())
         self._event(sb.StoreSeen(await self._node.call(self._owner.store_id)))
         await self._control.start()
@@ -107,6 +142,28 @@ class FtGroup:
         if released is not None and self._active is None:
             self._event(sb.ReleasedHeard(released))
 
+    def _on_question(self, data: bytes, reply: str) -> None:
+        if is_who(data):
+            self._reply_later(self._desk.who, reply)
+
+    def _on_request(self, data: bytes, reply: str) -> None:
+        self._reply_later(lambda: self._desk.answer(data), reply)
+
+    def _reply_later(self, make: Callable[[], Coroutine[None, None, bytes]], reply: str) -> None:
+        if self._answering >= _MAX_ANSWERS:
+            # A flood of questions: whoever asked in earnest will ask again.
+            return
+        self._answering += 1
+        self._spawn(self._reply(make, reply))
+
+    async def _reply(self, make: Callable[[], Coroutine[None, None, bytes]], reply: str) -> None:
+        try:
+            payload = await make()
+            with contextlib.suppress(NatsError):
+                await self._control.publish(reply, payload)
+        finally:
+            self._answering -= 1
+
     def _nats_down(self, error: NatsError) -> None:
         if self._node.stopping.is_set():
             return
@@ -120,9 +177,18 @@ class FtGroup:
     def _fire(self) -> None:
         self._timer = None
         if self._active is not None:
+            self._look_at_epoch(self._active)
             self._drive(self._active.handle(sb.TimerFired(), self._now()))
         else:
             self._event(sb.TimerFired())
+
+    def _look_at_epoch(self, active: act.Active) -> None:
+        """What we say of ourselves follows an epoch that was raised while serving."""
+        with contextlib.suppress(FencedError):
+            present = self._owner.activation
+            if self._activation is not None and present.epoch != self._activation.epoch:
+                self._activation = present
+                active.handle(act.EpochRaised(present.epoch), self._now())
 
     def _event(self, event: sb.Event) -> None:
         self._drive(self._standby.handle(event, self._now()))
@@ -142,8 +208,8 @@ class FtGroup:
                     self._spawn(self._read_store())
                 case sb.ReleaseLock():
                     self._spawn(self._release())
-                case sb.Activate():
-                    self._spawn(self._activate())
+                case sb.Activate(cause, after):
+                    self._spawn(self._activate(cause, after))
                 case act.SendHeartbeat(payload):
                     self._spawn(self._send(payload))
                 case act.ConfirmNow():
@@ -170,11 +236,13 @@ class FtGroup:
         try:
             store_id = await self._node.call(self._lock_and_look)
         except LockBusyError:
-            self._event(sb.TryDone(sb.TryResult.BUSY))
+            done = sb.TryDone(sb.TryResult.BUSY)
         except FtstanError as error:
-            self._event(sb.TryDone(sb.TryResult.FAULT, error=error.text))
+            done = sb.TryDone(sb.TryResult.FAULT, error=error.text)
         else:
-            self._event(sb.TryDone(sb.TryResult.GRANTED, store_id=store_id))
+            done = sb.TryDone(sb.TryResult.GRANTED, store_id=store_id)
+        self._tries[done.result] += 1
+        self._event(done)
 
     def _lock_and_look(self) -> bytes | None:
         self._owner.try_lock()
@@ -203,11 +271,11 @@ class FtGroup:
         if self._active is not None:
             self._drive(self._active.handle(act.Confirmed(), self._now()))
 
-    async def _activate(self) -> None:
+    async def _activate(self, cause: Cause, after: int) -> None:
         """The lock is ours: claim, say so, recover, serve."""
         node = self._node
         try:
-            activation = await node.call(self._owner.activate)
+            activation = await node.call(lambda: self._owner.activate(cause=cause, after=after))
         except FencedError as error:
             await node.call(self._owner.release)
             self._event(sb.ActivationLost(error.text))
@@ -234,12 +302,30 @@ class FtGroup:
             raise
         self._active.handle(act.PhaseChanged(BeatPhase.SERVING), self._now())
 
+    # ---- operators -----------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Do not take over until ``resume``; a restart forgets it."""
+        self._event(sb.Paused())
+        log.stream.info("ft: paused by the operator")
+
+    def resume(self) -> None:
+        """Take over again when it is time."""
+        self._event(sb.Resumed())
+        log.stream.info("ft: resumed by the operator")
+
+    def switchover(self, to: str | None) -> None:
+        """Stop in favour of the standby ``to`` (server id), or of any; a supervisor starts this server again."""
+        del to
+        self._node.hand_over()
+
     # ---- stopping ------------------------------------------------------------------------------------------------
 
     async def stopping(self) -> None:
         """No more attempts, no more beats."""
         self._event(sb.Stopped())
         if self._active is not None:
+            self._look_at_epoch(self._active)
             self._active.handle(sb.Stopped(), self._now())
         if self._timer is not None:
             self._timer.cancel()

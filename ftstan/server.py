@@ -32,6 +32,7 @@ from ftstan.errors import (
 )
 from ftstan.ft.access import FileAccess
 from ftstan.group import FtGroup
+from ftstan.member import NodeMember
 from ftstan.monitor.http import Monitor, format_time, format_uptime
 from ftstan.nats.embedded import NatsServerChild
 from ftstan.nats.generated import NatsServerOptions
@@ -89,11 +90,16 @@ class Node:
         self.owner: StoreOwner | None = None
         """The right to the directory of a FILE store; a group needs one."""
         self.stop_signal = 0
+        self._stop_status = 0
         self.stopping = asyncio.Event()
         self._failure: FtstanError | None = None
         self._child: NatsServerChild | None = None
         self._monitor = Monitor(self)
-        self._group: FtGroup | None = None
+        self.member = NodeMember(self)
+        """What operators see of this node, and ask of it."""
+        self.group: FtGroup | None = None
+        self.recovered = (0, 0)
+        """Channels recovered so far, and how many there are."""
         self._started_ns = self.clock.wall_ns()
         self._started = self.clock.mono()
         self._counts: dict[str, int] = {}
@@ -124,7 +130,8 @@ class Node:
         # On the data plane's thread: opening the directory may block on storage like everything else in it.
         self.plane.start()
         make = registry.load(options.store)
-        self._access = await self.call(lambda: make(StoreContext(options, self.server_id, self.clock)))
+        context = StoreContext(options, self.server_id, self.clock, self._on_progress)
+        self._access = await self.call(lambda: make(context))
         if isinstance(self._access, FileAccess):
             self.owner = self._access.owner
         urls = await self._start_nats()
@@ -137,13 +144,16 @@ class Node:
             urls, name=self._name("general"), user=nats.user, password=nats.password, token=nats.token, clock=self.clock
         )
         if options.ft_group:
-            self._group = FtGroup(self, urls)
-            await self._group.start()
+            self.group = FtGroup(self, urls)
+            await self.group.start()
             return
         await self.call(self._connect_first)
         await self._lock_standalone(self._access)
         await self.call(self._access.activate)
         await self.serve()
+
+    def _on_progress(self, done: int, of: int) -> None:
+        self.recovered = (done, of)
 
     async def _start_nats(self) -> list[str]:
         options = self.options
@@ -311,6 +321,11 @@ class Node:
         self.stop_signal = number
         self.stopping.set()
 
+    def hand_over(self) -> None:
+        """Stop cleanly, to come back as a standby."""
+        self._stop_status = EXIT_FENCED
+        self.stopping.set()
+
     def fenced(self, error: FencedError) -> NoReturn:
         """The store belongs to somebody else: out at once, with one line that says why."""
         end_process(error.text, EXIT_FENCED)
@@ -323,17 +338,17 @@ class Node:
     async def _stop(self) -> int:
         log.stream.info("Shutting down.")
         self.state = "SHUTDOWN"
-        if self._group is not None:
-            await self._group.stopping()
+        if self.group is not None:
+            await self.group.stopping()
         released = False
         try:
             async with asyncio.timeout(_STOP_S):
                 released = await self.call(self._stop_serving)
         except TimeoutError:
             end_process(f"storage has not answered for {_STOP_S:g}s while stopping", EXIT_FENCED)
-        if self._group is not None:
-            await self._group.stopped(released=released)
-        return _EXIT_TERM if self.stop_signal == signal.SIGTERM else 0
+        if self.group is not None:
+            await self.group.stopped(released=released)
+        return _EXIT_TERM if self.stop_signal == signal.SIGTERM else self._stop_status
 
     def _stop_serving(self) -> bool:
         """Close the store and give the lock back; returns whether this node was the owner."""
@@ -353,8 +368,8 @@ class Node:
     async def _end_children(self) -> None:
         with contextlib.suppress(NatsError):
             await self._monitor.stop()
-        if self._group is not None:
-            await self._group.close()
+        if self.group is not None:
+            await self.group.close()
         if self._child is not None:
             await self._child.stop()
 
@@ -376,7 +391,7 @@ class Node:
             "state": self.state,
             "now": format_time(now),
             "start_time": format_time(self._started_ns),
-            "uptime": format_uptime(self.clock.mono() - self._started),
+            "uptime": format_uptime(self.uptime),
             "open_fds": len(os.listdir("/proc/self/fd")),
             "max_fds": soft,
             **_NO_COUNTS,
@@ -387,10 +402,26 @@ class Node:
         serving = self.plane.serving
         return serving.broker.counts() if serving is not None else {}
 
+    @property
+    def uptime(self) -> float:
+        """Seconds since this process started."""
+        return self.clock.mono() - self._started
+
     def is_ft_active(self) -> bool:
         """Whether this node is the active one and serves."""
+        return self.state == "FT_ACTIVE" and self.is_serving()
+
+    def is_serving(self) -> bool:
+        """Whether clients are answered now."""
         serving = self.plane.serving
-        return self.state == "FT_ACTIVE" and serving is not None and serving.ready
+        return serving is not None and serving.ready
+
+    async def ftz(self) -> dict[str, object]:
+        """What ``/streaming/ftz`` shows (``docs/ftstanctl.md``)."""
+        status = await self.member.status()
+        done, of = self.recovered
+        tries = self.group.tries if self.group is not None else {}
+        return {**status.to_json(), "recovery": {"channels": done, "of": of}, "lock_tries": tries}
 
     def _name(self, suffix: str) -> str:
         return f"_NSS-{self.options.cluster_id}-{suffix}"

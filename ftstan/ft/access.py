@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ftstan.config.units import SECOND
 from ftstan.disk import LocalDisk
 from ftstan.ft.ownership import StoreOwner
+from ftstan.ft.slots import Cause
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 
@@ -46,7 +47,7 @@ class FileAccess:
 
     def activate(self) -> None:
         """Take the next epoch."""
-        self.owner.activate()
+        self.owner.activate(cause=Cause.STANDALONE_START)
 
     def open(self) -> FileStore:
         """The store of the present activation, not recovered yet."""
@@ -59,6 +60,7 @@ class FileAccess:
             _file_store_options(options.file),
             limits=options.limits.channel,
             path=options.dir,
+            progress=self._context.progress,
         )
 
     def close(self) -> None:

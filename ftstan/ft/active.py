@@ -48,7 +48,14 @@ class Confirmed:
     """Storage says that the store is still ours: the answer to ``ConfirmNow``. There is no other answer but the end."""
 
 
-Event = Started | HeartbeatHeard | PhaseChanged | Confirmed | TimerFired | Stopped
+@dataclass(frozen=True, slots=True)
+class EpochRaised:
+    """The owner went on to another epoch without giving up the store."""
+
+    epoch: int
+
+
+Event = Started | HeartbeatHeard | PhaseChanged | EpochRaised | Confirmed | TimerFired | Stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,8 @@ class Active:
                 self._running = False
             case PhaseChanged(phase):
                 self._say(replace(self._beat, phase=phase))
+            case EpochRaised(epoch):
+                self._say(replace(self._beat, epoch=epoch))
             case TimerFired() if self._running:
                 return self._timer_fired(now)
             case Confirmed() if self._running and self._in_doubt:

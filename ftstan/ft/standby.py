@@ -31,10 +31,11 @@ event                 while waiting                               while a try is
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftstan.ft.cadence import POLL_SPREAD, SPREAD, FtTiming, RateLimit, spread
+from ftstan.ft.slots import Cause
 from ftstan.ft.states import NodeState, Phase
 
 if TYPE_CHECKING:
@@ -182,7 +183,14 @@ class ReleaseLock:
 
 @dataclass(frozen=True, slots=True)
 class Activate:
-    """The lock is ours and every gate is open: claim the epoch and serve."""
+    """The lock is ours and every gate is open: claim the epoch and serve.
+
+    ``cause`` and ``after`` are notes for the epoch's record (why, and which epoch owned the store before), no other
+    action.
+    """
+
+    cause: Cause = field(default=Cause.LOCK_FREE, compare=False)
+    after: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +244,9 @@ class Standby:
         self._suspect_at: float | None = None
         self._poll_at: float | None = None
         self._try_since: float | None = None
-        self._try_suspects = self._try_again = self._try_late = False
+        self._try_suspects = self._try_late = False
+        self._released_by = 0
+        self._try_again = False
         self._late_at = 0.0
         self._timer: float | None = None
         self._busy_notice, self._fault_notice = RateLimit(), RateLimit()
@@ -251,6 +261,11 @@ class Standby:
     def mixed(self) -> bool:
         """Whether original servers are, or may be, members of the group."""
         return self._mixed
+
+    @property
+    def paused(self) -> bool:
+        """Whether the operator paused this member."""
+        return self._paused
 
     @property
     def phase(self) -> Phase:
@@ -339,6 +354,8 @@ class Standby:
             self._stranger = beat
             return self._read_store()
         self._proven, self._stranger = True, None
+        if beat.epoch > self._released_by:
+            self._released_by = 0
         if beat.epoch >= self._top_epoch:
             # A former owner that does not know it yet must not keep the group waiting.
             self._top_epoch = beat.epoch
@@ -350,7 +367,7 @@ class Standby:
             return []
         if self._own_store and released.store_id != self._own_store:
             return []
-        self._top_epoch = released.epoch
+        self._top_epoch = self._released_by = released.epoch
         if self._try_since is not None:
             # The attempt under way may have been refused before the owner let go.
             self._try_again = True
@@ -440,7 +457,7 @@ class Standby:
         if done.result is TryResult.GRANTED:
             if self._may_try():
                 self._state = NodeState.ACTIVE
-                return [*actions, Activate()]
+                return [*actions, Activate(*self._cause(suspected=suspected))]
             self._listen(now)
             return [*actions, ReleaseLock()]
         if suspected:
@@ -460,6 +477,11 @@ class Standby:
         if suspected and self._busy_notice.allow(now):
             actions.append(Log(Level.INFO, "ft: unable to get store lock at this time, going back to standby"))
         return actions
+
+    def _cause(self, *, suspected: bool) -> tuple[Cause, int]:
+        if self._released_by:
+            return Cause.RELEASED, self._released_by
+        return (Cause.SILENCE if suspected else Cause.LOCK_FREE), self._top_epoch
 
     def _activation_lost(self, why: str, now: float) -> list[Action]:
         if self._state is not NodeState.ACTIVE:

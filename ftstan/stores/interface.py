@@ -293,11 +293,15 @@ class Lock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreContext:
-    """What a node hands to the kind of store that ``-store`` names."""
+    """What a node hands to the kind of store that ``-store`` names.
+
+    ``progress`` may be called during ``recover``: channels recovered so far, and how many there are.
+    """
 
     options: ServerOptions
     server_id: str
     clock: Clock
+    progress: Callable[[int, int], None] = lambda _done, _of: None
 
 
 class StoreAccess(Protocol):

@@ -31,13 +31,14 @@ FLOORS = {
     "monitor": 4,
     "dataplane": 5,
     "group": 5,
+    "member": 5,
     "server": 5,
     "serving": 5,
     "cli": 7,
 }
 
 #: Rooms that are several modules: the pieces of one node's life, and the ground that everybody stands on.
-TOGETHER = ({"dataplane", "group", "server", "serving"}, {"__init__", "clock", "disk", "errors", "log"})
+TOGETHER = ({"dataplane", "group", "member", "server", "serving"}, {"__init__", "clock", "disk", "errors", "log"})
 
 MAX_LINES = 520
 

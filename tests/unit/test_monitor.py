@@ -51,6 +51,9 @@ class FakeViews:
             raise self.failure
         return self.values
 
+    async def ftz(self) -> dict[str, object]:
+        return {"phase": "recovering", "recovery": {"channels": 3, "of": 7}}
+
     def is_ft_active(self) -> bool:
         return self.active
 

@@ -40,6 +40,8 @@ from ftstan.stores.interface import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ftstan.clock import Clock
     from ftstan.disk import Disk
     from ftstan.stores.file.checkpoint import Entry
@@ -68,10 +70,12 @@ class FileStore:
         limits: ChannelLimits | None = None,
         parallel_sync: bool = True,
         path: str = "",
+        progress: Callable[[int, int], None] = lambda _done, _of: None,
     ) -> None:
         """``root``: an open handle of the directory, which this object does not close.
 
-        ``path``: the directory as the operator wrote it, for archive scripts.
+        ``path``: the directory as the operator wrote it, for archive scripts. ``progress``:
+        as in ``StoreContext``.
         """
         options = options or FileStoreOptions()
         self._env = FileEnv(disk, root, clock, options, owner, records.Crc(options.crc_polynomial), path=path)
@@ -83,6 +87,7 @@ class FileStore:
         self._broken: set[bytes] = set()
         self._next_sync = clock.mono()
         self._checkpoint: dict[bytes, Entry] = {}
+        self._progress = progress
         self._unsure: list[FileChannel] = []
         """What the last clean stop left."""
         self._pool = ThreadPoolExecutor(_SYNC_THREADS, "sync") if parallel_sync else None
@@ -120,7 +125,8 @@ class FileStore:
         channels = [FileChannel(env, name, self._limits, self._register) for name in opening.channel_names(env)]
         logs = [channel.log for channel in channels]
         readings = opening.read_all(env, logs, self._checkpoint, parallel=self._pool is not None)
-        for channel, reading in zip(channels, readings, strict=True):
+        for done, (channel, reading) in enumerate(zip(channels, readings, strict=True)):
+            self._progress(done, len(channels))
             if reading is None:
                 channel.release()
                 continue
@@ -133,6 +139,7 @@ class FileStore:
                 self._upkeep.find_leftovers(channel)
             # Not released: a slice with a copied tail goes on, and its index is synced later.
             channel.park()
+        self._progress(len(channels), len(channels))
 
     @property
     def quarantined(self) -> list[str]:
