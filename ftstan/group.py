@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from ftstan import log
 from ftstan.config.units import SECOND
-from ftstan.errors import FencedError, FtstanError, LockBusyError, NatsError
+from ftstan.errors import FencedError, FtstanError, LockBusyError, NatsError, RefusedError
 from ftstan.ft import active as act
+from ftstan.ft import handover
 from ftstan.ft import standby as sb
 from ftstan.ft.cadence import FtTiming
 from ftstan.ft.ctl import is_who
@@ -31,6 +32,7 @@ from ftstan.ft.subjects import (
     heartbeat_subject,
 )
 from ftstan.nats.control import Control
+from ftstan.succession import Succession, no_successor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -51,6 +53,8 @@ _LOG = {
 _MAX_ANSWERS = 32
 """Questions that are answered at one time."""
 
+#: How long a stop waits for a standby that keeps what is published meanwhile; a switchover has more patience.
+_STOP_FIND_S, _SWITCHOVER_S = 0.25, 2.0
 _LOCAL_POLL_S, _NETWORK_POLL_S = 0.05, 0.5
 
 
@@ -85,6 +89,7 @@ class FtGroup:
             on_disconnect=self._nats_down,
             on_reconnect=self._nats_up,
         )
+        self._succession = Succession(node, self._say)
         self._beats = heartbeat_subject(node.options.cluster_id, node.options.ft_group)
         self._ours = group_subject(node.options.cluster_id, node.options.ft_group)
         self._desk = Desk(node.member, Recipient(node.options.cluster_id, node.server_id), node.clock)
@@ -139,8 +144,21 @@ class FtGroup:
 
     def _on_group_message(self, _subject: str, data: bytes) -> None:
         released = decode_released(data)
-        if released is not None and self._active is None:
-            self._event(sb.ReleasedHeard(released))
+        if released is not None:
+            if self._active is None:
+                self._event(sb.ReleasedHeard(released))
+            return
+        message = handover.decode(data)
+        if message is None:
+            return
+        ready = self._active is None and self._standby.may_succeed(message.store_id, self._now())
+        match self._succession.heard(message, ready=ready):
+            case None:
+                pass
+            case float(seconds):
+                self._event(sb.YieldTo(seconds))
+            case work:
+                self._spawn(work)
 
     def _on_question(self, data: bytes, reply: str) -> None:
         if is_who(data):
@@ -177,18 +195,18 @@ class FtGroup:
     def _fire(self) -> None:
         self._timer = None
         if self._active is not None:
-            self._look_at_epoch(self._active)
+            self._look_at_epoch()
             self._drive(self._active.handle(sb.TimerFired(), self._now()))
         else:
             self._event(sb.TimerFired())
 
-    def _look_at_epoch(self, active: act.Active) -> None:
+    def _look_at_epoch(self) -> None:
         """What we say of ourselves follows an epoch that was raised while serving."""
         with contextlib.suppress(FencedError):
             present = self._owner.activation
-            if self._activation is not None and present.epoch != self._activation.epoch:
+            if self._active is not None and self._activation is not None and present.epoch != self._activation.epoch:
                 self._activation = present
-                active.handle(act.EpochRaised(present.epoch), self._now())
+                self._active.handle(act.EpochRaised(present.epoch), self._now())
 
     def _event(self, event: sb.Event) -> None:
         self._drive(self._standby.handle(event, self._now()))
@@ -274,6 +292,7 @@ class FtGroup:
     async def _activate(self, cause: Cause, after: int) -> None:
         """The lock is ours: claim, say so, recover, serve."""
         node = self._node
+        cause, after = self._succession.cause_of(cause, after)
         try:
             activation = await node.call(lambda: self._owner.activate(cause=cause, after=after))
         except FencedError as error:
@@ -296,7 +315,7 @@ class FtGroup:
         self._active = act.Active(beat, self._rng, self._timing)
         self._drive(self._active.handle(sb.Started(), self._now()))
         try:
-            await node.serve()
+            await node.serve(lambda: self._succession.decide(activation))
         except FtstanError:
             node.state = NodeState.FAILED
             raise
@@ -314,10 +333,34 @@ class FtGroup:
         self._event(sb.Resumed())
         log.stream.info("ft: resumed by the operator")
 
-    def switchover(self, to: str | None) -> None:
-        """Stop in favour of the standby ``to`` (server id), or of any; a supervisor starts this server again."""
-        del to
-        self._node.hand_over()
+    # ---- planned hand-over ---------------------------------------------------------------------------------------
+
+    async def _say(self, payload: bytes) -> None:
+        await self._control.publish(self._ours, payload)
+
+    async def switchover(self, to: str = "") -> str:
+        """Hand over to ``to`` (a server id; empty: to any standby that is ready) and end with status 75.
+
+        Returns the successor's server id as soon as it is ready to follow. Raises ``FtstanError`` if this node does not
+        serve, or if nobody is ready: it goes on serving then.
+        """
+        if self._activation is None or not self._node.is_ft_active():
+            raise RefusedError("this member is not the active one", hint="ask the active: ftstanctl ft status names it")
+        self._look_at_epoch()
+        successor = await self._succession.find(self._activation, to, _SWITCHOVER_S, switchover=True)
+        if not successor:
+            raise no_successor(to)
+        self._node.request_handover(successor)
+        return successor
+
+    async def hand_over(self) -> None:
+        """Before the store is closed: let a standby keep what is published from now on, if there is one."""
+        if self._activation is None or not self._node.is_ft_active():
+            return
+        self._look_at_epoch()
+        with contextlib.suppress(NatsError):
+            if await self._succession.find(self._activation, "", _STOP_FIND_S):
+                await self._succession.leave()
 
     # ---- stopping ------------------------------------------------------------------------------------------------
 
@@ -325,7 +368,7 @@ class FtGroup:
         """No more attempts, no more beats."""
         self._event(sb.Stopped())
         if self._active is not None:
-            self._look_at_epoch(self._active)
+            self._look_at_epoch()
             self._active.handle(sb.Stopped(), self._now())
         if self._timer is not None:
             self._timer.cancel()

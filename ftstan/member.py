@@ -43,6 +43,11 @@ class NodeMember:
         self._node = node
         self._holder: EpochRecord | None = None
         self._looking: asyncio.Future[EpochRecord | None] | None = None
+        self._recovered = (0, 0)
+
+    def on_progress(self, done: int, of: int) -> None:
+        """Take note of a recovery: channels done, and how many there are. Any thread may call it."""
+        self._recovered = (done, of)
 
     # ---- views ---------------------------------------------------------------------------------------------------
 
@@ -73,6 +78,13 @@ class NodeMember:
             uptime=round(node.uptime, 3),
             version=__version__,
         )
+
+    async def page(self) -> dict[str, object]:
+        """The status with what only monitoring shows: recovery, and what came of trying the store lock."""
+        status = await self.status()
+        done, of = self._recovered
+        tries = self._node.group.tries if self._node.group is not None else {}
+        return {**status.to_json(), "recovery": {"channels": done, "of": of}, "lock_tries": tries}
 
     def _activation(self) -> Activation | None:
         """The present one: an owner goes on to the next epoch when its numbers are used up."""
@@ -139,7 +151,7 @@ class NodeMember:
             raise RefusedError("this server is the active one already", hint="name a standby, or none for any")
         if not node.is_serving():
             raise RefusedError("this server is still recovering", hint="wait until it serves, then ask again")
-        self._group().switchover(to or None)
+        await self._group().switchover(to)
 
     async def pause(self) -> None:
         """Hold back. Raises ``RefusedError`` on the active."""

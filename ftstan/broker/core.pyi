@@ -74,6 +74,8 @@ class Core:
     now: int
     max_payload: int
     budget: int
+    taken: list[bytes] | None
+    answered: set[bytes] | None
     in_msgs: int
     in_bytes: int
     out_msgs: int

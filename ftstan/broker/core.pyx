@@ -211,6 +211,10 @@ cdef class Core:
         self.batch = 1
         self.max_payload = 1 << 20
         self.budget = 4 << 20
+        #: While this owner is leaving: every publish taken, as connection id (or client id), a zero byte, guid.
+        self.taken = None
+        #: For a successor: publishes that the former owner has answered, spelled in the same way.
+        self.answered = None
 
     def __dealloc__(self):
         PyMem_RawFree(self.ack_refs)
@@ -308,6 +312,8 @@ cdef class Core:
         if m.guid.n == 0:
             self.refuse(f.reply, m.guid, INVALID_PUBLISH)
             return 0
+        if (self.taken is not None or self.answered is not None) and self.is_answered(&m):
+            return 0
         found = self.channels.find(m.subject.p, m.subject.n)
         if found == NULL and not valid_channel(as_bytes(m.subject)):
             self.refuse(f.reply, m.guid, INVALID_PUBLISH)
@@ -343,6 +349,13 @@ cdef class Core:
             put_field(p, 0x0A, m.guid.p, m.guid.n)
             self.note_ack(start, channel.position)
         return 0
+
+    cdef bint is_answered(self, PubMsg* m) except -1:
+        """Note the publish; whether the former owner has answered it."""
+        key = as_bytes(m.conn_id if m.conn_id.n else m.client_id) + b"\0" + as_bytes(m.guid)
+        if self.taken is not None:
+            self.taken.append(key)
+        return self.answered is not None and key in self.answered
 
     cdef refuse(self, Span reply, Span guid, bytes error):
         """An error ack, at once: it may overtake the good ones."""

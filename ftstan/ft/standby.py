@@ -7,8 +7,9 @@ Theory of operation. Events come in with the time (seconds of ``Clock.mono``); a
 - **Polling.** Among our own nodes the lock is also tried every 50 ms or so, because the kernel knows of a dead owner
   long before silence tells it. Not in a mixed group: original servers expect their own cadence.
 - **Released.** An owner that stopped on purpose says so: try now.
-- **Gates.** No attempt without NATS, while paused, after stop, or on a datastore that is not the group's. They are
-  checked again when a try is granted: a node that may not serve gives the lock back before it touched anything.
+- **Gates.** No attempt without NATS, while paused, after stop, on a datastore that is not the group's, or while another
+  member was named as the successor. They are checked again when a try is granted: a node that may not serve gives the
+  lock back before it touched anything.
 - One attempt at a time. Its answer may take for ever (storage hangs): past the deadline that is reported, not feared.
 
 A granted lock ends the machine's work with ``Activate``; the driver claims the epoch (``ft/epoch.py``) and serves.
@@ -23,6 +24,7 @@ event                 while waiting                               while a try is
 ``TryDone`` granted   cannot be                                   ``Activate``, or give it back
 ``TryDone`` other     cannot be                                   note it, wait again
 ``NatsDown``          timers stop                                 a grant will be given back
+``YieldTo``           nothing for a while                         a grant will be given back
 ``ActivationLost``    back to waiting                             cannot be
 ``Stopped``           nothing any more                            a grant will be given back
 ====================  ==========================================  ===============================
@@ -30,11 +32,35 @@ event                 while waiting                               while a try is
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftstan.ft.cadence import POLL_SPREAD, SPREAD, FtTiming, RateLimit, spread
+from ftstan.ft.events import (
+    Action,
+    Activate,
+    ActivationFailed,
+    ActivationLost,
+    Event,
+    HeartbeatHeard,
+    Level,
+    Log,
+    NatsDown,
+    NatsUp,
+    Paused,
+    ReadStore,
+    ReleasedHeard,
+    ReleaseLock,
+    Resumed,
+    SetTimer,
+    Started,
+    Stopped,
+    StoreSeen,
+    TimerFired,
+    TryDone,
+    TryLock,
+    TryResult,
+    YieldTo,
+)
 from ftstan.ft.slots import Cause
 from ftstan.ft.states import NodeState, Phase
 
@@ -44,171 +70,33 @@ if TYPE_CHECKING:
     from ftstan.ft.heartbeat import Heartbeat
     from ftstan.ft.subjects import Released
 
-
-class Level(enum.StrEnum):
-    """How loud a log line is."""
-
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-# --- what happens ---
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The node is ready to stand by."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeartbeatHeard:
-    """A heartbeat arrived on the group's subject (decoded; what does not decode is not an event)."""
-
-    beat: Heartbeat
-
-
-@dataclass(frozen=True, slots=True)
-class ReleasedHeard:
-    """An owner says that it has let go of the lock."""
-
-    released: Released
-
-
-@dataclass(frozen=True, slots=True)
-class NatsUp:
-    """The connection to NATS works."""
-
-
-@dataclass(frozen=True, slots=True)
-class NatsDown:
-    """The connection to NATS is lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class Paused:
-    """The operator wants this node not to take over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """The operator takes that back."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoreSeen:
-    """The datastore's id as read from our own directory: 16 bytes, or empty if no ftstan server ever owned it.
-
-    ``None``: it could not be read.
-    """
-
-    store_id: bytes | None
-
-
-class TryResult(enum.Enum):
-    """How an attempt at the lock ended."""
-
-    GRANTED = enum.auto()
-    BUSY = enum.auto()
-    FAULT = enum.auto()
-
-
-@dataclass(frozen=True, slots=True)
-class TryDone:
-    """The answer to ``TryLock``. ``error`` is the text of a fault.
-
-    ``store_id`` is what the directory says (as in ``StoreSeen``): read behind every grant, else optional.
-    """
-
-    result: TryResult
-    store_id: bytes | None = None
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TimerFired:
-    """The time of the last ``SetTimer`` has come; too early or too often does no harm."""
-
-
-@dataclass(frozen=True, slots=True)
-class ActivationLost:
-    """The driver could not activate, wrote nothing and gave the lock back: stand by again. ``why`` is for the log."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class ActivationFailed:
-    """The driver could not activate, and the process will end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """The node shuts down."""
-
-
-Event = (
-    Started
-    | HeartbeatHeard
-    | ReleasedHeard
-    | NatsUp
-    | NatsDown
-    | Paused
-    | Resumed
-    | StoreSeen
-    | TryDone
-    | TimerFired
-    | ActivationLost
-    | ActivationFailed
-    | Stopped
-)
-
-# --- what to do about it ---
-
-
-@dataclass(frozen=True, slots=True)
-class TryLock:
-    """Try the store lock once, without waiting, and answer with ``TryDone``."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadStore:
-    """Read the datastore's id from our directory and answer with ``StoreSeen``."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseLock:
-    """Give the lock back; nothing was written under it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Activate:
-    """The lock is ours and every gate is open: claim the epoch and serve.
-
-    ``cause`` and ``after`` are notes for the epoch's record (why, and which epoch owned the store before), no other
-    action.
-    """
-
-    cause: Cause = field(default=Cause.LOCK_FREE, compare=False)
-    after: int = field(default=0, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Log:
-    """Write a line."""
-
-    level: Level
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class SetTimer:
-    """Send ``TimerFired`` at ``at`` (seconds); replaces the timer before."""
-
-    at: float
-
-
-Action = TryLock | ReadStore | ReleaseLock | Activate | Log | SetTimer
+__all__ = [
+    "Action",
+    "Activate",
+    "ActivationFailed",
+    "ActivationLost",
+    "Event",
+    "HeartbeatHeard",
+    "Level",
+    "Log",
+    "NatsDown",
+    "NatsUp",
+    "Paused",
+    "ReadStore",
+    "ReleaseLock",
+    "ReleasedHeard",
+    "Resumed",
+    "SetTimer",
+    "Standby",
+    "Started",
+    "Stopped",
+    "StoreSeen",
+    "TimerFired",
+    "TryDone",
+    "TryLock",
+    "TryResult",
+    "YieldTo",
+]
 
 
 class Standby:
@@ -241,6 +129,7 @@ class Standby:
         self._state = NodeState.STANDBY
         self._started = False
         self._nats = self._paused = False
+        self._yield_until = float("-inf")
         self._suspect_at: float | None = None
         self._poll_at: float | None = None
         self._try_since: float | None = None
@@ -287,6 +176,10 @@ class Standby:
             return Phase.TRYING
         return Phase.LISTENING
 
+    def may_succeed(self, store_id: bytes, now: float) -> bool:
+        """Whether this member would take over the store ``store_id`` now, if it were free."""
+        return self._own_store == store_id and self._may_try(now)
+
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event at ``now`` seconds."""
         if isinstance(event, TimerFired):
@@ -324,6 +217,9 @@ class Standby:
             case Resumed():
                 self._paused = False
                 self._listen(now)
+            case YieldTo(seconds):
+                self._yield_until = now + seconds
+                self._listen(now)
             case StoreSeen(store_id):
                 self._reading = False
                 return self._store_seen(store_id, now)
@@ -354,7 +250,8 @@ class Standby:
             self._stranger = beat
             return self._read_store()
         self._proven, self._stranger = True, None
-        if beat.epoch > self._released_by:
+        if beat.epoch > self._top_epoch:
+            self._yield_until = float("-inf")
             self._released_by = 0
         if beat.epoch >= self._top_epoch:
             # A former owner that does not know it yet must not keep the group waiting.
@@ -421,7 +318,7 @@ class Standby:
         return self._try(now) if suspects or polls else []
 
     def _try(self, now: float) -> list[Action]:
-        if not self._may_try():
+        if not self._may_try(now):
             return []
         self._try_since, self._late_at = now, now + self._timing.try_deadline
         self._try_suspects = self._suspect_at is not None and now >= self._suspect_at
@@ -437,9 +334,10 @@ class Standby:
         text = f"ft: storage has not answered for {now - since:.0f}s: waiting for storage lock"
         return [Log(Level.WARNING, text)]
 
-    def _may_try(self) -> bool:
+    def _may_try(self, now: float) -> bool:
         return (
             self._state is NodeState.STANDBY
+            and now >= self._yield_until
             and self._started
             and self._nats
             and not self._paused
@@ -455,7 +353,7 @@ class Standby:
         self._try_suspects = self._try_again = self._try_late = False
         actions = self._store_seen(done.store_id, now) if done.store_id is not None else []
         if done.result is TryResult.GRANTED:
-            if self._may_try():
+            if self._may_try(now):
                 self._state = NodeState.ACTIVE
                 return [*actions, Activate(*self._cause(suspected=suspected))]
             self._listen(now)
@@ -516,4 +414,4 @@ class Standby:
         if not self._started or not self._nats or self._paused:
             return None
         times = [at for at in (self._suspect_at, None if self._is_wrong_store() else self._poll_at) if at is not None]
-        return min(times, default=None)
+        return max(min(times), self._yield_until) if times else None
