@@ -7,19 +7,20 @@ back, or to say something.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from ftstan.errors import FtstanError, RefusedError, WireError
 from ftstan.ft.cadence import RateLimit
 from ftstan.ft.ctl import Answer, EpochEntry, NodeStatus, Request, Verb, encode_answer
-from ftstan.ft.seal import BadSealError, Recipient, Seals
+from ftstan.ft.seal import Recipient, Seals, is_sealed
 from ftstan.log import stream as log
 
 if TYPE_CHECKING:
     from ftstan.clock import Clock
 
-_KEY_EVERY_S = 1.0
-"""A request with a bad seal makes the key be read again, at most so often: it may have been replaced."""
+_KEY_FOR_S = 1.0
+"""How long a key that was read counts: one that was replaced opens nothing any more, and a flood reads it once."""
 
 
 class Member(Protocol):
@@ -62,7 +63,9 @@ class Desk:
         self._seals = Seals(recipient)
         self._clock = clock
         self._key: bytes | None = None
-        self._key_at = float("-inf")
+        self._key_error: FtstanError | None = None
+        self._key_until = float("-inf")
+        self._reading = asyncio.Lock()
         self._refusals = RateLimit()
 
     async def who(self) -> bytes:
@@ -83,15 +86,22 @@ class Desk:
             return encode_answer(Answer(ok=False, error=error.text, hint=error.hint))
 
     async def _open(self, payload: bytes) -> Request:
+        if is_sealed(payload):
+            async with self._reading:
+                await self._refresh_key()
+            if self._key_error is not None:
+                raise self._key_error
+        return self._seals.open(payload, key=self._key, now_ns=self._clock.wall_ns())
+
+    async def _refresh_key(self) -> None:
+        if self._clock.mono() < self._key_until:
+            return
+        self._key, self._key_error = None, None
         try:
-            return self._seals.open(payload, key=self._key, now_ns=self._clock.wall_ns())
-        except BadSealError:
-            # At most one reading of storage a second, however many requests come.
-            if self._clock.mono() - self._key_at < _KEY_EVERY_S:
-                raise
-            self._key_at = self._clock.mono()
             self._key = await self._member.read_key()
-            return self._seals.open(payload, key=self._key, now_ns=self._clock.wall_ns())
+        except FtstanError as error:
+            self._key_error = error
+        self._key_until = self._clock.mono() + _KEY_FOR_S
 
     async def _carry_out(self, request: Request) -> Answer:
         member = self._member

@@ -57,8 +57,9 @@ def seal(request: Request, recipient: Recipient, *, key: bytes, now_ns: int, non
     return json.dumps({"body": body, "mac": _mac(key, body)}, separators=(",", ":")).encode()
 
 
-class BadSealError(RefusedError):
-    """The mac is not that of the key: the key may have been replaced since it was read."""
+def is_sealed(payload: bytes) -> bool:
+    """Whether somebody claims to have sealed it. Raises ``WireError`` if it is no request."""
+    return "body" in load_object(payload)
 
 
 class Seals:
@@ -82,12 +83,12 @@ class Seals:
             return request
         body, mac = values["body"], values.get("mac")
         if key is None:
-            raise BadSealError(
+            raise RefusedError(
                 "this group has no admin.key yet: its datastore never had an active server",
                 hint="start a member, wait until it is active, and ask again",
             )
         if not (isinstance(body, str) and isinstance(mac, str) and hmac.compare_digest(_mac(key, body), _ascii(mac))):
-            raise BadSealError("the request is not sealed with this group's key", hint=_KEY_HINT)
+            raise RefusedError("the request is not sealed with this group's key", hint=_KEY_HINT)
         # From here on the message comes from somebody who has the key; what is wrong may be told in detail.
         inner = load_object(body.encode())
         self._check(inner, now_ns)

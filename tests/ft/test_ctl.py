@@ -279,8 +279,10 @@ def test_the_key_is_its_owners_alone_outlives_owners_and_a_copy_will_do(stage: S
     copy.chmod(0o644)
     loose = operator.ft("resume", "--admin-key", str(copy))
     assert (loose.status, "chmod 600" in loose.err) == (3, True)
-    # A new key counts at once, for the standby, too.
+    # A new key counts, for the standby, too, and the old one does not.
     key.write_text("ab" * 32 + "\n")
+    copy.chmod(0o600)
+    until(lambda: operator.ft("resume", "--admin-key", str(copy)).status == 1, "the old key to be refused")
     assert Operator(nats.url, stage.store).change("resume").status == 0
 
 

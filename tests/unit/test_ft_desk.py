@@ -49,6 +49,7 @@ class FakeMember:
 
     async def read_key(self) -> bytes | None:
         self.reads += 1
+        await asyncio.sleep(0)
         if self.unreadable:
             raise StoreError("storage has not answered for 2s", hint="check the storage")
         return self.key
@@ -154,14 +155,28 @@ def test_a_flood_of_refused_requests_is_a_few_lines_and_a_read_of_the_key_a_seco
     assert len(warnings(capfd)) <= 4
 
 
-def test_a_key_that_was_replaced_is_read_again() -> None:
+def test_a_key_that_was_replaced_opens_nothing_any_more() -> None:
     office = Office()
     assert office.ask(Request(Verb.PAUSE)).ok
     office.member.key = OTHER_KEY
-    office.clock.advance(2)
-    assert office.ask(Request(Verb.RESUME), OTHER_KEY).ok
-    office.clock.advance(2)
+    office.clock.advance(1)
     assert not office.ask(Request(Verb.PAUSE), KEY).ok
+    assert office.ask(Request(Verb.RESUME), OTHER_KEY).ok
+    office.member.key = None
+    office.clock.advance(1)
+    assert "no admin.key yet" in office.ask(Request(Verb.PAUSE), OTHER_KEY).error
+    assert office.member.done == ["pause", "resume"]
+
+
+def test_a_request_that_comes_while_the_key_is_read_waits_for_it() -> None:
+    office = Office()
+
+    async def both() -> list[bytes]:
+        requests = [office.seal(Request(Verb.PAUSE)), office.seal(Request(Verb.RESUME))]
+        return await asyncio.gather(*(office.desk.answer(request) for request in requests))
+
+    assert [decode_answer(answer).ok for answer in asyncio.run(both())] == [True, True]
+    assert office.member.reads == 1
 
 
 def test_a_member_without_a_key_says_so() -> None:
@@ -169,7 +184,10 @@ def test_a_member_without_a_key_says_so() -> None:
 
 
 def test_storage_that_does_not_answer_is_an_answer(capfd: pytest.CaptureFixture[str]) -> None:
-    answer = Office(FakeMember(unreadable=True)).ask(Request(Verb.PAUSE))
+    office = Office(FakeMember(unreadable=True))
+    answer = office.ask(Request(Verb.PAUSE))
+    assert office.ask(Request(Verb.PAUSE)) == answer
+    assert office.member.reads == 1
     assert (answer.ok, answer.error, answer.hint) == (False, "storage has not answered for 2s", "check the storage")
     assert "a control request failed: storage has not answered" in capfd.readouterr().err
 
