@@ -61,7 +61,7 @@ def judge(nodes: Sequence[NodeStatus], expect: int = 0) -> Verdict:
 
 def can_take_over(node: NodeStatus) -> bool:
     """Whether a member is a standby that nothing holds back."""
-    return node.state == NodeState.STANDBY and not node.paused and node.phase in _WAITING
+    return node.state == NodeState.STANDBY and node.phase in _WAITING
 
 
 def find_active(nodes: Sequence[NodeStatus]) -> NodeStatus | None:
