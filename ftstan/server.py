@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from ftstan import COMPATIBLE_VERSION, log
 from ftstan.broker.broker import Broker, BrokerOptions
 from ftstan.broker.constants import SID_INBOX
+from ftstan.broker.dedup import Window
 from ftstan.clock import Clock, SystemClock
 from ftstan.config.banner import READY, effectless_lines, recovered_line, runtime_version, starting_lines, store_lines
 from ftstan.dataplane import DataPlane, shown
@@ -263,6 +264,8 @@ class Node:
             ),
             self.nuid,
         )
+        if options.dedup_window:
+            broker.window = Window(options.dedup_window, recovered.remembered)
         broker.recover(recovered, self.clock.wall_ns(), round(self.clock.mono() * 1e9))
         log.stream.info(recovered_line(len(recovered.channels) if info is not None else None))
         assert self.link is not None

@@ -197,6 +197,8 @@ class Serving:
         failed = self.store.commit()
         if failed:
             self._report(failed)
+        if broker.window is not None and (fresh := broker.window.committed(failed)):
+            self.store.remember(fresh, broker.window.known)
         self.store.confirm()
         self._more = broker.conclude(failed)
         if self.store.events_first:
