@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING
 
 from ftstan import log
 from ftstan.config.units import SECOND
-from ftstan.errors import FencedError, FtstanError, LockBusyError, NatsError, RefusedError
+from ftstan.errors import FencedError, FtstanError, NatsError, RefusedError
 from ftstan.ft import active as act
 from ftstan.ft import handover
 from ftstan.ft import standby as sb
+from ftstan.ft.attempt import attempt, see_store
 from ftstan.ft.cadence import FtTiming
 from ftstan.ft.ctl import is_who
 from ftstan.ft.desk import Desk
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
 from ftstan.ft.seal import Recipient
+from ftstan.ft.slots import Cause
 from ftstan.ft.states import NodeState
 from ftstan.ft.subjects import (
     Released,
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from ftstan.config.options import FtOptions
     from ftstan.ft.epoch import Activation
     from ftstan.ft.ownership import StoreOwner
-    from ftstan.ft.slots import Cause
     from ftstan.server import Node
 
 _LOG = {
@@ -61,7 +62,10 @@ _LOCAL_POLL_S, _NETWORK_POLL_S = 0.05, 0.5
 def _timing(ft: FtOptions, *, is_network: bool) -> FtTiming:
     poll = ft.poll_interval / SECOND or (_NETWORK_POLL_S if is_network else _LOCAL_POLL_S)
     return FtTiming(
-        hb_interval=ft.hb_interval / SECOND, hb_missed_interval=ft.hb_missed_interval / SECOND, poll_interval=poll
+        hb_interval=ft.hb_interval / SECOND,
+        hb_missed_interval=ft.hb_missed_interval / SECOND,
+        poll_interval=poll,
+        steal_after=ft.steal_after / SECOND,
     )
 
 
@@ -120,7 +124,7 @@ class FtGroup:
         node = self._node
         await self._control.serve(control_subject(node.options.cluster_id, node.server_id), self._on_request)
         self._event(sb.Started())
-        self._event(sb.StoreSeen(await self._node.call(self._owner.store_id)))
+        await self._read_store()
         await self._control.start()
         self._spawn(self._wait_for_nats())
 
@@ -195,18 +199,18 @@ class FtGroup:
     def _fire(self) -> None:
         self._timer = None
         if self._active is not None:
-            self._look_at_epoch()
+            self.note_epoch()
             self._drive(self._active.handle(sb.TimerFired(), self._now()))
         else:
             self._event(sb.TimerFired())
 
-    def _look_at_epoch(self) -> None:
-        """What we say of ourselves follows an epoch that was raised while serving."""
-        with contextlib.suppress(FencedError):
-            present = self._owner.activation
-            if self._active is not None and self._activation is not None and present.epoch != self._activation.epoch:
-                self._activation = present
-                self._active.handle(act.EpochRaised(present.epoch), self._now())
+    def note_epoch(self) -> None:
+        """An owner can take a higher epoch while it serves: say that one from now on."""
+        before, now = self._activation, self._owner.present
+        if self._active is None or before is None or now is None or now.epoch == before.epoch:
+            return
+        self._activation = now
+        self._active.handle(act.EpochRaised(now.epoch), self._now())
 
     def _event(self, event: sb.Event) -> None:
         self._drive(self._standby.handle(event, self._now()))
@@ -221,13 +225,17 @@ class FtGroup:
                 case sb.Log(level, text):
                     _LOG[level](text)
                 case sb.TryLock():
-                    self._spawn(self._try_lock())
+                    self._spawn(self._try_lock(action))
                 case sb.ReadStore():
                     self._spawn(self._read_store())
                 case sb.ReleaseLock():
                     self._spawn(self._release())
                 case sb.Activate(cause, after):
                     self._spawn(self._activate(cause, after))
+                case sb.Steal():
+                    holder = self._owner.holder
+                    after = holder.epoch if holder is not None else 0
+                    self._spawn(self._activate(Cause.STOLEN, after, without_lock=True))
                 case act.SendHeartbeat(payload):
                     self._spawn(self._send(payload))
                 case act.ConfirmNow():
@@ -250,24 +258,13 @@ class FtGroup:
                 error if isinstance(error, FtstanError) else FtstanError(f"{type(error).__name__}: {error}")
             )
 
-    async def _try_lock(self) -> None:
-        try:
-            store_id = await self._node.call(self._lock_and_look)
-        except LockBusyError:
-            done = sb.TryDone(sb.TryResult.BUSY)
-        except FtstanError as error:
-            done = sb.TryDone(sb.TryResult.FAULT, error=error.text)
-        else:
-            done = sb.TryDone(sb.TryResult.GRANTED, store_id=store_id)
+    async def _try_lock(self, ask: sb.TryLock) -> None:
+        done = await self._node.call(lambda: attempt(self._owner, ask))
         self._tries[done.result] += 1
         self._event(done)
 
-    def _lock_and_look(self) -> bytes | None:
-        self._owner.try_lock()
-        return self._owner.store_id()
-
     async def _read_store(self) -> None:
-        self._event(sb.StoreSeen(await self._node.call(self._owner.store_id)))
+        self._event(await self._node.call(lambda: see_store(self._owner)))
 
     async def _release(self) -> None:
         await self._node.call(self._owner.release)
@@ -289,12 +286,14 @@ class FtGroup:
         if self._active is not None:
             self._drive(self._active.handle(act.Confirmed(), self._now()))
 
-    async def _activate(self, cause: Cause, after: int) -> None:
-        """The lock is ours: claim, say so, recover, serve."""
+    async def _activate(self, cause: Cause, after: int, *, without_lock: bool = False) -> None:
+        """The lock is ours, or not worth waiting for: claim, say so, recover, serve."""
         node = self._node
         cause, after = self._succession.cause_of(cause, after)
         try:
-            activation = await node.call(lambda: self._owner.activate(cause=cause, after=after))
+            activation = await node.call(
+                lambda: self._owner.activate(cause=cause, after=after, without_lock=without_lock)
+            )
         except FencedError as error:
             await node.call(self._owner.release)
             self._event(sb.ActivationLost(error.text))
@@ -311,15 +310,27 @@ class FtGroup:
             activated_ns=activation.since_ns,
             epoch=activation.epoch,
             store_id=activation.store_id,
+            has_lock=not without_lock,
         )
         self._active = act.Active(beat, self._rng, self._timing)
         self._drive(self._active.handle(sb.Started(), self._now()))
+        if without_lock:
+            self._spawn(self._regain_lock(self._active))
         try:
             await node.serve(lambda: self._succession.decide(activation))
         except FtstanError:
             node.state = NodeState.FAILED
             raise
         self._active.handle(act.PhaseChanged(BeatPhase.SERVING), self._now())
+
+    async def _regain_lock(self, active: act.Active) -> None:
+        """Take the lock once its former holder is gone, so that the others are kept out by it again."""
+        while not self._node.stopping.is_set():
+            if await self._node.call(self._owner.regain_lock):
+                active.handle(act.LockRegained(), self._now())
+                log.stream.info("ft: the store lock is free, and held by this server now")
+                return
+            await asyncio.sleep(self._timing.poll_interval)
 
     # ---- operators -----------------------------------------------------------------------------------------------
 
@@ -346,7 +357,7 @@ class FtGroup:
         """
         if self._activation is None or not self._node.is_ft_active():
             raise RefusedError("this member is not the active one", hint="ask the active: ftstanctl ft status names it")
-        self._look_at_epoch()
+        self.note_epoch()
         successor = await self._succession.find(self._activation, to, _SWITCHOVER_S, switchover=True)
         if not successor:
             raise no_successor(to)
@@ -357,7 +368,7 @@ class FtGroup:
         """Before the store is closed: let a standby keep what is published from now on, if there is one."""
         if self._activation is None or not self._node.is_ft_active():
             return
-        self._look_at_epoch()
+        self.note_epoch()
         with contextlib.suppress(NatsError):
             if await self._succession.find(self._activation, "", _STOP_FIND_S):
                 await self._succession.leave()
@@ -368,7 +379,7 @@ class FtGroup:
         """No more attempts, no more beats."""
         self._event(sb.Stopped())
         if self._active is not None:
-            self._look_at_epoch()
+            self.note_epoch()
             self._active.handle(sb.Stopped(), self._now())
         if self._timer is not None:
             self._timer.cancel()

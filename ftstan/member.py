@@ -89,12 +89,7 @@ class NodeMember:
     def _activation(self) -> Activation | None:
         """The present one: an owner goes on to the next epoch when its numbers are used up."""
         owner = self._node.owner
-        if owner is None:
-            return None
-        try:
-            return owner.activation
-        except FencedError:
-            return None
+        return owner.present if owner is not None else None
 
     def _phase(self) -> Phase:
         node = self._node
@@ -175,6 +170,7 @@ class NodeMember:
             await self._within(_RECORD_WITHIN_S, lambda: owner.set_mixed(on=on))
         except FencedError as error:
             node.fenced(error)
+        self._group().note_epoch()
 
     # ---- with storage --------------------------------------------------------------------------------------------
 

@@ -49,13 +49,18 @@ class Confirmed:
 
 
 @dataclass(frozen=True, slots=True)
+class LockRegained:
+    """An owner that took the store without its lock has it now."""
+
+
+@dataclass(frozen=True, slots=True)
 class EpochRaised:
     """The owner went on to another epoch without giving up the store."""
 
     epoch: int
 
 
-Event = Started | HeartbeatHeard | PhaseChanged | EpochRaised | Confirmed | TimerFired | Stopped
+Event = Started | HeartbeatHeard | PhaseChanged | EpochRaised | Confirmed | LockRegained | TimerFired | Stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,8 @@ class Active:
                 self._say(replace(self._beat, phase=phase))
             case EpochRaised(epoch):
                 self._say(replace(self._beat, epoch=epoch))
+            case LockRegained():
+                self._say(replace(self._beat, has_lock=True))
             case TimerFired() if self._running:
                 return self._timer_fired(now)
             case Confirmed() if self._running and self._in_doubt:

@@ -13,6 +13,7 @@ from ftstan.ft.slots import Cause
 
 if TYPE_CHECKING:
     from ftstan.ft.heartbeat import Heartbeat
+    from ftstan.ft.slots import EpochRecord
     from ftstan.ft.subjects import Released
 
 
@@ -77,10 +78,14 @@ class YieldTo:
 class StoreSeen:
     """The datastore's id as read from our own directory: 16 bytes, or empty if no ftstan server ever owned it.
 
-    ``None``: it could not be read.
+    ``None``: it could not be read, and ``error`` says why. ``owner`` is the newest epoch record, if there is one;
+    ``served``: whether anybody, perhaps an original server, has served from there.
     """
 
     store_id: bytes | None
+    owner: EpochRecord | None = None
+    served: bool = True
+    error: str = ""
 
 
 class TryResult(enum.Enum):
@@ -89,18 +94,25 @@ class TryResult(enum.Enum):
     GRANTED = enum.auto()
     BUSY = enum.auto()
     FAULT = enum.auto()
+    NOT_ASKED = enum.auto()
+    """The directory does not show the expected datastore; nothing was locked or created."""
 
 
 @dataclass(frozen=True, slots=True)
 class TryDone:
-    """The answer to ``TryLock``. ``error`` is the text of a fault.
+    """The answer to ``TryLock``. ``error`` is the text of a fault, ``hint`` what to do about it.
 
-    ``store_id`` is what the directory says (as in ``StoreSeen``): read behind every grant, else optional.
+    ``store_id``, ``owner`` and ``served`` are what the directory shows (as in ``StoreSeen``): read behind every grant
+    and under suspicion, as ``watch`` is: what an owner rewrites every second, ``None`` if it could not be read.
     """
 
     result: TryResult
     store_id: bytes | None = None
     error: str = ""
+    hint: str = ""
+    owner: EpochRecord | None = None
+    served: bool = True
+    watch: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +159,15 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class TryLock:
-    """Try the store lock once, without waiting, and answer with ``TryDone``."""
+    """Try the store lock once, without waiting, and answer with ``TryDone``.
+
+    ``suspicious``: nobody was heard, so look at the directory first, and make a missing lock file. ``expect``: the id
+    that the directory has to show then; ``None``: any, or none. ``served``: somebody must have served from it.
+    """
+
+    suspicious: bool = False
+    expect: bytes | None = None
+    served: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +193,11 @@ class Activate:
 
 
 @dataclass(frozen=True, slots=True)
+class Steal:
+    """The owner is silent and keeps the lock: claim the next epoch without it, and serve."""
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """Write a line."""
 
@@ -187,4 +212,4 @@ class SetTimer:
     at: float
 
 
-Action = TryLock | ReadStore | ReleaseLock | Activate | Log | SetTimer
+Action = TryLock | ReadStore | ReleaseLock | Activate | Steal | Log | SetTimer

@@ -7,7 +7,9 @@ of the store be measured or read. All calls belong to the data plane's thread; e
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.errors import FencedError, LockBusyError, LockFaultError, StoreError
@@ -16,8 +18,8 @@ from ftstan.ft.direct import epoch_disk
 from ftstan.ft.epoch import Activation, Confirmer, claim, read_owner, read_records, remove_old_claims
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.mounts import find_mount
-from ftstan.ft.slots import Cause
-from ftstan.ft.survey import survey_store
+from ftstan.ft.slots import SLOT_SIZE, Cause
+from ftstan.ft.survey import SERVER_NAME, survey_store
 from ftstan.log import stream as log
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from ftstan.ft.slots import EpochRecord
 
 _MOUNTINFO = "/proc/self/mountinfo"
+_WATCH_NAME = "ft.watch"
 
 
 def read_mountinfo() -> str:
@@ -35,13 +38,39 @@ def read_mountinfo() -> str:
         return f.read()
 
 
+@dataclass(frozen=True, slots=True)
+class StoreLook:
+    """What a directory showed: the id of its datastore, empty for none, and the newest epoch record.
+
+    ``served``: somebody has served from here, be it an original server, which gives a store no id. ``elsewhere``: the
+    path does not name the directory any more that is open (and locked); what it names instead, if anything, was not
+    looked into.
+    """
+
+    store_id: bytes = b""
+    owner: EpochRecord | None = None
+    served: bool = False
+    elsewhere: bool = False
+
+
 class StoreOwner:
     """The right of this process to write to the directory ``path``."""
 
     def __init__(
-        self, disk: Disk, path: str, *, server_id: str, clock: Clock, in_group: bool, mountinfo: str | None = None
+        self,
+        disk: Disk,
+        path: str,
+        *,
+        server_id: str,
+        clock: Clock,
+        in_group: bool,
+        mountinfo: str | None = None,
+        direct: bool = True,
     ) -> None:
-        """Open the directory, creating it if it is missing. Raises ``StoreError``."""
+        """Open the directory, creating it if it is missing. Raises ``StoreError``.
+
+        ``direct``: read the epoch past this host's cache, if the file system is not known to be local.
+        """
         self._disk = disk
         self._server_id = server_id
         self._clock = clock
@@ -57,12 +86,92 @@ class StoreOwner:
             ) from error
         mount = find_mount(read_mountinfo() if mountinfo is None else mountinfo, os.path.realpath(path))
         self.is_network = mount.is_network
-        self._epoch_disk = epoch_disk(disk, is_network=self.is_network)
+        self._epoch_disk = epoch_disk(disk, is_network=self.is_network, direct=direct)
         self._lock = StoreLock(disk, self.root, path)
         self._activation: Activation | None = None
         self._confirmer: Confirmer | None = None
         self.answered_at: float | None = None
         """When storage last answered (seconds of ``Clock.mono``), ``None``: never. Any thread may read it."""
+        self._lockless = False
+        self.holder: EpochRecord | None = None
+        """The newest epoch record that was read, for status and log lines: it says who took the store last."""
+
+    # ---- looking, while others may own it ------------------------------------------------------------------------
+
+    def look(self) -> StoreLook:
+        """Look at what the path names now; nothing is created. Raises ``StoreError``.
+
+        Follows the path to another directory (a share that was mounted, or a store that was moved here since), unless
+        the lock is held or the store is ours: then that is only told.
+        """
+        if not self._is_here():
+            if self._lock.held or self._activation is not None:
+                return StoreLook(elsewhere=True)
+            if not self._follow():
+                return StoreLook(elsewhere=True)
+        owner = self.read_owner()
+        if owner is not None:
+            return StoreLook(owner.store_id, owner, served=True)
+        try:
+            self._disk.stat(self.root, SERVER_NAME)
+        except FileNotFoundError:
+            return StoreLook()
+        except OSError as error:
+            raise self._unreadable(error) from error
+        return StoreLook(served=True)
+
+    def read_watch(self) -> bytes | None:
+        """What an owner rewrites once a second; empty if there is none, ``None`` if it cannot be read."""
+        try:
+            fd = self._epoch_disk.open(self.root, _WATCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return b""
+        except (OSError, StoreError):
+            return None
+        try:
+            return self._epoch_disk.pread(fd, SLOT_SIZE, 0)
+        except OSError:
+            return None
+        finally:
+            self._epoch_disk.close(fd)
+
+    def _is_here(self) -> bool:
+        """Whether the path still names the directory that is open; a handle that went stale is no longer here."""
+        try:
+            fd = self._disk.open_dir(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise self._unreadable(error) from error
+        try:
+            ours, named = self._disk.fstat(self.root), self._disk.fstat(fd)
+        except OSError as error:
+            if error.errno == errno.ESTALE:
+                return False
+            raise self._unreadable(error) from error
+        finally:
+            self._disk.close(fd)
+        return (ours.dev, ours.ino) == (named.dev, named.ino)
+
+    def _follow(self) -> bool:
+        """Go on in the directory that the path names now; false if it names none."""
+        try:
+            root = self._disk.open_dir(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise self._unreadable(error) from error
+        old, self.root = self.root, root
+        self._lock.move(root)
+        with contextlib.suppress(OSError):
+            self._disk.close(old)
+        return True
+
+    def _unreadable(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"datastore {self.path}: {(error.strerror or str(error)).lower()}",
+            hint="check the storage and the kernel log of this host",
+        )
 
     # ---- taking --------------------------------------------------------------------------------------------------
 
@@ -71,10 +180,10 @@ class StoreOwner:
         """The lock of the directory."""
         return self._lock
 
-    def try_lock(self) -> None:
-        """Try the store lock once. Raises ``LockBusyError`` or ``LockFaultError``."""
+    def try_lock(self, *, create: bool = True) -> None:
+        """Try the store lock once. Raises as ``StoreLock.acquire`` does."""
         try:
-            self._lock.acquire()
+            self._lock.acquire(create=create)
         except LockBusyError:
             # An answer, too.
             self.answered_at = self._clock.mono()
@@ -83,9 +192,9 @@ class StoreOwner:
 
     def read_owner(self) -> EpochRecord | None:
         """The newest epoch record, ``None`` if no ftstan server ever owned the store. Raises ``StoreError``."""
-        owner = read_owner(self._epoch_disk, self.root)
+        self.holder = read_owner(self._epoch_disk, self.root)
         self.answered_at = self._clock.mono()
-        return owner
+        return self.holder
 
     def read_records(self, count: int) -> list[tuple[int, EpochRecord | None]]:
         """The newest ``count`` activations, newest first (``ft.epoch.read_records``). Raises ``StoreError``."""
@@ -95,14 +204,6 @@ class StoreOwner:
         """The key that operators prove themselves with, ``None`` if there is none yet. Raises ``StoreError``."""
         return read_key(self._disk, self.root)
 
-    def store_id(self) -> bytes | None:
-        """The store's id, empty if it has none yet, ``None`` if it cannot be read: what the standby loop asks for."""
-        try:
-            owner = self.read_owner()
-        except StoreError:
-            return None
-        return owner.store_id if owner is not None else b""
-
     def activate(
         self,
         lost: LostEpochs | None = None,
@@ -110,15 +211,18 @@ class StoreOwner:
         cause: Cause = Cause.UNKNOWN,
         after: int = 0,
         ft_mixed: bool | None = None,
+        without_lock: bool = False,
     ) -> Activation:
         """Take the next epoch; the lock is held. ``lost``: what a repair knows of epochs that are gone.
 
-        ``cause`` and ``after`` say why (``EpochRecord``); ``ft_mixed`` is the operator's word, if there is one.
-
+        ``cause`` and ``after`` say why (``EpochRecord``). ``ft_mixed``: the operator's word whether original servers
+        may be members; ``None`` keeps what is recorded.
+        ``without_lock``: the holder of the lock is silent, and the epoch fences it; ``regain_lock`` follows.
         Raises ``FencedError``, ``RecoveryError`` or ``StoreError``.
         """
-        if not self._lock.held:
+        if not self._lock.held and not without_lock:
             raise LockFaultError("the store lock is not held")
+        self._lockless = not self._lock.held
         self._take(lost, cause=cause, after=after, ft_mixed=ft_mixed)
         assert self._activation is not None
         assert self._confirmer is not None
@@ -143,16 +247,17 @@ class StoreOwner:
             clock=self._clock,
             survey=lambda: survey_store(self._disk, self.root),
             in_group=self._in_group,
+            ft_mixed=ft_mixed,
             lost=lost,
             cause=cause,
             after=after,
-            ft_mixed=ft_mixed,
         )
         old, self._confirmer = (
             self._confirmer,
             Confirmer(self._epoch_disk, self.root, activation, is_network=self.is_network),
         )
         self._activation = activation
+        self.holder = activation.record()
         if old is not None:
             old.close()
 
@@ -163,6 +268,11 @@ class StoreOwner:
         """The present activation. Raises ``FencedError`` if there is none."""
         if self._activation is None:
             raise FencedError("the datastore is not ours")
+        return self._activation
+
+    @property
+    def present(self) -> Activation | None:
+        """The present activation, if there is one. Any thread may ask."""
         return self._activation
 
     @property
@@ -194,13 +304,17 @@ class StoreOwner:
 
     def raise_epoch(self) -> None:
         """Take the next number while serving; if anybody took it first, the store is not ours any more."""
-        self._next_epoch(Cause.RAISED)
+        self._raise(Cause.RAISED)
 
     def set_mixed(self, *, on: bool) -> None:
-        """Record the operator's word whether original servers may be members; as ``raise_epoch`` in everything else."""
-        self._next_epoch(Cause.MIXED_SWITCHED, ft_mixed=on)
+        """Record, while serving, whether original servers may be members; as ``raise_epoch`` in everything else.
 
-    def _next_epoch(self, cause: Cause, *, ft_mixed: bool | None = None) -> None:
+        Does nothing if that is what is recorded. Raises ``FencedError`` and ``StoreError``.
+        """
+        if on != self.activation.ft_mixed:
+            self._raise(Cause.MIXED_SWITCHED, on)
+
+    def _raise(self, cause: Cause, ft_mixed: bool | None = None) -> None:
         before = self.activation
         self.confirm()
         self._take(cause=cause, after=before.epoch, ft_mixed=ft_mixed)
@@ -210,8 +324,23 @@ class StoreOwner:
     # ---- giving up -----------------------------------------------------------------------------------------------
 
     def verify_lock(self) -> None:
-        """Raise ``FencedError`` if the lock file is not the one that we locked."""
-        self._lock.verify()
+        """Raise ``FencedError`` if the lock file is not the one that we locked; an owner without lock has none yet."""
+        if not self._lockless:
+            self._lock.verify()
+
+    def regain_lock(self) -> bool:
+        """Try for the lock that this owner took the store without; returns whether it holds it.
+
+        Whoever holds it was fenced by the epoch, so there is nothing to hurry or to fail for.
+        """
+        if self._lockless:
+            self._lock.renew()
+            try:
+                self._lock.acquire()
+            except (LockBusyError, LockFaultError):
+                return False
+            self._lockless = False
+        return self._lock.held
 
     def release(self) -> None:
         """Give the lock back. What was written under it stays valid until somebody takes a higher epoch."""
@@ -220,6 +349,7 @@ class StoreOwner:
                 self._confirmer.close()
         self._confirmer = None
         self._activation = None
+        self._lockless = False
         self._lock.release()
 
     def close(self) -> None:
