@@ -271,7 +271,7 @@ def test_an_activation_after_silence_says_so() -> None:
     node = Node(NO_POLL)
     node.stand_by()
     node.on(HeartbeatHeard(PEER))
-    assert node.wait() == [TryLock(suspicious=True, expect=STORE)]
+    assert node.wait() == [SUSPICIOUS]
     assert cause_of(node.on(GRANTED)) == (Cause.SILENCE, PEER.epoch)
 
 
@@ -289,7 +289,7 @@ def test_a_release_that_another_member_followed_is_not_the_cause_any_more() -> N
     node.on(ReleasedHeard(RELEASED))
     node.on(BUSY)
     node.on(HeartbeatHeard(replace(PEER, epoch=RELEASED.epoch + 1)))
-    assert node.wait() == [TryLock(suspicious=True, expect=STORE)]
+    assert node.wait() == [SUSPICIOUS]
     assert cause_of(node.on(GRANTED)) == (Cause.SILENCE, RELEASED.epoch + 1)
 
 
