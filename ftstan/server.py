@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from ftstan import COMPATIBLE_VERSION, log
 from ftstan.broker.broker import Broker, BrokerOptions
-from ftstan.broker.constants import SID_INBOX
+from ftstan.broker.constants import GUARD_TIMEOUT, SID_INBOX
 from ftstan.broker.dedup import Window
 from ftstan.clock import Clock, SystemClock
 from ftstan.config.banner import READY, effectless_lines, recovered_line, runtime_version, starting_lines, store_lines
@@ -60,7 +60,6 @@ EXIT_FENCED = 75
 _EXIT_TERM = 143
 _LOCK_PATIENCE_S = 5.0
 _LOCK_RETRY_S = 0.1
-_GUARD_S = 0.25
 _READY_S = 10.0
 _STOP_S = 60.0
 #: A node whose storage fails so soon after it took over would, restarted at once, only use up epochs.
@@ -260,6 +259,7 @@ class Node:
                 hb_timeout=options.hb_timeout,
                 hb_fail_count=options.hb_fail_count,
                 max_channels=options.limits.max_channels,
+                replace_durable=options.replace_durable,
                 limits=channel_limits,
             ),
             self.nuid,
@@ -294,7 +294,7 @@ class Node:
         link.send(
             b"SUB %b %d\r\nPUB %b %b %d\r\n%b\r\n" % (inbox, SID_INBOX, discovery, inbox, len(request), request), 2.0
         )
-        answer = _first_message(link, self.clock, _GUARD_S)
+        answer = _first_message(link, self.clock, GUARD_TIMEOUT / 1e9)
         link.send(b"UNSUB %d\r\n" % SID_INBOX, 2.0)
         if answer is None:
             log.stream.debug("Did not detect another server instance")

@@ -121,7 +121,9 @@ class Serving:
                 worked |= self.broker.run_timers(self._clock.wall_ns(), self._now())
                 if worked or self._more or self.broker.has_work:
                     self._road()
-                if self._leaving is not None and self.ready and not self._more:
+                if self._leaving is None:
+                    self.broker.inactivity.delete_due()
+                elif self.ready and not self._more:
                     self._left()
             except (ConnectionLostError, WireError) as error:
                 self._lost(error if isinstance(error, NatsError) else NatsError(error.text))
