@@ -69,3 +69,7 @@ class LockMissingError(LockFaultError):
 
 class NatsError(FtstanError):
     """The NATS server cannot be started, reached or understood."""
+
+
+class RefusedError(FtstanError):
+    """A member was asked for something and will not do it; nothing has changed."""

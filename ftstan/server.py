@@ -36,6 +36,7 @@ from ftstan.errors import (
 from ftstan.ft.access import FileAccess
 from ftstan.ft.deadlines import STOP_S, STOP_UNOWNED_S
 from ftstan.group import FtGroup
+from ftstan.member import NodeMember
 from ftstan.monitor.http import Monitor, format_time, format_uptime
 from ftstan.nats import tasks
 from ftstan.nats.embedded import NatsServerChild
@@ -104,7 +105,9 @@ class Node:
         self._failure: FtstanError | None = None
         self._child: NatsServerChild | None = None
         self._monitor = Monitor(self)
-        self._group: FtGroup | None = None
+        self.member = NodeMember(self)
+        """What operators see of this node, and ask of it."""
+        self.group: FtGroup | None = None
         self._started_ns = self.clock.wall_ns()
         self._started = self.clock.mono()
         self._counts: dict[str, int] = {}
@@ -155,7 +158,7 @@ class Node:
         # On the data plane's thread: opening the directory may block on storage like everything else in it.
         self.plane.start()
         make = registry.load(options.store)
-        context = StoreContext(options, self.server_id, self.clock, self._no_more)
+        context = StoreContext(options, self.server_id, self.clock, self._no_more, self.member.on_progress)
         self._access = await self.call(lambda: make(context))
         if isinstance(self._access, FileAccess):
             self.owner = self._access.owner
@@ -169,8 +172,8 @@ class Node:
             urls, name=self._name("general"), user=nats.user, password=nats.password, token=nats.token, clock=self.clock
         )
         if options.ft_group:
-            self._group = FtGroup(self, urls)
-            await self._group.start()
+            self.group = FtGroup(self, urls)
+            await self.group.start()
             return
         await self.call(self._connect_first)
         await self._lock_standalone(self._access)
@@ -373,18 +376,18 @@ class Node:
         try:
             async with asyncio.timeout(patience):
                 await self._prepare_stop()
-                if self._group is not None:
-                    await self._group.hand_over()
+                if self.group is not None:
+                    await self.group.hand_over()
                 self.state = "SHUTDOWN"
-                if self._group is not None:
-                    await self._group.stopping()
+                if self.group is not None:
+                    await self.group.stopping()
                 released = await self.call(self._stop_serving)
         except TimeoutError:
             if not self.owns:
                 end_process("storage does not answer: ending without it, nothing was written", status)
             end_process(f"storage has not answered for {patience:g}s while stopping", EXIT_FENCED)
-        if self._group is not None:
-            await self._group.stopped(released=released)
+        if self.group is not None:
+            await self.group.stopped(released=released)
         return status
 
     async def _prepare_stop(self) -> None:
@@ -430,8 +433,8 @@ class Node:
         await self.protection.close()
         with contextlib.suppress(NatsError):
             await self._monitor.stop()
-        if self._group is not None:
-            await self._group.close()
+        if self.group is not None:
+            await self.group.close()
         if self._child is not None:
             await self._child.stop()
 
@@ -453,7 +456,7 @@ class Node:
             "state": self.state,
             "now": format_time(now),
             "start_time": format_time(self._started_ns),
-            "uptime": format_uptime(self.clock.mono() - self._started),
+            "uptime": format_uptime(self.uptime),
             "open_fds": len(os.listdir("/proc/self/fd")),
             "max_fds": soft,
             **_NO_COUNTS,
@@ -464,32 +467,45 @@ class Node:
         serving = self.plane.serving
         return serving.broker.counts() if serving is not None else {}
 
+    @property
+    def uptime(self) -> float:
+        """Seconds since this process started."""
+        return self.clock.mono() - self._started
+
     def is_ft_active(self) -> bool:
         """Whether this node is the active one and serves."""
+        return self.state == "FT_ACTIVE" and self.is_serving()
+
+    def is_serving(self) -> bool:
+        """Whether clients are answered now."""
         serving = self.plane.serving
-        return self.state == "FT_ACTIVE" and serving is not None and serving.ready
+        return serving is not None and serving.ready
+
+    async def ftz(self) -> dict[str, object]:
+        """What ``/streaming/ftz`` shows."""
+        return await self.member.page()
 
     @property
     def hears_nats(self) -> bool:
         """Whether the control thread has a connection to NATS; true where there is none."""
-        return self._group is None or self._group.connected
+        return self.group is None or self.group.connected
 
     @property
     def is_up(self) -> bool:
         """Whether the node does what it is for: it serves, or has begun to stand by."""
         serving = self.plane.serving
-        return (serving is not None and serving.ready) or (self._group is not None and self._group.looks_for_nats)
+        return (serving is not None and serving.ready) or (self.group is not None and self.group.looks_for_nats)
 
     @property
     def looks_for_nats(self) -> bool:
         """Whether the control thread has a connection to NATS or tries to; true where there is none."""
-        return self._group is None or self._group.looks_for_nats
+        return self.group is None or self.group.looks_for_nats
 
     @property
     def status(self) -> str:
         """State, phase and epoch in one line, for people."""
-        if self._group is not None and self.state != "SHUTDOWN":
-            return self._group.status
+        if self.group is not None and self.state != "SHUTDOWN":
+            return self.group.status
         return f"{self.state}: serving" if self.is_up else self.state
 
     def _name(self, suffix: str) -> str:

@@ -15,6 +15,7 @@ from ftstan.disk import LocalDisk
 from ftstan.ft.mountcheck import check_mount
 from ftstan.ft.mounts import find_mount
 from ftstan.ft.ownership import StoreOwner, read_mountinfo
+from ftstan.ft.slots import Cause
 from ftstan.ft.watch import Probe, Watch
 from ftstan.log import stream as log
 from ftstan.stores.file.env import FileStoreOptions
@@ -68,7 +69,7 @@ class FileAccess:
 
     def activate(self) -> None:
         """Take the next epoch."""
-        self.owner.activate()
+        self.owner.activate(cause=Cause.STANDALONE_START)
 
     def open(self) -> FileStore:
         """The store of the present activation, not recovered yet."""
@@ -83,6 +84,7 @@ class FileAccess:
             path=options.dir,
             most_at_once=_MOST_AT_ONCE,
             stopping=self._context.stopping,
+            progress=self._context.progress,
         )
         return self._store
 

@@ -69,6 +69,7 @@ from ftstan.ft.events import (
     YieldTo,
 )
 from ftstan.ft.identity import GroupStore
+from ftstan.ft.slots import Cause
 from ftstan.ft.states import NodeState, Phase
 from ftstan.ft.steal import OwnerSilence
 
@@ -144,6 +145,7 @@ class Standby:
         self._look_at: float | None = None
         self._try_since: float | None = None
         self._try_suspects = self._try_again = self._try_late = False
+        self._released_by = 0
         self._late_at = 0.0
         self._back_at: float | None = None
         self._back_off = FIRST_BACK_OFF_S
@@ -160,6 +162,11 @@ class Standby:
     def mixed(self) -> bool:
         """Whether original servers are, or may be, members of the group."""
         return self._mixed
+
+    @property
+    def paused(self) -> bool:
+        """Whether the operator paused this member."""
+        return self._paused
 
     @property
     def phase(self) -> Phase:
@@ -263,6 +270,7 @@ class Standby:
             self._listen(now)
         if beat.epoch > self._top_epoch:
             self._yield_until = float("-inf")
+            self._released_by = 0
         if beat.epoch >= self._top_epoch:
             # A former owner that does not know it yet must not keep the group waiting.
             self._top_epoch = beat.epoch
@@ -292,7 +300,7 @@ class Standby:
             return []
         if self._store.own and released.store_id != self._store.own:
             return []
-        self._top_epoch = released.epoch
+        self._top_epoch = self._released_by = released.epoch
         self._owner_has_lock = True
         self._silence.broken()
         if self._try_since is not None:
@@ -384,7 +392,7 @@ class Standby:
         if done.result is TryResult.GRANTED:
             if self._may_try(now):
                 self._state = NodeState.ACTIVE
-                return [*actions, Activate()]
+                return [*actions, Activate(*self._cause(suspected=suspected))]
             self._listen(now)
             return [*actions, ReleaseLock()]
         if suspected:
@@ -425,6 +433,11 @@ class Standby:
             Log(Level.INFO, "ft: unable to get store lock at this time, going back to standby"),
             Log(Level.INFO, f"ft: the datastore's lock is held, and no owner is heard: {holder}"),
         ]
+
+    def _cause(self, *, suspected: bool) -> tuple[Cause, int]:
+        if self._released_by:
+            return Cause.RELEASED, self._released_by
+        return (Cause.SILENCE if suspected else Cause.LOCK_FREE), self._top_epoch
 
     def _activation_lost(self, why: str, now: float, *, refused: bool) -> list[Action]:
         if self._state is not NodeState.ACTIVE:

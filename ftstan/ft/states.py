@@ -29,6 +29,7 @@ class Phase(enum.StrEnum):
     WRONG_STORE = "not the group's datastore"
     PAUSED = "paused by the operator"
     BACKING_OFF = "backing off after"
+    RECOVERING = "recovering"
     ACTIVE = "active"
     STOPPED = "stopped"
     FAILED = "failed"

@@ -350,12 +350,14 @@ class StoreContext:
 
     ``stopping`` is set, from another thread, when the node stops: a ``recover`` that takes long should then raise
     ``StoppedError`` at the next good moment.
+    ``progress`` may be called during ``recover``: channels recovered so far, and how many there are.
     """
 
     options: ServerOptions
     server_id: str
     clock: Clock
     stopping: threading.Event = field(default_factory=threading.Event)
+    progress: Callable[[int, int], None] = lambda _done, _of: None
 
 
 class StoreAccess(Protocol):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ftstan.ft.cadence import FtTiming
 from ftstan.ft.heartbeat import Heartbeat
-from ftstan.ft.slots import EpochRecord
+from ftstan.ft.slots import Cause, EpochRecord
 from ftstan.ft.standby import (
     Action,
     Activate,
@@ -252,6 +252,45 @@ def test_released_makes_a_standby_try_at_once() -> None:
     node.stand_by()
     node.on(HeartbeatHeard(PEER))
     assert node.on(ReleasedHeard(RELEASED)) == [TryLock()]
+
+
+def cause_of(actions: list[Action]) -> tuple[Cause, int]:
+    (activate,) = [action for action in actions if isinstance(action, Activate)]
+    return activate.cause, activate.after
+
+
+def test_an_activation_says_that_the_lock_was_found_free_and_whose_it_was() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    assert node.wait() == [TryLock()]
+    assert cause_of(node.on(GRANTED)) == (Cause.LOCK_FREE, PEER.epoch)
+
+
+def test_an_activation_after_silence_says_so() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    assert node.wait() == [SUSPICIOUS]
+    assert cause_of(node.on(GRANTED)) == (Cause.SILENCE, PEER.epoch)
+
+
+def test_an_activation_names_the_epoch_that_was_released() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    node.on(ReleasedHeard(RELEASED))
+    assert cause_of(node.on(GRANTED)) == (Cause.RELEASED, RELEASED.epoch)
+
+
+def test_a_release_that_another_member_followed_is_not_the_cause_any_more() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    node.on(ReleasedHeard(RELEASED))
+    node.on(BUSY)
+    node.on(HeartbeatHeard(replace(PEER, epoch=RELEASED.epoch + 1)))
+    assert node.wait() == [SUSPICIOUS]
+    assert cause_of(node.on(GRANTED)) == (Cause.SILENCE, RELEASED.epoch + 1)
 
 
 def test_released_during_a_try_makes_it_try_once_more() -> None:

@@ -36,6 +36,7 @@ FLOORS = {
     "group": 5,
     "protection": 5,
     "rival": 5,
+    "member": 5,
     "server": 5,
     "serving": 5,
     "succession": 5,
@@ -44,7 +45,7 @@ FLOORS = {
 
 #: Rooms that are several modules: the pieces of one node's life, and the ground that everybody stands on.
 TOGETHER = (
-    {"bridge", "dataplane", "ending", "group", "protection", "rival", "server", "serving", "succession"},
+    {"bridge", "dataplane", "ending", "group", "member", "protection", "rival", "server", "serving", "succession"},
     {"__init__", "clock", "disk", "errors", "log"},
 )
 

@@ -47,7 +47,7 @@ from ftstan.stores.interface import (
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ftstan.clock import Clock
     from ftstan.disk import Disk
@@ -86,12 +86,13 @@ class FileStore:
         path: str = "",
         most_at_once: int | None = None,
         stopping: threading.Event | None = None,
+        progress: Callable[[int, int], None] = lambda _done, _of: None,
     ) -> None:
         """``root``: an open handle of the directory, which this object does not close.
 
         ``path``: the directory as the operator wrote it, for archive scripts. ``most_at_once``: of a store with more
         channels than that, ``recover`` opens none and names them all, for ``open_channel``. ``stopping``: set by
-        another thread when a recovery that is under way is not wanted any more.
+        another thread when a recovery that is under way is not wanted any more. ``progress``: as in ``StoreContext``.
         """
         options = options or FileStoreOptions()
         self._env = FileEnv(disk, root, clock, options, owner, records.Crc(options.crc_polynomial), path=path)
@@ -105,6 +106,7 @@ class FileStore:
         self._upkeep = Upkeep(self._env, path)
         self._broken: set[bytes] = set()
         self._next_sync = clock.mono()
+        self._progress = progress
         self._checkpoint = Checkpoint()
         """What the last clean stop left."""
         self._leaving = Leaving(self._env, self._checkpoint)
@@ -162,10 +164,12 @@ class FileStore:
         channels = [FileChannel(env, name, self._limits, self._register) for name in names]
         logs = [channel.log for channel in channels]
         readings = opening.read_all(env, logs, self._checkpoint, parallel=self._pool is not None)
-        for channel, reading in zip(channels, readings, strict=True):
+        for done, (channel, reading) in enumerate(zip(channels, readings, strict=True)):
             if env.stopping.is_set():
                 raise StoppedError("the recovery was ended, because the server stops")
+            self._progress(done, len(channels))
             self._adopt(channel, reading)
+        self._progress(len(channels), len(channels))
 
     def _adopt(self, channel: FileChannel, reading: Reading | None) -> None:
         """Take a channel that was read into the store, unless its directory holds none. ``OSError`` passes through."""
