@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ftstan import __version__
 from ftstan.errors import FencedError, RefusedError, StoreError
-from ftstan.ft.ctl import NodeStatus
+from ftstan.ft.ctl import Lag, NodeStatus
 from ftstan.ft.history import history_of
 from ftstan.ft.states import NodeState, Phase
 
@@ -74,7 +74,7 @@ class NodeMember:
             holder=holder.describe() if holder is not None else "",
             store_id=holder.store_id.hex() if holder is not None else "",
             probe_age=self._probe_age(),
-            warm_lag=None,
+            warm_lag=self._warm_lag(),
             uptime=round(node.uptime, 3),
             version=__version__,
         )
@@ -83,8 +83,14 @@ class NodeMember:
         """The status with what only monitoring shows: recovery, and what came of trying the store lock."""
         status = await self.status()
         done, of = self._recovered
-        tries = self._node.group.tries if self._node.group is not None else {}
-        return {**status.to_json(), "recovery": {"channels": done, "of": of}, "lock_tries": tries}
+        group, owner = self._node.group, self._node.owner
+        return {
+            **status.to_json(),
+            "recovery": {"channels": done, "of": of},
+            "lock_tries": group.tries if group is not None else {},
+            "lock_faults": owner.lock.counts.as_dict() if owner is not None else {},
+            "unbridged": self._node.unbridged,
+        }
 
     def _activation(self) -> Activation | None:
         """The present one: an owner goes on to the next epoch when its numbers are used up."""
@@ -102,10 +108,18 @@ class NodeMember:
         return Phase.RECOVERING if self._activation() is not None else Phase.STARTING
 
     def _probe_age(self) -> float | None:
+        probed = self._node.protection.probe_age
+        if probed is not None:
+            return round(max(probed, 0.0), 3)
         owner = self._node.owner
         if owner is None or owner.answered_at is None:
             return None
         return round(max(self._node.clock.mono() - owner.answered_at, 0.0), 3)
+
+    def _warm_lag(self) -> Lag | None:
+        group = self._node.group
+        lag = group.warm_lag if group is not None and not group.activated else None
+        return Lag(lag.messages, round(lag.seconds, 3)) if lag is not None else None
 
     async def _look(self) -> None:
         """Read the newest epoch record; one reading at a time, however often anybody asks."""

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import resource
 import signal
 import threading
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from ftstan import COMPATIBLE_VERSION, log, rival
+from ftstan import log, rival
 from ftstan.broker.broker import Broker, BrokerOptions
 from ftstan.broker.dedup import Window
 from ftstan.clock import Clock, SystemClock
-from ftstan.config.banner import READY, effectless_lines, recovered_line, runtime_version, starting_lines, store_lines
+from ftstan.config.banner import READY, effectless_lines, recovered_line, starting_lines, store_lines
 from ftstan.config.units import SECOND
 from ftstan.dataplane import DataPlane, shown
 from ftstan.ending import end_process, pause_and_end
@@ -37,11 +36,12 @@ from ftstan.ft.access import FileAccess
 from ftstan.ft.deadlines import STOP_S, STOP_UNOWNED_S
 from ftstan.group import FtGroup
 from ftstan.member import NodeMember
-from ftstan.monitor.http import Monitor, format_time, format_uptime
+from ftstan.monitor.http import Monitor
 from ftstan.nats import tasks
 from ftstan.nats.embedded import NatsServerChild
 from ftstan.nats.generated import NatsServerOptions
 from ftstan.nats.link import Link
+from ftstan.pages import Pages
 from ftstan.protection import Protection
 from ftstan.serving import Serving
 from ftstan.stores import registry
@@ -104,13 +104,12 @@ class Node:
         """Whether this node may have written anything: an activation was begun."""
         self._failure: FtstanError | None = None
         self._child: NatsServerChild | None = None
-        self._monitor = Monitor(self)
+        self._monitor = Monitor(Pages(self))
         self.member = NodeMember(self)
         """What operators see of this node, and ask of it."""
         self.group: FtGroup | None = None
-        self._started_ns = self.clock.wall_ns()
+        self.started_ns = self.clock.wall_ns()
         self._started = self.clock.mono()
-        self._counts: dict[str, int] = {}
         self._serving_since = 0.0
         self.link: Link | None = None
         """The data link; it belongs to the data plane's thread."""
@@ -440,33 +439,6 @@ class Node:
 
     # ---- views ---------------------------------------------------------------------------------------------------
 
-    async def serverz(self) -> dict[str, object]:
-        """What ``/streaming/serverz`` shows (``docs/compat/monitoring.md``)."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.25):
-                self._counts = await self.call(self._count)
-        now = self.clock.wall_ns()
-        serving = self.plane.serving is not None
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return {
-            "cluster_id": self.options.cluster_id if serving else "",
-            "server_id": self.server_id,
-            "version": COMPATIBLE_VERSION,
-            "go": runtime_version(),
-            "state": self.state,
-            "now": format_time(now),
-            "start_time": format_time(self._started_ns),
-            "uptime": format_uptime(self.uptime),
-            "open_fds": len(os.listdir("/proc/self/fd")),
-            "max_fds": soft,
-            **_NO_COUNTS,
-            **self._counts,
-        }
-
-    def _count(self) -> dict[str, int]:
-        serving = self.plane.serving
-        return serving.broker.counts() if serving is not None else {}
-
     @property
     def uptime(self) -> float:
         """Seconds since this process started."""
@@ -480,10 +452,6 @@ class Node:
         """Whether clients are answered now."""
         serving = self.plane.serving
         return serving is not None and serving.ready
-
-    async def ftz(self) -> dict[str, object]:
-        """What ``/streaming/ftz`` shows."""
-        return await self.member.page()
 
     @property
     def hears_nats(self) -> bool:
@@ -510,19 +478,6 @@ class Node:
 
     def _name(self, suffix: str) -> str:
         return f"_NSS-{self.options.cluster_id}-{suffix}"
-
-
-_NO_COUNTS = {
-    "clients": 0,
-    "subscriptions": 0,
-    "channels": 0,
-    "total_msgs": 0,
-    "total_bytes": 0,
-    "in_msgs": 0,
-    "in_bytes": 0,
-    "out_msgs": 0,
-    "out_bytes": 0,
-}
 
 
 def _info(cluster_id: str, subjects: Subjects) -> ServerInfo:

@@ -303,7 +303,7 @@ def _print_members(members: Sequence[NodeStatus]) -> None:
             "-" if node.probe_age is None else f"{node.probe_age:.1f} s",
             f"epoch {node.holder_epoch}" if node.holder_epoch else "-",
             node.store_id[:8] or "-",
-            "-" if node.warm_lag is None else f"{node.warm_lag.messages} msgs, {node.warm_lag.channels} channels",
+            "-" if node.warm_lag is None else f"{node.warm_lag.messages} msgs, {node.warm_lag.seconds:.1f} s",
             "yes" if node.mixed else "no",
             node.version,
         )

@@ -63,10 +63,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far the warm standby's knowledge is behind the active's: messages and channels that it has not read ahead."""
+    """How far the warm standby's reading is behind the active: messages that it has not read ahead, and since when."""
 
     messages: int
-    channels: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from ftstan.stores.file.retention import RetainedSlices
 from ftstan.stores.file.slices import SliceLog
 from ftstan.stores.file.statefile import StateFile, read_file
 from ftstan.stores.file.store import FileStore
+from ftstan.stores.file.syncing import Syncer
 from ftstan.stores.interface import ChannelLimits, ClientInfo, SubState
 from ftstan.wire.block import MsgBlock, SubEvents
 from tests.sim import census
@@ -28,7 +29,7 @@ from tests.sim.model import ChannelModel, Model, Violation
 from tests.sim.variants import SMALL, VARIANTS, Variant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ftstan.disk import Disk
     from ftstan.stores.file.channel import Unsynced
@@ -404,15 +405,15 @@ def test_a_tail_that_is_delivered_before_its_copy_is_durable_is_caught(monkeypat
 
 
 def test_an_index_entry_before_the_sync_of_its_data_is_caught(monkeypatch: Patch) -> None:
-    write = FileStore._sync_all
+    write = Syncer.sync
 
-    def index_first(self: FileStore, pending: list[Unsynced]) -> list[tuple[OSError, Unsynced]]:
+    def index_first(self: Syncer, pending: Sequence[Unsynced]) -> list[tuple[OSError, Unsynced]]:
         for item in pending:
             if item.channel is not None and item.channel.log.staged:
                 item.channel.log.finish()
         return write(self, pending)
 
-    monkeypatch.setattr(FileStore, "_sync_all", index_first)
+    monkeypatch.setattr(Syncer, "sync", index_first)
     caught(kills(seeds=range(13, 120)))
 
 

@@ -33,3 +33,15 @@ def test_whoever_gives_up_waiting_leaves_the_thread_as_it_is() -> None:
         given_up.result(60)
     assert (done, ended) == (["wanted"], [])
     assert plane.stop(60)
+
+
+def test_an_error_belongs_to_whoever_asked() -> None:
+    plane = DataPlane(lambda _: None)
+    plane.start()
+
+    def fail() -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        plane.call(fail).result(60)
+    assert plane.stop(60)

@@ -58,7 +58,7 @@ ENTRY = EpochEntry(3, "S", "host", 7, 10, 20, "silence", 2, mixed=True)
         Answer(ok=True),
         Answer(ok=False, error="no", hint="do this"),
         Answer(ok=True, status=STATUS),
-        Answer(ok=True, status=replace(STATUS, probe_age=None, warm_lag=Lag(3, 1), serving=True)),
+        Answer(ok=True, status=replace(STATUS, probe_age=None, warm_lag=Lag(3, 1.5), serving=True)),
         Answer(ok=True, history=(ENTRY, replace(ENTRY, epoch=2))),
     ],
 )

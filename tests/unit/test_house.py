@@ -34,6 +34,7 @@ FLOORS = {
     "dataplane": 5,
     "ending": 5,
     "group": 5,
+    "pages": 5,
     "protection": 5,
     "rival": 5,
     "member": 5,
@@ -45,7 +46,19 @@ FLOORS = {
 
 #: Rooms that are several modules: the pieces of one node's life, and the ground that everybody stands on.
 TOGETHER = (
-    {"bridge", "dataplane", "ending", "group", "member", "protection", "rival", "server", "serving", "succession"},
+    {
+        "bridge",
+        "dataplane",
+        "ending",
+        "group",
+        "member",
+        "pages",
+        "protection",
+        "rival",
+        "server",
+        "serving",
+        "succession",
+    },
     {"__init__", "clock", "disk", "errors", "log"},
 )
 

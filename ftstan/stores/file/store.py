@@ -6,10 +6,8 @@ first, its index after. One thread uses the store; it may block on storage for a
 
 from __future__ import annotations
 
-import contextlib
 import errno
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +21,7 @@ from ftstan.stores.file import (
     quarantine,
     records,
     recovery,
-    states,
+    serverfile,
     statescan,
 )
 from ftstan.stores.file.channel import FileChannel, Register, Unsynced
@@ -32,8 +30,10 @@ from ftstan.stores.file.clients import Clients
 from ftstan.stores.file.env import FileEnv, FileStoreOptions, Ownership, is_full
 from ftstan.stores.file.leaving import Leaving
 from ftstan.stores.file.remembered import Remembered
+from ftstan.stores.file.serverfile import ServerFile
 from ftstan.stores.file.slices import show, store_error
-from ftstan.stores.file.statefile import StateFileError, replace_file
+from ftstan.stores.file.statefile import StateFileError
+from ftstan.stores.file.syncing import Syncer
 from ftstan.stores.file.tools import exact
 from ftstan.stores.file.upkeep import Upkeep
 from ftstan.stores.interface import (
@@ -52,10 +52,7 @@ if TYPE_CHECKING:
     from ftstan.clock import Clock
     from ftstan.disk import Disk
     from ftstan.stores.file.opening import Reading
-    from ftstan.stores.file.places import Places, Unit
-
-_SYNC_THREADS = 4
-_SERVER: Unit = (b"", "server.dat")
+    from ftstan.stores.file.places import Places
 
 #: Recovered ``subs.dat`` files that one tick makes durable: a start with many channels must not stall its first second.
 _STATE_SYNCS_A_TICK = 256
@@ -97,7 +94,7 @@ class FileStore:
         options = options or FileStoreOptions()
         self._env = FileEnv(disk, root, clock, options, owner, records.Crc(options.crc_polynomial), path=path)
         self._env.stopping = stopping or self._env.stopping
-        self._info: ServerInfo | None = None
+        self._server = ServerFile(self._env)
         self._limits = limits or ChannelLimits()
         self._channels: dict[bytes, FileChannel] = {}
         self._register = Register()
@@ -118,7 +115,7 @@ class FileStore:
         self._most_at_once = most_at_once
         self._later: dict[bytes, None] = {}
         """Names of directories that have not been looked into; a set in the order of the names."""
-        self._pool = ThreadPoolExecutor(_SYNC_THREADS, "sync") if parallel_sync else None
+        self._syncer = Syncer(self._env, parallel=parallel_sync)
 
     # ---- recovery ------------------------------------------------------------------------------------------------
 
@@ -129,10 +126,7 @@ class FileStore:
             recovery.remove_temporaries(env.disk, env.root)
             remembered = self._remembered.load()
             statescan.check_marker(env)
-            info = statescan.read_server(env)
-            if info is not None:
-                self._info = info
-                env.places.put(_SERVER, lambda: env.disk.stat(env.root, "server.dat"))
+            info = self._server.read()
             self._clients.known = statescan.read_clients(env)
             deletion.finish_pending(env)
             self._checkpoint = checkpoint.load(env)
@@ -163,7 +157,7 @@ class FileStore:
             return
         channels = [FileChannel(env, name, self._limits, self._register) for name in names]
         logs = [channel.log for channel in channels]
-        readings = opening.read_all(env, logs, self._checkpoint, parallel=self._pool is not None)
+        readings = opening.read_all(env, logs, self._checkpoint, parallel=self._syncer.parallel)
         for done, (channel, reading) in enumerate(zip(channels, readings, strict=True)):
             if env.stopping.is_set():
                 raise StoppedError("the recovery was ended, because the server stops")
@@ -217,15 +211,7 @@ class FileStore:
 
     def set_server_info(self, info: ServerInfo) -> None:
         """Replace ``server.dat``, durable on return."""
-        env = self._env
-        data = records.VERSION + records.untyped_record(states.encode_server(info), env.crc)
-        try:
-            fd = replace_file(env, env.root, "server.dat", data)
-            env.places.put(_SERVER, lambda: env.disk.fstat(fd))
-            env.disk.close(fd)
-        except OSError as error:
-            raise store_error(error, "server.dat cannot be written") from error
-        self._info = info
+        self._server.write(info)
 
     def add_client(self, info: ClientInfo) -> None:
         """Stage a client."""
@@ -314,7 +300,7 @@ class FileStore:
                 self._broken.discard(channel.name)
                 if fd is not None:
                     indexes.append(Unsynced(fd, channel))
-        for refusal, item in self._sync_all(indexes):
+        for refusal, item in self._syncer.sync(indexes):
             assert item.channel is not None
             item.channel.log.lose_index()
             self._fail(item.channel, refusal, failed)
@@ -323,7 +309,7 @@ class FileStore:
                 item.channel.index_synced()
 
     def _sync_pending(self, pending: list[Unsynced], failed: dict[bytes, StoreError]) -> None:
-        for refusal, item in self._sync_all(pending):
+        for refusal, item in self._syncer.sync(pending):
             self._refused(refusal, item, failed)
 
     def _refused(self, error: OSError, item: Unsynced, failed: dict[bytes, StoreError]) -> None:
@@ -361,24 +347,6 @@ class FileStore:
                     f"storage fails on channels {names}: {error.strerror}",
                     hint="check the storage; a standby may see it in better shape",
                 ) from error
-
-    def _sync_all(self, pending: list[Unsynced]) -> list[tuple[OSError, Unsynced]]:
-        if not self._env.options.sync:
-            return []
-        sync = self._env.disk.fdatasync
-
-        def attempt(item: Unsynced) -> tuple[OSError, Unsynced] | None:
-            try:
-                sync(item.fd)
-            except OSError as error:
-                return error, item
-            return None
-
-        if len(pending) > 1 and self._pool is not None:
-            results = list(self._pool.map(attempt, pending))
-        else:
-            results = [attempt(item) for item in pending]
-        return [r for r in results if r is not None]
 
     def remember(self, fresh: Sequence[bytes], window: Mapping[bytes, int]) -> None:
         """Write and sync ``dedup.bin``. Raises ``StateFileError``."""
@@ -451,19 +419,10 @@ class FileStore:
                 channel = self._channels.get(unit[0])
                 if channel is not None:
                     channel.restore_state()
-            elif unit == _SERVER:
-                self._restore_server()
+            elif unit == serverfile.UNIT:
+                self._server.restore()
             else:
                 self._clients.restore_state()
-
-    def _restore_server(self) -> None:
-        env = self._env
-        with contextlib.suppress(FileNotFoundError):
-            if env.disk.stat(env.root, "server.dat").ino == env.places.inode(_SERVER):
-                return
-        assert self._info is not None
-        log.warning("server.dat was replaced by somebody: written again from memory")
-        self.set_server_info(self._info)
 
     def _begin_flush(self) -> None:
         """Note what there is to flush: what is touched meanwhile waits for the next second."""
@@ -497,7 +456,7 @@ class FileStore:
                 channel.sync()
         elif sync:
             lost = set()
-            for error, item in self._sync_all([item for channel in some for item in channel.unsynced()]):
+            for error, item in self._syncer.sync([item for channel in some for item in channel.unsynced()]):
                 assert item.channel is not None
                 self._lost(error, item, item.channel)
                 lost.add(item.channel.name)
@@ -547,8 +506,7 @@ class FileStore:
         except OSError as error:
             raise store_error(error, "the datastore cannot be closed") from error
         finally:
-            if self._pool is not None:
-                self._pool.shutdown()
+            self._syncer.close()
         self._upkeep.close()
 
     def abandon(self) -> None:
@@ -558,5 +516,4 @@ class FileStore:
             channel.release()
         self._clients.file.park()
         self._remembered.close()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
+        self._syncer.close(wait=False)

@@ -1,0 +1,51 @@
+"""Many files made durable at once: the syncs of one commit overlap on a few threads."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ftstan.stores.file.channel import Unsynced
+    from ftstan.stores.file.env import FileEnv
+
+_THREADS = 4
+
+
+class Syncer:
+    """The threads of one store; without ``parallel`` one file is synced after the other."""
+
+    def __init__(self, env: FileEnv, *, parallel: bool) -> None:
+        self._env = env
+        self._pool = ThreadPoolExecutor(_THREADS, "sync") if parallel else None
+
+    @property
+    def parallel(self) -> bool:
+        """Whether there are threads."""
+        return self._pool is not None
+
+    def sync(self, pending: Sequence[Unsynced]) -> list[tuple[OSError, Unsynced]]:
+        """Sync all of them, unless the operator wants none synced; returns what storage refused."""
+        if not self._env.options.sync:
+            return []
+        sync = self._env.disk.fdatasync
+
+        def attempt(item: Unsynced) -> tuple[OSError, Unsynced] | None:
+            try:
+                sync(item.fd)
+            except OSError as error:
+                return error, item
+            return None
+
+        if len(pending) > 1 and self._pool is not None:
+            results = list(self._pool.map(attempt, pending))
+        else:
+            results = [attempt(item) for item in pending]
+        return [r for r in results if r is not None]
+
+    def close(self, *, wait: bool = True) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=wait)
