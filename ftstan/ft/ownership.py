@@ -15,7 +15,7 @@ from ftstan.ft.direct import epoch_disk
 from ftstan.ft.epoch import Activation, Confirmer, claim, read_owner, remove_old_claims
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.mounts import find_mount
-from ftstan.ft.survey import survey_store
+from ftstan.ft.survey import SERVER_NAME, survey_store
 from ftstan.log import stream as log
 
 if TYPE_CHECKING:
@@ -80,14 +80,33 @@ class StoreOwner:
             return None
         return owner.store_id if owner is not None else b""
 
-    def activate(self, lost: LostEpochs | None = None) -> Activation:
+    def may_be_mixed(self) -> bool:
+        """Whether original servers may be members, as far as can be told before the store is ours.
+
+        Raises ``StoreError``.
+        """
+        owner = self.read_owner()
+        if owner is not None:
+            return owner.ft_mixed
+        try:
+            self._disk.stat(self.root, SERVER_NAME)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            why = error.strerror or error
+            raise StoreError(f"{SERVER_NAME}: {why}", hint="check the datastore's storage") from error
+        return self._in_group
+
+    def activate(self, lost: LostEpochs | None = None, *, mixed: bool | None = None) -> Activation:
         """Take the next epoch; the lock is held. ``lost``: what a repair knows of epochs that are gone.
+
+        ``mixed``: the operator's word whether original servers may be members; ``None`` keeps what is recorded.
 
         Raises ``FencedError``, ``RecoveryError`` or ``StoreError``.
         """
         if not self._lock.held:
             raise LockFaultError("the store lock is not held")
-        self._take(lost)
+        self._take(lost, mixed)
         assert self._activation is not None
         assert self._confirmer is not None
         try:
@@ -97,7 +116,7 @@ class StoreOwner:
             log.warning(error.text)
         return self._activation
 
-    def _take(self, lost: LostEpochs | None = None) -> None:
+    def _take(self, lost: LostEpochs | None = None, mixed: bool | None = None) -> None:
         activation = claim(
             self._epoch_disk,
             self.root,
@@ -105,6 +124,7 @@ class StoreOwner:
             clock=self._clock,
             survey=lambda: survey_store(self._disk, self.root),
             in_group=self._in_group,
+            ft_mixed=mixed,
             lost=lost,
         )
         old, self._confirmer = (
@@ -144,17 +164,43 @@ class StoreOwner:
         """Number and nonce of the activation directly before this one; ``(0, b"")`` if there was none."""
         return self.activation.predecessor
 
+    @property
+    def mixed(self) -> bool:
+        """Whether original servers may be members of the group."""
+        return self.activation.ft_mixed
+
+    @property
+    def was_mixed(self) -> bool:
+        """Whether they may have written since the activation before this one."""
+        return self.activation.was_mixed or self.activation.ft_mixed
+
     def confirm(self) -> None:
-        """Raise ``FencedError`` unless storage says that the store is ours."""
+        """Raise ``FencedError`` unless storage says that the store is ours.
+
+        An original server claims no epoch: in a mixed group the lock must still be on the file that the path names.
+        """
         if self._confirmer is None:
             raise FencedError("the datastore is not ours")
         self._confirmer()
+        if self._activation is not None and self._activation.ft_mixed:
+            self._lock.verify()
+
+    def set_mixed(self, mixed: bool) -> None:
+        """Record, while serving, that original servers may be members, or are not any more: takes the next epoch.
+
+        Does nothing if that is what is recorded. Raises ``FencedError`` and ``StoreError``.
+        """
+        if mixed != self.activation.ft_mixed:
+            self._raise(mixed)
 
     def raise_epoch(self) -> None:
         """Take the next number while serving; if anybody took it first, the store is not ours any more."""
+        self._raise(None)
+
+    def _raise(self, mixed: bool | None) -> None:
         before = self.activation
         self.confirm()
-        self._take()
+        self._take(mixed=mixed)
         if self.activation.epoch != before.epoch + 1 or self.activation.store_id != before.store_id:
             raise FencedError(f"ft: epoch {before.epoch + 1} was claimed by another server while we went on to it")
 

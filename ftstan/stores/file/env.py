@@ -56,6 +56,16 @@ class Ownership(Protocol):
         """Number and nonce of the activation directly before this one; ``(0, b"")`` if there was none."""
         ...
 
+    @property
+    def mixed(self) -> bool:
+        """Whether original servers may follow at any moment: what they would not read around must not be there."""
+        ...
+
+    @property
+    def was_mixed(self) -> bool:
+        """Whether original servers may have written since our last activation."""
+        ...
+
     def raise_epoch(self) -> None:
         """Take the next epoch without giving up the store: ``slice_base`` grows. Raises ``FencedError``."""
         ...
