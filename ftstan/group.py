@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from ftstan import log
 from ftstan.config.units import SECOND
-from ftstan.errors import FencedError, FtstanError, LockBusyError, NatsError
+from ftstan.errors import FencedError, FtstanError, LockBusyError, NatsError, StoreError
 from ftstan.ft import active as act
 from ftstan.ft import standby as sb
 from ftstan.ft.cadence import FtTiming
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
+from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, too_slow_line, word_of
 from ftstan.ft.states import NodeState
 from ftstan.ft.subjects import Released, decode_released, encode_released, group_subject, heartbeat_subject
 from ftstan.nats.control import Control
@@ -56,7 +57,12 @@ class FtGroup:
         self._owner: StoreOwner = node.owner
         self._rng = random.Random()
         self._timing = _timing(node.options.ft, is_network=self._owner.is_network)
-        self._standby = sb.Standby(node.server_id, self._rng, self._timing)
+        self._word = word_of(node.options.ft)
+        self._standby = sb.Standby(node.server_id, self._rng, self._timing, mixed=self._word is True)
+        self._original_ns: int | None = None
+        """The oldest activation time of an original server that was heard."""
+        self._heard_epoch = 0
+        self._switching = False
         self._active: act.Active | None = None
         self._activation: Activation | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -80,7 +86,11 @@ class FtGroup:
         await self._control.subscribe(self._beats, self._on_heartbeat)
         await self._control.subscribe(self._ours, self._on_group_message)
         self._event(sb.Started())
-        self._event(sb.StoreSeen(await self._node.call(self._owner.store_id)))
+        if self._standby.mixed:
+            log.stream.info(MIXED_ON)
+        self._event(await self._node.call(self._look))
+        if self._standby.mixed and (line := too_slow_line(self._node.options.ft)):
+            log.stream.warning(line)
         await self._control.start()
         self._spawn(self._wait_for_nats())
 
@@ -97,10 +107,20 @@ class FtGroup:
         beat = decode_heartbeat(data)
         if beat is None:
             return
+        if not beat.is_ours and not beat.time_error:
+            heard = self._original_ns
+            self._original_ns = beat.activated_ns if heard is None else min(heard, beat.activated_ns)
         if self._active is not None:
             self._drive(self._active.handle(sb.HeartbeatHeard(beat), self._now()))
-        else:
-            self._event(sb.HeartbeatHeard(beat))
+            if not beat.is_ours and not self._owner_is_mixed() and not self._switching:
+                self._switching = True
+                self._spawn(self._switch_mixed_on())
+            return
+        self._event(sb.HeartbeatHeard(beat))
+        if beat.is_ours and beat.epoch != self._heard_epoch:
+            # The owner has raised its epoch, perhaps because the operator switched the mixed group on or off.
+            self._heard_epoch = beat.epoch
+            self._spawn(self._read_store())
 
     def _on_group_message(self, _subject: str, data: bytes) -> None:
         released = decode_released(data)
@@ -120,6 +140,7 @@ class FtGroup:
     def _fire(self) -> None:
         self._timer = None
         if self._active is not None:
+            self._note_epoch(self._active)
             self._drive(self._active.handle(sb.TimerFired(), self._now()))
         else:
             self._event(sb.TimerFired())
@@ -181,7 +202,39 @@ class FtGroup:
         return self._owner.store_id()
 
     async def _read_store(self) -> None:
-        self._event(sb.StoreSeen(await self._node.call(self._owner.store_id)))
+        self._event(await self._node.call(self._look))
+
+    def _look(self) -> sb.StoreSeen:
+        """On the data plane: what the directory says."""
+        store_id = self._owner.store_id()
+        if self._word is not None:
+            return sb.StoreSeen(store_id)
+        try:
+            return sb.StoreSeen(store_id, self._owner.may_be_mixed())
+        except StoreError:
+            return sb.StoreSeen(store_id)
+
+    def _owner_is_mixed(self) -> bool:
+        return self._activation is not None and self._activation.ft_mixed
+
+    def _note_epoch(self, active: act.Active) -> None:
+        """An owner can take a higher epoch while it serves: say that one from now on."""
+        before, now = self._activation, self._owner.present
+        if before is None or now is None or now.epoch == before.epoch:
+            return
+        self._activation = now
+        active.handle(act.EpochRaised(now.epoch), self._now())
+        if now.ft_mixed != before.ft_mixed:
+            log.stream.info(MIXED_ON if now.ft_mixed else MIXED_OFF)
+
+    async def _switch_mixed_on(self) -> None:
+        try:
+            await self._node.call(lambda: self._owner.set_mixed(True))
+        except FencedError as error:
+            self._node.fenced(error)
+        self._switching = False
+        if self._active is not None:
+            self._note_epoch(self._active)
 
     async def _release(self) -> None:
         await self._node.call(self._owner.release)
@@ -207,7 +260,8 @@ class FtGroup:
         """The lock is ours: claim, say so, recover, serve."""
         node = self._node
         try:
-            activation = await node.call(self._owner.activate)
+            word = True if self._standby.heard_original else self._word
+            activation = await node.call(lambda: self._owner.activate(mixed=word))
         except FencedError as error:
             await node.call(self._owner.release)
             self._event(sb.ActivationLost(error.text))
@@ -225,7 +279,7 @@ class FtGroup:
             epoch=activation.epoch,
             store_id=activation.store_id,
         )
-        self._active = act.Active(beat, self._rng, self._timing)
+        self._active = act.Active(beat, self._rng, self._timing, original_ns=self._original_ns)
         self._drive(self._active.handle(sb.Started(), self._now()))
         try:
             await node.serve()

@@ -44,11 +44,18 @@ class PhaseChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochRaised:
+    """This owner took a higher epoch while it served."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Confirmed:
     """Storage says that the store is still ours: the answer to ``ConfirmNow``. There is no other answer but the end."""
 
 
-Event = Started | HeartbeatHeard | PhaseChanged | Confirmed | TimerFired | Stopped
+Event = Started | HeartbeatHeard | PhaseChanged | EpochRaised | Confirmed | TimerFired | Stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +74,23 @@ Action = SendHeartbeat | ConfirmNow | Log | SetTimer
 
 
 class Active:
-    """The machine. ``beat`` is what we say of ourselves: server id, activation time, epoch and store id."""
+    """The machine. ``beat`` is what we say of ourselves: server id, activation time, epoch and store id.
 
-    def __init__(self, beat: Heartbeat, rng: random.Random, timing: FtTiming | None = None) -> None:
+    ``original_ns``: the oldest activation time that was heard of an original server before, if any.
+    """
+
+    def __init__(
+        self,
+        beat: Heartbeat,
+        rng: random.Random,
+        timing: FtTiming | None = None,
+        *,
+        original_ns: int | None = None,
+    ) -> None:
         timing = timing or FtTiming()
         self._beat = replace(beat, phase=BeatPhase.ACTIVATING)
+        if original_ns is not None:
+            self._be_older_than(original_ns)
         self._payload = encode_heartbeat(self._beat)
         self._interval = spread(rng, timing.hb_interval, SPREAD)
         self._asleep_after = timing.hb_missed_interval
@@ -97,6 +116,8 @@ class Active:
                 self._running = False
             case PhaseChanged(phase):
                 self._say(replace(self._beat, phase=phase))
+            case EpochRaised(epoch):
+                self._say(replace(self._beat, epoch=epoch))
             case TimerFired() if self._running:
                 return self._timer_fired(now)
             case Confirmed() if self._running and self._in_doubt:
@@ -135,8 +156,7 @@ class Active:
         if beat.is_ours:
             return [*actions, *self._answer(now)]
         self._mixed = True
-        if beat.activated_ns <= self._beat.activated_ns:
-            self._say(replace(self._beat, activated_ns=max(beat.activated_ns - _OLDER_BY_NS, _OLDEST_NS)))
+        self._be_older_than(beat.activated_ns)
         # Confirmed first: if the store is not ours any more, the rightful owner must not be told to go.
         return [*actions, *self._confirm(now)]
 
@@ -154,6 +174,11 @@ class Active:
     def _send(self, now: float) -> list[Action]:
         self._last_beat, self._next_beat = now, now + self._interval
         return [SendHeartbeat(self._payload), SetTimer(self._next_beat)]
+
+    def _be_older_than(self, original_ns: int) -> None:
+        """The older of two actives survives in an original server's eyes: let that be the one with the store."""
+        if original_ns <= self._beat.activated_ns:
+            self._say(replace(self._beat, activated_ns=max(original_ns - _OLDER_BY_NS, _OLDEST_NS)))
 
     def _say(self, beat: Heartbeat) -> None:
         self._beat = beat

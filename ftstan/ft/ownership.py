@@ -145,6 +145,11 @@ class StoreOwner:
         return self._activation
 
     @property
+    def present(self) -> Activation | None:
+        """The present activation, if there is one. Any thread may ask."""
+        return self._activation
+
+    @property
     def slice_base(self) -> int:
         """The number below this activation's first slice."""
         return self.activation.slice_base
@@ -191,6 +196,8 @@ class StoreOwner:
         Does nothing if that is what is recorded. Raises ``FencedError`` and ``StoreError``.
         """
         if mixed != self.activation.ft_mixed:
+            # Whoever took the lock from us without an epoch must not be written over, not even here.
+            self._lock.verify()
             self._raise(mixed)
 
     def raise_epoch(self) -> None:

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.ft.cadence import POLL_SPREAD, SPREAD, FtTiming, RateLimit, spread
+from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, Belief
 from ftstan.ft.states import NodeState, Phase
 
 if TYPE_CHECKING:
@@ -98,10 +99,12 @@ class Resumed:
 class StoreSeen:
     """The datastore's id as read from our own directory: 16 bytes, or empty if no ftstan server ever owned it.
 
-    ``None``: it could not be read.
+    ``None``: it could not be read. ``mixed``: whether original servers may be members, as recorded there; ``None`` if
+    that does not count, because the operator has said it to this node.
     """
 
     store_id: bytes | None
+    mixed: bool | None = None
 
 
 class TryResult(enum.Enum):
@@ -224,7 +227,7 @@ class Standby:
         self._timing = timing or FtTiming()
         # Drawn once: members that differ by their whole life do not meet at the lock again and again.
         self._missed = spread(rng, self._timing.hb_missed_interval, SPREAD)
-        self._mixed = mixed
+        self._group = Belief(mixed=mixed)
         self._own_store = store_id
         self._group_store: bytes | None = None
         self._stranger: Heartbeat | None = None
@@ -250,7 +253,12 @@ class Standby:
     @property
     def mixed(self) -> bool:
         """Whether original servers are, or may be, members of the group."""
-        return self._mixed
+        return self._group.mixed
+
+    @property
+    def heard_original(self) -> bool:
+        """Whether one of them was heard, and the operator has not said since that they are gone."""
+        return self._group.heard
 
     @property
     def phase(self) -> Phase:
@@ -309,9 +317,9 @@ class Standby:
             case Resumed():
                 self._paused = False
                 self._listen(now)
-            case StoreSeen(store_id):
+            case StoreSeen(store_id, mixed):
                 self._reading = False
-                return self._store_seen(store_id, now)
+                return [*self._mixed_seen(mixed, now), *self._store_seen(store_id, now)]
             case HeartbeatHeard(beat):
                 return self._heard(beat, now)
             case ReleasedHeard(released):
@@ -326,10 +334,8 @@ class Standby:
         if beat.server_id == self._server_id or beat.time_error:
             return []
         if not beat.is_ours:
-            self._mixed = True
-            self._poll_at = None
             self._suspect_at = now + self._missed
-            return []
+            return self._mixed_seen(None, now, heard=True)
         self._group_store = beat.store_id
         if self._own_store is None:
             self._suspect_at = now + self._missed
@@ -356,6 +362,17 @@ class Standby:
             self._try_again = True
             return []
         return self._try(now)
+
+    def _mixed_seen(self, recorded: bool | None, now: float, *, heard: bool = False) -> list[Action]:
+        before = self._group.mixed
+        if heard:
+            self._group.hear()
+        self._group.read(recorded)
+        if self._group.mixed == before:
+            return []
+        if self._started and self._nats:
+            self._poll_after(now)
+        return [Log(Level.INFO, MIXED_ON if self._group.mixed else MIXED_OFF)]
 
     def _read_store(self) -> list[Action]:
         if self._reading:
@@ -484,7 +501,7 @@ class Standby:
 
     def _poll_after(self, now: float) -> None:
         wait = spread(self._rng, self._timing.poll_interval, POLL_SPREAD)
-        self._poll_at = None if self._mixed else now + wait
+        self._poll_at = None if self._group.mixed else now + wait
 
     def _next_timer(self) -> float | None:
         if self._state is not NodeState.STANDBY:
