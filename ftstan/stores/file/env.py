@@ -118,6 +118,11 @@ class FileEnv:
     def __post_init__(self) -> None:
         self.files = Files(self.disk, self.options.fds_limit)
 
+    @property
+    def sync_index(self) -> bool:
+        """Whether an index is synced before an ack: an original server that follows a crash believes nothing else."""
+        return self.options.sync_index or self.owner.mixed
+
     def shown(self, name: str) -> str:
         """A file of the store as messages name it: below the directory that the operator gave."""
         return f"{self.path}/{name}" if self.path and name else self.path or name

@@ -82,6 +82,7 @@ class FileStore:
         self._upkeep = Upkeep(self._env, path)
         self._broken: set[bytes] = set()
         self._next_sync = clock.mono()
+        self._fit_for_original = False
         self._checkpoint: dict[bytes, Entry] = {}
         self._unsure: list[FileChannel] = []
         """What the last clean stop left."""
@@ -100,6 +101,9 @@ class FileStore:
             deletion.finish_pending(env)
             self._checkpoint = checkpoint.load(env)
             self._recover_channels()
+            self._fit_for_original = env.owner.mixed
+            if self._fit_for_original:
+                exact.make_state_exact(env, env.root, "clients.dat")
         except OSError as error:
             raise RecoveryError(
                 f"unable to recover the datastore: {error.strerror or error}"
@@ -128,6 +132,9 @@ class FileStore:
             channel.recover(reading)
             if reading.entry is None and not channel.quarantined:
                 self._unsure.append(channel)
+            if env.owner.mixed and reading.entry is None:
+                # Before anything of it is served: whoever follows may read the bytes behind a seal.
+                channel.make_fit_for_original(serving=False)
             channel.expire(env.clock.wall_ns())
             if not channel.quarantined:
                 self._upkeep.find_leftovers(channel)
@@ -190,6 +197,9 @@ class FileStore:
         """Write and sync everything staged; returns the channels that failed (``CLIENTS``: the registrations)."""
         failed: dict[bytes, StoreError] = {}
         pending: list[Unsynced] = []
+        if self._env.owner.mixed:
+            # No number of ours seals what an original server writes: it must not be written over after a pause.
+            self.confirm()
         if self._clients.staged:
             try:
                 fd = self._clients.write()
@@ -331,6 +341,7 @@ class FileStore:
         try:
             self._clients.settle()
             self._flush()
+            self._fit()
             for _ in range(min(len(self._unsure), _STATE_SYNCS_A_TICK)):
                 self._unsure.pop().sync_recovered()
             for channel in self._channels.values():
@@ -339,6 +350,13 @@ class FileStore:
         except OSError as error:
             raise store_error(error, "the datastore cannot be written") from error
         self._upkeep.run(channel for channel in self._channels.values() if not channel.quarantined)
+
+    def _fit(self) -> None:
+        """The group has become mixed, or is not any more."""
+        if self._env.owner.mixed and not self._fit_for_original:
+            for channel in self._channels.values():
+                channel.make_fit_for_original(serving=True)
+        self._fit_for_original = self._env.owner.mixed
 
     def _flush(self) -> None:
         """Write and sync what no publisher waits for."""
