@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from tests.sim.disk import CrashMode, Killed, SimDisk
 from tests.unit.test_slices import Node, Owner, contents, fresh
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.oracle.goview import Tree
 
 CRC = records.Crc()
@@ -134,32 +137,17 @@ def test_an_index_that_names_another_place_without_a_record_there_is_not_followe
     assert contents(after(node, disk)) == [(1, b"a"), (2, b"b")]
 
 
-def test_in_a_mixed_group_a_kill_at_any_call_leaves_what_was_acked_to_an_original() -> None:
-    """Two activations, the first one killed while it writes; the second one dies at every call in turn."""
-    kill = 0
-    survived = False
-    while not survived:
-        kill += 1
-        first = Node(fresh(), mixed(), FileStoreOptions(slice_max_msgs=3))
-        acked: dict[int, bytes] = {}
-        batches(first, acked, 2)
-        disk = first.disk.crash(process_only=True)
-
-        def die(call: int, _name: str, _arguments: tuple[object, ...], at: int = kill) -> None:
-            if call == at:
-                raise Killed
-
-        disk.on_call = die
-        try:
-            second = Node(disk, mixed(2), first.options, first.limits, first.clock)
-            batches(second, acked, 3)
-            survived = True
-        except Killed:
-            pass
-        seen = dict(read_by_original(disk.crash(process_only=True).tree("/store")))
-        assert {n: seen.get(n) for n in acked} == acked, f"killed at call {kill}"
-        assert list(seen) == list(range(1, len(seen) + 1))
-    assert kill > 50
+def test_behind_a_killed_owner_of_a_mixed_group_an_original_is_believed_like_behind_a_clean_stop() -> None:
+    node = Node(fresh(), mixed())
+    node.put(b"a")
+    node.store.tick(node.clock.wall_ns())
+    disk = node.disk.crash(process_only=True)
+    original_stores(disk, 1, 2, b"b", b"c")
+    original_stores(disk, 2, 4, b"d")
+    new = after(node, disk)
+    expected = [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
+    assert contents(new) == expected
+    assert contents(after(new, new.disk.crash(mode=CrashMode.LOST))) == expected
 
 
 def batches(node: Node, acked: dict[int, bytes], count: int) -> None:
@@ -169,3 +157,84 @@ def batches(node: Node, acked: dict[int, bytes], count: int) -> None:
         assert node.put(*data) == {}
         acked |= {last + i: payload for i, payload in enumerate(data, 1)}
         node.store.tick(node.clock.wall_ns())
+
+
+def deaths(first_too: bool) -> Iterator[tuple[SimDisk, str, dict[int, bytes]]]:
+    """Lives of two activations of a mixed group, ended at every call in turn: disk, that call, what was acked.
+
+    ``first_too``: the first one dies so, else the second one.
+    """
+    for kill in itertools.count(1):
+        acked: dict[int, bytes] = {}
+        calls: list[str] = []
+
+        def die(_call: int, name: str, _arguments: tuple[object, ...], at: int = kill, log: list[str] = calls) -> None:
+            log.append(name)
+            if len(log) == at:
+                raise Killed
+
+        disk = fresh()
+        try:
+            if first_too:
+                disk.on_call = die
+            node = Node(disk, mixed(), FileStoreOptions(slice_max_msgs=3))
+            batches(node, acked, 3)
+            if first_too:
+                return
+            disk = disk.crash(process_only=True)
+            disk.on_call = die
+            node = Node(disk, mixed(2), node.options, node.limits, node.clock)
+            batches(node, acked, 3)
+        except Killed:
+            disk.on_call = None
+            yield disk, calls[-1], acked
+        else:
+            return
+
+
+def entries_and_records(tree: Tree) -> dict[int, tuple[list[int], list[int]]]:
+    """Sequences in the index and in the data of each slice that has both, by number; nothing else may be in them."""
+    found = {}
+    for name, data in tree.items():
+        index = tree.get(name.removesuffix(".dat") + ".idx") if name.endswith(".dat") and "/msgs." in name else None
+        if data is not None and index is not None:
+            block, end, _ = records.scan_data(data[4:], b"foo", 0, CRC)
+            assert end == len(data) - 4, f"{name} has bytes behind its last record"
+            named = [records.entry(index[4:], k)[0] for k in range(len(index[4:]) // 32)]
+            found[int(name.split(".")[1])] = (named, [block.sequence(i) for i in range(len(block))])
+    return dict(sorted(found.items()))
+
+
+@pytest.mark.parametrize("first_too", [True, False])
+def test_in_a_mixed_group_a_death_at_any_call_leaves_what_was_acked_to_an_original(*, first_too: bool) -> None:
+    count = 0
+    for disk, call, acked in deaths(first_too):
+        count += 1
+        for left_over in (disk.crash(process_only=True), disk.crash(mode=CrashMode.LOST)):
+            seen = dict(read_by_original(left_over.tree("/store")))
+            assert {n: seen.get(n) for n in acked} == acked, f"killed at call {count}, {call}"
+            assert list(seen) == list(range(1, len(seen) + 1))
+    assert count > 30
+
+
+def test_in_a_mixed_group_no_record_waits_for_its_entry_while_it_is_synced() -> None:
+    """An original takes a short index for the whole truth, and appends behind the record that is not in it."""
+    count = 0
+    for disk, call, _ in deaths(first_too=True):
+        if call in {"fdatasync", "fsync"}:
+            count += 1
+            for named, there in entries_and_records(disk.crash(process_only=True).tree("/store")).values():
+                assert named == there
+    assert count > 5
+
+
+def test_in_a_mixed_group_nothing_is_served_before_what_lies_behind_a_seal_is_cut() -> None:
+    count = 0
+    for disk, call, _ in deaths(first_too=True):
+        count += 1
+        new = Node(disk.crash(process_only=True), mixed(2), FileStoreOptions(slice_max_msgs=3))
+        slices = entries_and_records(new.disk.tree("/store"))
+        assert all(named == there for named, there in slices.values()), f"killed at call {count}, {call}"
+        in_order = [sequence for named, _ in slices.values() for sequence in named]
+        assert in_order == list(range(1, len(in_order) + 1)), f"killed at call {count}, {call}"
+    assert count > 30
