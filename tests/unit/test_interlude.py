@@ -177,7 +177,7 @@ def deaths(first_too: bool) -> Iterator[tuple[SimDisk, str, dict[int, bytes]]]:
         try:
             if first_too:
                 disk.on_call = die
-            node = Node(disk, mixed(), FileStoreOptions(slice_max_msgs=3))
+            node = Node(disk, mixed(), FileStoreOptions(slice_max_msgs=5))
             batches(node, acked, 3)
             if first_too:
                 return
@@ -232,7 +232,7 @@ def test_in_a_mixed_group_nothing_is_served_before_what_lies_behind_a_seal_is_cu
     count = 0
     for disk, call, _ in deaths(first_too=True):
         count += 1
-        new = Node(disk.crash(process_only=True), mixed(2), FileStoreOptions(slice_max_msgs=3))
+        new = Node(disk.crash(process_only=True), mixed(2), FileStoreOptions(slice_max_msgs=5))
         slices = entries_and_records(new.disk.tree("/store"))
         assert all(named == there for named, there in slices.values()), f"killed at call {count}, {call}"
         in_order = [sequence for named, _ in slices.values() for sequence in named]
