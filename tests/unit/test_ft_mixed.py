@@ -1,0 +1,207 @@
+"""Mixed groups: what the record keeps, what a node believes, what it does about it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ftstan.clock import ManualClock
+from ftstan.config.flags import parse, to_options
+from ftstan.config.options import FtOptions
+from ftstan.config.units import MILLISECOND, SECOND
+from ftstan.disk import LocalDisk
+from ftstan.errors import FencedError
+from ftstan.ft.active import Active, ConfirmNow, EpochRaised, SendHeartbeat
+from ftstan.ft.heartbeat import Heartbeat, decode_heartbeat
+from ftstan.ft.lock import LOCK_NAME
+from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, Belief, too_slow_line, word_of
+from ftstan.ft.ownership import StoreOwner
+from ftstan.ft.standby import HeartbeatHeard, Level, Log, Started, StoreSeen, TimerFired, TryLock
+from tests.unit.test_ft_standby import ORIGINAL, PEER, STORE, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ftstan.ft.active import Action
+
+ON, OFF = Log(Level.INFO, MIXED_ON), Log(Level.INFO, MIXED_OFF)
+
+
+def owner_of(path: Path, *, server_id: str = "ME") -> StoreOwner:
+    return StoreOwner(LocalDisk(), str(path), server_id=server_id, clock=ManualClock(), in_group=True)
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[StoreOwner]:
+    owner = owner_of(tmp_path)
+    owner.try_lock()
+    yield owner
+    owner.close()
+
+
+# ---- the record ----------------------------------------------------------------------------------------------------
+
+
+def test_a_serving_owner_switches_it_on_and_off_with_an_epoch_each(owner: StoreOwner) -> None:
+    first = owner.activate()
+    assert not first.ft_mixed
+    owner.set_mixed(True)
+    assert (owner.mixed, owner.activation.epoch) == (True, first.epoch + 1)
+    record = owner.read_owner()
+    assert record is not None
+    assert (record.epoch, record.ft_mixed, record.store_id) == (first.epoch + 1, True, first.store_id)
+    owner.set_mixed(True)
+    assert owner.activation.epoch == first.epoch + 1
+    owner.set_mixed(False)
+    assert (owner.mixed, owner.activation.epoch) == (False, first.epoch + 2)
+    owner.confirm()
+
+
+def test_after_it_was_switched_off_the_store_is_still_read_as_one_that_others_wrote_to(owner: StoreOwner) -> None:
+    owner.activate(mixed=True)
+    owner.release()
+    owner.try_lock()
+    owner.activate(mixed=False)
+    assert (owner.mixed, owner.was_mixed) == (False, True)
+    owner.release()
+    owner.try_lock()
+    owner.activate()
+    assert (owner.mixed, owner.was_mixed) == (False, False)
+
+
+def test_an_owner_whose_lock_file_is_gone_is_fenced_in_a_mixed_group_only(owner: StoreOwner, tmp_path: Path) -> None:
+    owner.activate()
+    (tmp_path / LOCK_NAME).unlink()
+    owner.confirm()
+    with pytest.raises(FencedError, match="the lock file was removed"):
+        owner.set_mixed(True)
+    assert not owner.mixed
+
+
+def test_in_a_mixed_group_every_confirm_looks_at_the_lock_file(owner: StoreOwner, tmp_path: Path) -> None:
+    owner.activate(mixed=True)
+    owner.confirm()
+    (tmp_path / LOCK_NAME).unlink()
+    (tmp_path / LOCK_NAME).touch()
+    with pytest.raises(FencedError, match="the lock file was replaced"):
+        owner.confirm()
+
+
+def test_a_standby_takes_a_store_of_the_original_for_mixed_and_an_empty_one_not(tmp_path: Path) -> None:
+    owner = owner_of(tmp_path)
+    assert not owner.may_be_mixed()
+    (tmp_path / "server.dat").write_bytes(b"\1\0\0\0")
+    assert owner.may_be_mixed()
+    owner.try_lock()
+    owner.activate(mixed=False)
+    other = owner_of(tmp_path, server_id="OTHER")
+    assert not other.may_be_mixed()
+    owner.set_mixed(True)
+    assert other.may_be_mixed()
+    owner.close()
+    other.close()
+
+
+# ---- what a node believes ------------------------------------------------------------------------------------------
+
+
+def test_what_was_heard_outlives_a_record_that_never_said_otherwise() -> None:
+    belief = Belief(mixed=False)
+    belief.read(False)
+    belief.hear()
+    belief.read(False)
+    assert (belief.mixed, belief.heard) == (True, True)
+
+
+def test_a_record_that_was_switched_off_is_younger_than_what_was_heard() -> None:
+    belief = Belief(mixed=False)
+    belief.hear()
+    belief.read(True)
+    belief.read(False)
+    assert (belief.mixed, belief.heard) == (False, False)
+    belief.hear()
+    assert belief.mixed
+
+
+def test_a_record_that_does_not_count_changes_nothing() -> None:
+    belief = Belief(mixed=True)
+    belief.read(None)
+    assert belief.mixed
+
+
+@pytest.mark.parametrize(("text", "word"), [("auto", None), ("on", True), ("off", False)])
+def test_the_flag_is_the_operators_word(text: str, *, word: bool | None) -> None:
+    line = parse(["-store", "file", "-dir", "x", "-ft_group", "g", "-ft_mixed", text])
+    assert word_of(to_options(line).ft) is word
+
+
+def test_heartbeats_that_an_original_would_miss_are_warned_of() -> None:
+    assert too_slow_line(FtOptions()) == ""
+    slow = FtOptions(hb_interval=1100 * MILLISECOND, hb_missed_interval=2 * SECOND)
+    assert "ft_hb_interval is 1.1s" in too_slow_line(slow)
+
+
+# ---- a standby -----------------------------------------------------------------------------------------------------
+
+
+def test_a_standby_says_it_once_when_the_record_is_mixed_and_polls_no_more() -> None:
+    node = Node()
+    node.stand_by()
+    assert node.on(StoreSeen(STORE, mixed=True)) == [ON]
+    assert node.on(StoreSeen(STORE, mixed=True)) == []
+    began = node.now
+    assert node.wait() == [TryLock()]
+    assert node.now - began >= 1.0
+
+
+def test_a_standby_polls_again_when_the_record_was_switched_off() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(StoreSeen(STORE, mixed=True))
+    assert node.on(StoreSeen(STORE, mixed=False)) == [OFF]
+    began = node.now
+    assert node.wait() == [TryLock()]
+    assert node.now - began <= 0.06
+
+
+def test_a_heartbeat_of_an_original_is_said_once_and_believed_over_an_old_record() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(StoreSeen(STORE, mixed=False))
+    assert node.on(HeartbeatHeard(ORIGINAL)) == [ON]
+    assert node.on(HeartbeatHeard(ORIGINAL)) == []
+    assert node.on(StoreSeen(STORE, mixed=False)) == []
+    assert node.machine.heard_original
+    assert node.on(HeartbeatHeard(PEER)) == []
+    assert node.mixed()
+
+
+# ---- an active -----------------------------------------------------------------------------------------------------
+
+MINE = Heartbeat("ME", 1_700_000_000_000_000_000, epoch=5, store_id=STORE)
+
+
+def sent(actions: list[Action]) -> list[Heartbeat | None]:
+    return [decode_heartbeat(action.payload) for action in actions if isinstance(action, SendHeartbeat)]
+
+
+@pytest.mark.parametrize(("older", "said"), [(10**12, -(10**12) - 10**9), (0, -(10**9)), (-(10**9), 0)])
+def test_the_first_heartbeat_is_older_than_any_that_an_original_sent_before(older: int, said: int) -> None:
+    active = Active(MINE, random.Random(1), original_ns=MINE.activated_ns - older)
+    (beat,) = sent(active.handle(Started(), 10.0))
+    assert beat is not None
+    assert beat.activated_ns - MINE.activated_ns == said
+
+
+def test_heartbeats_say_the_epoch_that_was_taken_while_serving() -> None:
+    active = Active(MINE, random.Random(1))
+    active.handle(Started(), 10.0)
+    assert active.handle(EpochRaised(6), 10.5) == []
+    (beat,) = sent(active.handle(TimerFired(), 12.0))
+    assert beat is not None
+    assert beat.epoch == 6
+    assert active.handle(HeartbeatHeard(replace(MINE, server_id="PEER", epoch=6)), 12.5) != [ConfirmNow()]
