@@ -15,6 +15,7 @@ from ftstan import log
 from ftstan.config.units import SECOND
 from ftstan.errors import FencedError, FtstanError, LockBusyError, NatsError, StoreError
 from ftstan.ft import active as act
+from ftstan.ft import handover
 from ftstan.ft import standby as sb
 from ftstan.ft.cadence import FtTiming
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
@@ -22,6 +23,7 @@ from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, too_slow_line, word_of
 from ftstan.ft.states import NodeState
 from ftstan.ft.subjects import Released, decode_released, encode_released, group_subject, heartbeat_subject
 from ftstan.nats.control import Control
+from ftstan.succession import Succession, no_successor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +40,8 @@ _LOG = {
 }
 
 
+#: How long a stop waits for a standby that keeps what is published meanwhile; a switchover has more patience.
+_STOP_FIND_S, _SWITCHOVER_S = 0.25, 2.0
 _LOCAL_POLL_S, _NETWORK_POLL_S = 0.05, 0.5
 
 
@@ -77,6 +81,7 @@ class FtGroup:
             on_disconnect=self._nats_down,
             on_reconnect=self._nats_up,
         )
+        self._succession = Succession(node, self._say)
         self._beats = heartbeat_subject(node.options.cluster_id, node.options.ft_group)
         self._ours = group_subject(node.options.cluster_id, node.options.ft_group)
 
@@ -86,10 +91,10 @@ class FtGroup:
         await self._control.subscribe(self._beats, self._on_heartbeat)
         await self._control.subscribe(self._ours, self._on_group_message)
         self._event(sb.Started())
-        if self._standby.mixed:
+        if self._standby.group.mixed:
             log.stream.info(MIXED_ON)
         self._event(await self._node.call(self._look))
-        if self._standby.mixed and (line := too_slow_line(self._node.options.ft)):
+        if self._standby.group.mixed and (line := too_slow_line(self._node.options.ft)):
             log.stream.warning(line)
         await self._control.start()
         self._spawn(self._wait_for_nats())
@@ -124,8 +129,21 @@ class FtGroup:
 
     def _on_group_message(self, _subject: str, data: bytes) -> None:
         released = decode_released(data)
-        if released is not None and self._active is None:
-            self._event(sb.ReleasedHeard(released))
+        if released is not None:
+            if self._active is None:
+                self._event(sb.ReleasedHeard(released))
+            return
+        message = handover.decode(data)
+        if message is None:
+            return
+        ready = self._active is None and self._standby.may_succeed(message.store_id, self._now())
+        match self._succession.heard(message, ready=ready):
+            case None:
+                pass
+            case float(seconds):
+                self._event(sb.YieldTo(seconds))
+            case work:
+                self._spawn(work)
 
     def _nats_down(self, error: NatsError) -> None:
         if self._node.stopping.is_set():
@@ -260,7 +278,7 @@ class FtGroup:
         """The lock is ours: claim, say so, recover, serve."""
         node = self._node
         try:
-            word = True if self._standby.heard_original else self._word
+            word = True if self._standby.group.heard else self._word
             activation = await node.call(lambda: self._owner.activate(mixed=word))
         except FencedError as error:
             await node.call(self._owner.release)
@@ -282,11 +300,38 @@ class FtGroup:
         self._active = act.Active(beat, self._rng, self._timing, original_ns=self._original_ns)
         self._drive(self._active.handle(sb.Started(), self._now()))
         try:
-            await node.serve()
+            await node.serve(lambda: self._succession.decide(activation))
         except FtstanError:
             node.state = NodeState.FAILED
             raise
         self._active.handle(act.PhaseChanged(BeatPhase.SERVING), self._now())
+
+    # ---- planned hand-over ---------------------------------------------------------------------------------------
+
+    async def _say(self, payload: bytes) -> None:
+        await self._control.publish(self._ours, payload)
+
+    async def switchover(self, to: str = "") -> str:
+        """Hand over to ``to`` (a server id; empty: to any standby that is ready) and end with status 75.
+
+        Returns the successor's server id as soon as it is ready to follow. Raises ``FtstanError`` if this node does not
+        serve, or if nobody is ready: it goes on serving then.
+        """
+        if self._activation is None or not self._node.is_ft_active():
+            raise FtstanError("this member is not the active one", hint="ask the active: ftstanctl ft status names it")
+        successor = await self._succession.find(self._activation, to, _SWITCHOVER_S)
+        if not successor:
+            raise no_successor(to)
+        self._node.request_handover(successor)
+        return successor
+
+    async def hand_over(self) -> None:
+        """Before the store is closed: let a standby keep what is published from now on, if there is one."""
+        if self._activation is None or not self._node.is_ft_active():
+            return
+        with contextlib.suppress(NatsError):
+            if await self._succession.find(self._activation, "", _STOP_FIND_S):
+                await self._succession.leave()
 
     # ---- stopping ------------------------------------------------------------------------------------------------
 

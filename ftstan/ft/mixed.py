@@ -36,19 +36,26 @@ class Belief:
         self.heard = False
         self._recorded: bool | None = None
 
-    def hear(self) -> None:
-        """A heartbeat of an original server has come."""
-        self.mixed = self.heard = True
+    def hear(self) -> str:
+        """A heartbeat of an original server has come; gives a line for the log if that changes anything."""
+        self.heard = True
+        return self._become(True)
 
-    def read(self, recorded: bool | None) -> None:
-        """The record says ``recorded``; ``None``: it does not count, or cannot be read."""
+    def read(self, recorded: bool | None) -> str:
+        """The record says ``recorded``; ``None``: it does not count, or cannot be read. Gives a line as ``hear``."""
         if recorded is None or recorded == self._recorded:
-            return
+            return ""
         if self._recorded:
             # Switched off: the operator's word, younger than what was heard.
             self.heard = False
         self._recorded = recorded
-        self.mixed = recorded or self.heard
+        return self._become(recorded or self.heard)
+
+    def _become(self, mixed: bool) -> str:
+        before, self.mixed = self.mixed, mixed
+        if before == mixed:
+            return ""
+        return MIXED_ON if mixed else MIXED_OFF
 
 
 def word_of(options: FtOptions) -> bool | None:

@@ -7,8 +7,9 @@ Theory of operation. Events come in with the time (seconds of ``Clock.mono``); a
 - **Polling.** Among our own nodes the lock is also tried every 50 ms or so, because the kernel knows of a dead owner
   long before silence tells it. Not in a mixed group: original servers expect their own cadence.
 - **Released.** An owner that stopped on purpose says so: try now.
-- **Gates.** No attempt without NATS, while paused, after stop, or on a datastore that is not the group's. They are
-  checked again when a try is granted: a node that may not serve gives the lock back before it touched anything.
+- **Gates.** No attempt without NATS, while paused, after stop, on a datastore that is not the group's, or while another
+  member was named as the successor. They are checked again when a try is granted: a node that may not serve gives the
+  lock back before it touched anything.
 - One attempt at a time. Its answer may take for ever (storage hangs): past the deadline that is reported, not feared.
 
 A granted lock ends the machine's work with ``Activate``; the driver claims the epoch (``ft/epoch.py``) and serves.
@@ -23,6 +24,7 @@ event                 while waiting                               while a try is
 ``TryDone`` granted   cannot be                                   ``Activate``, or give it back
 ``TryDone`` other     cannot be                                   note it, wait again
 ``NatsDown``          timers stop                                 a grant will be given back
+``YieldTo``           nothing for a while                         a grant will be given back
 ``ActivationLost``    back to waiting                             cannot be
 ``Stopped``           nothing any more                            a grant will be given back
 ====================  ==========================================  ===============================
@@ -35,7 +37,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.ft.cadence import POLL_SPREAD, SPREAD, FtTiming, RateLimit, spread
-from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, Belief
+from ftstan.ft.mixed import Belief
 from ftstan.ft.states import NodeState, Phase
 
 if TYPE_CHECKING:
@@ -93,6 +95,13 @@ class Paused:
 @dataclass(frozen=True, slots=True)
 class Resumed:
     """The operator takes that back."""
+
+
+@dataclass(frozen=True, slots=True)
+class YieldTo:
+    """Another member was named as the successor: hold back for ``seconds``, or until somebody serves."""
+
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +166,7 @@ Event = (
     | NatsDown
     | Paused
     | Resumed
+    | YieldTo
     | StoreSeen
     | TryDone
     | TimerFired
@@ -211,6 +221,7 @@ class Standby:
 
     ``mixed`` says that original servers may be in the group; hearing one of them sets it. ``server_id`` is our own, so
     that our echo counts for nothing. ``store_id`` is what was read from the directory before (as in ``StoreSeen``).
+    ``group`` is what this node holds true of the group.
     """
 
     def __init__(
@@ -227,7 +238,7 @@ class Standby:
         self._timing = timing or FtTiming()
         # Drawn once: members that differ by their whole life do not meet at the lock again and again.
         self._missed = spread(rng, self._timing.hb_missed_interval, SPREAD)
-        self._group = Belief(mixed=mixed)
+        self.group = Belief(mixed=mixed)
         self._own_store = store_id
         self._group_store: bytes | None = None
         self._stranger: Heartbeat | None = None
@@ -236,6 +247,7 @@ class Standby:
         self._state = NodeState.STANDBY
         self._started = False
         self._nats = self._paused = False
+        self._yield_until = float("-inf")
         self._suspect_at: float | None = None
         self._poll_at: float | None = None
         self._try_since: float | None = None
@@ -249,16 +261,6 @@ class Standby:
     def state(self) -> NodeState:
         """The state as monitoring shows it."""
         return self._state
-
-    @property
-    def mixed(self) -> bool:
-        """Whether original servers are, or may be, members of the group."""
-        return self._group.mixed
-
-    @property
-    def heard_original(self) -> bool:
-        """Whether one of them was heard, and the operator has not said since that they are gone."""
-        return self._group.heard
 
     @property
     def phase(self) -> Phase:
@@ -279,6 +281,10 @@ class Standby:
         if self._try_since is not None and self._try_suspects:
             return Phase.TRYING
         return Phase.LISTENING
+
+    def may_succeed(self, store_id: bytes, now: float) -> bool:
+        """Whether this member would take over the store ``store_id`` now, if it were free."""
+        return self._own_store == store_id and self._may_try(now)
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event at ``now`` seconds."""
@@ -317,9 +323,12 @@ class Standby:
             case Resumed():
                 self._paused = False
                 self._listen(now)
+            case YieldTo(seconds):
+                self._yield_until = now + seconds
+                self._listen(now)
             case StoreSeen(store_id, mixed):
                 self._reading = False
-                return [*self._mixed_seen(mixed, now), *self._store_seen(store_id, now)]
+                return [*self._mixed(self.group.read(mixed), now), *self._store_seen(store_id, now)]
             case HeartbeatHeard(beat):
                 return self._heard(beat, now)
             case ReleasedHeard(released):
@@ -335,7 +344,7 @@ class Standby:
             return []
         if not beat.is_ours:
             self._suspect_at = now + self._missed
-            return self._mixed_seen(None, now, heard=True)
+            return self._mixed(self.group.hear(), now)
         self._group_store = beat.store_id
         if self._own_store is None:
             self._suspect_at = now + self._missed
@@ -345,6 +354,8 @@ class Standby:
             self._stranger = beat
             return self._read_store()
         self._proven, self._stranger = True, None
+        if beat.epoch > self._top_epoch:
+            self._yield_until = float("-inf")
         if beat.epoch >= self._top_epoch:
             # A former owner that does not know it yet must not keep the group waiting.
             self._top_epoch = beat.epoch
@@ -363,16 +374,10 @@ class Standby:
             return []
         return self._try(now)
 
-    def _mixed_seen(self, recorded: bool | None, now: float, *, heard: bool = False) -> list[Action]:
-        before = self._group.mixed
-        if heard:
-            self._group.hear()
-        self._group.read(recorded)
-        if self._group.mixed == before:
-            return []
-        if self._started and self._nats:
+    def _mixed(self, change: str, now: float) -> list[Action]:
+        if change and self._started and self._nats:
             self._poll_after(now)
-        return [Log(Level.INFO, MIXED_ON if self._group.mixed else MIXED_OFF)]
+        return [Log(Level.INFO, change)] if change else []
 
     def _read_store(self) -> list[Action]:
         if self._reading:
@@ -421,7 +426,7 @@ class Standby:
         return self._try(now) if suspects or polls else []
 
     def _try(self, now: float) -> list[Action]:
-        if not self._may_try():
+        if not self._may_try(now):
             return []
         self._try_since, self._late_at = now, now + self._timing.try_deadline
         self._try_suspects = self._suspect_at is not None and now >= self._suspect_at
@@ -437,9 +442,10 @@ class Standby:
         text = f"ft: storage has not answered for {now - since:.0f}s: waiting for storage lock"
         return [Log(Level.WARNING, text)]
 
-    def _may_try(self) -> bool:
+    def _may_try(self, now: float) -> bool:
         return (
             self._state is NodeState.STANDBY
+            and now >= self._yield_until
             and self._started
             and self._nats
             and not self._paused
@@ -455,7 +461,7 @@ class Standby:
         self._try_suspects = self._try_again = self._try_late = False
         actions = self._store_seen(done.store_id, now) if done.store_id is not None else []
         if done.result is TryResult.GRANTED:
-            if self._may_try():
+            if self._may_try(now):
                 self._state = NodeState.ACTIVE
                 return [*actions, Activate()]
             self._listen(now)
@@ -501,7 +507,7 @@ class Standby:
 
     def _poll_after(self, now: float) -> None:
         wait = spread(self._rng, self._timing.poll_interval, POLL_SPREAD)
-        self._poll_at = None if self._group.mixed else now + wait
+        self._poll_at = None if self.group.mixed else now + wait
 
     def _next_timer(self) -> float | None:
         if self._state is not NodeState.STANDBY:
@@ -511,4 +517,4 @@ class Standby:
         if not self._started or not self._nats or self._paused:
             return None
         times = [at for at in (self._suspect_at, None if self._is_wrong_store() else self._poll_at) if at is not None]
-        return min(times, default=None)
+        return max(min(times), self._yield_until) if times else None

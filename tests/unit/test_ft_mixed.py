@@ -175,7 +175,7 @@ def test_a_heartbeat_of_an_original_is_said_once_and_believed_over_an_old_record
     assert node.on(HeartbeatHeard(ORIGINAL)) == [ON]
     assert node.on(HeartbeatHeard(ORIGINAL)) == []
     assert node.on(StoreSeen(STORE, mixed=False)) == []
-    assert node.machine.heard_original
+    assert node.machine.group.heard
     assert node.on(HeartbeatHeard(PEER)) == []
     assert node.mixed()
 

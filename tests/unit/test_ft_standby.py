@@ -37,6 +37,7 @@ from ftstan.ft.standby import (
     TryDone,
     TryLock,
     TryResult,
+    YieldTo,
 )
 from ftstan.ft.states import NodeState, Phase
 from ftstan.ft.subjects import Released
@@ -78,7 +79,7 @@ class Node:
         return self.machine.phase
 
     def mixed(self) -> bool:
-        return self.machine.mixed
+        return self.machine.group.mixed
 
     def wait(self) -> list[Action]:
         """Let the timer fire."""
@@ -494,3 +495,33 @@ def test_in_any_history_one_try_at_a_time_and_every_gate_open_at_activation(hist
         if TryLock() in actions:
             assert not trying
             trying = True
+
+
+def test_a_member_that_was_not_named_holds_back_for_a_while() -> None:
+    node = Node()
+    node.stand_by()
+    assert node.on(YieldTo(5.0)) == []
+    assert node.on(ReleasedHeard(RELEASED)) == []
+    assert not node.machine.may_succeed(STORE, node.now)
+    since = node.now
+    assert node.wait() == [TryLock()]
+    assert 5.0 <= node.now - since < 5.1
+
+
+def test_a_grant_that_comes_after_another_was_named_is_given_back() -> None:
+    node = Node()
+    node.on(NatsUp())
+    node.on(Started())
+    assert node.wait() == [TryLock()]
+    node.on(YieldTo(5.0))
+    assert node.on(GRANTED) == [ReleaseLock()]
+
+
+def test_holding_back_ends_when_a_new_owner_is_heard() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    node.on(YieldTo(500.0))
+    node.on(HeartbeatHeard(PEER))
+    since = node.now
+    assert node.wait() == [TryLock()]
+    assert node.now - since < 2.0
