@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.ft.cadence import SPREAD, FtTiming, RateLimit, spread
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, encode_heartbeat
+from ftstan.ft.mixed import ORIGINAL_PATIENCE_S
 from ftstan.ft.standby import HeartbeatHeard, Level, Log, SetTimer, Started, Stopped, TimerFired
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _OLDER_BY_NS = 1_000_000_000
 _OLDEST_NS = -62_135_596_800 * 1_000_000_000
 """The year 1: nothing older is said, whatever was heard."""
+
+_HICCUP_S = 0.025
 
 _REACTION_SHARE = 0.1
 """Answers to heartbeats are at least this share of the interval apart: a flood must not be answered by a flood."""
@@ -94,6 +97,7 @@ class Active:
         self._payload = encode_heartbeat(self._beat)
         self._interval = spread(rng, timing.hb_interval, SPREAD)
         self._asleep_after = timing.hb_missed_interval
+        self._missed_after = max(self._interval + _HICCUP_S, ORIGINAL_PATIENCE_S)
         self._running = False
         self._mixed = False
         self._next_beat = 0.0
@@ -134,7 +138,8 @@ class Active:
             return [SetTimer(self._next_beat)]
         # A process that was paused long enough to be given up asks storage before it says "active" once more: an
         # original server that owns the store by now would obey our older time and die.
-        asked = self._confirm(now) if now - self._next_beat > self._asleep_after else []
+        late = now - self._next_beat > self._asleep_after or now - self._last_beat > self._missed_after
+        asked = self._confirm(now) if late else []
         if not self._in_doubt:
             return self._send(now)
         self._next_beat = now + self._interval

@@ -21,8 +21,10 @@ MIXED_ON = (
 )
 MIXED_OFF = "ft: the group is not mixed any more: all members obey epochs"
 
-_PATIENCE_NS = round(1.125 * SECOND)
-"""The shortest missed-heartbeat interval that an original standby draws."""
+ORIGINAL_PATIENCE_S = 1.125
+"""The shortest missed-heartbeat interval that an original standby draws (``docs/compat/ft.md``)."""
+
+_PATIENCE_NS = round(ORIGINAL_PATIENCE_S * SECOND)
 
 
 class Belief:

@@ -201,7 +201,18 @@ def test_heartbeats_say_the_epoch_that_was_taken_while_serving() -> None:
     active = Active(MINE, random.Random(1))
     active.handle(Started(), 10.0)
     assert active.handle(EpochRaised(6), 10.5) == []
-    (beat,) = sent(active.handle(TimerFired(), 12.0))
+    (beat,) = sent(active.handle(TimerFired(), 11.1))
     assert beat is not None
     assert beat.epoch == 6
-    assert active.handle(HeartbeatHeard(replace(MINE, server_id="PEER", epoch=6)), 12.5) != [ConfirmNow()]
+    assert active.handle(HeartbeatHeard(replace(MINE, server_id="PEER", epoch=6)), 11.5) != [ConfirmNow()]
+
+
+@pytest.mark.parametrize(("silent", "asks"), [(1.13, True), (1.12, False)])
+def test_an_active_that_was_silent_for_as_long_as_an_original_waits_asks_storage_first(
+    silent: float, *, asks: bool
+) -> None:
+    """The successor may be an original server, and would obey our older time."""
+    active = Active(MINE, random.Random(1))
+    active.handle(Started(), 10.0)
+    actions = active.handle(TimerFired(), 10.0 + silent)
+    assert (actions[0] == ConfirmNow(), bool(sent(actions))) == (asks, not asks)
