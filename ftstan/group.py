@@ -247,7 +247,7 @@ class FtGroup:
 
     async def _switch_mixed_on(self) -> None:
         try:
-            await self._node.call(lambda: self._owner.set_mixed(True))
+            await self._node.call(lambda: self._owner.set_mixed(on=True))
         except FencedError as error:
             self._node.fenced(error)
         self._switching = False
@@ -279,7 +279,7 @@ class FtGroup:
         node = self._node
         try:
             word = True if self._standby.group.heard else self._word
-            activation = await node.call(lambda: self._owner.activate(mixed=word))
+            activation = await node.call(lambda: self._owner.activate(ft_mixed=word))
         except FencedError as error:
             await node.call(self._owner.release)
             self._event(sb.ActivationLost(error.text))

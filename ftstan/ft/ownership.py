@@ -97,16 +97,16 @@ class StoreOwner:
             raise StoreError(f"{SERVER_NAME}: {why}", hint="check the datastore's storage") from error
         return self._in_group
 
-    def activate(self, lost: LostEpochs | None = None, *, mixed: bool | None = None) -> Activation:
+    def activate(self, lost: LostEpochs | None = None, *, ft_mixed: bool | None = None) -> Activation:
         """Take the next epoch; the lock is held. ``lost``: what a repair knows of epochs that are gone.
 
-        ``mixed``: the operator's word whether original servers may be members; ``None`` keeps what is recorded.
+        ``ft_mixed``: the operator's word whether original servers may be members; ``None`` keeps what is recorded.
 
         Raises ``FencedError``, ``RecoveryError`` or ``StoreError``.
         """
         if not self._lock.held:
             raise LockFaultError("the store lock is not held")
-        self._take(lost, mixed)
+        self._take(lost, ft_mixed)
         assert self._activation is not None
         assert self._confirmer is not None
         try:
@@ -116,7 +116,7 @@ class StoreOwner:
             log.warning(error.text)
         return self._activation
 
-    def _take(self, lost: LostEpochs | None = None, mixed: bool | None = None) -> None:
+    def _take(self, lost: LostEpochs | None = None, ft_mixed: bool | None = None) -> None:
         activation = claim(
             self._epoch_disk,
             self.root,
@@ -124,7 +124,7 @@ class StoreOwner:
             clock=self._clock,
             survey=lambda: survey_store(self._disk, self.root),
             in_group=self._in_group,
-            ft_mixed=mixed,
+            ft_mixed=ft_mixed,
             lost=lost,
         )
         old, self._confirmer = (
@@ -190,15 +190,15 @@ class StoreOwner:
         if self._activation is not None and self._activation.ft_mixed:
             self._lock.verify()
 
-    def set_mixed(self, mixed: bool) -> None:
+    def set_mixed(self, *, on: bool) -> None:
         """Record, while serving, that original servers may be members, or are not any more: takes the next epoch.
 
         Does nothing if that is what is recorded. Raises ``FencedError`` and ``StoreError``.
         """
-        if mixed != self.activation.ft_mixed:
+        if on != self.activation.ft_mixed:
             # Whoever took the lock from us without an epoch must not be written over, not even here.
             self._lock.verify()
-            self._raise(mixed)
+            self._raise(on)
 
     def raise_epoch(self) -> None:
         """Take the next number while serving; if anybody took it first, the store is not ours any more."""
@@ -207,7 +207,7 @@ class StoreOwner:
     def _raise(self, mixed: bool | None) -> None:
         before = self.activation
         self.confirm()
-        self._take(mixed=mixed)
+        self._take(ft_mixed=mixed)
         if self.activation.epoch != before.epoch + 1 or self.activation.store_id != before.store_id:
             raise FencedError(f"ft: epoch {before.epoch + 1} was claimed by another server while we went on to it")
 

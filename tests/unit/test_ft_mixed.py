@@ -49,23 +49,23 @@ def owner(tmp_path: Path) -> Iterator[StoreOwner]:
 def test_a_serving_owner_switches_it_on_and_off_with_an_epoch_each(owner: StoreOwner) -> None:
     first = owner.activate()
     assert not first.ft_mixed
-    owner.set_mixed(True)
+    owner.set_mixed(on=True)
     assert (owner.mixed, owner.activation.epoch) == (True, first.epoch + 1)
     record = owner.read_owner()
     assert record is not None
     assert (record.epoch, record.ft_mixed, record.store_id) == (first.epoch + 1, True, first.store_id)
-    owner.set_mixed(True)
+    owner.set_mixed(on=True)
     assert owner.activation.epoch == first.epoch + 1
-    owner.set_mixed(False)
+    owner.set_mixed(on=False)
     assert (owner.mixed, owner.activation.epoch) == (False, first.epoch + 2)
     owner.confirm()
 
 
 def test_after_it_was_switched_off_the_store_is_still_read_as_one_that_others_wrote_to(owner: StoreOwner) -> None:
-    owner.activate(mixed=True)
+    owner.activate(ft_mixed=True)
     owner.release()
     owner.try_lock()
-    owner.activate(mixed=False)
+    owner.activate(ft_mixed=False)
     assert (owner.mixed, owner.was_mixed) == (False, True)
     owner.release()
     owner.try_lock()
@@ -78,12 +78,12 @@ def test_an_owner_whose_lock_file_is_gone_is_fenced_in_a_mixed_group_only(owner:
     (tmp_path / LOCK_NAME).unlink()
     owner.confirm()
     with pytest.raises(FencedError, match="the lock file was removed"):
-        owner.set_mixed(True)
+        owner.set_mixed(on=True)
     assert not owner.mixed
 
 
 def test_in_a_mixed_group_every_confirm_looks_at_the_lock_file(owner: StoreOwner, tmp_path: Path) -> None:
-    owner.activate(mixed=True)
+    owner.activate(ft_mixed=True)
     owner.confirm()
     (tmp_path / LOCK_NAME).unlink()
     (tmp_path / LOCK_NAME).touch()
@@ -97,10 +97,10 @@ def test_a_standby_takes_a_store_of_the_original_for_mixed_and_an_empty_one_not(
     (tmp_path / "server.dat").write_bytes(b"\1\0\0\0")
     assert owner.may_be_mixed()
     owner.try_lock()
-    owner.activate(mixed=False)
+    owner.activate(ft_mixed=False)
     other = owner_of(tmp_path, server_id="OTHER")
     assert not other.may_be_mixed()
-    owner.set_mixed(True)
+    owner.set_mixed(on=True)
     assert other.may_be_mixed()
     owner.close()
     other.close()
