@@ -250,6 +250,9 @@ class FtGroup:
             await self._node.call(lambda: self._owner.set_mixed(on=True))
         except FencedError as error:
             self._node.fenced(error)
+        except StoreError as error:
+            # Still ours, or the next confirm says that it is not; the next heartbeat of an original tries again.
+            log.stream.error(f"ft: the mixed group cannot be recorded: {error.text}; {error.hint}")
         self._switching = False
         if self._active is not None:
             self._note_epoch(self._active)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from ftstan.config.units import SECOND
 from ftstan.disk import LocalDisk
+from ftstan.ft.mixed import MIXED_ON
 from ftstan.ft.ownership import StoreOwner
+from ftstan.log import stream as log
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 
@@ -45,8 +47,9 @@ class FileAccess:
         return owner.describe() if owner is not None else ""
 
     def activate(self) -> None:
-        """Take the next epoch."""
-        self.owner.activate()
+        """Take the next epoch; the node is no member of a group."""
+        if self.owner.activate().ft_mixed:
+            log.info(MIXED_ON)
 
     def open(self) -> FileStore:
         """The store of the present activation, not recovered yet."""

@@ -137,6 +137,23 @@ def test_an_index_that_names_another_place_without_a_record_there_is_not_followe
     assert contents(after(node, disk)) == [(1, b"a"), (2, b"b")]
 
 
+def test_when_a_group_becomes_mixed_while_it_is_served_its_files_become_fit_for_an_original() -> None:
+    node = Node(fresh(), Owner(), FileStoreOptions(slice_max_msgs=4))
+    node.put(b"a", b"b")
+    node.store.tick(node.clock.wall_ns())
+    disk = node.disk.crash(process_only=True)
+    node = Node(disk, Owner(2), node.options, node.limits, node.clock)
+    node.put(b"c")
+    # The first owner was not dead: what it still writes is behind our seal, and an original would read it.
+    original_stores(disk.sibling(), 1, 3, b"late")
+    assert read_by_original(disk.tree("/store")) != contents(node)
+    node.owner.mixed = True
+    node.store.tick(node.clock.wall_ns())
+    assert read_by_original(disk.tree("/store")) == contents(node) == [(1, b"a"), (2, b"b"), (3, b"c")]
+    node.put(b"d")
+    assert read_by_original(disk.tree("/store")) == contents(node)
+
+
 def test_behind_a_killed_owner_of_a_mixed_group_an_original_is_believed_like_behind_a_clean_stop() -> None:
     node = Node(fresh(), mixed())
     node.put(b"a")
