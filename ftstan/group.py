@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from ftstan import log
 from ftstan.config.units import SECOND
-from ftstan.errors import FencedError, FtstanError, LockBusyError, NatsError, StoreError
+from ftstan.errors import FencedError, FtstanError, NatsError, StoreError
 from ftstan.ft import active as act
 from ftstan.ft import handover
 from ftstan.ft import standby as sb
+from ftstan.ft.attempt import attempt, see_store
 from ftstan.ft.cadence import FtTiming
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
 from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, too_slow_line, word_of
@@ -48,7 +49,10 @@ _LOCAL_POLL_S, _NETWORK_POLL_S = 0.05, 0.5
 def _timing(ft: FtOptions, *, is_network: bool) -> FtTiming:
     poll = ft.poll_interval / SECOND or (_NETWORK_POLL_S if is_network else _LOCAL_POLL_S)
     return FtTiming(
-        hb_interval=ft.hb_interval / SECOND, hb_missed_interval=ft.hb_missed_interval / SECOND, poll_interval=poll
+        hb_interval=ft.hb_interval / SECOND,
+        hb_missed_interval=ft.hb_missed_interval / SECOND,
+        poll_interval=poll,
+        steal_after=ft.steal_after / SECOND,
     )
 
 
@@ -62,7 +66,7 @@ class FtGroup:
         self._rng = random.Random()
         self._timing = _timing(node.options.ft, is_network=self._owner.is_network)
         self._word = word_of(node.options.ft)
-        self._standby = sb.Standby(node.server_id, self._rng, self._timing, mixed=self._word is True)
+        self._standby = sb.Standby(node.server_id, self._rng, self._timing, mixed=self._word)
         self._original_ns: int | None = None
         """The oldest activation time of an original server that was heard."""
         self._heard_epoch = 0
@@ -91,10 +95,10 @@ class FtGroup:
         await self._control.subscribe(self._beats, self._on_heartbeat)
         await self._control.subscribe(self._ours, self._on_group_message)
         self._event(sb.Started())
-        if self._standby.group.mixed:
+        if self._standby.mixed:
             log.stream.info(MIXED_ON)
-        self._event(await self._node.call(self._look))
-        if self._standby.group.mixed and (line := too_slow_line(self._node.options.ft)):
+        await self._read_store()
+        if self._standby.mixed and (line := too_slow_line(self._node.options.ft)):
             log.stream.warning(line)
         await self._control.start()
         self._spawn(self._wait_for_nats())
@@ -176,13 +180,15 @@ class FtGroup:
                 case sb.Log(level, text):
                     _LOG[level](text)
                 case sb.TryLock():
-                    self._spawn(self._try_lock())
+                    self._spawn(self._try_lock(action))
                 case sb.ReadStore():
                     self._spawn(self._read_store())
                 case sb.ReleaseLock():
                     self._spawn(self._release())
                 case sb.Activate():
                     self._spawn(self._activate())
+                case sb.Steal():
+                    self._spawn(self._activate(without_lock=True))
                 case act.SendHeartbeat(payload):
                     self._spawn(self._send(payload))
                 case act.ConfirmNow():
@@ -205,32 +211,11 @@ class FtGroup:
                 error if isinstance(error, FtstanError) else FtstanError(f"{type(error).__name__}: {error}")
             )
 
-    async def _try_lock(self) -> None:
-        try:
-            store_id = await self._node.call(self._lock_and_look)
-        except LockBusyError:
-            self._event(sb.TryDone(sb.TryResult.BUSY))
-        except FtstanError as error:
-            self._event(sb.TryDone(sb.TryResult.FAULT, error=error.text))
-        else:
-            self._event(sb.TryDone(sb.TryResult.GRANTED, store_id=store_id))
-
-    def _lock_and_look(self) -> bytes | None:
-        self._owner.try_lock()
-        return self._owner.store_id()
+    async def _try_lock(self, ask: sb.TryLock) -> None:
+        self._event(await self._node.call(lambda: attempt(self._owner, ask)))
 
     async def _read_store(self) -> None:
-        self._event(await self._node.call(self._look))
-
-    def _look(self) -> sb.StoreSeen:
-        """On the data plane: what the directory says."""
-        store_id = self._owner.store_id()
-        if self._word is not None:
-            return sb.StoreSeen(store_id)
-        try:
-            return sb.StoreSeen(store_id, self._owner.may_be_mixed())
-        except StoreError:
-            return sb.StoreSeen(store_id)
+        self._event(await self._node.call(lambda: see_store(self._owner)))
 
     def _owner_is_mixed(self) -> bool:
         return self._activation is not None and self._activation.ft_mixed
@@ -277,12 +262,12 @@ class FtGroup:
         if self._active is not None:
             self._drive(self._active.handle(act.Confirmed(), self._now()))
 
-    async def _activate(self) -> None:
-        """The lock is ours: claim, say so, recover, serve."""
+    async def _activate(self, *, without_lock: bool = False) -> None:
+        """The lock is ours, or not worth waiting for: claim, say so, recover, serve."""
         node = self._node
         try:
-            word = True if self._standby.group.heard else self._word
-            activation = await node.call(lambda: self._owner.activate(ft_mixed=word))
+            word = True if self._standby.heard_original else self._word
+            activation = await node.call(lambda: self._owner.activate(without_lock=without_lock, ft_mixed=word))
         except FencedError as error:
             await node.call(self._owner.release)
             self._event(sb.ActivationLost(error.text))
@@ -299,15 +284,27 @@ class FtGroup:
             activated_ns=activation.since_ns,
             epoch=activation.epoch,
             store_id=activation.store_id,
+            has_lock=not without_lock,
         )
         self._active = act.Active(beat, self._rng, self._timing, original_ns=self._original_ns)
         self._drive(self._active.handle(sb.Started(), self._now()))
+        if without_lock:
+            self._spawn(self._regain_lock(self._active))
         try:
             await node.serve(lambda: self._succession.decide(activation))
         except FtstanError:
             node.state = NodeState.FAILED
             raise
         self._active.handle(act.PhaseChanged(BeatPhase.SERVING), self._now())
+
+    async def _regain_lock(self, active: act.Active) -> None:
+        """Take the lock once its former holder is gone, so that the others are kept out by it again."""
+        while not self._node.stopping.is_set():
+            if await self._node.call(self._owner.regain_lock):
+                active.handle(act.LockRegained(), self._now())
+                log.stream.info("ft: the store lock is free, and held by this server now")
+                return
+            await asyncio.sleep(self._timing.poll_interval)
 
     # ---- planned hand-over ---------------------------------------------------------------------------------------
 

@@ -58,7 +58,12 @@ class Confirmed:
     """Storage says that the store is still ours: the answer to ``ConfirmNow``. There is no other answer but the end."""
 
 
-Event = Started | HeartbeatHeard | PhaseChanged | EpochRaised | Confirmed | TimerFired | Stopped
+@dataclass(frozen=True, slots=True)
+class LockRegained:
+    """An owner that took the store without its lock has it now."""
+
+
+Event = Started | HeartbeatHeard | PhaseChanged | EpochRaised | Confirmed | LockRegained | TimerFired | Stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,8 @@ class Active:
                 self._say(replace(self._beat, phase=phase))
             case EpochRaised(epoch):
                 self._say(replace(self._beat, epoch=epoch))
+            case LockRegained():
+                self._say(replace(self._beat, has_lock=True))
             case TimerFired() if self._running:
                 return self._timer_fired(now)
             case Confirmed() if self._running and self._in_doubt:

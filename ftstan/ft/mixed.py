@@ -30,12 +30,14 @@ _PATIENCE_NS = round(ORIGINAL_PATIENCE_S * SECOND)
 class Belief:
     """What one node holds true of its group: ``mixed`` or not.
 
-    ``heard``: an original server was heard, and the operator has not said since that they are gone.
+    ``heard``: an original server was heard, and the operator has not said since that they are gone. ``word``: what the
+    operator said to this node; then no record counts.
     """
 
-    def __init__(self, *, mixed: bool) -> None:
-        self.mixed = mixed
+    def __init__(self, word: bool | None = None) -> None:
+        self.mixed = word is True
         self.heard = False
+        self._word = word
         self._recorded: bool | None = None
 
     def hear(self) -> str:
@@ -44,8 +46,8 @@ class Belief:
         return self._become(True)
 
     def read(self, recorded: bool | None) -> str:
-        """The record says ``recorded``; ``None``: it does not count, or cannot be read. Gives a line as ``hear``."""
-        if recorded is None or recorded == self._recorded:
+        """The record says ``recorded``; ``None``: it cannot be read. Gives a line as ``hear``."""
+        if recorded is None or recorded == self._recorded or self._word is not None:
             return ""
         if self._recorded:
             # Switched off: the operator's word, younger than what was heard.

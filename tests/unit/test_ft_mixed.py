@@ -15,10 +15,12 @@ from ftstan.config.units import MILLISECOND, SECOND
 from ftstan.disk import LocalDisk
 from ftstan.errors import FencedError
 from ftstan.ft.active import Active, ConfirmNow, EpochRaised, SendHeartbeat
+from ftstan.ft.attempt import see_store
 from ftstan.ft.heartbeat import Heartbeat, decode_heartbeat
 from ftstan.ft.lock import LOCK_NAME
 from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, Belief, too_slow_line, word_of
 from ftstan.ft.ownership import StoreOwner
+from ftstan.ft.slots import EpochRecord
 from ftstan.ft.standby import HeartbeatHeard, Level, Log, Started, StoreSeen, TimerFired, TryLock
 from tests.unit.test_ft_standby import ORIGINAL, PEER, STORE, Node
 
@@ -92,16 +94,20 @@ def test_in_a_mixed_group_every_confirm_looks_at_the_lock_file(owner: StoreOwner
 
 
 def test_a_standby_takes_a_store_of_the_original_for_mixed_and_an_empty_one_not(tmp_path: Path) -> None:
-    owner = owner_of(tmp_path)
-    assert not owner.may_be_mixed()
-    (tmp_path / "server.dat").write_bytes(b"\1\0\0\0")
-    assert owner.may_be_mixed()
-    owner.try_lock()
-    owner.activate(ft_mixed=False)
-    other = owner_of(tmp_path, server_id="OTHER")
-    assert not other.may_be_mixed()
-    owner.set_mixed(on=True)
-    assert other.may_be_mixed()
+    owner, other = owner_of(tmp_path), owner_of(tmp_path, server_id="OTHER")
+    said = []
+    for step in (
+        lambda: None,
+        lambda: (tmp_path / "server.dat").write_bytes(b"\1\0\0\0"),
+        owner.try_lock,
+        lambda: owner.activate(ft_mixed=False),
+        lambda: owner.set_mixed(on=True),
+    ):
+        step()
+        node = Node(store=None)
+        node.on(see_store(other))
+        said.append(node.mixed())
+    assert said == [False, True, True, False, True]
     owner.close()
     other.close()
 
@@ -110,7 +116,7 @@ def test_a_standby_takes_a_store_of_the_original_for_mixed_and_an_empty_one_not(
 
 
 def test_what_was_heard_outlives_a_record_that_never_said_otherwise() -> None:
-    belief = Belief(mixed=False)
+    belief = Belief()
     belief.read(False)
     belief.hear()
     belief.read(False)
@@ -118,7 +124,7 @@ def test_what_was_heard_outlives_a_record_that_never_said_otherwise() -> None:
 
 
 def test_a_record_that_was_switched_off_is_younger_than_what_was_heard() -> None:
-    belief = Belief(mixed=False)
+    belief = Belief()
     belief.hear()
     belief.read(True)
     belief.read(False)
@@ -128,8 +134,19 @@ def test_a_record_that_was_switched_off_is_younger_than_what_was_heard() -> None
 
 
 def test_a_record_that_does_not_count_changes_nothing() -> None:
-    belief = Belief(mixed=True)
+    belief = Belief()
+    belief.read(True)
     belief.read(None)
+    assert belief.mixed
+
+
+@pytest.mark.parametrize("word", [True, False])
+def test_beside_the_operators_word_only_an_original_that_is_heard_counts(*, word: bool) -> None:
+    belief = Belief(word)
+    assert belief.mixed is word
+    belief.read(not word)
+    assert belief.mixed is word
+    belief.hear()
     assert belief.mixed
 
 
@@ -148,11 +165,23 @@ def test_heartbeats_that_an_original_would_miss_are_warned_of() -> None:
 # ---- a standby -----------------------------------------------------------------------------------------------------
 
 
+def seen(mixed: bool) -> StoreSeen:
+    record = EpochRecord(5, 5, "PEER", b"n" * 16, STORE, "host", 1, 2, 1, ft_mixed=mixed)
+    return StoreSeen(STORE, owner=record)
+
+
+def test_a_store_that_somebody_served_from_and_none_of_ours_owned_is_an_originals() -> None:
+    node = Node(store=b"")
+    node.stand_by()
+    assert node.on(StoreSeen(b"", served=False)) == []
+    assert node.on(StoreSeen(b"", served=True)) == [ON]
+
+
 def test_a_standby_says_it_once_when_the_record_is_mixed_and_polls_no_more() -> None:
     node = Node()
     node.stand_by()
-    assert node.on(StoreSeen(STORE, mixed=True)) == [ON]
-    assert node.on(StoreSeen(STORE, mixed=True)) == []
+    assert node.on(seen(True)) == [ON]
+    assert node.on(seen(True)) == []
     began = node.now
     assert node.wait() == [TryLock()]
     assert node.now - began >= 1.0
@@ -161,8 +190,8 @@ def test_a_standby_says_it_once_when_the_record_is_mixed_and_polls_no_more() -> 
 def test_a_standby_polls_again_when_the_record_was_switched_off() -> None:
     node = Node()
     node.stand_by()
-    node.on(StoreSeen(STORE, mixed=True))
-    assert node.on(StoreSeen(STORE, mixed=False)) == [OFF]
+    node.on(seen(True))
+    assert node.on(seen(False)) == [OFF]
     began = node.now
     assert node.wait() == [TryLock()]
     assert node.now - began <= 0.06
@@ -171,11 +200,11 @@ def test_a_standby_polls_again_when_the_record_was_switched_off() -> None:
 def test_a_heartbeat_of_an_original_is_said_once_and_believed_over_an_old_record() -> None:
     node = Node()
     node.stand_by()
-    node.on(StoreSeen(STORE, mixed=False))
+    node.on(seen(False))
     assert node.on(HeartbeatHeard(ORIGINAL)) == [ON]
     assert node.on(HeartbeatHeard(ORIGINAL)) == []
-    assert node.on(StoreSeen(STORE, mixed=False)) == []
-    assert node.machine.group.heard
+    assert node.on(seen(False)) == []
+    assert node.machine.heard_original
     assert node.on(HeartbeatHeard(PEER)) == []
     assert node.mixed()
 
