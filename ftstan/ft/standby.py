@@ -324,8 +324,10 @@ class Standby:
         return [Log(Level.ERROR, self._store.complaint())] if self._store_notice.allow(now) else []
 
     def _record_seen(self, seen: StoreSeen, now: float) -> list[Action]:
-        # Without a record somebody else has served from there, if anybody has: an original server.
-        recorded = seen.owner.ft_mixed if seen.owner else seen.served if seen.store_id == b"" else None
+        recorded = seen.owner.ft_mixed if seen.owner is not None else None
+        if seen.store_id == b"" and self._store.expected is None:
+            # No record, and none was ever seen: whoever has served from there, if anybody, was an original server.
+            recorded = seen.served
         return self._mixed(self._group.read(recorded), now)
 
     def _mixed(self, change: str, now: float) -> list[Action]:
