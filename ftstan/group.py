@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from ftstan import log
 from ftstan.config.units import SECOND
+from ftstan.disk import LocalDisk
 from ftstan.errors import FencedError, FtstanError, NatsError, StoreError
 from ftstan.ft import active as act
-from ftstan.ft import handover
+from ftstan.ft import digest, handover
 from ftstan.ft import standby as sb
 from ftstan.ft.attempt import attempt, see_store
 from ftstan.ft.cadence import FtTiming
@@ -23,16 +24,18 @@ from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
 from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, too_slow_line, word_of
 from ftstan.ft.states import NodeState
 from ftstan.ft.subjects import Released, decode_released, encode_released, group_subject, heartbeat_subject
+from ftstan.ft.warm import Warm, WarmLag
 from ftstan.nats.control import Control
 from ftstan.succession import Succession, no_successor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ftstan.config.options import FtOptions
     from ftstan.ft.epoch import Activation
     from ftstan.ft.ownership import StoreOwner
     from ftstan.server import Node
+    from ftstan.stores.interface import ChannelEnd
 
 _LOG = {
     sb.Level.INFO: log.stream.info,
@@ -43,6 +46,9 @@ _LOG = {
 
 #: How long a stop waits for a standby that keeps what is published meanwhile; a switchover has more patience.
 _STOP_FIND_S, _SWITCHOVER_S = 0.25, 2.0
+_DIGEST_S = 1.0
+#: Channels in one second's digest; more have their turn in the next.
+_DIGEST_MOST = 4096
 _LOCAL_POLL_S, _NETWORK_POLL_S = 0.05, 0.5
 
 
@@ -54,6 +60,14 @@ def _timing(ft: FtOptions, *, is_network: bool) -> FtTiming:
         poll_interval=poll,
         steal_after=ft.steal_after / SECOND,
     )
+
+
+def _ends_of(node: Node) -> Callable[[], list[ChannelEnd]]:
+    def ends() -> list[ChannelEnd]:
+        serving = node.plane.serving
+        return serving.store.ends(_DIGEST_MOST) if serving is not None else []
+
+    return ends
 
 
 class FtGroup:
@@ -86,6 +100,7 @@ class FtGroup:
             on_reconnect=self._nats_up,
         )
         self._succession = Succession(node, self._say)
+        self._warm = self._new_warm()
         self._beats = heartbeat_subject(node.options.cluster_id, node.options.ft_group)
         self._ours = group_subject(node.options.cluster_id, node.options.ft_group)
 
@@ -101,7 +116,11 @@ class FtGroup:
         if self._standby.mixed and (line := too_slow_line(self._node.options.ft)):
             log.stream.warning(line)
         await self._control.start()
+        self._warm.start()
         self._spawn(self._wait_for_nats())
+
+    def _new_warm(self) -> Warm:
+        return Warm(LocalDisk(), self._owner.path, self._node.clock)
 
     async def _wait_for_nats(self) -> None:
         await self._control.established.wait()
@@ -136,6 +155,11 @@ class FtGroup:
         if released is not None:
             if self._active is None:
                 self._event(sb.ReleasedHeard(released))
+            return
+        told = digest.decode_digest(data) if self._active is None else None
+        if told is not None:
+            if self._standby.may_succeed(told.store_id, self._now()):
+                self._warm.take(told)
             return
         message = handover.decode(data)
         if message is None:
@@ -265,11 +289,15 @@ class FtGroup:
     async def _activate(self, *, without_lock: bool = False) -> None:
         """The lock is ours, or not worth waiting for: claim, say so, recover, serve."""
         node = self._node
+        # Whatever was read before may be old: nothing of it is kept from here on.
+        self._warm.stop()
         try:
             word = True if self._standby.heard_original else self._word
             activation = await node.call(lambda: self._owner.activate(without_lock=without_lock, ft_mixed=word))
         except FencedError as error:
             await node.call(self._owner.release)
+            self._warm = self._new_warm()
+            self._warm.start()
             self._event(sb.ActivationLost(error.text))
             return
         except FtstanError:
@@ -296,6 +324,22 @@ class FtGroup:
             node.state = NodeState.FAILED
             raise
         self._active.handle(act.PhaseChanged(BeatPhase.SERVING), self._now())
+        self._spawn(self._send_digests(activation))
+
+    async def _send_digests(self, activation: Activation) -> None:
+        """Each second, a hint for standbys of where the channels end."""
+        node = self._node
+        while not node.stopping.is_set():
+            ends = await node.call(_ends_of(node))
+            for payload in digest.encode_digest(node.server_id, activation.epoch, activation.store_id, ends):
+                with contextlib.suppress(NatsError):
+                    await self._say(payload)
+            await asyncio.sleep(_DIGEST_S)
+
+    @property
+    def warm_lag(self) -> WarmLag | None:
+        """How far a standby's reading ahead is behind the owner; ``None`` if this node has heard no digest."""
+        return self._warm.lag
 
     async def _regain_lock(self, active: act.Active) -> None:
         """Take the lock once its former holder is gone, so that the others are kept out by it again."""
@@ -355,6 +399,7 @@ class FtGroup:
 
     async def close(self) -> None:
         """End the connection."""
+        self._warm.stop()
         for task in list(self._tasks):
             task.cancel()
         await self._control.close()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from ftstan import COMPATIBLE_VERSION, log
 from ftstan.broker.broker import Broker, BrokerOptions
-from ftstan.broker.constants import SID_INBOX
+from ftstan.broker.constants import GUARD_TIMEOUT, SID_INBOX
 from ftstan.broker.dedup import Window
 from ftstan.clock import Clock, SystemClock
 from ftstan.config.banner import READY, effectless_lines, recovered_line, runtime_version, starting_lines, store_lines
@@ -59,9 +59,10 @@ EXIT_FENCED = 75
 _EXIT_TERM = 143
 _LOCK_PATIENCE_S = 5.0
 _LOCK_RETRY_S = 0.1
-_GUARD_S = 0.25
 _READY_S = 10.0
 _STOP_S = 60.0
+#: How long a stop may get ready beside serving; what is not ready then is done while nobody serves.
+_PREPARE_S = 15.0
 #: A node whose storage fails so soon after it took over would, restarted at once, only use up epochs.
 _SOON_S = 60.0
 _PAUSE_S = 5
@@ -215,6 +216,8 @@ class Node:
         for line in store_lines(self.options):
             log.stream.info(line)
         log.stream.info(READY)
+        if self.owner is not None:
+            await self.call(self.owner.tidy)
 
     # ---- on the data plane's thread ------------------------------------------------------------------------------
 
@@ -256,6 +259,7 @@ class Node:
                 hb_timeout=options.hb_timeout,
                 hb_fail_count=options.hb_fail_count,
                 max_channels=options.limits.max_channels,
+                replace_durable=options.replace_durable,
                 limits=channel_limits,
             ),
             self.nuid,
@@ -263,7 +267,7 @@ class Node:
         if options.dedup_window:
             broker.window = Window(options.dedup_window, recovered.remembered)
         broker.recover(recovered, self.clock.wall_ns(), round(self.clock.mono() * 1e9))
-        log.stream.info(recovered_line(len(recovered.channels) if info is not None else None))
+        log.stream.info(recovered_line(len(recovered.channels) + len(recovered.later) if info is not None else None))
         assert self.link is not None
         serving = Serving(store, broker, self.link, self.clock, self._name("general"))
         if not options.ft_group:
@@ -290,7 +294,7 @@ class Node:
         link.send(
             b"SUB %b %d\r\nPUB %b %b %d\r\n%b\r\n" % (inbox, SID_INBOX, discovery, inbox, len(request), request), 2.0
         )
-        answer = _first_message(link, self.clock, _GUARD_S)
+        answer = _first_message(link, self.clock, GUARD_TIMEOUT / 1e9)
         link.send(b"UNSUB %d\r\n" % SID_INBOX, 2.0)
         if answer is None:
             log.stream.debug("Did not detect another server instance")
@@ -344,6 +348,7 @@ class Node:
 
     async def _stop(self) -> int:
         log.stream.info("Shutting down.")
+        await self._prepare_stop()
         if self._group is not None:
             await self._group.hand_over()
         self.state = "SHUTDOWN"
@@ -358,6 +363,17 @@ class Node:
         if self._group is not None:
             await self._group.stopped(released=released)
         return _EXIT_TERM if self.stop_signal == signal.SIGTERM else self._exit_status
+
+    async def _prepare_stop(self) -> None:
+        """Do ahead what a stop has to do, while publishes are served: the shorter is the time when nobody does."""
+        end = self.clock.mono() + _PREPARE_S
+        serving = self.plane.serving
+        try:
+            async with asyncio.timeout(_STOP_S):
+                while serving is not None and self.clock.mono() < end and await self.call(serving.prepare_stop):
+                    pass
+        except TimeoutError:
+            end_process(f"storage has not answered for {_STOP_S:g}s while stopping", EXIT_FENCED)
 
     def _stop_serving(self) -> bool:
         """Close the store and give the lock back; returns whether this node was the owner."""

@@ -33,6 +33,11 @@ _SEND_DEADLINE_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 2.0
 _TICK_S: Final = 1.0
 _JOIN_BELOW: Final = 64 << 10
+#: Seconds of a turn that go to opening recovered channels, in a quiet one and beside requests.
+_OPEN_S: Final = 0.003
+_OPEN_BESIDE_S: Final = 0.001
+#: The same for the work of a stop that can be done while publishes are still served.
+_PREPARE_S: Final = 0.004
 _LATE_COPIES_S: Final = 2.0
 
 
@@ -101,7 +106,7 @@ class Serving:
 
     def timeout(self) -> float:
         """Seconds until something is due without new bytes."""
-        if self._more or self.broker.subscriptions.recovering:
+        if self._more or self.broker.subscriptions.recovering or (self.broker.opening and self.link.connected):
             return 0.0
         now = self._clock.mono()
         due = self._next_tick - now
@@ -118,20 +123,34 @@ class Serving:
         else:
             try:
                 worked = self._read() if readable or self._end > self._start else False
+                worked |= self._open_channels(_OPEN_BESIDE_S if worked else _OPEN_S)
                 worked |= self.broker.run_timers(self._clock.wall_ns(), self._now())
                 if worked or self._more or self.broker.has_work:
                     self._road()
-                if self._leaving is not None and self.ready and not self._more:
+                if self._leaving is None:
+                    self.broker.inactivity.delete_due()
+                elif self.ready and not self._more:
                     self._left()
             except (ConnectionLostError, WireError) as error:
                 self._lost(error if isinstance(error, NatsError) else NatsError(error.text))
         if self._clock.mono() >= self._next_tick:
-            self._next_tick = self._clock.mono() + _TICK_S
+            began = self._clock.mono()
             self.store.confirm()
             if self._clock.mono() >= self._forget_at:
                 self.broker.answered, self._forget_at = None, float("inf")
             self.broker.tick()
-            self.store.tick(self._clock.wall_ns())
+            more = self.store.tick(self._clock.wall_ns())
+            self._next_tick = self._clock.mono() if more else began + _TICK_S
+
+    def _open_channels(self, seconds: float) -> bool:
+        """Open recovered channels that nobody has asked for yet; publishes come first. Returns whether it did."""
+        broker = self.broker
+        if not broker.opening:
+            return False
+        end = self._clock.mono() + seconds
+        while broker.opening and self._clock.mono() < end:
+            broker.open_next()
+        return True
 
     def _reconnect(self) -> None:
         if self._clock.mono() < self._next_connect:
@@ -250,6 +269,16 @@ class Serving:
         self.broker.taken = None
 
     # ---- stopping ------------------------------------------------------------------------------------------------
+
+    def prepare_stop(self) -> bool:
+        """Do some of a stop's work beside serving; returns whether more of it is worth the while.
+
+        Raises ``FencedError``. What else fails is left to the stop.
+        """
+        try:
+            return self.store.prepare_close(_PREPARE_S)
+        except StoreError:
+            return False
 
     def stop(self) -> None:
         """Finish: what was applied is committed and answered, the store is closed."""

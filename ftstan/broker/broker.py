@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 
 from ftstan.broker import constants as c
 from ftstan.broker.connections import Connections
-from ftstan.broker.core import Channel, Core, KeyMap, Subscription
+from ftstan.broker.core import Core
+from ftstan.broker.inactivity import Inactivity
+from ftstan.broker.records import stored_subs
+from ftstan.broker.state import Channel, Subscription
 from ftstan.broker.subscriptions import Subscriptions
 from ftstan.broker.timers import Timers
 from ftstan.errors import QuarantineError, StoreError
@@ -22,9 +25,10 @@ from ftstan.stores.interface import CLIENTS, ChannelLimits, Recovered, Store
 from ftstan.wire.subjects import publishable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ftstan.broker.client import Client
+    from ftstan.broker.keymap import KeyMap
     from ftstan.wire.nuid import Nuid
     from ftstan.wire.subjects import Subjects
 
@@ -33,10 +37,11 @@ if TYPE_CHECKING:
 class BrokerOptions:
     """Times in nanoseconds; a limit of 0 means none."""
 
-    hb_interval: int = 30 * c.SECOND
-    hb_timeout: int = 10 * c.SECOND
-    hb_fail_count: int = 10
-    max_channels: int = 100
+    hb_interval: int = c.HB_INTERVAL
+    hb_timeout: int = c.HB_TIMEOUT
+    hb_fail_count: int = c.HB_FAIL_COUNT
+    max_channels: int = c.MAX_CHANNELS
+    replace_durable: bool = False
     limits: ChannelLimits = field(default_factory=ChannelLimits)
 
 
@@ -63,14 +68,19 @@ class Broker(Core):
         self.subjects = subjects
         self.options = options
         self.timers = Timers()
+        self.budget = c.EMIT_BUDGET
         self.start_jobs: list[Callable[[], None]] = []
         self._nuid = nuid
         self._answers: list[_Answer] = []
-        self._folded: dict[bytes, bytes] = {}
+        self._later: dict[bytes, None] = {}
+        """Recovered channels that wait to be opened: by whoever needs them first, else in turns with time to spare."""
+        self._folded: dict[str, list[bytes]] = {}
         self.inbox_prefix = self.new_inbox() + b"."
         self.link_events: list[tuple[int, bytes]] = []
+        self._was_lost = False
         self.connections = Connections(self)
         self.subscriptions = Subscriptions(self)
+        self.inactivity = Inactivity(self)
         self._handlers: dict[int, Callable[[bytes, bytes], None]] = {
             c.SID_CONNECT: self.connections.connect,
             c.SID_SUBSCRIBE: self.subscriptions.subscribe,
@@ -82,7 +92,7 @@ class Broker(Core):
 
     def new_inbox(self) -> bytes:
         """A new inbox subject."""
-        return b"_INBOX." + self._nuid.next().encode()
+        return c.INBOX_PREFIX + self._nuid.next().encode()
 
     # ---- recovery ------------------------------------------------------------------------------------------------
 
@@ -91,12 +101,51 @@ class Broker(Core):
         self.wall, self.now = wall, now
         for info in recovered.clients:
             self.connections.adopt(info)
+        self._later = dict.fromkeys(recovered.later)
+        for name in recovered.later:
+            self._folded.setdefault(_lower(name), []).append(name)
+        self._adopt(recovered)
+
+    def _adopt(self, recovered: Recovered) -> list[Channel]:
+        """Take over channels and their subscriptions; returns the channels."""
+        channels = []
         for stored_channel in recovered.channels:
             channel = self._add_channel(Channel(stored_channel.name, stored_channel))
             refused = recovered.refused.get(channel.name)
             channel.refused = refused.encode() if refused is not None else None
-            for stored in stored_channel.recovered_subs():
-                self.subscriptions.adopt(channel, stored)
+            self.subscriptions.adopt_all(channel)
+            self.inactivity.check(channel)
+            channels.append(channel)
+        return channels
+
+    def known_channel(self, name: bytes) -> Channel | None:
+        """The channel of that name if there is one; opens it if it waits for that.
+
+        Raises ``StoreError`` if it cannot be read now, and ``FencedError``.
+        """
+        if name in self._later:
+            # Before the name is struck off: what storage refuses now is tried again with the next request.
+            found = self.store.open_channel(name)
+            del self._later[name]
+            self._unfold(name)
+            for channel in self._adopt(found):
+                self.replies.write(_ack_lines(channel.by_ack_inbox.values()))
+        return self.channels.get(name)
+
+    @property
+    def opening(self) -> bool:
+        """Whether recovered channels wait to be opened."""
+        return bool(self._later)
+
+    def open_next(self) -> None:
+        """Open one of the channels that wait. Raises ``StoreError`` and ``FencedError``."""
+        if self._later:
+            self.known_channel(next(iter(self._later)))
+
+    def open_all(self) -> None:
+        """Open every channel that waits: what is done next concerns subscriptions wherever they are."""
+        while self._later:
+            self.open_next()
 
     def subscribe_lines(self) -> bytes:
         """The SUB lines of everything this server listens to: for a new NATS connection."""
@@ -112,8 +161,7 @@ class Broker(Core):
             (self.inbox_prefix + b"*", c.SID_INBOX),
         ]
         # Ack inboxes first: a client that is answered may ack at once.
-        acks = [b"SUB %b %d\r\n" % (s.ack_inbox, sid) for sid, s in self.by_sid.items() if publishable(s.ack_inbox)]
-        return b"".join(acks) + b"".join(b"SUB %b %d\r\n" % row for row in rows)
+        return _ack_lines(self.by_sid.values()) + b"".join(b"SUB %b %d\r\n" % row for row in rows)
 
     def unsubscribe_lines(self) -> bytes:
         """The UNSUB lines of everything but the inbox: this server listens to clients no more."""
@@ -136,32 +184,51 @@ class Broker(Core):
         self.link_events.append((kind, text))
 
     def open_channel(self, name: bytes) -> Channel:
-        """Create a channel; raises ``StoreError`` with the text for the client."""
+        """The channel of that name, created if there is none; raises ``StoreError`` with the text for the client."""
+        known = self.known_channel(name)
+        if known is not None:
+            return known
         if b"\0" in name:
             raise StoreError(f"mkdir {name.decode('utf-8', 'backslashreplace')}: invalid argument")
         limit = self.options.max_channels
-        if limit and len(self.channels) >= limit:
+        if limit and len(self.channels) + len(self._later) >= limit:
             raise StoreError(c.TOO_MANY_CHANNELS)
-        other = self._folded.get(name.lower())
-        if other is not None:
+        others = self._folded.get(_lower(name))
+        if others:
             raise StoreError(
-                f"rejecting channel {_quoted(name)} because channel {_quoted(other)} alreay exists "
+                f"rejecting channel {_quoted(name)} because channel {_quoted(others[0])} alreay exists "
                 "(different cases not allowed)"
             )
         channel = self._add_channel(Channel(name, self.store.create_channel(name, self.options.limits)))
+        self.inactivity.check(channel)
         log.info(f"Channel {_quoted(name)} has been created")
         return channel
 
     def _add_channel(self, channel: Channel) -> Channel:
         self.channels[channel.name] = channel
-        self._folded[channel.name.lower()] = channel.name
-        channel.store.snapshot = partial(self.subscriptions.snapshot, channel)
+        self._folded.setdefault(_lower(channel.name), []).append(channel.name)
+        channel.store.snapshot = partial(stored_subs, channel)
         return channel
+
+    def drop_channel(self, channel: Channel) -> None:
+        """Forget a channel that the store has deleted; nothing of it is in a batch."""
+        self.drop_caches()
+        del self.channels[channel.name]
+        self._unfold(channel.name)
+
+    def _unfold(self, name: bytes) -> None:
+        same = self._folded[_lower(name)]
+        same.remove(name)
+        if not same:
+            del self._folded[_lower(name)]
 
     def arm(self, sub: Subscription, at: int) -> None:
         """Run the ack timer of a subscription at ``at``, or earlier if it is set for earlier."""
-        if sub.timer_at and sub.timer_at <= at:
-            return
+        if not sub.timer_at or sub.timer_at > at:
+            self.set_timer(sub, at)
+
+    def set_timer(self, sub: Subscription, at: int) -> None:
+        """Run the ack timer of a subscription at ``at``, not earlier either."""
         sub.timer_at = at
 
         def fire() -> None:
@@ -174,6 +241,9 @@ class Broker(Core):
     def run_timers(self, wall: int, now: int) -> bool:
         """Run what is due at ``now``; returns whether anything ran."""
         self.wall, self.now = wall, now
+        if self._was_lost:
+            self._was_lost = False
+            self.connections.link_is_back()
         ran = self.timers.run(now)
         if self.subscriptions.recovering:
             self.subscriptions.start_recovered()
@@ -210,7 +280,9 @@ class Broker(Core):
     @property
     def has_work(self) -> bool:
         """Whether anything waits for a commit, a confirmation or the link."""
-        return bool(self._answers or self.touched or self.ready or self.start_jobs or self.output_size)
+        return bool(
+            self._answers or self.touched or self.ready or self.ready_groups or self.start_jobs or self.output_size
+        )
 
     @property
     def output_size(self) -> int:
@@ -257,6 +329,7 @@ class Broker(Core):
 
     def link_lost(self, now: int) -> None:
         """The output of this batch never left: what it delivered is due again as soon as the link is back."""
+        self._was_lost = True
         for sub in self.lost(now):
             self.arm(sub, now)
 
@@ -271,10 +344,8 @@ class Broker(Core):
         channels = self.channels.values()
         return {
             "clients": len(self.clients),
-            "subscriptions": sum(
-                len(ch.subs) + sum(1 for s in ch.durables.values() if s.client is None) for ch in channels
-            ),
-            "channels": len(channels),
+            "subscriptions": sum(ch.stored_subs for ch in channels),
+            "channels": len(channels) + len(self._later),
             "total_msgs": sum(ch.store.count for ch in channels),
             "total_bytes": sum(ch.store.size for ch in channels),
             "in_msgs": self.in_msgs,
@@ -282,6 +353,16 @@ class Broker(Core):
             "out_msgs": self.out_msgs,
             "out_bytes": self.out_bytes,
         }
+
+
+def _ack_lines(subs: Iterable[Subscription]) -> bytes:
+    """The SUB lines of the ack inboxes of live subscriptions."""
+    return b"".join(b"SUB %b %d\r\n" % (s.ack_inbox, s.sid) for s in subs if publishable(s.ack_inbox))
+
+
+def _lower(name: bytes) -> str:
+    """The name in lower case, letter by letter as the original does it: one for one, whatever stands around it."""
+    return "".join(ch.lower()[0] for ch in name.decode("utf-8", "surrogateescape"))
 
 
 def _quoted(name: bytes) -> str:

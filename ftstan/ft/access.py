@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ftstan.config.options import FileOptions, ServerOptions
     from ftstan.stores.interface import Lock, StoreContext
 
+#: Channels that are opened before anybody is served; of a store with more, each is opened when it is first needed.
+_MOST_AT_ONCE = 64
+
 
 _RECOVER_LOST_LOCKS = "/sys/module/nfs/parameters/recover_lost_locks"
 
@@ -76,6 +79,7 @@ class FileAccess:
             _file_store_options(options.file),
             limits=options.limits.channel,
             path=options.dir,
+            most_at_once=_MOST_AT_ONCE,
         )
 
     def close(self) -> None:

@@ -265,7 +265,7 @@ class Confirmer:
             raise self._fenced
         try:
             data = self._disk.pread(self._fd, 2 * SLOT_SIZE, self._offset)
-            linked = not self._check_links or self._disk.fstat(self._fd).nlink
+            linked = not self._check_links or self._disk.nlink(self._fd)
         except OSError as error:
             self._fenced = self._unreadable(error)
             raise self._fenced from error
@@ -360,10 +360,8 @@ def _take_number(disk: Disk, root_fd: int, floor: int) -> int:
             # Taken between the look and the try, or hidden by a stale listing: never the same number again.
             floor = number
             continue
-        try:
-            disk.fsync(fd)
-        finally:
-            disk.close(fd)
+        disk.close(fd)
+        # The name is the claim, and nothing is in the file: the sync of the directory makes all of it durable.
         disk.fsync(root_fd)
         return number
 

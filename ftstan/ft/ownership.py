@@ -199,14 +199,15 @@ class StoreOwner:
             raise LockFaultError("the store lock is not held")
         self._lockless = not self._lock.held
         self._take(lost, ft_mixed)
-        assert self._activation is not None
-        assert self._confirmer is not None
+        return self.activation
+
+    def tidy(self) -> None:
+        """Remove the claims of former activations: nobody waits for that. Raises ``FencedError``."""
         try:
-            remove_old_claims(self._epoch_disk, self.root, self._activation, self._confirmer)
+            remove_old_claims(self._epoch_disk, self.root, self.activation, self.confirm)
         except StoreError as error:
             # They only take up names; the next activation tries again.
             log.warning(error.text)
-        return self._activation
 
     def _take(self, lost: LostEpochs | None = None, ft_mixed: bool | None = None) -> None:
         activation = claim(
