@@ -42,19 +42,28 @@ _LATE_COPIES_S: Final = 2.0
 
 
 class Serving:
-    """An active server's broker, store and link. ``name``: the link's connection name, for log lines."""
+    """An active server's broker, store and link. ``name``: the link's connection name, for log lines.
 
-    def __init__(self, store: Store, broker: Broker, link: Link, clock: Clock, name: str) -> None:
+    ``suspicion_s``: a turn that comes so late was preceded by a pause of this process (or of the machine).
+    """
+
+    def __init__(
+        self, store: Store, broker: Broker, link: Link, clock: Clock, name: str, *, suspicion_s: float
+    ) -> None:
         self.store = store
         self.broker = broker
         self.link = link
         self.ready = False
         """Whether NATS has processed our subscriptions since the last connect."""
+        self.batch_since: float | None = None
+        """Since when (seconds) a batch is applied and not committed and confirmed; other threads read it."""
         self._pongs_due = 0
         self._forget_at = float("inf")
         self._leaving: Future[list[bytes]] | None = None
         self._clock = clock
         self._name = name
+        self._suspicion_s = suspicion_s
+        self._last_turn = clock.mono()
         self._buffer = bytearray(_FIRST_BUFFER)
         self._start = 0
         self._end = 0
@@ -118,6 +127,12 @@ class Serving:
 
     def turn(self, *, readable: bool) -> None:
         """Take one batch down the road. Raises ``FencedError`` and ``StoreError``: the store cannot be served."""
+        now = self._clock.mono()
+        if now - self._last_turn > self._suspicion_s:
+            # Everything looks overdue after a pause, and somebody else may serve by now: storage is asked before any
+            # timer fires and before anything is applied that was read, or waits in the socket, since before.
+            self.store.confirm()
+        self._last_turn = now
         if not self.link.connected:
             self._reconnect()
         else:
@@ -212,6 +227,7 @@ class Serving:
     def _road(self) -> None:
         """Commit, confirm, emit."""
         broker = self.broker
+        self.batch_since = self._clock.mono()
         broker.stage()
         failed = self.store.commit()
         if failed:
@@ -219,6 +235,7 @@ class Serving:
         if broker.window is not None and (fresh := broker.window.committed(failed)):
             self.store.remember(fresh, broker.window.known)
         self.store.confirm()
+        self.batch_since = None
         self._more = broker.conclude(failed)
         if self.store.events_first:
             self.store.write_events()

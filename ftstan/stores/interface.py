@@ -15,6 +15,7 @@ Rules that every store keeps:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -345,11 +346,18 @@ class Lock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreContext:
-    """What a node hands to the kind of store that ``-store`` names."""
+    """What a node hands to the kind of store that ``-store`` names.
+
+    ``stopping`` is set, from another thread, when the node stops: a ``recover`` that takes long should then raise
+    ``StoppedError`` at the next good moment.
+    ``progress`` may be called during ``recover``: channels recovered so far, and how many there are.
+    """
 
     options: ServerOptions
     server_id: str
     clock: Clock
+    stopping: threading.Event = field(default_factory=threading.Event)
+    progress: Callable[[int, int], None] = lambda _done, _of: None
 
 
 class StoreAccess(Protocol):

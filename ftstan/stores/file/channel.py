@@ -337,6 +337,16 @@ class FileChannel:
         self._controls.clear()
         self._compaction.forget()
 
+    def restore_state(self) -> None:
+        """If ``subs.dat`` is not the file that we write to any more, see that it is written again from memory.
+
+        Raises ``OSError``.
+        """
+        if self.intact and self.snapshot is not None and self._subs.is_displaced():
+            log.warning(f'channel "{show(self.name)}": subs.dat was replaced by somebody: written again from memory')
+            self._subs.distrust()
+            self._replace_soon()
+
     def _replace_soon(self) -> None:
         self._rewrite = True
         self._register.touch(self)

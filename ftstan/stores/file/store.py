@@ -6,13 +6,14 @@ first, its index after. One thread uses the store; it may block on storage for a
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ftstan.errors import RecoveryError, StoreError, StoreFullError
+from ftstan.errors import RecoveryError, StoppedError, StoreError, StoreFullError
 from ftstan.log import stream as log
 from ftstan.stores.file import (
     checkpoint,
@@ -46,13 +47,16 @@ from ftstan.stores.interface import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    import threading
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ftstan.clock import Clock
     from ftstan.disk import Disk
     from ftstan.stores.file.opening import Reading
+    from ftstan.stores.file.places import Places, Unit
 
 _SYNC_THREADS = 4
+_SERVER: Unit = (b"", "server.dat")
 
 #: Recovered ``subs.dat`` files that one tick makes durable: a start with many channels must not stall its first second.
 _STATE_SYNCS_A_TICK = 256
@@ -82,14 +86,19 @@ class FileStore:
         parallel_sync: bool = True,
         path: str = "",
         most_at_once: int | None = None,
+        stopping: threading.Event | None = None,
+        progress: Callable[[int, int], None] = lambda _done, _of: None,
     ) -> None:
         """``root``: an open handle of the directory, which this object does not close.
 
         ``path``: the directory as the operator wrote it, for archive scripts. ``most_at_once``: of a store with more
-        channels than that, ``recover`` opens none and names them all, for ``open_channel``.
+        channels than that, ``recover`` opens none and names them all, for ``open_channel``. ``stopping``: set by
+        another thread when a recovery that is under way is not wanted any more. ``progress``: as in ``StoreContext``.
         """
         options = options or FileStoreOptions()
         self._env = FileEnv(disk, root, clock, options, owner, records.Crc(options.crc_polynomial), path=path)
+        self._env.stopping = stopping or self._env.stopping
+        self._info: ServerInfo | None = None
         self._limits = limits or ChannelLimits()
         self._channels: dict[bytes, FileChannel] = {}
         self._register = Register()
@@ -99,6 +108,7 @@ class FileStore:
         self._broken: set[bytes] = set()
         self._next_sync = clock.mono()
         self._fitness = Fitness(self._env)
+        self._progress = progress
         self._checkpoint = Checkpoint()
         """What the last clean stop left."""
         self._leaving = Leaving(self._env, self._checkpoint)
@@ -115,13 +125,16 @@ class FileStore:
     # ---- recovery ------------------------------------------------------------------------------------------------
 
     def recover(self) -> Recovered:
-        """Read the directory. Raises ``RecoveryError``."""
+        """Read the directory. Raises ``RecoveryError``, and ``StoppedError`` if it was told to stop."""
         env = self._env
         try:
             recovery.remove_temporaries(env.disk, env.root)
             remembered = self._remembered.load()
             statescan.check_marker(env)
             info = statescan.read_server(env)
+            if info is not None:
+                self._info = info
+                env.places.put(_SERVER, lambda: env.disk.stat(env.root, "server.dat"))
             self._clients.known = statescan.read_clients(env)
             deletion.finish_pending(env)
             self._checkpoint = checkpoint.load(env)
@@ -155,8 +168,12 @@ class FileStore:
         channels = [FileChannel(env, name, self._limits, self._register) for name in names]
         logs = [channel.log for channel in channels]
         readings = opening.read_all(env, logs, self._checkpoint, parallel=self._pool is not None)
-        for channel, reading in zip(channels, readings, strict=True):
+        for done, (channel, reading) in enumerate(zip(channels, readings, strict=True)):
+            if env.stopping.is_set():
+                raise StoppedError("the recovery was ended, because the server stops")
+            self._progress(done, len(channels))
             self._adopt(channel, reading)
+        self._progress(len(channels), len(channels))
 
     def _adopt(self, channel: FileChannel, reading: Reading | None) -> None:
         """Take a channel that was read into the store, unless its directory holds none. ``OSError`` passes through."""
@@ -208,9 +225,12 @@ class FileStore:
         env = self._env
         data = records.VERSION + records.untyped_record(states.encode_server(info), env.crc)
         try:
-            env.disk.close(replace_file(env, env.root, "server.dat", data))
+            fd = replace_file(env, env.root, "server.dat", data)
+            env.places.put(_SERVER, lambda: env.disk.fstat(fd))
+            env.disk.close(fd)
         except OSError as error:
             raise store_error(error, "server.dat cannot be written") from error
+        self._info = info
 
     def add_client(self, info: ClientInfo) -> None:
         """Stage a client."""
@@ -244,6 +264,7 @@ class FileStore:
             raise quarantine.refusal(name)
         self._upkeep.delete(channel)
         del self._channels[name]
+        self._env.places.drop((name, "subs.dat"))
         for register in (self._register.staged, self._register.events, self._register.touched):
             register.pop(name, None)
         self._leaving.touched(name)
@@ -402,6 +423,7 @@ class FileStore:
         """
         try:
             if not self._round:
+                self._restore_places()
                 self._clients.settle()
                 self._begin_flush()
                 for _ in range(min(len(self._unsure), _STATE_SYNCS_A_TICK)):
@@ -421,6 +443,34 @@ class FileStore:
                 channel.untouched = False
         self._upkeep.run(channel for channel in self._channels.values() if not channel.quarantined)
         return False
+
+    @property
+    def places(self) -> Places:
+        """Where the state files are: another thread may look whether they still are there."""
+        return self._env.places
+
+    def _restore_places(self) -> None:
+        """Write again what somebody put another file in the place of; whether it is so is looked at here once more."""
+        suspects = self._env.places.suspects
+        while suspects:
+            unit = suspects.popleft()
+            if unit[0]:
+                channel = self._channels.get(unit[0])
+                if channel is not None:
+                    channel.restore_state()
+            elif unit == _SERVER:
+                self._restore_server()
+            else:
+                self._clients.restore_state()
+
+    def _restore_server(self) -> None:
+        env = self._env
+        with contextlib.suppress(FileNotFoundError):
+            if env.disk.stat(env.root, "server.dat").ino == env.places.inode(_SERVER):
+                return
+        assert self._info is not None
+        log.warning("server.dat was replaced by somebody: written again from memory")
+        self.set_server_info(self._info)
 
     def _begin_flush(self) -> None:
         """Note what there is to flush: what is touched meanwhile waits for the next second."""
