@@ -96,8 +96,7 @@ class FtGroup:
         self._word = word_of(node.options.ft)
         self._standby = sb.Standby(node.server_id, self._rng, self._timing, mixed=self._word)
         self._original_ns: int | None = None  # the oldest activation time of an original that was heard
-        self._heard_epoch = 0
-        self._switching = False
+        self._heard_epoch, self._switching = 0, False
         self._active: act.Active | None = None
         self._activation: Activation | None = None
         self._trouble = ""
