@@ -23,6 +23,7 @@ from ftstan.ft.cadence import FtTiming
 from ftstan.ft.ctl import is_who
 from ftstan.ft.desk import Desk
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
+from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, too_slow_line, word_of
 from ftstan.ft.seal import Recipient
 from ftstan.ft.slots import Cause
 from ftstan.ft.states import NodeState, Phase
@@ -92,7 +93,10 @@ class FtGroup:
         self._owner: StoreOwner = node.owner
         self._rng = random.Random()
         self._timing = _timing(node.options.ft, is_network=self._owner.is_network)
-        self._standby = sb.Standby(node.server_id, self._rng, self._timing)
+        self._word = word_of(node.options.ft)
+        self._standby = sb.Standby(node.server_id, self._rng, self._timing, mixed=self._word)
+        self._original_ns: int | None = None  # the oldest activation time of an original that was heard
+        self._heard_epoch, self._switching = 0, False
         self._active: act.Active | None = None
         self._activation: Activation | None = None
         self._trouble = ""
@@ -140,7 +144,11 @@ class FtGroup:
         node = self._node
         await self._control.serve(control_subject(node.options.cluster_id, node.server_id), self._on_request)
         self._event(sb.Started())
+        if self._standby.mixed:
+            log.stream.info(MIXED_ON)
         await self._read_store()
+        if self._standby.mixed and (line := too_slow_line(self._node.options.ft)):
+            log.stream.warning(line)
         await self._control.start()
         self._warm.start()
         self._spawn(self._wait_for_nats())
@@ -161,10 +169,21 @@ class FtGroup:
         beat = decode_heartbeat(data)
         if beat is None:
             return
+        if not beat.is_ours and not beat.time_error:
+            heard = self._original_ns
+            self._original_ns = beat.activated_ns if heard is None else min(heard, beat.activated_ns)
         if self._active is not None:
             self._drive(self._active.handle(sb.HeartbeatHeard(beat), self._now()))
-        else:
-            self._event(sb.HeartbeatHeard(beat))
+            known = self._activation is not None and self._activation.ft_mixed
+            if not beat.is_ours and not known and not self._switching:
+                self._switching = True
+                self._spawn(self._switch_mixed_on())
+            return
+        self._event(sb.HeartbeatHeard(beat))
+        if beat.is_ours and beat.epoch != self._heard_epoch:
+            # The owner has raised its epoch, perhaps because the operator switched the mixed group on or off.
+            self._heard_epoch = beat.epoch
+            self._spawn(self._read_store())
 
     def _on_group_message(self, _subject: str, data: bytes) -> None:
         released = decode_released(data)
@@ -236,6 +255,8 @@ class FtGroup:
             return
         self._activation = now
         self._active.handle(act.EpochRaised(now.epoch), self._now())
+        if now.ft_mixed != before.ft_mixed:
+            log.stream.info(MIXED_ON if now.ft_mixed else MIXED_OFF)
 
     def _event(self, event: sb.Event) -> None:
         self._drive(self._standby.handle(event, self._now()))
@@ -292,6 +313,17 @@ class FtGroup:
     async def _read_store(self) -> None:
         self._event(await self._node.call(lambda: see_store(self._owner)))
 
+    async def _switch_mixed_on(self) -> None:
+        try:
+            await self._node.call(lambda: self._owner.set_mixed(on=True))
+        except FencedError as error:
+            self._node.fenced(error)
+        except StoreError as error:
+            # Still ours, or the next confirm says that it is not; the next heartbeat of an original tries again.
+            log.stream.error(f"ft: the mixed group cannot be recorded: {error.text}; {error.hint}")
+        self._switching = False
+        self.note_epoch()
+
     async def _release(self) -> None:
         await self._node.call(self._owner.release)
 
@@ -320,8 +352,9 @@ class FtGroup:
         node.owns = True
         cause, after = self._succession.cause_of(cause, after)
         try:
+            word = True if self._standby.heard_original else self._word
             activation = await node.call(
-                lambda: self._owner.activate(cause=cause, after=after, without_lock=without_lock)
+                lambda: self._owner.activate(cause=cause, after=after, without_lock=without_lock, ft_mixed=word)
             )
         except FencedError as error:
             await node.call(node.give_back)
@@ -342,7 +375,7 @@ class FtGroup:
             store_id=activation.store_id,
             has_lock=not without_lock,
         )
-        self._active = act.Active(beat, self._rng, self._timing)
+        self._active = act.Active(beat, self._rng, self._timing, original_ns=self._original_ns)
         self._drive(self._active.handle(sb.Started(), self._now()))
         if without_lock:
             self._spawn(self._regain_lock(self._active))

@@ -30,6 +30,8 @@ class Owner:
     epoch: int = 1
     ours_from: int = 1
     fenced: bool = False
+    mixed: bool = False
+    was_mixed: bool = False
     confirms: int = 0
 
     @property

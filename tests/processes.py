@@ -264,6 +264,11 @@ class Stage:
         """The same as a member of the group."""
         return self.file_server(name, "-ft_group", GROUP, *words, **more)
 
+    def go_member(self, name: str, nats: Nats, *words: str) -> Child:
+        """Start a member of the group that keeps the original's rules (``tests/oracle/gopeer.py``)."""
+        command = [sys.executable, "-m", "tests.oracle.gopeer", "--dir", str(self.store), "--nats", nats.url]
+        return self.run(name, [*command, "--cluster", CLUSTER, "--group", GROUP, *words])
+
     def routed_pair(self) -> tuple[Server, Server]:
         """Two members with embedded nats-servers that route to each other; the first is active."""
         route_a, route_b = (f"nats://{HOST}:{port}" for port in free_ports(2))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ftstan.config.options import MountRisk
 from ftstan.config.units import SECOND
 from ftstan.disk import LocalDisk
+from ftstan.ft.mixed import MIXED_ON
 from ftstan.ft.mountcheck import check_mount
 from ftstan.ft.mounts import find_mount
 from ftstan.ft.ownership import StoreOwner, read_mountinfo
@@ -68,8 +69,9 @@ class FileAccess:
         return owner.describe() if owner is not None else ""
 
     def activate(self) -> None:
-        """Take the next epoch."""
-        self.owner.activate(cause=Cause.STANDALONE_START)
+        """Take the next epoch; the node is no member of a group."""
+        if self.owner.activate(cause=Cause.STANDALONE_START).ft_mixed:
+            log.info(MIXED_ON)
 
     def open(self) -> FileStore:
         """The store of the present activation, not recovered yet."""

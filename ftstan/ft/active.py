@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.ft.cadence import SPREAD, FtTiming, RateLimit, spread
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, encode_heartbeat
+from ftstan.ft.mixed import ORIGINAL_PATIENCE_S
 from ftstan.ft.standby import HeartbeatHeard, Level, Log, SetTimer, Started, Stopped, TimerFired
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _OLDER_BY_NS = 1_000_000_000
 _OLDEST_NS = -62_135_596_800 * 1_000_000_000
 """The year 1: nothing older is said, whatever was heard."""
+
+_HICCUP_S = 0.025
 
 _REACTION_SHARE = 0.1
 """Answers to heartbeats are at least this share of the interval apart: a flood must not be answered by a flood."""
@@ -44,6 +47,13 @@ class PhaseChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochRaised:
+    """This owner took a higher epoch while it served."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Confirmed:
     """Storage says that the store is still ours: the answer to ``ConfirmNow``. There is no other answer but the end."""
 
@@ -51,13 +61,6 @@ class Confirmed:
 @dataclass(frozen=True, slots=True)
 class LockRegained:
     """An owner that took the store without its lock has it now."""
-
-
-@dataclass(frozen=True, slots=True)
-class EpochRaised:
-    """The owner went on to another epoch without giving up the store."""
-
-    epoch: int
 
 
 Event = Started | HeartbeatHeard | PhaseChanged | EpochRaised | Confirmed | LockRegained | TimerFired | Stopped
@@ -79,14 +82,27 @@ Action = SendHeartbeat | ConfirmNow | Log | SetTimer
 
 
 class Active:
-    """The machine. ``beat`` is what we say of ourselves: server id, activation time, epoch and store id."""
+    """The machine. ``beat`` is what we say of ourselves: server id, activation time, epoch and store id.
 
-    def __init__(self, beat: Heartbeat, rng: random.Random, timing: FtTiming | None = None) -> None:
+    ``original_ns``: the oldest activation time that was heard of an original server before, if any.
+    """
+
+    def __init__(
+        self,
+        beat: Heartbeat,
+        rng: random.Random,
+        timing: FtTiming | None = None,
+        *,
+        original_ns: int | None = None,
+    ) -> None:
         timing = timing or FtTiming()
         self._beat = replace(beat, phase=BeatPhase.ACTIVATING)
+        if original_ns is not None:
+            self._be_older_than(original_ns)
         self._payload = encode_heartbeat(self._beat)
         self._interval = spread(rng, timing.hb_interval, SPREAD)
         self._asleep_after = timing.hb_missed_interval
+        self._missed_after = max(self._interval + _HICCUP_S, ORIGINAL_PATIENCE_S)
         self._running = False
         self._mixed = False
         self._next_beat = 0.0
@@ -129,7 +145,8 @@ class Active:
             return [SetTimer(self._next_beat)]
         # A process that was paused long enough to be given up asks storage before it says "active" once more: an
         # original server that owns the store by now would obey our older time and die.
-        asked = self._confirm(now) if now - self._next_beat > self._asleep_after else []
+        late = now - self._next_beat > self._asleep_after or now - self._last_beat > self._missed_after
+        asked = self._confirm(now) if late else []
         if not self._in_doubt:
             return self._send(now)
         self._next_beat = now + self._interval
@@ -151,8 +168,7 @@ class Active:
         if beat.is_ours:
             return [*actions, *self._answer(now)]
         self._mixed = True
-        if beat.activated_ns <= self._beat.activated_ns:
-            self._say(replace(self._beat, activated_ns=max(beat.activated_ns - _OLDER_BY_NS, _OLDEST_NS)))
+        self._be_older_than(beat.activated_ns)
         # Confirmed first: if the store is not ours any more, the rightful owner must not be told to go.
         return [*actions, *self._confirm(now)]
 
@@ -170,6 +186,11 @@ class Active:
     def _send(self, now: float) -> list[Action]:
         self._last_beat, self._next_beat = now, now + self._interval
         return [SendHeartbeat(self._payload), SetTimer(self._next_beat)]
+
+    def _be_older_than(self, original_ns: int) -> None:
+        """The older of two actives survives in an original server's eyes: let that be the one with the store."""
+        if original_ns <= self._beat.activated_ns:
+            self._say(replace(self._beat, activated_ns=max(original_ns - _OLDER_BY_NS, _OLDEST_NS)))
 
     def _say(self, beat: Heartbeat) -> None:
         self._beat = beat

@@ -68,6 +68,8 @@ class Activation:
     ft_mixed: bool
     #: Number and nonce of the activation recorded directly before this one; ``(0, b"")`` at a store's first.
     predecessor: tuple[int, bytes] = (0, b"")
+    #: Whether the record before this one said that original servers may be members: they may have written since.
+    was_mixed: bool = False
     cause: Cause = Cause.UNKNOWN
     after: int = 0
 
@@ -181,6 +183,7 @@ def claim(
             ft_mixed=_mixed(ft_mixed, previous, seen, in_group=in_group),
             # A torn slot on top was somebody's whose name is lost: then nobody is known to have been just before us.
             predecessor=(previous.epoch, previous.nonce) if previous and previous.slot == found.top else (0, b""),
+            was_mixed=previous is not None and previous.ft_mixed,
             cause=Cause.FIRST_START if seen is not None and previous is None and cause is not Cause.TOOL else cause,
             after=after,
         )

@@ -301,12 +301,27 @@ class StoreOwner:
         """Number and nonce of the activation directly before this one; ``(0, b"")`` if there was none."""
         return self.activation.predecessor
 
+    @property
+    def mixed(self) -> bool:
+        """Whether original servers may be members of the group."""
+        return self.activation.ft_mixed
+
+    @property
+    def was_mixed(self) -> bool:
+        """Whether they may have written since the activation before this one."""
+        return self.activation.was_mixed or self.activation.ft_mixed
+
     def confirm(self) -> None:
-        """Raise ``FencedError`` unless storage says that the store is ours."""
+        """Raise ``FencedError`` unless storage says that the store is ours.
+
+        An original server claims no epoch: in a mixed group the lock must still be on the file that the path names.
+        """
         if self._confirmer is None:
             raise FencedError("the datastore is not ours")
         self._confirmer()
         self.answered_at = self._clock.mono()
+        if self._activation is not None and self._activation.ft_mixed:
+            self._lock.verify()
 
     def new_confirmer(self) -> Confirmer:
         """A confirmer of the present activation for another thread, which closes it. Raises ``FencedError``."""
@@ -322,6 +337,8 @@ class StoreOwner:
         Does nothing if that is what is recorded. Raises ``FencedError`` and ``StoreError``.
         """
         if on != self.activation.ft_mixed:
+            # Whoever took the lock from us without an epoch must not be written over, not even here.
+            self._lock.verify()
             self._raise(Cause.MIXED_SWITCHED, on)
 
     def _raise(self, cause: Cause, ft_mixed: bool | None = None) -> None:

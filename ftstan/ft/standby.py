@@ -69,6 +69,7 @@ from ftstan.ft.events import (
     YieldTo,
 )
 from ftstan.ft.identity import GroupStore
+from ftstan.ft.mixed import Belief
 from ftstan.ft.slots import Cause
 from ftstan.ft.states import NodeState, Phase
 from ftstan.ft.steal import OwnerSilence
@@ -112,8 +113,9 @@ __all__ = [
 class Standby:
     """The machine. ``handle`` takes an event and the time and returns what to do, in order.
 
-    ``mixed`` says that original servers may be in the group; hearing one of them sets it. ``server_id`` is our own, so
-    that our echo counts for nothing. ``store_id`` is what was read from the directory before (as in ``StoreSeen``).
+    ``mixed`` is the operator's word whether original servers may be in the group, ``None`` what the record says;
+    hearing one of them sets it. ``server_id`` is our own, so that our echo counts for nothing. ``store_id`` is what was
+    read from the directory before (as in ``StoreSeen``).
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class Standby:
         rng: random.Random,
         timing: FtTiming | None = None,
         *,
-        mixed: bool = False,
+        mixed: bool | None = None,
         store_id: bytes | None = None,
     ) -> None:
         self._server_id = server_id
@@ -130,7 +132,7 @@ class Standby:
         self._timing = timing or FtTiming()
         # Drawn once: members that differ by their whole life do not meet at the lock again and again.
         self._missed = spread(rng, self._timing.hb_missed_interval, SPREAD)
-        self._mixed = mixed
+        self._group = Belief(mixed)
         self._store = GroupStore(store_id)
         self._silence = OwnerSilence(self._timing.steal_after, 2 * self._missed)
         self._owner_has_lock = True
@@ -161,7 +163,12 @@ class Standby:
     @property
     def mixed(self) -> bool:
         """Whether original servers are, or may be, members of the group."""
-        return self._mixed
+        return self._group.mixed
+
+    @property
+    def heard_original(self) -> bool:
+        """Whether one of them was heard, and the operator has not said since that they are gone."""
+        return self._group.heard
 
     @property
     def paused(self) -> bool:
@@ -240,7 +247,7 @@ class Standby:
                 self._reading = False
                 if store_id is None:
                     return self._unseen(event.error, now)
-                return self._store_seen(store_id, now, served=event.served)
+                return [*self._record_seen(event, now), *self._store_seen(store_id, now, served=event.served)]
             case HeartbeatHeard(beat):
                 return self._heard(beat, now)
             case ReleasedHeard(released):
@@ -255,11 +262,10 @@ class Standby:
         if beat.server_id == self._server_id or beat.time_error:
             return []
         if not beat.is_ours:
-            self._mixed = True
-            self._poll_at = None
+            actions = self._mixed(self._group.hear(), now)
             self._suspect_at = now + self._missed
             self._store.heard_original(beat.server_id)
-            return self._read_store() if self._store.is_wrong else []
+            return [*actions, *(self._read_store() if self._store.is_wrong else [])]
         was_wrong = self._store.is_wrong
         if not self._store.heard(beat):
             if self._store.own is None:
@@ -329,6 +335,18 @@ class Standby:
                 self._listen(now)
             return []
         return [Log(Level.ERROR, self._store.complaint())] if self._store_notice.allow(now) else []
+
+    def _record_seen(self, seen: StoreSeen, now: float) -> list[Action]:
+        recorded = seen.owner.ft_mixed if seen.owner is not None else None
+        if seen.store_id == b"" and self._store.expected is None:
+            # No record, and none was ever seen: whoever has served from there, if anybody, was an original server.
+            recorded = seen.served
+        return self._mixed(self._group.read(recorded), now)
+
+    def _mixed(self, change: str, now: float) -> list[Action]:
+        if change and self._started and self._nats:
+            self._poll_after(now)
+        return [Log(Level.INFO, change)] if change else []
 
     # --- trying ---
 
@@ -418,7 +436,7 @@ class Standby:
     def _refused(self, done: TryDone, now: float) -> list[Action]:
         """Nobody was heard, and the lock is held: whoever has it is named, and replaced if the operator wants that."""
         silent = self._silence.refused(done.owner, done.watch, now)
-        if silent and done.owner is not None and not self._mixed and self._may_try(now):
+        if silent and done.owner is not None and not self.mixed and self._may_try(now):
             self._state = NodeState.ACTIVE
             text = (
                 f"ft: TAKING THE DATASTORE WITHOUT ITS LOCK: {done.owner.describe()} was silent on NATS and on storage "
@@ -471,7 +489,7 @@ class Standby:
 
     def _poll_after(self, now: float) -> None:
         interval = self._timing.poll_interval if self._owner_has_lock else self._timing.hb_missed_interval
-        self._poll_at = None if self._mixed else now + spread(self._rng, interval, POLL_SPREAD)
+        self._poll_at = None if self.mixed else now + spread(self._rng, interval, POLL_SPREAD)
 
     def _next_timer(self) -> float | None:
         if self._state is not NodeState.STANDBY:

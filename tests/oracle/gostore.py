@@ -46,6 +46,7 @@ __all__ = ["GoRefuses", "GoView", "Tree", "load_tree", "read_store", "read_tree"
 
 HEADER = b"\x01\x00\x00\x00"
 MARKER = ".truncate.lck"
+LOCK = ".rootdir.lck"
 INDEX = struct.Struct("<QqqII")
 READ_BUFFER = 2 * 1024 * 1024
 SLICE_NAME = re.compile(r"[+-]?[0-9]+", re.ASCII)
@@ -96,7 +97,10 @@ class _Slice:
 
 
 def load_tree(path: str | os.PathLike[str]) -> Tree:
-    """The directory ``path`` as a tree. Symbolic links are left out, as the server does not follow them."""
+    """The directory ``path`` as a tree. Symbolic links are left out, as the server does not follow them.
+
+    So is the lock file: a process that holds the lock would lose it by closing another descriptor of that file.
+    """
     root = Path(path)
     tree: Tree = {}
     for folder, dirs, files in os.walk(root):
@@ -105,7 +109,7 @@ def load_tree(path: str | os.PathLike[str]) -> Tree:
             if not (base / name).is_symlink():
                 tree[(base / name).relative_to(root).as_posix()] = None
         for name in files:
-            if not (base / name).is_symlink():
+            if name != LOCK and not (base / name).is_symlink():
                 tree[(base / name).relative_to(root).as_posix()] = (base / name).read_bytes()
     return tree
 
@@ -297,8 +301,8 @@ class _Recovery:
             channel.bytes += sum(e.size + 40 for e in piece.entries)
         channel.first = min(piece.first for piece in slices.values())
         channel.last = max(piece.last for piece in slices.values())
-        write_slice = max(slices)
-        order = [slices[write_slice], *(slices[n] for n in sorted(slices) if n != write_slice)]
+        channel.write_slice = max(slices)
+        order = [slices[channel.write_slice], *(slices[n] for n in sorted(slices) if n != channel.write_slice)]
         _deliver(channel, order)
 
     def slice_entries(self, dat: str, idx: str) -> list[_Entry]:

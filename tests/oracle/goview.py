@@ -117,13 +117,17 @@ class GoSub:
 
 @dataclass(slots=True)
 class GoChannel:
-    """A recovered channel. ``messages`` is what a subscriber from the first message receives until delivery stops."""
+    """A recovered channel. ``messages`` is what a subscriber from the first message receives until delivery stops.
+
+    ``write_slice``: number of the slice that the next message goes to, or after which a new one is made.
+    """
 
     name: bytes
     msgs: int = 0
     bytes: int = 0
     first: int = 0
     last: int = 0
+    write_slice: int | None = None
     messages: dict[int, GoMessage] = field(default_factory=dict)
     subs: dict[int, GoSub] = field(default_factory=dict)
     max_sub_id: int = 0

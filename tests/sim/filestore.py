@@ -52,6 +52,14 @@ class SimOwner:
     def predecessor(self) -> tuple[int, bytes]:
         return self.activation.predecessor
 
+    @property
+    def mixed(self) -> bool:
+        return self.activation.ft_mixed
+
+    @property
+    def was_mixed(self) -> bool:
+        return self.activation.was_mixed or self.activation.ft_mixed
+
     def confirm(self) -> None:
         self._confirmer()
 

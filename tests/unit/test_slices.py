@@ -36,6 +36,8 @@ class Owner:
     epoch: int = 1
     ours_from: int = 1
     fenced: bool = False
+    mixed: bool = False
+    was_mixed: bool = False
 
     @property
     def slice_base(self) -> int:

@@ -58,6 +58,16 @@ class Ownership(Protocol):
         """Number and nonce of the activation directly before this one; ``(0, b"")`` if there was none."""
         ...
 
+    @property
+    def mixed(self) -> bool:
+        """Whether original servers may follow at any moment: what they would not read around must not be there."""
+        ...
+
+    @property
+    def was_mixed(self) -> bool:
+        """Whether original servers may have written since our last activation."""
+        ...
+
     def raise_epoch(self) -> None:
         """Take the next epoch without giving up the store: ``slice_base`` grows. Raises ``FencedError``."""
         ...
@@ -112,6 +122,11 @@ class FileEnv:
 
     def __post_init__(self) -> None:
         self.files = Files(self.disk, self.options.fds_limit)
+
+    @property
+    def sync_index(self) -> bool:
+        """Whether an index is synced before an ack: an original server that follows a crash believes nothing else."""
+        return self.options.sync_index or self.owner.mixed
 
     def shown(self, name: str) -> str:
         """A file of the store as messages name it: below the directory that the operator gave."""

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftstan.stores.file import records
+from ftstan.stores.file import interlude, records
 from ftstan.stores.file.confirmed import Confirmed, read_confirmed
 from ftstan.stores.file.damage import Bad
 from ftstan.stores.file.statefile import check_version
@@ -44,6 +44,8 @@ class Found:
     bad_at: int
     rest: bytes
     size: int
+    #: Between the records of ``tail`` or before them lie bytes that the index passes over: they are not in one piece.
+    scattered: bool = False
 
     @property
     def empty(self) -> bool:
@@ -66,7 +68,8 @@ class Measured:
     """What one channel's directory holds. ``orphans``: (number, last sequence named) of indexes without data.
 
     ``odd``: numbers of slices whose name writes the number in another way than we do, with that name. ``problems``:
-    what is wrong already now, as (file, words).
+    what is wrong already now, as (file, words). ``foreign``: an original server may have written here since our last
+    activation, also to slices that are numbered like ours.
     """
 
     found: list[Found] = field(default_factory=list)
@@ -74,11 +77,16 @@ class Measured:
     orphans: list[tuple[int, int]] = field(default_factory=list)
     confirmed: Confirmed | None = None
     problems: list[tuple[str, str]] = field(default_factory=list)
+    foreign: bool = False
 
     @property
     def synced(self) -> bool:
         """Whether whoever wrote here last synced data before its index: then an entry proves that it was durable."""
-        return self.confirmed is None or self.confirmed.synced
+        return not self.foreign and (self.confirmed is None or self.confirmed.synced)
+
+    def may_be_foreign(self, number: int) -> bool:
+        """Whether an original server may have written to this slice after our last confirm."""
+        return self.foreign and (self.confirmed is None or number >= self.confirmed.slice_number)
 
     @property
     def highest(self) -> int:
@@ -109,13 +117,21 @@ def _number(name: str) -> int:
     return int(m[1]) if m else _MAX_NUMBER
 
 
-def measure(env: FileEnv, name: bytes, dirfd: int, names: list[tuple[str, bool]]) -> Measured:
-    """Read the slices of a channel whose directory was listed as ``names``. ``OSError`` passes through."""
+def measure(env: FileEnv, name: bytes, dirfd: int, names: list[tuple[str, bool]], foreign: bool = False) -> Measured:
+    """Read the slices of a channel whose directory was listed as ``names``. ``OSError`` passes through.
+
+    ``foreign``: an original server may have served since our last activation.
+    """
     numbers, wrong = slice_numbers(names)
-    m = Measured(confirmed=read_confirmed(env.disk, dirfd))
+    m = Measured(confirmed=read_confirmed(env.disk, dirfd), foreign=foreign)
     m.problems = [(file, f"message log has an invalid name: {file}") for file in wrong]
     m.odd = {number: file for number, file in numbers.items() if file != dat_name(number)}
-    m.found = [_slice(env, name, dirfd, number, m) for number in sorted(numbers)]
+    top = max(numbers, default=0)
+    for number in sorted(numbers):
+        if m.may_be_foreign(number) or (number == top and number < env.owner.ours_from):
+            # Before its index is read: an original server writes entries of what it has not synced yet.
+            _sync(env, dirfd, numbers[number])
+        m.found.append(_slice(env, name, dirfd, number, m))
     for file, is_dir in names:
         if not is_dir and (i := _IDX.match(file)) and int(i[1]) not in numbers:
             m.orphans.append((int(i[1]), _scan(env, dirfd, file).last))
@@ -140,6 +156,14 @@ def _scan(env: FileEnv, dirfd: int, name: str) -> records.IndexScan:
     return records.scan_index(read_entries(env, dirfd, name), env.crc, env.options.check_crc)
 
 
+def _sync(env: FileEnv, dirfd: int, name: str) -> None:
+    fd = env.disk.open(dirfd, name, os.O_RDWR)
+    try:
+        env.disk.fdatasync(fd)
+    finally:
+        env.disk.close(fd)
+
+
 def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -> Found:
     disk, file = env.disk, m.odd.get(number, dat_name(number))
     index = read_entries(env, dirfd, idx_name(number))
@@ -147,6 +171,10 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
     # An index with gaps in it, or that begins elsewhere, may be another file's: it names nothing of this one.
     named_first = proven.first
     claimed = proven.last if proven.contiguous else 0
+    foreign = m.may_be_foreign(number)
+    if foreign:
+        sure = interlude.confirmed_entries(index, proven, number, m.confirmed)
+        proven = records.scan_index(sure, env.crc, env.options.check_crc)
     fd = disk.open(dirfd, file, os.O_RDONLY)
     try:
         size = disk.fstat(fd).size
@@ -160,10 +188,18 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
         data = disk.pread(fd, max(size - proven.end, 0), proven.end)
     finally:
         disk.close(fd)
-    tail, used, why = records.scan_data(data, channel, proven.last, env.crc, env.options.check_crc)
+    scattered = False
+    if foreign:
+        behind = index[proven.count * _ENTRY :]
+        tail, used, why, scattered = interlude.follow(
+            env, channel, data, start=proven.end, last=proven.last, index=behind
+        )
+    else:
+        tail, used, why = records.scan_data(data, channel, proven.last, env.crc, env.options.check_crc)
     if not trusted and len(tail) and claimed and tail.first != named_first:
         claimed = 0
-    return Found(number, proven, claimed, tail, why, proven.end + used, data[used:] if why else b"", size)
+    rest = data[used:] if why else b""
+    return Found(number, proven, claimed, tail, why, proven.end + used, rest, size, scattered)
 
 
 def _last_entry_holds(env: FileEnv, channel: bytes, fd: int, index: bytes, proven: records.IndexScan) -> bool:
@@ -191,6 +227,11 @@ def entries_of(env: FileEnv, dirfd: int, f: Found) -> bytes:
 def bytes_of(env: FileEnv, dirfd: int, f: Found, first: int, last: int) -> bytes:
     """The records ``first`` to ``last`` of a slice, headers included; empty if it has none of them."""
     index = entries_of(env, dirfd, f)
+    if f.scattered:
+        i, j = records.find_entry(index, first), records.find_entry(index, last + 1)
+        spans = [records.entry(index, k) for k in range(i, j)]
+        whole = dense(env, dirfd, f)
+        return b"".join(whole[offset : offset + 8 + size] for _, offset, _, size in spans)
     i, j = records.find_entry(index, first), records.find_entry(index, last + 1)
     if i >= j:
         return b""
@@ -201,3 +242,17 @@ def bytes_of(env: FileEnv, dirfd: int, f: Found, first: int, last: int) -> bytes
         return env.disk.pread(fd, offset + 8 + size - start, start)
     finally:
         env.disk.close(fd)
+
+
+def dense(env: FileEnv, dirfd: int, f: Found) -> bytes:
+    """The file of a scattered slice as it would be with its records in one piece."""
+    fd = env.disk.open(dirfd, dat_name(f.number), os.O_RDONLY)
+    try:
+        return env.disk.pread(fd, f.proven.end, 0) + _records(f.tail)
+    finally:
+        env.disk.close(fd)
+
+
+def _records(block: MsgBlock) -> bytes:
+    start, end = records.span(block, 0, len(block))
+    return bytes(memoryview(block)[start:end])

@@ -79,7 +79,10 @@ def read_channel(env: FileEnv, slog: SliceLog, known: Entry | None) -> Reading |
         subs = statescan.Subs()
         statescan.replay(env, show(slog.name), records.VERSION + known.subs, subs)
         return Reading(Measured(), subs, known)
-    return Reading(measure(env, slog.name, dirfd, names), statescan.read_subs(env, slog.name, dirfd))
+    # Files that are not as a clean stop of ours left them have another writer, and it claimed no epoch.
+    foreign = env.owner.was_mixed or known is not None
+    measured = measure(env, slog.name, dirfd, names, foreign)
+    return Reading(measured, statescan.read_subs(env, slog.name, dirfd))
 
 
 def read_all(env: FileEnv, logs: Sequence[SliceLog], known: Checkpoint, *, parallel: bool) -> Iterator[Reading | None]:

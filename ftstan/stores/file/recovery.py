@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from ftstan.log import stream as log
 from ftstan.stores.file import damage, records
 from ftstan.stores.file.env import TEMPORARY, FileEnv
-from ftstan.stores.file.measure import Found, Measured, bad_of, bytes_of, entries_of
+from ftstan.stores.file.measure import Found, Measured, bad_of, bytes_of, dense, entries_of
+from ftstan.stores.file.tools import exact
 from ftstan.stores.file.view import Slice, dat_name, show
 
 if TYPE_CHECKING:
@@ -240,14 +241,17 @@ def settle(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> None:
         if f.size < records.VERSION_SIZE:
             log.warning(f'channel "{show(slog.name)}": {dat_name(f.number)} has {f.size} bytes, it was never filled')
     _report_holes(slog, v)
+    for f, _ in v.pieces[:-1]:
+        if f.scattered:
+            _put_dense(env, slog, f)
     tail: MsgBlock | None = None
     slices: list[Slice] = []
     for f, last in v.pieces:
         if f is v.pieces[-1][0] and len(f.tail):
-            if f.number < env.owner.ours_from:
-                sync(env, slog, f.number)
-            else:
+            if f.number >= env.owner.ours_from or f.scattered:
                 tail = f.tail
+            else:
+                sync(env, slog, f.number)
         if f.tail is not tail:
             slices.append(_summary(env, slog, f, last))
         elif f.proven.count:
@@ -261,6 +265,15 @@ def settle(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> None:
         slog.last = v.last
         if not slog.count:
             slog.first = v.last + 1
+
+
+def _put_dense(env: FileEnv, slog: SliceLog, f: Found) -> None:
+    """Put the records of a slice into one piece, in a new file: its index is not ours, and says so only to us."""
+    whole = dense(env, slog.dirfd, f)
+    exact.put_file(env, slog.dirfd, dat_name(f.number), f.number, lambda fd: env.disk.pwrite(fd, whole, 0))
+    log.warning(
+        f'channel "{show(slog.name)}": {dat_name(f.number)} had records that its index passes over; they were removed'
+    )
 
 
 def _report_holes(slog: SliceLog, v: Verdict) -> None:

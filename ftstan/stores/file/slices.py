@@ -141,6 +141,10 @@ class SliceLog(RetainedSlices):
                 self._env.disk.pwrite(pending, memoryview(block)[start:end], s.end)
                 active.data_dirty = True
                 self._parts.append((active, i, j, s.end))
+                if self._env.owner.mixed and active.has_index:
+                    # In the original's order: it takes records behind a short index for nothing, and would write its
+                    # own behind them.
+                    self._write_entries(active, block, i, j)
             if j == total:
                 return pending
             # The rest goes to the next slice; this one must be durable and indexed before it is left.
@@ -161,7 +165,7 @@ class SliceLog(RetainedSlices):
         self._finish_parts(block)
         self._staged = None
         self.enforce(warn=True)
-        return self.unsynced_index() if self._env.options.sync_index else None
+        return self.unsynced_index() if self._env.sync_index else None
 
     def fail(self) -> None:
         """A write or sync failed: forget what was staged and never touch that slice again."""
@@ -296,12 +300,11 @@ class SliceLog(RetainedSlices):
         """Index and count what is durable."""
         for active, i, j, offset in self._parts:
             s = active.slice
-            entries = records.index_entries(block, i, j, offset, self._env.crc)
             if active.has_index:
-                self._env.disk.pwrite(self._idx(active), entries, records.VERSION_SIZE + _ENTRY * s.entries)
-                active.index_dirty = True
+                self._write_entries(active, block, i, j)
             else:
-                durable = self._env.options.sync_index
+                entries = records.index_entries(block, i, j, offset, self._env.crc)
+                durable = self._env.sync_index
                 active.idx = self._publish_file(
                     f"{TEMPORARY}{s.number}.idx", idx_name(s.number), records.VERSION + entries, durable=durable
                 )
@@ -330,6 +333,12 @@ class SliceLog(RetainedSlices):
             self.last = s.last
             self.last_timestamp = s.last_ts
         self._parts = []
+
+    def _write_entries(self, active: _Active, block: MsgBlock, i: int, j: int) -> None:
+        s = active.slice
+        entries = records.index_entries(block, i, j, s.end, self._env.crc)
+        self._env.disk.pwrite(self._idx(active), entries, records.VERSION_SIZE + _ENTRY * s.entries)
+        active.index_dirty = True
 
     def _roll(self) -> None:
         active = self._active

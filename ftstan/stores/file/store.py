@@ -28,6 +28,7 @@ from ftstan.stores.file.channel import FileChannel, Register, Unsynced
 from ftstan.stores.file.checkpoint import Checkpoint
 from ftstan.stores.file.clients import Clients
 from ftstan.stores.file.env import FileEnv, FileStoreOptions, Ownership, is_full
+from ftstan.stores.file.fitness import Fitness
 from ftstan.stores.file.leaving import Leaving
 from ftstan.stores.file.remembered import Remembered
 from ftstan.stores.file.serverfile import ServerFile
@@ -103,6 +104,7 @@ class FileStore:
         self._upkeep = Upkeep(self._env, path)
         self._broken: set[bytes] = set()
         self._next_sync = clock.mono()
+        self._fitness = Fitness(self._env)
         self._progress = progress
         self._checkpoint = Checkpoint()
         """What the last clean stop left."""
@@ -133,6 +135,7 @@ class FileStore:
             self._leaving = Leaving(env, self._checkpoint)
             self._register.on_touch = self._leaving.touched
             self._recover_channels()
+            self._fitness.recovered()
         except OSError as error:
             raise RecoveryError(
                 f"unable to recover the datastore: {error.strerror or error}"
@@ -152,7 +155,8 @@ class FileStore:
     def _recover_channels(self) -> None:
         env = self._env
         names = opening.channel_names(env)
-        if self._most_at_once is not None and len(names) > self._most_at_once:
+        # In a mixed group none waits: an original server that follows a crash reads what lies behind their seals.
+        if self._most_at_once is not None and len(names) > self._most_at_once and not env.owner.mixed:
             self._later = dict.fromkeys(names)
             return
         channels = [FileChannel(env, name, self._limits, self._register) for name in names]
@@ -171,6 +175,7 @@ class FileStore:
             channel.release()
             return
         channel.recover(reading)
+        self._fitness.adopt(channel, exact_already=reading.entry is not None)
         self._channels[channel.name] = channel
         channel.expire(self._env.clock.wall_ns())
         if not channel.quarantined:
@@ -256,6 +261,7 @@ class FileStore:
         """Write and sync everything staged; returns the channels that failed (``CLIENTS``: the registrations)."""
         failed: dict[bytes, StoreError] = {}
         pending: list[Unsynced] = []
+        self._fitness.before_write()
         if self._clients.staged:
             try:
                 fd = self._clients.write()
@@ -394,6 +400,7 @@ class FileStore:
                     if channel.log.limits.max_age:
                         channel.log.expire(now_ns)
             self._flush()
+            self._fitness.keep(self._channels.values())
         except OSError as error:
             raise store_error(error, "the datastore cannot be written") from error
         if self._round:

@@ -42,8 +42,15 @@ def make_channel_exact(env: FileEnv, slog: SliceLog, *, state_durable: bool = Fa
     What storage refuses is logged, and left as it was: nothing that was acknowledged depends on it. Raises
     ``FencedError``.
     """
-    if slog.dirfd < 0:
-        return
+    make_slices_exact(env, slog)
+    try:
+        make_state_exact(env, slog.dirfd, "subs.dat", durable=state_durable)
+    except OSError as error:
+        _report(f'channel "{show(slog.name)}"', error)
+
+
+def make_slices_exact(env: FileEnv, slog: SliceLog) -> None:
+    """The same for the slices alone, also while the channel is served. Raises ``FencedError``."""
     try:
         names = {name for name, is_dir in env.disk.listdir(slog.dirfd) if not is_dir}
         for s in slog.slices:
@@ -52,7 +59,7 @@ def make_channel_exact(env: FileEnv, slog: SliceLog, *, state_durable: bool = Fa
         orphans = {int(m[1]) for name in names if (m := _IDX.match(name))} - live
         for number in sorted((slog.dead - live) | {n for n in orphans if dat_name(n) not in names}):
             _remove(env, slog.dirfd, number)
-        make_state_exact(env, slog.dirfd, "subs.dat", durable=state_durable)
+            slog.dead.discard(number)
     except OSError as error:
         _report(f'channel "{show(slog.name)}"', error)
 

@@ -1,0 +1,247 @@
+"""Mixed groups: what the record keeps, what a node believes, what it does about it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ftstan.clock import ManualClock
+from ftstan.config.flags import parse, to_options
+from ftstan.config.options import FtOptions
+from ftstan.config.units import MILLISECOND, SECOND
+from ftstan.disk import LocalDisk
+from ftstan.errors import FencedError
+from ftstan.ft.active import Active, ConfirmNow, EpochRaised, SendHeartbeat
+from ftstan.ft.attempt import see_store
+from ftstan.ft.heartbeat import Heartbeat, decode_heartbeat
+from ftstan.ft.lock import LOCK_NAME
+from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, Belief, too_slow_line, word_of
+from ftstan.ft.ownership import StoreOwner
+from ftstan.ft.slots import EpochRecord
+from ftstan.ft.standby import HeartbeatHeard, Level, Log, Started, StoreSeen, TimerFired, TryLock
+from tests.unit.test_ft_standby import ORIGINAL, PEER, STORE, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ftstan.ft.active import Action
+
+ON, OFF = Log(Level.INFO, MIXED_ON), Log(Level.INFO, MIXED_OFF)
+
+
+def owner_of(path: Path, *, server_id: str = "ME") -> StoreOwner:
+    return StoreOwner(LocalDisk(), str(path), server_id=server_id, clock=ManualClock(), in_group=True)
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[StoreOwner]:
+    owner = owner_of(tmp_path)
+    owner.try_lock()
+    yield owner
+    owner.close()
+
+
+# ---- the record ----------------------------------------------------------------------------------------------------
+
+
+def test_a_serving_owner_switches_it_on_and_off_with_an_epoch_each(owner: StoreOwner) -> None:
+    first = owner.activate()
+    assert not first.ft_mixed
+    owner.set_mixed(on=True)
+    assert (owner.mixed, owner.activation.epoch) == (True, first.epoch + 1)
+    record = owner.read_owner()
+    assert record is not None
+    assert (record.epoch, record.ft_mixed, record.store_id) == (first.epoch + 1, True, first.store_id)
+    owner.set_mixed(on=True)
+    assert owner.activation.epoch == first.epoch + 1
+    owner.set_mixed(on=False)
+    assert (owner.mixed, owner.activation.epoch) == (False, first.epoch + 2)
+    owner.confirm()
+
+
+def test_after_it_was_switched_off_the_store_is_still_read_as_one_that_others_wrote_to(owner: StoreOwner) -> None:
+    owner.activate(ft_mixed=True)
+    owner.release()
+    owner.try_lock()
+    owner.activate(ft_mixed=False)
+    assert (owner.mixed, owner.was_mixed) == (False, True)
+    owner.release()
+    owner.try_lock()
+    owner.activate()
+    assert (owner.mixed, owner.was_mixed) == (False, False)
+
+
+def test_an_owner_whose_lock_file_is_gone_is_fenced_in_a_mixed_group_only(owner: StoreOwner, tmp_path: Path) -> None:
+    owner.activate()
+    (tmp_path / LOCK_NAME).unlink()
+    owner.confirm()
+    with pytest.raises(FencedError, match="the lock file was removed"):
+        owner.set_mixed(on=True)
+    assert not owner.mixed
+
+
+def test_in_a_mixed_group_every_confirm_looks_at_the_lock_file(owner: StoreOwner, tmp_path: Path) -> None:
+    owner.activate(ft_mixed=True)
+    owner.confirm()
+    (tmp_path / LOCK_NAME).unlink()
+    (tmp_path / LOCK_NAME).touch()
+    with pytest.raises(FencedError, match="the lock file was replaced"):
+        owner.confirm()
+
+
+def test_a_standby_takes_a_store_of_the_original_for_mixed_and_an_empty_one_not(tmp_path: Path) -> None:
+    owner, other = owner_of(tmp_path), owner_of(tmp_path, server_id="OTHER")
+    said = []
+    for step in (
+        lambda: None,
+        lambda: (tmp_path / "server.dat").write_bytes(b"\1\0\0\0"),
+        owner.try_lock,
+        lambda: owner.activate(ft_mixed=False),
+        lambda: owner.set_mixed(on=True),
+    ):
+        step()
+        node = Node(store=None)
+        node.on(see_store(other))
+        said.append(node.mixed())
+    assert said == [False, True, True, False, True]
+    owner.close()
+    other.close()
+
+
+# ---- what a node believes ------------------------------------------------------------------------------------------
+
+
+def test_what_was_heard_outlives_a_record_that_never_said_otherwise() -> None:
+    belief = Belief()
+    belief.read(False)
+    belief.hear()
+    belief.read(False)
+    assert (belief.mixed, belief.heard) == (True, True)
+
+
+def test_a_record_that_was_switched_off_is_younger_than_what_was_heard() -> None:
+    belief = Belief()
+    belief.hear()
+    belief.read(True)
+    belief.read(False)
+    assert (belief.mixed, belief.heard) == (False, False)
+    belief.hear()
+    assert belief.mixed
+
+
+def test_a_record_that_does_not_count_changes_nothing() -> None:
+    belief = Belief()
+    belief.read(True)
+    belief.read(None)
+    assert belief.mixed
+
+
+@pytest.mark.parametrize("word", [True, False])
+def test_beside_the_operators_word_only_an_original_that_is_heard_counts(*, word: bool) -> None:
+    belief = Belief(word)
+    assert belief.mixed is word
+    belief.read(not word)
+    assert belief.mixed is word
+    belief.hear()
+    assert belief.mixed
+
+
+@pytest.mark.parametrize(("text", "word"), [("auto", None), ("on", True), ("off", False)])
+def test_the_flag_is_the_operators_word(text: str, *, word: bool | None) -> None:
+    line = parse(["-store", "file", "-dir", "x", "-ft_group", "g", "-ft_mixed", text])
+    assert word_of(to_options(line).ft) is word
+
+
+def test_heartbeats_that_an_original_would_miss_are_warned_of() -> None:
+    assert too_slow_line(FtOptions()) == ""
+    slow = FtOptions(hb_interval=1100 * MILLISECOND, hb_missed_interval=2 * SECOND)
+    assert "ft_hb_interval is 1.1s" in too_slow_line(slow)
+
+
+# ---- a standby -----------------------------------------------------------------------------------------------------
+
+
+def seen(mixed: bool) -> StoreSeen:
+    record = EpochRecord(5, 5, "PEER", b"n" * 16, STORE, "host", 1, 2, 1, ft_mixed=mixed)
+    return StoreSeen(STORE, owner=record)
+
+
+def test_a_store_that_somebody_served_from_and_none_of_ours_owned_is_an_originals() -> None:
+    node = Node(store=b"")
+    node.stand_by()
+    assert node.on(StoreSeen(b"", served=False)) == []
+    assert node.on(StoreSeen(b"", served=True)) == [ON]
+
+
+def test_a_standby_says_it_once_when_the_record_is_mixed_and_polls_no_more() -> None:
+    node = Node()
+    node.stand_by()
+    assert node.on(seen(True)) == [ON]
+    assert node.on(seen(True)) == []
+    began = node.now
+    assert [type(action) for action in node.wait()] == [TryLock]
+    assert node.now - began >= 1.0
+
+
+def test_a_standby_polls_again_when_the_record_was_switched_off() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(seen(True))
+    assert node.on(seen(False)) == [OFF]
+    began = node.now
+    assert node.wait() == [TryLock()]
+    assert node.now - began <= 0.06
+
+
+def test_a_heartbeat_of_an_original_is_said_once_and_believed_over_an_old_record() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(seen(False))
+    assert node.on(HeartbeatHeard(ORIGINAL)) == [ON]
+    assert node.on(HeartbeatHeard(ORIGINAL)) == []
+    assert node.on(seen(False)) == []
+    assert node.machine.heard_original
+    assert node.on(HeartbeatHeard(PEER)) == []
+    assert node.mixed()
+
+
+# ---- an active -----------------------------------------------------------------------------------------------------
+
+MINE = Heartbeat("ME", 1_700_000_000_000_000_000, epoch=5, store_id=STORE)
+
+
+def sent(actions: list[Action]) -> list[Heartbeat | None]:
+    return [decode_heartbeat(action.payload) for action in actions if isinstance(action, SendHeartbeat)]
+
+
+@pytest.mark.parametrize(("older", "said"), [(10**12, -(10**12) - 10**9), (0, -(10**9)), (-(10**9), 0)])
+def test_the_first_heartbeat_is_older_than_any_that_an_original_sent_before(older: int, said: int) -> None:
+    active = Active(MINE, random.Random(1), original_ns=MINE.activated_ns - older)
+    (beat,) = sent(active.handle(Started(), 10.0))
+    assert beat is not None
+    assert beat.activated_ns - MINE.activated_ns == said
+
+
+def test_heartbeats_say_the_epoch_that_was_taken_while_serving() -> None:
+    active = Active(MINE, random.Random(1))
+    active.handle(Started(), 10.0)
+    assert active.handle(EpochRaised(6), 10.5) == []
+    (beat,) = sent(active.handle(TimerFired(), 11.1))
+    assert beat is not None
+    assert beat.epoch == 6
+    assert active.handle(HeartbeatHeard(replace(MINE, server_id="PEER", epoch=6)), 11.5) != [ConfirmNow()]
+
+
+@pytest.mark.parametrize(("silent", "asks"), [(1.13, True), (1.12, False)])
+def test_an_active_that_was_silent_for_as_long_as_an_original_waits_asks_storage_first(
+    silent: float, *, asks: bool
+) -> None:
+    """The successor may be an original server, and would obey our older time."""
+    active = Active(MINE, random.Random(1))
+    active.handle(Started(), 10.0)
+    actions = active.handle(TimerFired(), 10.0 + silent)
+    assert (actions[0] == ConfirmNow(), bool(sent(actions))) == (asks, not asks)
