@@ -3,7 +3,8 @@
 Lines of clients go out in the order and with the pauses of the recording, and none before what its client had received
 by then has arrived. What came from the server earlier (subjects, ack inboxes) is replaced by what our server gave; all
 else is the clients' choice and stays. Heartbeats are answered where the recording answers them. Servers are started,
-stopped and killed where the recording does so; the clock starts anew whenever one is ready.
+stopped and killed where the recording does so; the clock starts anew whenever one begins to listen to its clients, and
+nothing goes out that the recorded server was already there to hear.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.compat.players.natswire import Link, Operation
 from tests.compat.players.recordings import Scenario
 from tests.compat.players.stage import Program, Stage, UnplayableError
 from tests.compat.players.transcript import Transcript
-from tests.processes import ROOT
+from tests.processes import ROOT, STANDING_BY
 
 OWED_S = 3.0
 """How long a line waits for what its clients had received in the recording. Then it goes out all the same: what is
@@ -34,7 +35,6 @@ _LATE_S = 0.05
 
 _REFERENCE = re.compile(r"\$\{(.*)\.(\w+)\}(.*)")
 _STARTED = re.compile(r"(\w+)\.start\d+")
-_READY = re.compile(r"(\w+)\.ready\d+")
 _EXITED = re.compile(r"(\w+)\.exit\d+")
 _SCRIPT = re.compile(r"Node client script '(\w+)' starts")
 
@@ -109,6 +109,12 @@ class Replay:
         line = self._recorded[at]
         if line.conn == "runner":
             await self._event(line)
+        elif line.op == "SUB" and line.conn.startswith("server") and line.subject.endswith(".pings"):
+            await (await self._stage.server(line.conn.partition(".")[0])).wait_until_listening()
+            self._behind = self.transcript.now - line.t
+        elif line.op == "LOG" and line.conn.startswith("server") and STANDING_BY in line.text:
+            await (await self._stage.server(line.conn)).wait_until_it_says(STANDING_BY)
+            self._behind = self.transcript.now - line.t
         elif line.op == "LOG" and self._is_program(line):
             self._said += 1
         elif line.of_client and not self._is_program(line):
@@ -144,9 +150,6 @@ class Replay:
             # Once is enough: what follows must not wait for it again.
             self._owed[conn, subject] = len(self.transcript.arrived[conn, subject])
 
-    def _restart_clock(self, line: Line) -> None:
-        self._behind = self.transcript.now - line.t
-
     # What is done to servers and programs
 
     async def _event(self, line: Line) -> None:
@@ -157,14 +160,6 @@ class Replay:
             self.transcript.event(line.id, line.text)
             server = await self._stage.server(started[1])
             await server.serve(self._flags(line))
-        elif ready := _READY.fullmatch(line.id):
-            await (await self._stage.server(ready[1])).wait_until_ready()
-            self.transcript.event(line.id, line.text)
-            self._restart_clock(line)
-        elif line.id in {"takeover", "both"}:
-            await (await self._stage.server("serverB")).wait_until_ready()
-            self.transcript.event(line.id, line.text)
-            self._restart_clock(line)
         elif exited := _EXITED.fullmatch(line.id):
             await self.transcript.until((await self._stage.server(exited[1])).ended, _EXIT_S)
         elif "signal" in line.args:

@@ -7,7 +7,7 @@ import contextlib
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ftstan.nats.embedded import binary_path
@@ -17,8 +17,6 @@ from tests.processes import ROOT, free_ports
 
 _STAMP = re.compile(r"\[\d+\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} (.*)")
 _PATIENCE_S = 60.0
-_SETTLED_S = 0.15
-"""Recordings wait so long after a server listens to its clients before they call it ready."""
 
 
 class UnplayableError(Exception):
@@ -36,6 +34,7 @@ class Program:
         self._process: asyncio.subprocess.Process | None = None
         self._watching: asyncio.Task[None] | None = None
         self._subscribed: set[str] = set()
+        self._said: list[str] = []
 
     async def open(self) -> None:
         await self._onlooker.open()
@@ -51,6 +50,7 @@ class Program:
     async def start(self, words: Sequence[str]) -> None:
         self.starts += 1
         self._subscribed.clear()
+        self._said.clear()
         self._process = await asyncio.create_subprocess_exec(
             *words, cwd=ROOT, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT, limit=1 << 20,
@@ -62,7 +62,8 @@ class Program:
         async for raw in process.stdout:
             said = raw.decode("utf-8", "replace").rstrip("\n")
             stamped = _STAMP.fullmatch(said)
-            self._transcript.log(self.name, stamped[1] if stamped else said)
+            self._said.append(stamped[1] if stamped else said)
+            self._transcript.log(self.name, self._said[-1])
         status = await process.wait()
         how = f"signal {-status}" if status < 0 else str(status)
         self._transcript.event(self._exit_id(number), f"{self.name} ended, exit status {how}")
@@ -97,7 +98,7 @@ class Program:
         return self.name if number == 1 else f"{self.name}#{number}"
 
     def _tail(self) -> str:
-        return "\n".join(line.text for line in self._transcript.lines if line.op == "LOG" and line.conn == self.name)[-800:]
+        return "\n".join(self._said)[-800:]
 
 
 class Server(Program):
@@ -116,16 +117,18 @@ class Server(Program):
         """Start it; does not wait."""
         await self.start([sys.executable, "-m", "ftstan.cli.server", "-ns", self.url, *flags])
 
-    async def wait_until_ready(self) -> None:
+    async def wait_until_listening(self) -> None:
         """Wait until it listens to its clients. Raises ``UnplayableError`` when it ends instead."""
+        await self._wait(lambda: any(subject.endswith(".pings") for subject in self._subscribed), "does not serve")
 
-        def listening() -> bool:
-            return any(subject.endswith(".pings") for subject in self._subscribed)
+    async def wait_until_it_says(self, text: str) -> None:
+        """Wait until it has said something since its last start. Raises ``UnplayableError`` when it ends instead."""
+        await self._wait(lambda: any(text in line for line in self._said), f"does not say {text!r}")
 
-        await self._transcript.until(lambda: listening() or self.ended(), _PATIENCE_S)
-        if not listening():
-            raise UnplayableError(f"{self.name} does not serve\n{self._tail()}")
-        await asyncio.sleep(_SETTLED_S)
+    async def _wait(self, done: Callable[[], bool], otherwise: str) -> None:
+        await self._transcript.until(lambda: done() or self.ended(), _PATIENCE_S)
+        if not done():
+            raise UnplayableError(f"{self.name} {otherwise}\n{self._tail()}")
 
 
 class Stage:
@@ -148,7 +151,7 @@ class Stage:
         words = ["setpriv", "--pdeathsig", "KILL", binary_path(), "-c", str(config), "-a", HOST, "-p", str(self.nats_port)]
         with (self.directory / "nats.log").open("wb") as log:
             self._nats = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log)
-        if not await self._transcript.until(lambda: False, 0.05) and not await self._accepts():
+        if not await self._accepts():
             raise UnplayableError("nats-server does not accept connections")
 
     async def _accepts(self) -> bool:
