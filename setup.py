@@ -13,6 +13,8 @@ MODULES = [
     "ftstan/wire/frames.pyx",
     "ftstan/stores/file/records.pyx",
     "ftstan/broker/inflight.pyx",
+    "ftstan/broker/keymap.pyx",
+    "ftstan/broker/state.pyx",
     "ftstan/broker/core.pyx",
 ]
 

@@ -245,6 +245,7 @@ class Node:
                 hb_timeout=options.hb_timeout,
                 hb_fail_count=options.hb_fail_count,
                 max_channels=options.limits.max_channels,
+                replace_durable=options.replace_durable,
                 limits=channel_limits,
             ),
             self.nuid,

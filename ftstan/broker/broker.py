@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 
 from ftstan.broker import constants as c
 from ftstan.broker.connections import Connections
-from ftstan.broker.core import Channel, Core, KeyMap, Subscription
+from ftstan.broker.core import Core
+from ftstan.broker.inactivity import Inactivity
+from ftstan.broker.records import stored_subs
+from ftstan.broker.state import Channel, Subscription
 from ftstan.broker.subscriptions import Subscriptions
 from ftstan.broker.timers import Timers
 from ftstan.errors import QuarantineError, StoreError
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ftstan.broker.client import Client
+    from ftstan.broker.keymap import KeyMap
     from ftstan.wire.nuid import Nuid
     from ftstan.wire.subjects import Subjects
 
@@ -37,6 +41,7 @@ class BrokerOptions:
     hb_timeout: int = 10 * c.SECOND
     hb_fail_count: int = 10
     max_channels: int = 100
+    replace_durable: bool = False
     limits: ChannelLimits = field(default_factory=ChannelLimits)
 
 
@@ -66,11 +71,13 @@ class Broker(Core):
         self.start_jobs: list[Callable[[], None]] = []
         self._nuid = nuid
         self._answers: list[_Answer] = []
-        self._folded: dict[bytes, bytes] = {}
+        self._folded: dict[str, list[bytes]] = {}
         self.inbox_prefix = self.new_inbox() + b"."
         self.link_events: list[tuple[int, bytes]] = []
+        self._was_lost = False
         self.connections = Connections(self)
         self.subscriptions = Subscriptions(self)
+        self.inactivity = Inactivity(self)
         self._handlers: dict[int, Callable[[bytes, bytes], None]] = {
             c.SID_CONNECT: self.connections.connect,
             c.SID_SUBSCRIBE: self.subscriptions.subscribe,
@@ -95,8 +102,8 @@ class Broker(Core):
             channel = self._add_channel(Channel(stored_channel.name, stored_channel))
             refused = recovered.refused.get(channel.name)
             channel.refused = refused.encode() if refused is not None else None
-            for stored in stored_channel.recovered_subs():
-                self.subscriptions.adopt(channel, stored)
+            self.subscriptions.adopt_all(channel)
+            self.inactivity.check(channel)
 
     def subscribe_lines(self) -> bytes:
         """The SUB lines of everything this server listens to: for a new NATS connection."""
@@ -137,26 +144,39 @@ class Broker(Core):
         limit = self.options.max_channels
         if limit and len(self.channels) >= limit:
             raise StoreError(c.TOO_MANY_CHANNELS)
-        other = self._folded.get(name.lower())
-        if other is not None:
+        others = self._folded.get(_lower(name))
+        if others:
             raise StoreError(
-                f"rejecting channel {_quoted(name)} because channel {_quoted(other)} alreay exists "
+                f"rejecting channel {_quoted(name)} because channel {_quoted(others[0])} alreay exists "
                 "(different cases not allowed)"
             )
         channel = self._add_channel(Channel(name, self.store.create_channel(name, self.options.limits)))
+        self.inactivity.check(channel)
         log.info(f"Channel {_quoted(name)} has been created")
         return channel
 
     def _add_channel(self, channel: Channel) -> Channel:
         self.channels[channel.name] = channel
-        self._folded[channel.name.lower()] = channel.name
-        channel.store.snapshot = partial(self.subscriptions.snapshot, channel)
+        self._folded.setdefault(_lower(channel.name), []).append(channel.name)
+        channel.store.snapshot = partial(stored_subs, channel)
         return channel
+
+    def drop_channel(self, channel: Channel) -> None:
+        """Forget a channel that the store has deleted; nothing of it is in a batch."""
+        self.drop_caches()
+        del self.channels[channel.name]
+        same = self._folded[_lower(channel.name)]
+        same.remove(channel.name)
+        if not same:
+            del self._folded[_lower(channel.name)]
 
     def arm(self, sub: Subscription, at: int) -> None:
         """Run the ack timer of a subscription at ``at``, or earlier if it is set for earlier."""
-        if sub.timer_at and sub.timer_at <= at:
-            return
+        if not sub.timer_at or sub.timer_at > at:
+            self.set_timer(sub, at)
+
+    def set_timer(self, sub: Subscription, at: int) -> None:
+        """Run the ack timer of a subscription at ``at``, not earlier either."""
         sub.timer_at = at
 
         def fire() -> None:
@@ -169,6 +189,9 @@ class Broker(Core):
     def run_timers(self, wall: int, now: int) -> bool:
         """Run what is due at ``now``; returns whether anything ran."""
         self.wall, self.now = wall, now
+        if self._was_lost:
+            self._was_lost = False
+            self.connections.link_is_back()
         ran = self.timers.run(now)
         if self.subscriptions.recovering:
             self.subscriptions.start_recovered()
@@ -205,7 +228,9 @@ class Broker(Core):
     @property
     def has_work(self) -> bool:
         """Whether anything waits for a commit, a confirmation or the link."""
-        return bool(self._answers or self.touched or self.ready or self.start_jobs or self.output_size)
+        return bool(
+            self._answers or self.touched or self.ready or self.ready_groups or self.start_jobs or self.output_size
+        )
 
     @property
     def output_size(self) -> int:
@@ -252,6 +277,7 @@ class Broker(Core):
 
     def link_lost(self, now: int) -> None:
         """The output of this batch never left: what it delivered is due again as soon as the link is back."""
+        self._was_lost = True
         for sub in self.lost(now):
             self.arm(sub, now)
 
@@ -266,9 +292,7 @@ class Broker(Core):
         channels = self.channels.values()
         return {
             "clients": len(self.clients),
-            "subscriptions": sum(
-                len(ch.subs) + sum(1 for s in ch.durables.values() if s.client is None) for ch in channels
-            ),
+            "subscriptions": sum(ch.stored_subs for ch in channels),
             "channels": len(channels),
             "total_msgs": sum(ch.store.count for ch in channels),
             "total_bytes": sum(ch.store.size for ch in channels),
@@ -277,6 +301,11 @@ class Broker(Core):
             "out_msgs": self.out_msgs,
             "out_bytes": self.out_bytes,
         }
+
+
+def _lower(name: bytes) -> str:
+    """The name in lower case, letter by letter as the original does it: one for one, whatever stands around it."""
+    return "".join(ch.lower()[0] for ch in name.decode("utf-8", "surrogateescape"))
 
 
 def _quoted(name: bytes) -> str:

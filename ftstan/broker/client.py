@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ftstan.broker.core import Subscription
+    from ftstan.broker.state import Subscription
     from ftstan.stores.interface import ClientInfo
 
 
@@ -14,14 +14,17 @@ if TYPE_CHECKING:
 class Client:
     """A client and its live subscriptions, in the order in which they were made.
 
-    ``failed``: heartbeats in a row that were not answered; ``token``: the heartbeat waiting for an answer, 0 = none;
-    ``generation``: timers of an earlier one do nothing.
+    ``failed``: heartbeats in a row that were not answered; ``waiting``: heartbeats that wait for an answer;
+    ``beat_at``: when the next one goes out, ``late_at``: when the last one fails (monotonic ns); timers of an earlier
+    ``generation`` do nothing.
     """
 
     info: ClientInfo
     subs: list[Subscription] = field(default_factory=list)
     failed: int = 0
-    token: int = 0
+    waiting: int = 0
+    beat_at: int = 0
+    late_at: int = 0
     generation: int = 0
     gone: bool = False
 

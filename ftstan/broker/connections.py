@@ -139,6 +139,7 @@ class Connections:
 
     def _schedule(self, client: Client, when: int) -> None:
         client.generation += 1
+        client.beat_at = when
         generation = client.generation
 
         def beat() -> None:
@@ -153,14 +154,18 @@ class Connections:
         if token == 0:
             self._failed(client)
             return
-        client.token = token
+        late_at = broker.now + broker.options.hb_timeout
+        client.waiting += 1
+        client.late_at = late_at
         self._tokens[token] = client
 
         def late() -> None:
             if self._tokens.pop(token, None) is client:
-                self._failed(client)
+                client.waiting -= 1
+                # Later than that only if failures of a lost link were counted already.
+                self._count(client, 1, max(late_at + broker.options.hb_interval, client.beat_at))
 
-        broker.timers.at(broker.now + broker.options.hb_timeout, late)
+        broker.timers.at(late_at, late)
 
     def on_inbox(self, subject: bytes, headers: bytes) -> None:
         """An answer to a heartbeat or a probe; a status header 503 means that nobody listens there."""
@@ -175,28 +180,47 @@ class Connections:
         client = self._tokens.pop(token, None)
         if client is None or client.gone:
             return
+        client.waiting -= 1
         if nobody:
             self._failed(client)
             return
         if client.failed:
             client.failed = 0
-            for sub in client.subs:
-                sub.hb_failed = False
+            self._mark(client, failed=False)
         self._schedule(client, self._broker.now + self._broker.options.hb_interval)
 
     def _failed(self, client: Client) -> None:
-        client.token = 0
+        self._count(client, 1, self._broker.now + self._broker.options.hb_interval)
+
+    def _count(self, client: Client, failures: int, following: int) -> None:
+        """So many more heartbeats in a row have failed; the next one is due at ``following``."""
         if client.gone:
             return
-        client.failed += 1
+        if client.failed == 0:
+            self._mark(client, failed=True)
+        client.failed += failures
         if client.failed > self._broker.options.hb_fail_count:
             log.info(f"[Client:{client.shown()}] Timed out on heartbeats")
             self.remove(client)
             return
-        if client.failed == 1:
-            for sub in client.subs:
-                sub.hb_failed = True
-        self._schedule(client, self._broker.now + self._broker.options.hb_interval)
+        self._schedule(client, following)
+
+    def link_is_back(self) -> None:
+        """Count what would have failed while the link was down: one heartbeat for each interval.
+
+        The one that waits for its answer fails by its own timer, now or later.
+        """
+        broker = self._broker
+        interval = broker.options.hb_interval
+        for client in broker.clients.values():
+            first = client.late_at + interval if client.waiting else client.beat_at
+            if first < broker.now and interval > 0:
+                missed = -((first - broker.now) // interval)
+                self._count(client, missed, first + missed * interval)
+
+    def _mark(self, client: Client, *, failed: bool) -> None:
+        for sub in client.subs:
+            self._broker.mark_failed(sub, failed)
 
     # ---- ping, close ---------------------------------------------------------------------------------------------
 
@@ -212,7 +236,7 @@ class Connections:
         if client is None:
             self._broker.answer(reply, messages.ping_response(c.CLIENT_REPLACED))
             return
-        if client.failed and client.token == 0:
+        if client.failed:
             self._schedule(client, self._broker.now + c.HEARTBEAT_AFTER_PING)
         self._broker.answer(reply, messages.ping_response())
 
@@ -237,7 +261,6 @@ class Connections:
         """Unregister a client and close its subscriptions, durables staying behind offline."""
         broker = self._broker
         client.gone = True
-        self._tokens.pop(client.token, None)
         del broker.clients[client.client_id]
         if client.info.conn_id and broker.conns.get(client.info.conn_id) is client:
             del broker.conns[client.info.conn_id]

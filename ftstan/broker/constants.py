@@ -15,6 +15,12 @@ PROBE_TIMEOUT = 500 * MILLISECOND
 #: Messages that expire within this time of a redelivery go with it.
 REDELIVERY_LOOK_AHEAD = 15 * MILLISECOND
 
+#: What a queue member had pending when it left is resent by the others this much later ...
+MOVED_DELAY = 100 * MILLISECOND
+
+#: ... as something that expired so long before.
+MOVED_EXPIRY = SECOND
+
 #: A failing client that pings gets its next heartbeat this soon.
 HEARTBEAT_AFTER_PING = MILLISECOND
 
@@ -50,4 +56,4 @@ INVALID_CLOSE = "stan: invalid close request"
 CLIENT_REPLACED = "client has been replaced or is no longer registered"
 TOO_MANY_CHANNELS = "too many channels"
 TOO_MANY_SUBS = "too many subscriptions per channel"
-QUEUES_PLANNED = "ftstan: queue subscriptions are not supported by this version"
+DURABLE_QUEUE_COLON = "stan: durable name of a durable queue subscriber can't contain the character ':'"

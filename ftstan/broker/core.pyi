@@ -1,65 +1,13 @@
-from typing import Generic, TypeVar
-
 from typing_extensions import Buffer
 
-from ftstan.broker.inflight import InFlight
+from ftstan.broker.keymap import KeyMap
+from ftstan.broker.state import Channel, QueueGroup, Subscription
 from ftstan.errors import StoreError
-from ftstan.stores.interface import ChannelStore
-from ftstan.wire.block import SubEvents
 from ftstan.wire.frames import OutBuf
 
 INVALID_PUBLISH: bytes
 PUBLISH_SID: int
 FIRST_ACK_SID: int
-
-_V = TypeVar("_V")
-
-class KeyMap(Generic[_V]):
-    objects: dict[bytes, _V]
-    def __len__(self) -> int: ...
-    def __contains__(self, key: bytes) -> bool: ...
-    def get(self, key: bytes) -> _V | None: ...
-    def values(self) -> list[_V]: ...
-    def __setitem__(self, key: bytes, value: _V) -> None: ...
-    def __delitem__(self, key: bytes) -> None: ...
-
-class Subscription:
-    client: object | None
-    channel: Channel
-    sub_id: int
-    inbox: bytes
-    ack_inbox: bytes
-    sid: int
-    max_in_flight: int
-    ack_wait: int
-    last_sent: int
-    pending: InFlight
-    ready: bool
-    stalled: bool
-    on_hold: bool
-    hb_failed: bool
-    queued: bool
-    blocked: bool
-    timer_at: int
-    durable: bytes
-    client_id: bytes
-    def __init__(self, channel: Channel, sub_id: int) -> None: ...
-    def attach(self, client: object | None) -> None: ...
-
-class Channel:
-    name: bytes
-    store: ChannelStore
-    applied: int
-    durable: int
-    last_ts: int
-    events: SubEvents
-    subs: list[Subscription]
-    durables: dict[tuple[bytes, bytes], Subscription]
-    by_ack_inbox: dict[bytes, Subscription]
-    by_inbox: dict[bytes, Subscription]
-    stored_subs: int
-    refused: bytes | None
-    def __init__(self, name: bytes, store: ChannelStore) -> None: ...
 
 class Core:
     channels: KeyMap[Channel]
@@ -68,6 +16,8 @@ class Core:
     deliveries: OutBuf
     acks: OutBuf
     ready: list[Subscription]
+    ready_groups: list[QueueGroup]
+    with_events: list[Channel]
     touched: list[Channel]
     batch: int
     wall: int
@@ -85,7 +35,9 @@ class Core:
     def arm(self, sub: Subscription, at: int) -> None: ...
     def on_read_error(self, sub: Subscription, error: StoreError) -> None: ...
     def note_implied_ack(self, sub: Subscription, seq: int) -> None: ...
+    def mark_failed(self, sub: Subscription, failed: bool) -> None: ...
     def enqueue(self, sub: Subscription) -> None: ...
+    def enqueue_group(self, group: QueueGroup) -> None: ...
     def stage(self) -> bool: ...
     def settle(self, failed: dict[bytes, StoreError]) -> bool: ...
     def write_events(self) -> None: ...
@@ -93,4 +45,6 @@ class Core:
     def lost(self, now: int) -> list[Subscription]: ...
     def drop_caches(self) -> None: ...
     def redeliver(self, sub: Subscription, seq: int) -> bool: ...
+    def pass_on(self, sub: Subscription, seq: int) -> None: ...
+    def hand_over(self, old: Subscription, new: Subscription, seq: int, expiry: int) -> None: ...
     def timestamp_of(self, channel: Channel, seq: int) -> int: ...

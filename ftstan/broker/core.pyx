@@ -7,12 +7,14 @@ subscription are plain Python in ``ftstan.broker.broker``, which subclasses ``Co
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawRealloc
-from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
+from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from ftstan.broker.inflight cimport InFlight, Pending
-from ftstan.wire.block cimport GAP, MsgBlock, SubEvents
+from ftstan.broker.inflight cimport Pending
+from ftstan.broker.keymap cimport KeyMap
+from ftstan.broker.state cimport Channel, QueueGroup, Subscription
+from ftstan.wire.block cimport GAP, MsgBlock
 from ftstan.wire.codec cimport (
     Ack,
     PubMsg,
@@ -26,8 +28,6 @@ from ftstan.wire.codec cimport (
     redelivery_size,
 )
 from ftstan.wire.frames cimport HMSG, MSG, Frame, OutBuf, next_frame
-
-import secrets
 
 from ftstan.errors import FtstanError, StoreError, WireError
 from ftstan.wire.subjects import valid_channel
@@ -47,151 +47,6 @@ cdef enum:
     READ_BYTES = 1 << 20
 
 
-cdef inline uint64_t mix(uint64_t a, uint64_t b) noexcept nogil:
-    a ^= b
-    a *= 0x9E3779B97F4A7C15U
-    return a ^ (a >> 29)
-
-
-cdef inline uint64_t hash_of(const char* p, size_t n, uint64_t seed) noexcept nogil:
-    """A seeded hash: names come from clients, who must not be able to choose collisions."""
-    cdef uint64_t h = seed ^ (n * 0xFF51AFD7ED558CCDU)
-    cdef uint64_t v
-    while n >= 8:
-        memcpy(&v, p, 8)
-        h = mix(h, v)
-        p += 8
-        n -= 8
-    v = 0
-    memcpy(&v, p, n)
-    h = mix(h, v)
-    return mix(h, seed >> 7)
-
-
-cdef class KeyMap:
-    """A dictionary with bytes as keys that can be asked with a piece of a C buffer."""
-
-    def __cinit__(self):
-        self.objects = {}
-        self.seed = <uint64_t>secrets.randbits(64)
-        self.rebuild(64)
-
-    def __dealloc__(self):
-        PyMem_RawFree(self.slots)
-
-    cdef int rebuild(self, size_t cap) except -1:
-        cdef Slot* fresh = <Slot*>PyMem_RawCalloc(cap, sizeof(Slot))
-        if fresh == NULL:
-            raise MemoryError
-        PyMem_RawFree(self.slots)
-        self.slots = fresh
-        self.mask = cap - 1
-        for key, value in self.objects.items():
-            self.place(key, value)
-        return 0
-
-    cdef int place(self, bytes key, object value) except -1:
-        cdef uint64_t h = hash_of(PyBytes_AS_STRING(key), <size_t>len(key), self.seed)
-        cdef size_t k = h & self.mask
-        while self.slots[k].key != NULL:
-            k = (k + 1) & self.mask
-        self.slots[k].hash = h
-        # Borrowed: ``objects`` keeps both alive for as long as they are in the table.
-        self.slots[k].key = <void*>key
-        self.slots[k].value = <void*>value
-        return 0
-
-    cdef void* find(self, const char* p, size_t n) noexcept:
-        cdef uint64_t h = hash_of(p, n, self.seed)
-        cdef size_t k = h & self.mask
-        cdef Slot* s
-        while True:
-            s = &self.slots[k]
-            if s.key == NULL:
-                return NULL
-            if (
-                s.hash == h
-                and <size_t>len(<bytes>s.key) == n
-                and memcmp(PyBytes_AS_STRING(<bytes>s.key), p, n) == 0
-            ):
-                return s.value
-            k = (k + 1) & self.mask
-
-    def __len__(self):
-        return len(self.objects)
-
-    def __contains__(self, bytes key not None):
-        return key in self.objects
-
-    def get(self, bytes key not None):
-        """The value, or ``None``."""
-        return self.objects.get(key)
-
-    def values(self):
-        """All values."""
-        return list(self.objects.values())
-
-    def __setitem__(self, bytes key not None, value):
-        known = key in self.objects
-        self.objects[key] = value
-        if known:
-            self.rebuild(self.mask + 1)
-        elif (<size_t>len(self.objects) + 1) * 2 > self.mask + 1:
-            self.rebuild((self.mask + 1) * 2)
-        else:
-            self.place(key, value)
-
-    def __delitem__(self, bytes key not None):
-        cdef uint64_t h = hash_of(PyBytes_AS_STRING(key), <size_t>len(key), self.seed)
-        cdef size_t hole = h & self.mask
-        cdef size_t k
-        value = self.objects.pop(key)
-        while self.slots[hole].value != <void*>value or self.slots[hole].hash != h:
-            hole = (hole + 1) & self.mask
-        k = hole
-        while True:
-            k = (k + 1) & self.mask
-            if self.slots[k].key == NULL:
-                break
-            if ((k - self.slots[k].hash) & self.mask) >= ((k - hole) & self.mask):
-                self.slots[hole] = self.slots[k]
-                hole = k
-        self.slots[hole].key = NULL
-        self.slots[hole].value = NULL
-
-
-cdef class Subscription:
-    """One subscription. ``client`` is ``None`` while a durable is offline; times are nanoseconds."""
-
-    def __init__(self, Channel channel not None, uint64_t sub_id):
-        self.channel = channel
-        self.sub_id = sub_id
-        self.pending = InFlight()
-        self.inbox = b""
-        self.ack_inbox = b""
-        self.durable = b""
-        self.client_id = b""
-
-    def attach(self, client):
-        """The client that gets the deliveries from now on; ``None``: nobody."""
-        self.client = client
-
-
-cdef class Channel:
-    """One channel: what is applied, what is durable, and who listens."""
-
-    def __init__(self, bytes name not None, store):
-        self.name = name
-        self.store = store
-        self.applied = self.durable = store.last
-        self.last_ts = store.last_timestamp
-        self.events = SubEvents()
-        self.subs = []
-        self.durables = {}
-        self.by_ack_inbox = {}
-        self.by_inbox = {}
-
-
 cdef class Core:
     """What ``Broker`` is made of."""
 
@@ -206,6 +61,7 @@ cdef class Core:
         self.touched = []
         self.with_events = []
         self.ready = []
+        self.ready_groups = []
         self.emitted_to = []
         self.cached = []
         self.batch = 1
@@ -376,6 +232,7 @@ cdef class Core:
     cdef int touch(self, Channel channel) except -1:
         """The channel has a block to commit."""
         channel.position = len(self.touched)
+        channel.active_at = self.now
         self.touched.append(channel)
         return 0
 
@@ -388,12 +245,23 @@ cdef class Core:
             a.subject.p, PyBytes_AS_STRING(channel.name), a.subject.n
         ) != 0:
             return 0
-        if not sub.pending.remove(a.sequence):
+        if sub.pending.find(a.sequence) == NULL and sub.group is not None:
+            # An ack counts wherever in the group the message is by now.
+            sub = sub.group.holder(a.sequence)
+        if sub is not None:
+            self.acked(sub, a.sequence)
+        return 0
+
+    cdef int acked(self, Subscription sub, uint64_t seq) except -1:
+        """The subscription no longer waits for this ack; if that opens its window, messages may come."""
+        if not sub.pending.remove(seq):
             return 0
-        self.note_event(sub, a.sequence, True)
+        self.note_event(sub, seq, True)
         if sub.stalled and sub.pending.used < sub.max_in_flight:
             sub.stalled = False
             self.enqueue(sub)
+        if sub.group is not None:
+            sub.group.update(sub)
         return 0
 
     cdef note_event(self, Subscription sub, uint64_t seq, bint acked):
@@ -404,14 +272,27 @@ cdef class Core:
 
     cpdef note_implied_ack(self, Subscription sub, uint64_t seq):
         """A pending message that no longer exists counts as acknowledged."""
-        if sub.pending.remove(seq):
-            self.note_event(sub, seq, True)
+        self.acked(sub, seq)
+
+    def mark_failed(self, Subscription sub not None, bint failed):
+        """The client of the subscription misses its heartbeats, or answers them again."""
+        sub.hb_failed = failed
+        if sub.group is not None:
+            sub.group.update(sub)
 
     cpdef enqueue(self, Subscription sub):
-        """Offer available messages to the subscription in the next ``settle``."""
-        if not sub.queued:
+        """Offer available messages to the subscription, or to its group, in the next ``settle``."""
+        if sub.group is not None:
+            self.enqueue_group(sub.group)
+        elif not sub.queued:
             sub.queued = True
             self.ready.append(sub)
+
+    cpdef enqueue_group(self, QueueGroup group):
+        """Offer available messages to the group in the next ``settle``."""
+        if not group.queued:
+            group.queued = True
+            self.ready_groups.append(group)
 
     # ---- the commit road -----------------------------------------------------------------------------------------
 
@@ -430,6 +311,7 @@ cdef class Core:
         """
         cdef Channel channel
         cdef Subscription sub
+        cdef QueueGroup group
         cdef Py_ssize_t i
         cdef list ready
         if failed:
@@ -448,16 +330,25 @@ cdef class Core:
                 sub = <Subscription>channel.subs[i]
                 if not sub.stalled and not sub.queued:
                     self.send_available(sub)
+            if channel.groups:
+                for group in channel.groups.values():
+                    if not group.queued:
+                        self.serve(group)
         ready = self.ready
         self.ready = []
         for sub in ready:
             sub.queued = False
             self.send_available(sub)
+        ready = self.ready_groups
+        self.ready_groups = []
+        for group in ready:
+            group.queued = False
+            self.serve(group)
         for channel in self.touched:
             channel.tail = None
         self.touched.clear()
         self.ack_count = 0
-        return bool(self.ready)
+        return bool(self.ready or self.ready_groups)
 
     cdef fail_acks(self, dict failed):
         """Rewrite the acks of a batch in which some channels failed."""
@@ -575,13 +466,57 @@ cdef class Core:
             while i < block.count and block.refs[i].seq <= channel.durable:
                 if sub.pending.used >= sub.max_in_flight or self.deliveries.used > self.budget:
                     break
-                if not self.send(sub, block, i, False):
+                if not self.send(sub, block, i, 0):
                     return 0
                 i += 1
         return 0
 
-    cdef int send(self, Subscription sub, MsgBlock block, Py_ssize_t i, bint again) except -1:
-        """Put one message on the wire and into the window; 0 if it is too large for the link."""
+    cdef int serve(self, QueueGroup group) except -1:
+        """Send new messages, each to the member that is chosen, until all windows are full or there are no more."""
+        cdef Channel channel = group.channel
+        cdef MsgBlock block
+        cdef Subscription sub
+        cdef uint64_t seq
+        cdef uint64_t first
+        cdef Py_ssize_t i
+        while group.used and not group.on_hold and not group.blocked:
+            seq = group.last_sent + 1
+            first = channel.store.first
+            if seq < first:
+                group.last_sent = first - 1
+                seq = first
+            if seq > channel.durable:
+                return 0
+            if self.deliveries.used > self.budget:
+                self.enqueue_group(group)
+                return 0
+            try:
+                block = self.locate(channel, seq)
+            except StoreError as error:
+                self.on_read_error(group.head, error)
+                return 0
+            if block is None:
+                return 0
+            i = block.find(seq)
+            while i < block.count and block.refs[i].seq <= channel.durable and self.deliveries.used <= self.budget:
+                sub = group.choose()
+                if sub is None:
+                    return 0
+                if sub.pending.used >= sub.max_in_flight:
+                    # Redeliveries have filled it over its window: somebody else may have room.
+                    sub.stalled = True
+                    group.update(sub)
+                    continue
+                if not self.send(sub, block, i, 0):
+                    return 0
+                i += 1
+        return 0
+
+    cdef int send(self, Subscription sub, MsgBlock block, Py_ssize_t i, uint32_t count) except -1:
+        """Put one message on the wire and into the window; 0 if it is too large for the link.
+
+        ``count``: how often it has been resent, with this time; 0: it is new.
+        """
         cdef Pending* p
         cdef Span inbox
         cdef Span none
@@ -589,7 +524,6 @@ cdef class Core:
         cdef size_t size = block.refs[i].size
         cdef uint64_t seq = block.refs[i].seq
         cdef size_t extra = 0
-        cdef uint32_t count = 0
         cdef bint fresh
         inbox.p = PyBytes_AS_STRING(sub.inbox)
         inbox.n = <size_t>len(sub.inbox)
@@ -597,11 +531,13 @@ cdef class Core:
         none.n = 0
         p = sub.pending.find(seq)
         fresh = p == NULL
-        if again:
-            count = 1 if fresh else p.count + 1
+        if count:
             extra = redelivery_size(count)
         if size + extra > self.max_payload:
-            sub.blocked = True
+            if sub.group is None:
+                sub.blocked = True
+            else:
+                sub.group.blocked = True
             self.on_read_error(
                 sub,
                 StoreError(f"message {seq} has {size + extra} bytes, the NATS server takes {self.max_payload}"),
@@ -609,7 +545,7 @@ cdef class Core:
             return 0
         out = self.deliveries.pub(inbox, none, size + extra)
         memcpy(out, block.buf + block.refs[i].off + GAP, size)
-        if again:
+        if count:
             put_redelivery(out + size, count)
         self.out_msgs += 1
         self.out_bytes += size + extra
@@ -619,8 +555,12 @@ cdef class Core:
             self.note_event(sub, seq, False)
             if seq > sub.last_sent:
                 sub.last_sent = seq
-            if not again and sub.pending.used >= sub.max_in_flight:
+            if count == 0 and sub.pending.used >= sub.max_in_flight:
                 sub.stalled = True
+            if sub.group is not None:
+                if seq > sub.group.last_sent:
+                    sub.group.last_sent = seq
+                sub.group.update(sub)
         elif p.expiry == 0:
             p.expiry = self.now + sub.ack_wait
         else:
@@ -634,32 +574,77 @@ cdef class Core:
             self.arm(sub, self.now + sub.ack_wait)
         return 1
 
+    cdef MsgBlock still(self, Channel channel, uint64_t seq, Py_ssize_t* i):
+        """The block that has this very message, at ``i``; ``None`` if it no longer exists."""
+        cdef MsgBlock block = self.locate(channel, seq) if seq >= channel.store.first else None
+        if block is not None:
+            i[0] = block.find(seq)
+            if i[0] < block.count and block.refs[i[0]].seq == seq:
+                return block
+        return None
+
     def redeliver(self, Subscription sub not None, uint64_t seq):
         """Resend one pending message; returns False if it no longer exists (it then counts as acknowledged)."""
-        cdef Channel channel = sub.channel
+        cdef Py_ssize_t i = 0
         cdef MsgBlock block
-        cdef Py_ssize_t i
-        if seq > channel.durable:
+        cdef Pending* p
+        if seq > sub.channel.durable:
             return True
-        block = self.locate(channel, seq) if seq >= channel.store.first else None
-        if block is not None:
-            i = block.find(seq)
-            if i < block.count and block.refs[i].seq == seq:
-                self.send(sub, block, i, True)
-                return True
-        self.note_implied_ack(sub, seq)
-        return False
+        block = self.still(sub.channel, seq, &i)
+        if block is None:
+            self.acked(sub, seq)
+            return False
+        p = sub.pending.find(seq)
+        self.send(sub, block, i, 1 if p == NULL else next_count(p.count))
+        return True
+
+    def pass_on(self, Subscription sub not None, uint64_t seq):
+        """Resend what a queue member has pending to the member that is chosen now; whoever gets it has it pending."""
+        cdef Subscription chosen
+        cdef MsgBlock block
+        cdef Py_ssize_t i = 0
+        cdef Pending* p
+        block = self.still(sub.channel, seq, &i)
+        if block is None:
+            self.acked(sub, seq)
+            return
+        chosen = sub.group.choose_again()
+        p = sub.pending.find(seq)
+        if chosen is None or p == NULL or not self.send(chosen, block, i, next_count(p.count)):
+            return
+        if chosen is not sub:
+            # Only now: after a crash between the two records both have it pending, which is better than nobody.
+            self.acked(sub, seq)
+
+    def hand_over(self, Subscription old not None, Subscription new not None, uint64_t seq, int64_t expiry):
+        """A message of a member that leaves becomes pending with another one, which has not been sent it yet."""
+        cdef Pending* p = old.pending.find(seq)
+        cdef Pending* q
+        cdef uint32_t count
+        if p == NULL:
+            return
+        count = p.count
+        if new.pending.find(seq) == NULL:
+            self.note_event(new, seq, False)
+        q = new.pending.insert(seq)
+        q.expiry = expiry
+        q.count = count
+        q.batch = 0
+        if seq > new.last_sent:
+            new.last_sent = seq
+        old.pending.remove(seq)
+        new.group.update(new)
 
     def timestamp_of(self, Channel channel not None, uint64_t seq):
         """Timestamp (ns) of a stored message, 0 if it no longer exists."""
-        cdef MsgBlock block = self.locate(channel, seq) if seq >= channel.store.first else None
-        cdef Py_ssize_t i
-        if block is None:
-            return 0
-        i = block.find(seq)
-        if i < block.count and block.refs[i].seq == seq:
-            return block.refs[i].ts
-        return 0
+        cdef Py_ssize_t i = 0
+        cdef MsgBlock block = self.still(channel, seq, &i)
+        return 0 if block is None else block.refs[i].ts
+
+
+cdef inline uint32_t next_count(uint32_t count) noexcept:
+    """0 means "not resent", so the count goes on with 1 after the highest one."""
+    return 1 if count == 0xFFFFFFFFU else count + 1
 
 
 cdef bytes encode_length(Py_ssize_t n):

@@ -137,6 +137,12 @@ cdef class InFlight:
         out.sort()
         return [seq for _, seq in out], earliest
 
+    def clear_counts(self):
+        """The next resend of every entry is its first again."""
+        cdef size_t i
+        for i in range(self.mask + 1):
+            self.slots[i].count = 0
+
     def expire_batch(self, uint32_t batch, int64_t now):
         """Entries last sent in that emit are due at ``now``: it never reached anybody. Returns how many."""
         cdef size_t i

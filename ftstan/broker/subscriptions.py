@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING
 
 from ftstan.broker import constants as c
 from ftstan.broker.client import Client
-from ftstan.broker.core import FIRST_ACK_SID, Channel, Subscription
+from ftstan.broker.core import FIRST_ACK_SID
+from ftstan.broker.groups import Groups, stored_name
+from ftstan.broker.records import state_of
+from ftstan.broker.state import Channel, QueueGroup, Subscription
 from ftstan.errors import StoreError, WireError
 from ftstan.log import stream as log
-from ftstan.stores.interface import StoredSub, SubState
 from ftstan.wire import messages
 from ftstan.wire.subjects import publishable, valid_channel
 
 if TYPE_CHECKING:
     from ftstan.broker.broker import Broker
+    from ftstan.stores.interface import StoredSub
 
 
 class Subscriptions:
@@ -31,7 +34,7 @@ class Subscriptions:
         self._broker = broker
         self._next_sid = FIRST_ACK_SID
         self._recovered: deque[Subscription] = deque()
-        self._unserved: dict[bytes, list[StoredSub]] = {}
+        self._groups = Groups(broker)
 
     # ---- subscribe -----------------------------------------------------------------------------------------------
 
@@ -48,6 +51,9 @@ class Subscriptions:
                 error = self._start(request, reply)
             except StoreError as refused:
                 error = refused.text
+            channel = self._broker.channels.get(request.subject)
+            if error and channel is not None:
+                self._broker.inactivity.check(channel)
         if error:
             self._broker.answer(reply, messages.subscription_error(error))
 
@@ -74,23 +80,24 @@ class Subscriptions:
             channel = broker.open_channel(request.subject)
         if channel.refused is not None:
             return channel.refused.decode()
-        if request.q_group:
-            return c.QUEUES_PLANNED
         client = broker.clients.get(request.client_id)
         assert client is not None
-        key = (request.client_id, request.durable_name)
-        sub = channel.durables.get(key) if request.durable_name else None
+        if request.q_group and b":" in request.durable_name:
+            return c.DURABLE_QUEUE_COLON
+        sub = self._kept(channel, request)
         if sub is not None and sub.client is not None:
-            return c.DUPLICATE_DURABLE
+            if not broker.options.replace_durable:
+                return c.DUPLICATE_DURABLE
+            self.detach(sub, unsubscribe=False)
         resumed = sub is not None
         if sub is None:
             limit = broker.options.limits.max_subs
             if limit and channel.stored_subs >= limit:
                 return c.TOO_MANY_SUBS
-            sub = Subscription(channel, channel.store.next_sub_id)
-            sub.durable = request.durable_name
-            sub.client_id = request.client_id
-            sub.last_sent = self._start_position(channel, request)
+            sub = self._new(channel, request)
+            sub.counted = True
+            channel.stored_subs += 1
+        sub.client_id = request.client_id
         sub.inbox = request.inbox
         sub.ack_inbox = broker.new_inbox()
         sub.max_in_flight = request.max_in_flight
@@ -98,28 +105,46 @@ class Subscriptions:
         sub.stalled = sub.blocked = sub.hb_failed = sub.ready = False
         sub.on_hold = len(sub.pending) > 0
         self._attach(sub, client)
-        state = self._state(sub)
+        if sub.group is not None:
+            self._groups.joined(sub, request)
         if resumed:
-            channel.store.update_sub(state)
+            channel.store.update_sub(state_of(sub))
         else:
-            channel.stored_subs += 1
-            channel.store.add_sub(state)
-            if sub.durable:
-                channel.durables[key] = sub
+            channel.store.add_sub(state_of(sub))
         broker.answer(
             reply,
             messages.subscription_response(sub.ack_inbox),
             channel=channel,
             refusal=messages.subscription_error,
-            done=partial(self._begin, sub),
+            done=partial(self._begin, sub, sub.sid),
             undo=partial(self._undo, sub, resumed=resumed),
         )
         log.debug(
-            f"[Client:{client.shown()}] {'Resumed' if resumed else 'Started new'}"
-            f"{' durable' if sub.durable else ''} subscription, subject={_show(channel.name)}, "
-            f"inbox={_show(sub.inbox)},{f' durable={_show(sub.durable)},' if sub.durable else ''} subid={sub.sub_id}"
+            f"[Client:{client.shown()}] {'Resumed' if resumed else 'Started new'}{_kind(sub)} subscription, "
+            f"subject={_show(channel.name)}, inbox={_show(sub.inbox)},"
+            f"{f' durable={_show(sub.durable)},' if sub.durable else ''}"
+            f"{f' queue={_show(sub.group.name)},' if sub.group is not None else ''} subid={sub.sub_id}"
         )
         return ""
+
+    @staticmethod
+    def _kept(channel: Channel, request: messages.SubscriptionRequest) -> Subscription | None:
+        """The subscription that the request would resume: a durable, or the shadow of a durable group."""
+        if request.q_group:
+            group = channel.groups.get(stored_name(request))
+            return None if group is None else group.shadow
+        return channel.durables.get((request.client_id, request.durable_name))
+
+    def _new(self, channel: Channel, request: messages.SubscriptionRequest) -> Subscription:
+        start = partial(self._start_position, channel, request)
+        if request.q_group:
+            return self._groups.new_member(channel, request, start)
+        sub = Subscription(channel, channel.store.next_sub_id)
+        sub.last_sent = start()
+        if request.durable_name:
+            sub.durable = request.durable_name
+            channel.durables[(request.client_id, request.durable_name)] = sub
+        return sub
 
     def _start_position(self, channel: Channel, request: messages.SubscriptionRequest) -> int:
         """The sequence before the first one to deliver. What is applied but not durable counts as new."""
@@ -148,13 +173,20 @@ class Subscriptions:
         broker.by_sid[sub.sid] = sub
         sub.channel.by_ack_inbox[sub.ack_inbox] = sub
         sub.channel.by_inbox[sub.inbox] = sub
-        sub.channel.subs.append(sub)
+        if sub.group is not None:
+            sub.group.add(sub)
+        else:
+            sub.channel.subs.append(sub)
         client.subs.append(sub)
 
-    def _begin(self, sub: Subscription) -> None:
+    def _begin(self, sub: Subscription, sid: int) -> None:
         """The record is durable: listen for acks, answer, and only then deliver."""
         broker = self._broker
-        if sub.client is None:
+        group = sub.group
+        if group is not None:
+            group.stored = True
+        if sub.client is None or sub.sid != sid:
+            # It left in the batch that brought it, or came back.
             return
         broker.replies.write(b"SUB %b %d\r\n" % (sub.ack_inbox, sub.sid))
         sub.ready = publishable(sub.inbox)
@@ -163,30 +195,40 @@ class Subscriptions:
                 f"[Client:{_show(sub.client_id)}] inbox {_show(sub.inbox)!r} of a subscription on "
                 f"{_show(sub.channel.name)} is not a subject: nothing can be delivered to it"
             )
-            return
+        if group is not None:
+            group.update(sub)
         broker.start_jobs.append(partial(self._first_delivery, sub))
 
     def _first_delivery(self, sub: Subscription) -> None:
-        if sub.client is None or not sub.ready:
-            return
+        if sub.client is not None and sub.ready:
+            self._resend_all(sub)
+        sub.on_hold = False
+        if sub.group is not None:
+            # Whoever holds the old messages now, the new ones do not wait for a member that is gone.
+            sub.group.on_hold = sub.group.untreated > 0
+        self._broker.enqueue(sub)
+
+    def _resend_all(self, sub: Subscription) -> None:
         for sequence in sorted(s for s, _, _ in sub.pending.items()):
             try:
                 self._broker.redeliver(sub, sequence)
             except StoreError as error:
                 self._broker.on_read_error(sub, error)
                 break
-        sub.on_hold = False
         if len(sub.pending):
-            self._arm(sub, self._broker.now + sub.ack_wait)
-        self._broker.enqueue(sub)
+            self._broker.arm(sub, self._broker.now + sub.ack_wait)
 
     def _undo(self, sub: Subscription, *, resumed: bool) -> None:
         """The record could not be stored: as if the request had never come."""
+        live = sub.client is not None
         self._forget(sub)
-        if not resumed:
-            sub.channel.stored_subs -= 1
-            if sub.durable:
-                sub.channel.durables.pop((sub.client_id, sub.durable), None)
+        if sub.group is not None:
+            self._groups.undo(sub, resumed=resumed, live=live)
+        elif not resumed:
+            self._groups.discount(sub)
+            if sub.channel.durables.get((sub.client_id, sub.durable)) is sub:
+                del sub.channel.durables[(sub.client_id, sub.durable)]
+        self._broker.inactivity.check(sub.channel)
 
     def _forget(self, sub: Subscription) -> None:
         """Take a live subscription out of every index."""
@@ -196,7 +238,10 @@ class Subscriptions:
         channel.by_ack_inbox.pop(sub.ack_inbox, None)
         if channel.by_inbox.get(sub.inbox) is sub:
             del channel.by_inbox[sub.inbox]
-        if sub in channel.subs:
+        if sub.group is not None:
+            if sub.client is not None:
+                sub.group.remove(sub)
+        elif sub in channel.subs:
             # The last one moves into the hole, as clients of the original have always seen it.
             i = channel.subs.index(sub)
             last = channel.subs.pop()
@@ -209,21 +254,6 @@ class Subscriptions:
         sub.attach(None)
         sub.ready = False
         sub.timer_at = 0
-
-    @staticmethod
-    def _state(sub: Subscription, *, closed: bool = False) -> SubState:
-        return SubState(
-            sub_id=sub.sub_id,
-            client_id=sub.client_id,
-            inbox=sub.inbox,
-            ack_inbox=sub.ack_inbox,
-            max_in_flight=sub.max_in_flight,
-            ack_wait_secs=sub.ack_wait // c.SECOND,
-            durable_name=sub.durable,
-            last_sent=sub.last_sent,
-            is_durable=bool(sub.durable),
-            is_closed=closed,
-        )
 
     # ---- unsubscribe, close --------------------------------------------------------------------------------------
 
@@ -258,15 +288,17 @@ class Subscriptions:
             broker.replies.write(b"UNSUB %d\r\n" % sub.sid)
         client_id = sub.client_id
         self._forget(sub)
-        if sub.durable and not unsubscribe:
-            channel.store.update_sub(self._state(sub, closed=True))
+        if sub.group is not None:
+            action = self._groups.leave(sub, unsubscribe=unsubscribe)
+        elif sub.durable and not unsubscribe:
+            channel.store.update_sub(state_of(sub))
             action = "Suspended durable"
         else:
-            channel.store.delete_sub(sub.sub_id)
-            channel.stored_subs -= 1
+            self._groups.delete(sub)
             if sub.durable:
-                channel.durables.pop((client_id, sub.durable), None)
+                del channel.durables[(client_id, sub.durable)]
             action = "Removed durable" if sub.durable else "Removed"
+        broker.inactivity.check(channel)
         log.debug(
             f"[Client:{_show(client_id)}] {action} subscription, subject={_show(channel.name)}, "
             f"inbox={_show(sub.inbox)}, subid={sub.sub_id}"
@@ -274,72 +306,69 @@ class Subscriptions:
 
     # ---- redelivery ----------------------------------------------------------------------------------------------
 
-    def _arm(self, sub: Subscription, at: int) -> None:
-        self._broker.arm(sub, at)
-
     def on_ack_timer(self, sub: Subscription) -> None:
         """Resend what was not acknowledged in time, in order of expiry, whatever the window says."""
         broker = self._broker
-        if sub.client is None or not sub.ready or not len(sub.pending):
+        if not _served(sub) or not len(sub.pending):
             return
-        if sub.hb_failed:
-            self._arm(sub, broker.now + sub.ack_wait)
+        if sub.hb_failed and sub.group is None:
+            broker.arm(sub, broker.now + sub.ack_wait)
             return
-        due, following = sub.pending.due(broker.now + c.REDELIVERY_LOOK_AHEAD)
-        self._arm(sub, following or broker.now + sub.ack_wait)
-        self._resend(sub, due)
+        self._resend_due(sub, same=False)
 
-    def _resend(self, sub: Subscription, due: list[int]) -> None:
-        """Resend ``due``; what is too much for one emit goes with the next, and nothing goes twice."""
+    def _resend_due(self, sub: Subscription, *, same: bool) -> None:
         broker = self._broker
-        if sub.client is None or not sub.ready:
-            return
+        due, following = sub.pending.due(broker.now + c.REDELIVERY_LOOK_AHEAD)
+        if len(sub.pending):
+            broker.arm(sub, following or broker.now + sub.ack_wait)
+        self._resend(sub, due, same=same)
+
+    def _resend(self, sub: Subscription, due: list[int], *, same: bool) -> None:
+        """Resend ``due``; what is too much for one emit goes with the next, and nothing goes twice.
+
+        ``same``: also a queue member gets its messages itself.
+        """
+        broker = self._broker
+        resend = broker.redeliver if same or sub.group is None else broker.pass_on
         for i, sequence in enumerate(due):
+            if not _served(sub):
+                return
             if len(broker.deliveries) > broker.budget:
-                broker.timers.at(broker.now, partial(self._resend, sub, due[i:]))
+                broker.timers.at(broker.now, partial(self._resend, sub, due[i:], same=same))
                 return
             if sequence not in sub.pending:
                 continue
             try:
-                broker.redeliver(sub, sequence)
+                resend(sub, sequence)
             except StoreError as error:
                 broker.on_read_error(sub, error)
-                break
-        if sub.stalled and len(sub.pending) < sub.max_in_flight:
-            sub.stalled = False
-            broker.enqueue(sub)
+                return
 
     # ---- recovery ------------------------------------------------------------------------------------------------
 
-    def snapshot(self, channel: Channel) -> list[StoredSub]:
-        """Every subscription that the channel's store must keep, as it is now."""
-        live: list[Subscription] = channel.subs
-        offline = [sub for sub in channel.durables.values() if sub.client is None]
-        kept = [
-            StoredSub(self._state(sub, closed=sub.client is None), {seq for seq, _, _ in sub.pending.items()})
-            for sub in (*live, *offline)
-        ]
-        return kept + self._unserved.get(channel.name, [])
+    def adopt_all(self, channel: Channel) -> None:
+        """Rebuild the subscriptions that a channel's store kept."""
+        for stored in channel.store.recovered_subs():
+            self._adopt(channel, stored)
+        self._groups.settle(channel)
 
-    def adopt(self, channel: Channel, stored: StoredSub) -> None:
-        """Rebuild a subscription that the store kept."""
+    def _adopt(self, channel: Channel, stored: StoredSub) -> None:
         state = stored.state
-        channel.stored_subs += 1
-        if state.queue:
-            self._unserved.setdefault(channel.name, []).append(stored)
-            log.warning(
-                f'channel "{_show(channel.name)}": queue subscription {_show(state.queue)!r} is kept in the store but '
-                "not served: queue subscriptions are not supported by this version"
-            )
-            return
-        client = None if state.is_closed else self._broker.clients.get(state.client_id)
-        if client is None and not state.is_durable:
+        client = None if state.is_closed and not state.queue else self._broker.clients.get(state.client_id)
+        if client is None and not state.is_durable and not state.queue:
             # Its client closed and the record of the removal was lost with a crash.
             if channel.refused is None:
                 channel.store.delete_sub(state.sub_id)
-            channel.stored_subs -= 1
             return
-        sub = Subscription(channel, state.sub_id)
+        group = None
+        if state.queue:
+            group = channel.groups.get(state.queue)
+            if group is None:
+                group = channel.groups[state.queue] = QueueGroup(channel, state.queue)
+            group.durable |= state.is_durable
+        sub = Subscription(channel, state.sub_id, group)
+        sub.counted = True
+        channel.stored_subs += 1
         sub.durable = state.durable_name
         sub.client_id = state.client_id
         sub.inbox = state.inbox
@@ -349,15 +378,16 @@ class Subscriptions:
         sub.last_sent = state.last_sent
         for sequence in stored.pending:
             sub.pending.add(sequence)
-        if state.is_durable:
+        if group is None and state.is_durable:
             channel.durables[(state.client_id, state.durable_name)] = sub
-        if client is None:
-            return
-        self._attach(sub, client)
-        sub.on_hold = len(sub.pending) > 0
-        sub.stalled = len(sub.pending) >= sub.max_in_flight
-        sub.ready = publishable(sub.inbox) and publishable(sub.ack_inbox)
-        self._recovered.append(sub)
+        if client is not None:
+            sub.on_hold = len(sub.pending) > 0
+            sub.stalled = len(sub.pending) >= sub.max_in_flight
+            sub.ready = publishable(sub.inbox) and publishable(sub.ack_inbox)
+            self._attach(sub, client)
+            self._recovered.append(sub)
+        if group is not None:
+            self._groups.adopt(sub)
 
     @property
     def recovering(self) -> bool:
@@ -368,14 +398,16 @@ class Subscriptions:
         """Take some recovered subscriptions: resend what is overdue, set timers for the rest, let new messages flow."""
         for _ in range(min(c.RECOVERED_PER_TURN, len(self._recovered))):
             sub = self._recovered.popleft()
-            if sub.client is None or not sub.ready:
-                continue
-            try:
-                self._restart(sub)
-            except StoreError as error:
-                self._broker.on_read_error(sub, error)
+            if _served(sub):
+                try:
+                    self._restart(sub)
+                except StoreError as error:
+                    self._broker.on_read_error(sub, error)
             sub.on_hold = False
-            self._broker.enqueue(sub)
+            if sub.group is not None:
+                self._groups.treated(sub.group)
+            elif sub.client is not None:
+                self._broker.enqueue(sub)
 
     def _restart(self, sub: Subscription) -> None:
         broker = self._broker
@@ -386,8 +418,18 @@ class Subscriptions:
                 continue
             # A restart forgets when it was sent; it cannot have been before it was stored.
             sub.pending.add(sequence, max(broker.now + stamped + sub.ack_wait - broker.wall, 1))
-        sub.stalled = len(sub.pending) >= sub.max_in_flight
-        self.on_ack_timer(sub)
+        self._resend_due(sub, same=sub.ready)
+
+
+def _served(sub: Subscription) -> bool:
+    """Whether anything of the subscription can be resent: a member that is not ready has others."""
+    return sub.client is not None and (sub.ready or sub.group is not None)
+
+
+def _kind(sub: Subscription) -> str:
+    if sub.group is not None:
+        return " durable queue" if sub.group.durable else " queue"
+    return " durable" if sub.durable else ""
 
 
 def _show(name: bytes) -> str:

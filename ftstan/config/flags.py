@@ -164,6 +164,7 @@ def to_options(line: CommandLine) -> ServerOptions:
         hb_interval=line.number("hb_interval"),
         hb_timeout=line.number("hb_timeout"),
         hb_fail_count=line.number("hb_fail_count"),
+        replace_durable=line.is_on("replace_durable"),
         limits=StoreLimits(
             max_channels=line.number("max_channels"),
             channel=ChannelLimits(

@@ -128,6 +128,7 @@ class ServerOptions:
     hb_interval: int = 30 * SECOND
     hb_timeout: int = 10 * SECOND
     hb_fail_count: int = 10
+    replace_durable: bool = False
     limits: StoreLimits = field(default_factory=StoreLimits)
     file: FileOptions = field(default_factory=FileOptions)
     ft: FtOptions = field(default_factory=FtOptions)

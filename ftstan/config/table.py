@@ -97,7 +97,7 @@ FLAGS: tuple[Flag, ...] = (
         ("max_msgs mm", _I, 1_000_000, "Messages kept per channel (0: unlimited)"),
         ("max_bytes mb", _Z, 1_024_000_000, "Bytes of messages kept per channel (0: unlimited)"),
         ("max_age ma", _D, 0, "How long a message is kept, such as 24h (0s: for ever)"),
-        ("!max_inactivity mi", _D, 0, "Remove a channel unused for this long (0s: never)"),
+        ("max_inactivity mi", _D, 0, "Remove a channel unused for this long (0s: never)"),
         ("nats_server ns", _S, "", "Use the NATS servers at these URLs instead of starting one"),
         ("!stan_config sc", _S, "", "File with streaming options"),
         ("hb_interval hbi", _D, 30 * SECOND, "Time between heartbeats sent to a client"),
@@ -110,7 +110,7 @@ FLAGS: tuple[Flag, ...] = (
         ("!encrypt", _B, False, "Encrypt stored messages"),
         ("!encryption_cipher", _S, "", "Cipher of the encryption: AES or CHACHA"),
         ("!encryption_key", _S, "", "Key of the encryption; prefer the environment to this flag"),
-        ("!replace_durable", _B, False, "Let a new durable take the place of a duplicate"),
+        ("replace_durable", _B, False, "Let a new durable take the place of a duplicate"),
     ),
     *_flags(
         Group.CLUSTERING,

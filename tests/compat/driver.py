@@ -127,6 +127,7 @@ class Driver:
                 self.broker.link_lost(self.now)
                 return []
             self._emit()
+            self.broker.inactivity.delete_due()
             if not (more or self._input or self.broker.has_work or self.broker.subscriptions.recovering):
                 return self.out[before:]
             self._feed()
@@ -234,6 +235,7 @@ class Driver:
         client_id: bytes = b"me",
         inbox: bytes = b"in",
         durable: bytes = b"",
+        queue: bytes = b"",
         start: int = messages.StartPosition.FIRST,
         max_in_flight: int = 1024,
         ack_wait: int = 30,
@@ -246,6 +248,7 @@ class Driver:
             subject=channel,
             inbox=inbox,
             durable_name=durable,
+            q_group=queue,
             start_position=messages.StartPosition.ValueType(start),
             max_in_flight=max_in_flight,
             ack_wait_in_secs=ack_wait,

@@ -297,3 +297,19 @@ def test_time_on_the_wall_that_jumps_does_not_move_redelivery(driver: Driver) ->
     driver.clock = type(driver.clock)(driver.clock.wall_ns() + 3600 * SECOND, driver.clock.mono())
     driver.wait(1)
     assert again(driver) == [(1, 1, 1)]
+
+
+def test_the_in_flight_example_of_the_concepts_page(driver: Driver) -> None:
+    # Max in flight 2: messages 1 and 2 are sent, 2 is acknowledged, 3 arrives and is sent; then the ack wait of 1 ends.
+    ack_inbox = driver.subscribe(max_in_flight=2, ack_wait=10)
+    driver.publish(b"1", b"2")
+    driver.wait(1)
+    driver.ack(ack_inbox, 2)
+    driver.publish(b"3")
+    driver.wait(9.5)
+    assert [(d.at, d.sequence, d.redelivered) for d in deliveries(driver.out)] == [
+        (0, 1, False),
+        (0, 2, False),
+        (1, 3, False),
+        (10, 1, True),
+    ]

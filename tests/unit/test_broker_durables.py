@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ftstan.broker.broker import BrokerOptions
+from ftstan.wire import messages
 from tests.compat.driver import SUBJECTS, Driver, deliveries, sequences
 
 
@@ -133,3 +135,57 @@ def test_a_durable_belongs_to_its_client_id(driver: Driver) -> None:
     driver.subscribe(client_id=b"other", inbox=b"other", durable=b"dur")
     assert sequences(driver.out, b"other") == [1]
     assert driver.broker.counts()["subscriptions"] == 2
+
+
+# ---- replacing an active durable -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def replacing() -> Driver:
+    made = Driver(options=BrokerOptions(replace_durable=True))
+    made.connect()
+    return made
+
+
+def test_with_replace_durable_a_second_request_takes_the_place_of_the_first(replacing: Driver) -> None:
+    first = replacing.subscribe(durable=b"dur")
+    replacing.publish(b"a")
+    second = replacing.subscribe(durable=b"dur", inbox=b"second")
+    assert [(d.sequence, d.redelivered) for d in deliveries(replacing.out, b"second")] == [(1, True)]
+    assert first not in replacing.subs.values()
+    assert second in replacing.subs.values()
+    replacing.publish(b"b")
+    assert sequences(replacing.out) == [1]
+    assert sequences(replacing.out, b"second") == [1, 2]
+    assert replacing.broker.counts()["subscriptions"] == 1
+
+
+def test_replacing_a_durable_in_the_batch_that_made_it_leaves_one_subscription(replacing: Driver) -> None:
+    for inbox in (b"first", b"second"):
+        request = messages.SubscriptionRequest(
+            client_id=b"me",
+            subject=b"foo",
+            inbox=inbox,
+            durable_name=b"dur",
+            max_in_flight=9,
+            ack_wait_in_secs=30,
+            start_position=messages.StartPosition.FIRST,
+        )
+        replacing.frame(SUBJECTS.subscribe, messages.encode(request), b"reply." + inbox)
+    replacing.offer(b"a")
+    out = replacing.run()
+    assert sequences(out, b"first") == []
+    assert sequences(out, b"second") == [1]
+    acks = [
+        messages.parse(messages.SubscriptionResponse, o.payload).ack_inbox
+        for o in out
+        if o.subject.startswith(b"reply.")
+    ]
+    assert [ack_inbox in replacing.subs.values() for ack_inbox in acks] == [False, True]
+
+
+def test_replace_durable_does_not_touch_members_of_durable_groups(replacing: Driver) -> None:
+    replacing.subscribe(inbox=b"q1", queue=b"g", durable=b"dur")
+    replacing.subscribe(inbox=b"q2", queue=b"g", durable=b"dur")
+    replacing.publish(b"a", b"b")
+    assert (sequences(replacing.out, b"q1"), sequences(replacing.out, b"q2")) == ([1], [2])

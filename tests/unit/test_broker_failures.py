@@ -134,6 +134,137 @@ def test_a_resume_whose_record_cannot_be_stored_leaves_the_durable_offline(
     assert driver.broker.counts()["subscriptions"] == 1
 
 
+def subscribe_frame(driver: Driver, inbox: bytes, *, queue: bytes = b"", durable: bytes = b"") -> bytes:
+    """Queue a request; its reply subject."""
+    request = messages.SubscriptionRequest(
+        client_id=b"me",
+        subject=b"foo",
+        inbox=inbox,
+        q_group=queue,
+        durable_name=durable,
+        max_in_flight=9,
+        ack_wait_in_secs=30,
+        start_position=messages.StartPosition.FIRST,
+    )
+    reply = driver.reply()
+    driver.frame(SUBJECTS.subscribe, messages.encode(request), reply)
+    return reply
+
+
+def close_frame(driver: Driver) -> None:
+    driver.frame(SUBJECTS.close, messages.encode(messages.CloseRequest(client_id=b"me")), driver.reply())
+
+
+@pytest.mark.parametrize("durable", [b"", b"dur"])
+@pytest.mark.parametrize("queue", [b"", b"g"])
+def test_a_subscribe_and_its_clients_close_that_fail_together_are_taken_back_once(
+    driver: Driver, store: RefusingStore, queue: bytes, durable: bytes
+) -> None:
+    driver.subscribe()
+    driver.connect(b"other")
+    driver.subscribe(client_id=b"other", inbox=b"kept")
+    store.broken.add(b"foo")
+    subscribe_frame(driver, b"q1", queue=queue, durable=durable)
+    close_frame(driver)
+    driver.run()
+    store.broken.clear()
+    channel = driver.broker.channels.get(b"foo")
+    assert channel is not None
+    assert channel.stored_subs == driver.broker.counts()["subscriptions"] == 1
+    assert (len(channel.subs), channel.groups, channel.durables) == (1, {}, {})
+
+
+def test_a_first_member_whose_record_cannot_be_stored_leaves_no_group(driver: Driver, store: RefusingStore) -> None:
+    driver.publish(b"a")
+    store.broken.add(b"foo")
+    before = dict(driver.subs)
+    reply = subscribe_frame(driver, b"q1", queue=b"g", durable=b"dur")
+    (answer,) = [o.payload for o in driver.run() if o.subject == reply]
+    assert messages.parse(messages.SubscriptionResponse, answer).error == b"foo: no disk"
+    assert driver.subs == before
+    store.broken.clear()
+    driver.subscribe(inbox=b"q2", queue=b"g", durable=b"dur", start=messages.StartPosition.NEW_ONLY)
+    driver.publish(b"b")
+    assert sequences(driver.out, b"q1") == []
+    assert sequences(driver.out, b"q2") == [2]
+    assert driver.broker.counts()["subscriptions"] == 1
+
+
+def test_a_member_whose_record_cannot_be_stored_leaves_the_group_as_it_was(
+    driver: Driver, store: RefusingStore
+) -> None:
+    driver.subscribe(inbox=b"q1", queue=b"g")
+    store.broken.add(b"foo")
+    subscribe_frame(driver, b"q2", queue=b"g")
+    driver.run()
+    store.broken.clear()
+    driver.publish(b"a", b"b")
+    assert (sequences(driver.out, b"q1"), sequences(driver.out, b"q2")) == ([1, 2], [])
+
+
+def test_a_resume_of_a_durable_group_that_cannot_be_stored_keeps_its_state(
+    driver: Driver, store: RefusingStore
+) -> None:
+    driver.leave(SUBJECTS.sub_close, driver.subscribe(inbox=b"q1", queue=b"g", durable=b"dur"))
+    driver.publish(b"a")
+    store.broken.add(b"foo")
+    subscribe_frame(driver, b"q2", queue=b"g", durable=b"dur")
+    subscribe_frame(driver, b"q3", queue=b"g", durable=b"dur")
+    driver.run()
+    store.broken.clear()
+    driver.subscribe(inbox=b"q4", queue=b"g", durable=b"dur", start=messages.StartPosition.NEW_ONLY)
+    assert [sequences(driver.out, b"q%d" % n) for n in (2, 3, 4)] == [[], [], [1]]
+    assert driver.broker.counts()["subscriptions"] == 1
+
+
+def test_a_durable_group_whose_last_member_left_while_another_could_not_join_goes_on(
+    driver: Driver, store: RefusingStore
+) -> None:
+    driver.connect(b"other")
+    driver.subscribe(inbox=b"q1", queue=b"g", durable=b"dur")
+    driver.publish(b"a")
+    store.broken.add(b"foo")
+    request = messages.SubscriptionRequest(
+        client_id=b"other",
+        subject=b"foo",
+        inbox=b"q2",
+        q_group=b"g",
+        durable_name=b"dur",
+        max_in_flight=9,
+        ack_wait_in_secs=30,
+    )
+    driver.frame(SUBJECTS.subscribe, messages.encode(request), driver.reply())
+    close_frame(driver)
+    driver.run()
+    store.broken.clear()
+    driver.subscribe(client_id=b"other", inbox=b"q3", queue=b"g", durable=b"dur")
+    assert [(d.sequence, d.redelivered) for d in deliveries(driver.out, b"q3")] == [(1, True)]
+    assert driver.broker.counts()["subscriptions"] == 1
+
+
+def test_a_group_gets_nothing_of_a_batch_that_failed(driver: Driver, store: RefusingStore) -> None:
+    driver.subscribe(inbox=b"q1", queue=b"g")
+    driver.subscribe(inbox=b"q2", queue=b"g")
+    store.broken.add(b"foo")
+    driver.publish(b"lost")
+    assert [o for o in driver.out if o.subject in (b"q1", b"q2")] == []
+    store.broken.clear()
+    driver.publish(b"a", b"b")
+    found = deliveries(driver.out, b"q1") + deliveries(driver.out, b"q2")
+    assert [(d.sequence, d.data) for d in found] == [(1, b"a"), (2, b"b")]
+
+
+def test_what_a_group_was_not_sent_because_the_link_broke_is_due_at_once(driver: Driver) -> None:
+    driver.subscribe(inbox=b"q1", queue=b"g")
+    driver.subscribe(inbox=b"q2", queue=b"g")
+    driver.offer(b"a")
+    driver.offer(b"b")
+    driver.run(lost=True)
+    driver.open_link()
+    out = driver.wait(0)
+    assert sorted(sequences(out, b"q1") + sequences(out, b"q2")) == [1, 2]
+
+
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_on_a_real_store_a_failed_sync_is_an_error_ack_and_costs_no_sequence(code: int) -> None:
     disk = SimDisk()

@@ -165,3 +165,26 @@ def test_a_new_channel_may_not_differ_from_another_in_case_alone(driver: Driver)
     answer = driver.call(SUBJECTS.subscribe, messages.encode(request))
     assert answer == messages.encode(messages.SubscriptionResponse(error=clash))
     assert driver.publish(b"y", channel=b"foo.Bar") == [PubAck(b"y")]
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("straße.ÄÖÜ", "Straße.äöü"),
+        ("ΣΊΣΥΦΟΣ", "σίσυφοσ"),
+        ("канал", "Канал"),
+        ("foo", "FOO"),
+    ],
+)
+def test_names_that_differ_in_case_alone_clash_in_every_script(driver: Driver, name: str, other: str) -> None:
+    assert driver.publish(b"a", channel=name.encode()) == [PubAck(b"a")]
+    (refused,) = driver.publish(b"b", channel=other.encode())
+    assert refused.error.decode() == (
+        f'rejecting channel "{other}" because channel "{name}" alreay exists (different cases not allowed)'
+    )
+
+
+def test_letters_that_only_look_alike_do_not_clash(driver: Driver) -> None:
+    for name in ("strasse", "straße", "a\u0308", "ä", "\udcff".encode("utf-8", "surrogateescape")):
+        channel = name if isinstance(name, bytes) else name.encode()
+        assert driver.publish(channel, channel=channel) == [PubAck(channel)]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 from typing import TYPE_CHECKING
+from unittest.mock import ANY
 
 import pytest
 
+from ftstan.broker.records import stored_subs
 from ftstan.clock import ManualClock
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
@@ -19,6 +21,8 @@ from tests.sim.history import STORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ftstan.broker.state import Channel
 
 SMALL = FileStoreOptions(compact_min_size=0)
 
@@ -66,6 +70,12 @@ def server() -> Server:
     return Server()
 
 
+def channel_of(driver: Driver) -> Channel:
+    channel = driver.broker.channels.get(b"foo")
+    assert channel is not None
+    return channel
+
+
 def connect_error(driver: Driver, client_id: bytes) -> bytes:
     answer = driver.call(SUBJECTS.discovery, connect_request(client_id, b"hb." + client_id, b"conn." + client_id))
     assert answer is not None
@@ -86,7 +96,7 @@ def test_a_compacted_file_gives_every_subscription_back_as_it_was(server: Server
     driver.ack(left, 1, 3)
     driver.leave(SUBJECTS.sub_close, left)
     server.tick()
-    before = {s.state.sub_id: s for s in driver.broker.subscriptions.snapshot(driver.broker.channels.get(b"foo"))}  # type: ignore[arg-type]
+    before = {s.state.sub_id: s for s in stored_subs(channel_of(driver))}
     assert {i: s.pending for i, s in before.items()} == {1: {1, 2, 3}, 2: {10}, 3: {2, 4, 5, 6, 7}}
     server.kill()
     driver = server.start(b"hb.me")
@@ -97,22 +107,73 @@ def test_a_compacted_file_gives_every_subscription_back_as_it_was(server: Server
     assert channel.next_sub_id == 4
 
 
-def test_a_queue_subscription_that_is_not_served_yet_survives_every_rewrite(server: Server) -> None:
+def test_a_queue_group_is_stored_as_the_original_would_read_it(server: Server) -> None:
     driver = server.start()
     driver.connect()
-    driver.subscribe(durable=b"d")
-    channel = server.store._channels[b"foo"]
-    queue = SubState(9, b"other", queue=b"dur:group", inbox=b"q", ack_inbox=b"qa", is_durable=True)
-    channel.snapshot = None
-    channel.add_sub(queue)
-    server.store.commit()
-    server.kill()
-    driver = server.start(b"hb.me")
     driver.publish(b"a")
+    first = driver.subscribe(inbox=b"q1", queue=b"g", durable=b"dur", ack_wait=7, max_in_flight=3)
+    second = driver.subscribe(inbox=b"q2", queue=b"g", durable=b"dur", start=0)
+    driver.subscribe(inbox=b"p", queue=b"g")
+    driver.publish(b"b")
     server.tick()
     server.kill()
     server.start(b"hb.me")
-    assert queue in [s.state for s in server.store._channels[b"foo"].recovered_subs()]
+    assert [s.state for s in server.store._channels[b"foo"].recovered_subs()] == [
+        SubState(1, b"me", b"dur:g", b"q1", first, 3, 7, b"", 1, is_durable=True),
+        SubState(2, b"me", b"dur:g", b"q2", second, 1024, 30, b"", 2, is_durable=True),
+        SubState(3, b"me", b"g", b"p", ANY, 1024, 30, b"", 2),
+    ]
+
+
+def test_a_durable_group_without_members_is_one_record_without_a_client(server: Server) -> None:
+    driver = server.start()
+    driver.connect()
+    one = driver.subscribe(inbox=b"q1", queue=b"g", durable=b"dur")
+    two = driver.subscribe(inbox=b"q2", queue=b"g", durable=b"dur")
+    driver.publish(*(b"%d" % n for n in range(4)))
+    driver.ack(one, 1)
+    driver.leave(SUBJECTS.sub_close, two)
+    driver.leave(SUBJECTS.sub_close, one)
+    server.kill()
+    server.start(b"hb.me")
+    (shadow,) = server.store._channels[b"foo"].recovered_subs()
+    assert shadow.state == SubState(1, b"", b"dur:g", b"q1", one, 1024, 30, b"", 4, is_durable=True)
+    assert shadow.pending == {2, 3, 4}
+
+
+def test_what_a_leaver_has_pending_is_stored_with_the_others_before_its_record_ends(server: Server) -> None:
+    driver = server.start()
+    driver.connect()
+    driver.subscribe(inbox=b"q1", queue=b"g", durable=b"dur")
+    two = driver.subscribe(inbox=b"q2", queue=b"g", durable=b"dur")
+    server.tick()
+    driver.publish(b"a", b"b")
+    server.tick()
+    request = messages.UnsubscribeRequest(client_id=b"me", subject=b"foo", inbox=two)
+    driver.frame(SUBJECTS.sub_close, messages.encode(request))
+    driver._feed()
+    driver._commit()
+    # The commit is on disk; what comes after it (the events of this batch) never is.
+    server.disk = server.disk.crash()
+    server.start(b"hb.me")
+    (kept,) = server.store._channels[b"foo"].recovered_subs()
+    assert (kept.state.sub_id, kept.state.last_sent, kept.pending) == (1, 2, {1, 2})
+
+
+def test_the_position_of_a_group_outlives_the_member_that_carried_it(server: Server) -> None:
+    driver = server.start()
+    driver.connect()
+    driver.subscribe(inbox=b"q1", queue=b"g", durable=b"dur")
+    two = driver.subscribe(inbox=b"q2", queue=b"g", durable=b"dur")
+    driver.publish(b"a", b"b")
+    driver.ack(two, 2)
+    driver.leave(SUBJECTS.sub_close, two)
+    server.kill()
+    driver = server.start(b"hb.me")
+    (kept,) = server.store._channels[b"foo"].recovered_subs()
+    assert (kept.state.sub_id, kept.state.last_sent, kept.pending) == (1, 2, {1})
+    driver.publish(b"c")
+    assert sequences(driver.out, b"q1") == [3]
 
 
 # ---- registrations that cannot be stored ---------------------------------------------------------------------------

@@ -56,6 +56,7 @@ def refusal(driver: Driver, payload: bytes) -> bytes:
         (request(subject=b"foo..bar"), b"stan: invalid subject"),
         (request(subject=b"a/b"), b"stan: invalid subject"),
         (request(client_id=b"nobody"), b"stan: unknown clientID"),
+        (request(client_id=b"nobody", q_group=b"g", durable_name=b"a:b"), b"stan: unknown clientID"),
     ],
 )
 def test_the_first_thing_wrong_with_a_request_is_its_answer(driver: Driver, payload: bytes, error: bytes) -> None:
@@ -88,11 +89,6 @@ def test_the_limit_of_subscriptions_counts_offline_durables_and_never_a_resume()
     assert refusal(driver, request()) == b"too many subscriptions per channel"
     driver.leave(SUBJECTS.unsubscribe, resumed)
     driver.subscribe()
-
-
-def test_a_queue_subscription_is_refused_and_leaves_nothing_behind(driver: Driver) -> None:
-    assert b"queue" in refusal(driver, request(q_group=b"workers"))
-    assert driver.broker.counts()["subscriptions"] == 0
 
 
 def test_a_subscription_with_an_empty_inbox_is_accepted_and_gets_nothing(driver: Driver) -> None:

@@ -1,0 +1,84 @@
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from ftstan.broker.inflight cimport InFlight
+from ftstan.wire.block cimport MsgBlock, SubEvents
+
+cdef class Subscription:
+    cdef readonly object client
+    cdef readonly Channel channel
+    cdef readonly QueueGroup group
+    cdef public uint64_t sub_id
+    cdef public bytes inbox
+    cdef public bytes ack_inbox
+    cdef public uint64_t sid
+    cdef public int max_in_flight
+    cdef public int64_t ack_wait
+    cdef public uint64_t last_sent
+    cdef readonly InFlight pending
+    cdef public bint ready
+    cdef public bint stalled
+    cdef public bint on_hold
+    cdef public bint hb_failed
+    cdef public bint queued
+    cdef public bint blocked
+    cdef public bint counted
+    cdef uint32_t emit_batch
+    cdef public int64_t timer_at
+    cdef public bytes durable
+    cdef public bytes client_id
+    # The place in the group: its turn in the list, its neighbours there, its index in the heap or -1.
+    cdef uint64_t turn
+    cdef Subscription ahead
+    cdef Subscription behind
+    cdef Py_ssize_t heap_at
+
+cdef class QueueGroup:
+    cdef readonly Channel channel
+    cdef readonly bytes name
+    cdef public bint durable
+    cdef public uint64_t last_sent
+    cdef public Subscription shadow
+    cdef public bint on_hold
+    cdef public bint blocked
+    cdef public bint queued
+    cdef public bint stored
+    cdef public Py_ssize_t untreated
+    cdef readonly Py_ssize_t size
+    cdef Subscription head
+    cdef Subscription tail
+    cdef uint64_t turns
+    cdef void** heap
+    cdef Py_ssize_t used
+    cdef Py_ssize_t cap
+    cpdef add(self, Subscription sub)
+    cpdef remove(self, Subscription sub)
+    cpdef update(self, Subscription sub)
+    cdef Subscription choose(self)
+    cdef Subscription choose_again(self)
+    cdef Subscription holder(self, uint64_t seq)
+    cdef Subscription take_turn(self, Subscription sub)
+    cdef int link(self, Subscription sub) except -1
+    cdef int unlink(self, Subscription sub) except -1
+    cdef int put(self, Subscription sub, Py_ssize_t at) except -1
+    cdef int rise(self, Subscription sub, Py_ssize_t at) except -1
+    cdef int sink(self, Subscription sub, Py_ssize_t at) except -1
+
+cdef class Channel:
+    cdef readonly bytes name
+    cdef public object store
+    cdef public uint64_t applied
+    cdef public uint64_t durable
+    cdef public int64_t last_ts
+    cdef public int64_t active_at
+    cdef MsgBlock staged
+    cdef MsgBlock tail
+    cdef MsgBlock cache
+    cdef readonly SubEvents events
+    cdef public list subs
+    cdef public dict groups
+    cdef public dict durables
+    cdef public dict by_ack_inbox
+    cdef public dict by_inbox
+    cdef public Py_ssize_t stored_subs
+    cdef Py_ssize_t position
+    cdef public object refused

@@ -1,0 +1,67 @@
+from ftstan.broker.inflight import InFlight
+from ftstan.stores.interface import ChannelStore
+from ftstan.wire.block import SubEvents
+
+class Subscription:
+    client: object | None
+    channel: Channel
+    group: QueueGroup | None
+    sub_id: int
+    inbox: bytes
+    ack_inbox: bytes
+    sid: int
+    max_in_flight: int
+    ack_wait: int
+    last_sent: int
+    pending: InFlight
+    ready: bool
+    stalled: bool
+    on_hold: bool
+    hb_failed: bool
+    queued: bool
+    blocked: bool
+    counted: bool
+    timer_at: int
+    durable: bytes
+    client_id: bytes
+    def __init__(self, channel: Channel, sub_id: int, group: QueueGroup | None = ...) -> None: ...
+    def attach(self, client: object | None) -> None: ...
+
+class QueueGroup:
+    channel: Channel
+    name: bytes
+    durable: bool
+    last_sent: int
+    shadow: Subscription | None
+    on_hold: bool
+    blocked: bool
+    queued: bool
+    stored: bool
+    untreated: int
+    size: int
+    def __init__(self, channel: Channel, name: bytes) -> None: ...
+    def members(self) -> list[Subscription]: ...
+    @property
+    def is_stalled(self) -> bool: ...
+    def highest(self) -> int: ...
+    def add(self, sub: Subscription) -> None: ...
+    def remove(self, sub: Subscription) -> None: ...
+    def update(self, sub: Subscription) -> None: ...
+    def next_member(self, *, again: bool = ...) -> Subscription | None: ...
+
+class Channel:
+    name: bytes
+    store: ChannelStore
+    applied: int
+    durable: int
+    last_ts: int
+    active_at: int
+    events: SubEvents
+    subs: list[Subscription]
+    groups: dict[bytes, QueueGroup]
+    durables: dict[tuple[bytes, bytes], Subscription]
+    by_ack_inbox: dict[bytes, Subscription]
+    by_inbox: dict[bytes, Subscription]
+    stored_subs: int
+    refused: bytes | None
+    def __init__(self, name: bytes, store: ChannelStore) -> None: ...
