@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def sessions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sessions]:
     """Every session that a chosen test names in its parameter ``session``."""
-    wanted = [
-        item.callspec.params["session"]
+    wanted: list[str] = [
+        str(item.callspec.params["session"])
         for item in request.session.items
         if isinstance(item, pytest.Function) and hasattr(item, "callspec") and "session" in item.callspec.params
     ]

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from tests.compat.players.lines import HEARTBEAT, Line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _ACK_INBOX = re.compile(r"_INBOX\.[0-9A-Za-z]{22}")
 _RESPONSES = {"ConnectResponse", "SubscriptionResponse", "CloseResponse", "PingResponse", "PubAck", "MsgProto"}
@@ -42,7 +45,7 @@ def response_before_messages(lines: Lines) -> Iterator[str]:
 
 
 def one_puback_per_publish(lines: Lines) -> Iterator[str]:
-    published = defaultdict(int)
+    published: dict[tuple[str, str], int] = defaultdict(int)
     answered: dict[tuple[str, str], int] = defaultdict(int)
     for line in _sent(lines, "PubMsg"):
         published[line.reply, line.value("guid") or ""] += 1

@@ -1,23 +1,23 @@
 """The judge of one session: does a statement of the index hold in these lines?
 
-``problem`` gives the empty string when it does and says otherwise what is wrong. A statement about what happens behind or
-before a line that is not there cannot be judged, and that is a problem too: nothing holds because nothing happened.
+``problem`` gives the empty string when it does and says otherwise what is wrong. A statement about what happens behind
+or before a line that is not there cannot be judged, and that is a problem too: nothing holds because nothing happened.
 The language of the statements is that of ``tests/data/wire/README.md``, "Statements".
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.compat.players.lines import Line, snake
 
-_KNOWN = {
-    "after", "before", "within", "not_before", "expect", "absent", "count", "list", "field", "equals", "sorted", "order",
-    "distinct", "equal",
-}  # fmt: skip
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_KINDS = {"expect", "absent", "count", "list", "order", "distinct", "equal"}
+_KNOWN = _KINDS | {"after", "before", "within", "not_before", "field", "equals", "sorted"}
 _ATTRIBUTES = {"id", "conn", "dir", "op", "type", "subject", "reply", "hdr", "text", "kind"}
 _ABSENT = object()
 _SHOWN = 12

@@ -1,7 +1,7 @@
 """One line of a session, recorded or played: what passed on one NATS connection, or what was done to a server.
 
-Both come in the form that ``tests/data/wire/README.md`` describes, so that one judge reads them alike. Names of fields are
-in snake case here. ``Directory`` learns from what passes which message a payload is; ``names`` gives the id of what
+Both come in the form that ``tests/data/wire/README.md`` describes, so that one judge reads them alike. Names of fields
+are in snake case here. ``Directory`` learns from what passes which message a payload is; ``names`` gives the id of what
 comes to a raw client. Nothing here opens a socket.
 """
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
-
-from google.protobuf.descriptor import FieldDescriptor
+from typing import TYPE_CHECKING, Any
 
 from ftstan.errors import WireError
 from ftstan.wire import messages
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import FieldDescriptor
 
 HEARTBEAT = "heartbeat"
 
@@ -39,7 +40,7 @@ _REQUESTS = [
 
 @dataclass(slots=True)
 class Line:
-    """``t`` in seconds; ``sources``: which parts of a client's line came from the server earlier; the rest as on the wire."""
+    """``t`` in seconds; ``sources``: which parts came from the server earlier; the rest as on the wire."""
 
     n: int
     t: float

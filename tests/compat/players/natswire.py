@@ -1,7 +1,8 @@
 """The NATS protocol as it passes, operation by operation, for clients that write it themselves and for an onlooker.
 
-``read`` takes one operation from a stream of either direction. ``Link`` is a client's connection. ``Onlooker`` stands between
-a program and a NATS server, tells every operation before it passes it on, and changes nothing but one field of INFO.
+``read`` takes one operation from a stream of either direction. ``Link`` is a client's connection. ``Onlooker`` stands
+between a program and a NATS server, tells every operation before it passes it on, and changes nothing but one field of
+INFO.
 """
 
 from __future__ import annotations

@@ -14,24 +14,35 @@ import re
 import signal
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ftstan.wire import messages
 from tests.compat.players.lines import HEARTBEAT, Line, snake
 from tests.compat.players.natswire import Link, Operation
-from tests.compat.players.recordings import Scenario
 from tests.compat.players.stage import Program, Stage, UnplayableError
 from tests.compat.players.transcript import Transcript
 from tests.processes import ROOT, STANDING_BY
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.compat.players.recordings import Scenario
 
 OWED_S = 3.0
 """How long a line waits for what its clients had received in the recording. Then it goes out all the same: what is
 missing is for the judge."""
 _EXIT_S = 5.0
+_MAY_STAND_BY = {("ft-two-actives", "serverB")}
+"""Who serves in the recording and need not: this one stands by when it hears that its group has another store."""
 _PROGRAM_S = 60.0
 _ONE_WRITE_S = 0.001
 _LATE_S = 0.05
+
+Inbox = tuple[str, str]
+"""A connection and a subject to which messages come."""
+
+Pool = tuple[Inbox, ...]
+"""Inboxes of the members of one queue group, or a single inbox: which of them gets a message is the server's choice."""
 
 _REFERENCE = re.compile(r"\$\{(.*)\.(\w+)\}(.*)")
 _STARTED = re.compile(r"(\w+)\.start\d+")
@@ -65,7 +76,8 @@ class Replay:
         self._stage = Stage(directory, self.transcript)
         self._links: dict[str, Link] = {}
         self._running: list[Program] = []
-        self._owed: Counter[tuple[str, str]] = Counter()
+        self._owed: Counter[Pool] = Counter()
+        self._pools: dict[Inbox, Pool] = {}
         self._said = 0
         self._behind = 0.0
         self._deliveries: dict[int, tuple[str, str, int]] = {}
@@ -74,9 +86,17 @@ class Replay:
         self._study()
 
     def _study(self) -> None:
-        """Which delivery of its subject each recorded one is, and which heartbeats were answered."""
-        counts: Counter[tuple[str, str]] = Counter()
-        answered = {line.subject for line in self._recorded if line.of_client and line.dir == "c2s" and line.op == "PUB"}
+        """Which delivery of its subject each recorded one is, which heartbeats were answered, who shares messages."""
+        counts: Counter[Inbox] = Counter()
+        groups: dict[tuple[str, str, str], Pool] = {}
+        for line in self._recorded:
+            if line.of_client and line.type == "SubscriptionRequest" and line.value("q_group"):
+                group = line.value("subject"), line.value("q_group"), line.value("durable_name") or ""
+                groups[group] = (*groups.get(group, ()), (line.conn, line.value("inbox")))
+        self._pools = {inbox: pool for pool in groups.values() for inbox in pool}
+        answered = {
+            line.subject for line in self._recorded if line.of_client and line.dir == "c2s" and line.op == "PUB"
+        }
         for line in self._recorded:
             if line.id:
                 self._idents[line.id] = line.n
@@ -110,7 +130,7 @@ class Replay:
         if line.conn == "runner":
             await self._event(line)
         elif line.op == "SUB" and line.conn.startswith("server") and line.subject.endswith(".pings"):
-            await (await self._stage.server(line.conn.partition(".")[0])).wait_until_listening()
+            await self._wait_until_listening(line.conn.partition(".")[0])
             self._behind = self.transcript.now - line.t
         elif line.op == "LOG" and line.conn.startswith("server") and STANDING_BY in line.text:
             await (await self._stage.server(line.conn)).wait_until_it_says(STANDING_BY)
@@ -119,7 +139,8 @@ class Replay:
             self._said += 1
         elif line.of_client and not self._is_program(line):
             if line.delivered and line.kind != HEARTBEAT:
-                self._owed[line.conn, line.subject] += 1
+                inbox = line.conn, line.subject
+                self._owed[self._pools.get(inbox, (inbox,))] += 1
             elif line.dir == "c2s":
                 group = self._one_write(at)
                 await self._send(group)
@@ -129,34 +150,48 @@ class Replay:
     def _is_program(self, line: Line) -> bool:
         return self._programs and line.conn.startswith("node")
 
+    async def _wait_until_listening(self, name: str) -> None:
+        server = await self._stage.server(name)
+        if (self._scenario.name, name) in _MAY_STAND_BY:
+            await self.transcript.until(server.listening, _EXIT_S)
+        else:
+            await server.wait_until_listening()
+
     # Time
 
     async def _wait_for(self, line: Line) -> None:
-        """Wait for what is owed, then until it is time for a recorded line. Who is late stays late: pauses are kept."""
+        """Wait for what is owed, then until it is time for a recorded line."""
         await self._wait_for_owed()
+        await self._wait_for_time(line)
+
+    async def _wait_for_time(self, line: Line) -> None:
+        """Who is late stays late: pauses are kept."""
         await self.transcript.until(lambda: False, line.t + self._behind - self.transcript.now)
         late = self.transcript.now - self._behind - line.t
         if late > _LATE_S:
             self._behind += late
 
     async def _wait_for_owed(self) -> None:
-        def missing() -> list[tuple[str, str]]:
-            return [key for key, count in self._owed.items() if len(self.transcript.arrived[key]) < count]
+        def came(pool: Pool) -> int:
+            return sum(len(self.transcript.arrived[inbox]) for inbox in pool)
+
+        def missing() -> list[Pool]:
+            return [pool for pool, count in self._owed.items() if came(pool) < count]
 
         if await self.transcript.until(lambda: not missing(), OWED_S):
             return
-        for conn, subject in missing():
-            self.transcript.event("", f"waited in vain for a message to {conn} on {subject}")
+        for pool in missing():
+            self.transcript.event("", f"waited in vain for a message to {pool}")
             # Once is enough: what follows must not wait for it again.
-            self._owed[conn, subject] = len(self.transcript.arrived[conn, subject])
+            self._owed[pool] = came(pool)
 
     # What is done to servers and programs
 
     async def _event(self, line: Line) -> None:
-        if self._programs:
+        if self._programs and "signal" in line.args:
             await self.transcript.until(lambda: self._lines_said() >= self._said, _PROGRAM_S)
         if started := _STARTED.fullmatch(line.id):
-            await self._wait_for(line)
+            await self._wait_for_time(line)
             self.transcript.event(line.id, line.text)
             server = await self._stage.server(started[1])
             await server.serve(self._flags(line))
@@ -173,7 +208,7 @@ class Replay:
             if not await self.transcript.until(program.ended, _PROGRAM_S):
                 raise UnplayableError("the program does not end")
         else:
-            await self._wait_for(line)
+            await self._wait_for_time(line)
             self.transcript.event(line.id, line.text)
 
     def _flags(self, line: Line) -> list[str]:

@@ -1,9 +1,9 @@
 """Plays many recorded sessions side by side, each with its own servers, while tests wait for theirs.
 
-What a session says about time is worth nothing when the machine itself stood still. So a session in which something does
-not hold is played again, alone, if either a statement about time failed or the clock of this program was late; what
-the last play shows is what counts. A statement that fails for another reason on a machine that kept time is final, and
-when many fail it is not the machine.
+What a session says about time is worth nothing when the machine itself stood still. So a session in which something
+does not hold is played again, alone, if either a statement about time failed or the clock of this program was late;
+what the last play shows is what counts. A statement that fails for another reason on a machine that kept time is final,
+and when many fail it is not the machine.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.compat.players import recordings
 from tests.compat.players.judge import Judge
-from tests.compat.players.lines import Line
-from tests.compat.players.recordings import Item
 from tests.compat.players.replay import Replay
 from tests.compat.players.stage import UnplayableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from tests.compat.players.lines import Line
+    from tests.compat.players.recordings import Item
 
 SIDE_BY_SIDE = 4
 PLAYS = 3
@@ -132,7 +136,9 @@ class Sessions:
 
     async def _play(self, name: str, number: int) -> Outcome:
         replay = Replay(
-            scenario_of(name), self._directory / f"{name.split()[0]}-{number}-{len(name)}", programs=name.endswith(PROGRAM)
+            scenario_of(name),
+            self._directory / f"{name.split(maxsplit=1)[0]}-{number}-{len(name)}",
+            programs=name.endswith(PROGRAM),
         )
         clock = asyncio.create_task(_worst_delay())
         unplayable = ""

@@ -7,13 +7,17 @@ import contextlib
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ftstan.nats.embedded import binary_path
 from tests.compat.players.natswire import HOST, Onlooker, Operation
-from tests.compat.players.transcript import Transcript
 from tests.processes import ROOT, free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from tests.compat.players.transcript import Transcript
 
 _STAMP = re.compile(r"\[\d+\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} (.*)")
 _PATIENCE_S = 60.0
@@ -94,7 +98,7 @@ class Program:
             self._subscribed.add(operation.subject)
         self._transcript.passed(conn, direction, operation)
 
-    def _conn(self, number: int, operation: Operation | None) -> str:  # noqa: ARG002 - servers look at the operation
+    def _conn(self, number: int, operation: Operation | None) -> str:
         return self.name if number == 1 else f"{self.name}#{number}"
 
     def _tail(self) -> str:
@@ -119,7 +123,11 @@ class Server(Program):
 
     async def wait_until_listening(self) -> None:
         """Wait until it listens to its clients. Raises ``UnplayableError`` when it ends instead."""
-        await self._wait(lambda: any(subject.endswith(".pings") for subject in self._subscribed), "does not serve")
+        await self._wait(self.listening, "does not serve")
+
+    def listening(self) -> bool:
+        """Whether it listens to its clients."""
+        return any(subject.endswith(".pings") for subject in self._subscribed)
 
     async def wait_until_it_says(self, text: str) -> None:
         """Wait until it has said something since its last start. Raises ``UnplayableError`` when it ends instead."""
@@ -148,9 +156,22 @@ class Stage:
         config = self.directory / "nats.conf"
         config.write_text(nats_conf + "\n", encoding="utf-8")
         (self.nats_port,) = free_ports(1)
-        words = ["setpriv", "--pdeathsig", "KILL", binary_path(), "-c", str(config), "-a", HOST, "-p", str(self.nats_port)]
+        words = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            binary_path(),
+            "-c",
+            str(config),
+            "-a",
+            HOST,
+            "-p",
+            str(self.nats_port),
+        ]
         with (self.directory / "nats.log").open("wb") as log:
-            self._nats = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log)
+            self._nats = await asyncio.create_subprocess_exec(
+                *words, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
+            )
         if not await self._accepts():
             raise UnplayableError("nats-server does not accept connections")
 

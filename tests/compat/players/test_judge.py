@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,7 +11,11 @@ from tests.compat.players import recordings
 from tests.compat.players.invariants import INVARIANTS
 from tests.compat.players.judge import Judge
 from tests.compat.players.lines import Directory, Line, Names
-from tests.compat.players.recordings import Scenario
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.compat.players.recordings import Scenario
 
 SCENARIOS = list(recordings.scenarios().values())
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.compat.players.lines import HEARTBEAT, Directory, Line, Names
-from tests.compat.players.natswire import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.compat.players.natswire import Operation
 
 _SILENT = {"INFO", "PING", "PONG", "+OK"}
 
 
 class Transcript:
-    """``lines`` in the order in which they passed. ``arrived``: (connection, subject) -> what came, without heartbeats."""
+    """``lines`` in the order in which they passed. ``arrived``: (connection, subject) -> what came but heartbeats."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
@@ -39,7 +42,7 @@ class Transcript:
         self._add(Line(0, 0, conn, "LOG", text=text))
 
     def passed(self, conn: str, direction: str, operation: Operation, ident: str = "") -> Line | None:
-        """An operation; ``ident``: the id of what a client sends. What the NATS protocol is busy with itself is left out."""
+        """An operation; ``ident``: the id of what a client sends. What keeps NATS itself going is left out."""
         if operation.name in _SILENT:
             return None
         line = Line(

@@ -14,6 +14,7 @@ DIFFERENT = {
     "ft-failover-term/15": "what was published in that gap is stored, so the next message has the next sequence",
     "ft-two-actives/1": "a heartbeat never ends a server: storage says who owns it",
     "ft-two-actives/2": "a heartbeat never ends a server: storage says who owns it",
+    "ft-two-actives/6": "both log that the other has another datastore, also while garbage comes",
     "ft-two-actives/8": "a heartbeat never ends a server: storage says who owns it",
 }
 
@@ -22,8 +23,6 @@ UNPROMISED = {"ft-two-actives/4", "ft-two-actives/5", "ft-two-actives/7"}
 
 #: Scenarios that need what is not in the code yet -> the option with which they start their servers.
 MISSING = {
-    "durable-replace": "-replace_durable",
-    "max-inactivity": "-mi",
     "partitioning": "-sc",
 }
 
