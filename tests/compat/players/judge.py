@@ -31,9 +31,10 @@ class CannotBeJudgedError(Exception):
 
 @dataclass(slots=True)
 class Judge:
-    """``lines`` in the order in which they passed."""
+    """``lines`` in the order in which they passed. What is expected may come ``slack`` seconds later than it says."""
 
     lines: list[Line]
+    slack: float = 0.0
     _by_id: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -124,7 +125,7 @@ class Judge:
         if first is None:
             return _with("no line is like this", self._near(lines, parts["expect"]))
         after = first.t - start
-        if after > parts.get("within", after):
+        if after > parts.get("within", after) + self.slack:
             return f"it came after {after:.3f} s: {first.shown()}"
         if after < parts.get("not_before", after):
             return f"it came already after {after:.3f} s: {first.shown()}"

@@ -1,7 +1,7 @@
 """Clients with the habits of the known client libraries, on raw NATS connections that come back by themselves.
 
-A library is data: ``GO``, ``PYTHON`` and ``NODE`` speak protocol 1 and ping; ``OLD_GO`` speaks protocol 0: it has neither
-a connection id nor pings. ``Player`` is one connection to the streaming server with these habits: what is subscribed
+A library is data: ``GO``, ``PYTHON`` and ``NODE`` speak protocol 1 and ping; ``OLD_GO`` speaks protocol 0, with neither
+connection id nor pings. ``Player`` is one connection to the streaming server with these habits: what is subscribed
 when, what is sent as what, how long an answer is waited for, when the connection counts as lost. Nothing here knows our
 server. Source of the habits: ``docs/compat/protocol.md``, "What client libraries do"; and the recorded sessions.
 """

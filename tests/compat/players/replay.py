@@ -34,7 +34,11 @@ missing is for the judge."""
 _EXIT_S = 5.0
 _MAY_STAND_BY = {("ft-two-actives", "serverB")}
 """Who serves in the recording and need not: this one stands by when it hears that its group has another store."""
+_STAY = {("ft-two-actives", "serverA.exit1"), ("ft-two-actives", "serverB.exit1")}
+"""Ends of servers in the recording that do not come here."""
 _PROGRAM_S = 60.0
+_START_S = 2.0
+"""A recorded server that took longer to listen was a standby before."""
 _ONE_WRITE_S = 0.001
 _LATE_S = 0.05
 
@@ -80,6 +84,9 @@ class Replay:
         self._pools: dict[Inbox, Pool] = {}
         self._said = 0
         self._behind = 0.0
+        self._started: dict[str, tuple[float, float]] = {}
+        self.slower = 0.0
+        """How much longer our servers took to start than the recorded ones, in seconds, without the first of them."""
         self._deliveries: dict[int, tuple[str, str, int]] = {}
         self._idents: dict[str, int] = {}
         self._heartbeats: dict[str, Heartbeats] = {}
@@ -130,8 +137,7 @@ class Replay:
         if line.conn == "runner":
             await self._event(line)
         elif line.op == "SUB" and line.conn.startswith("server") and line.subject.endswith(".pings"):
-            await self._wait_until_listening(line.conn.partition(".")[0])
-            self._behind = self.transcript.now - line.t
+            await self._listening(line)
         elif line.op == "LOG" and line.conn.startswith("server") and STANDING_BY in line.text:
             await (await self._stage.server(line.conn)).wait_until_it_says(STANDING_BY)
             self._behind = self.transcript.now - line.t
@@ -150,12 +156,18 @@ class Replay:
     def _is_program(self, line: Line) -> bool:
         return self._programs and line.conn.startswith("node")
 
-    async def _wait_until_listening(self, name: str) -> None:
+    async def _listening(self, line: Line) -> None:
+        """A recorded server begins to listen to its clients: so must ours."""
+        name = line.conn.partition(".")[0]
         server = await self._stage.server(name)
         if (self._scenario.name, name) in _MAY_STAND_BY:
             await self.transcript.until(server.listening, _EXIT_S)
         else:
             await server.wait_until_listening()
+        recorded, ours = self._started.pop(name)
+        if line.t - recorded < _START_S and server.starts > 1:
+            self.slower += max(0.0, self.transcript.now - ours - (line.t - recorded))
+        self._behind = self.transcript.now - line.t
 
     # Time
 
@@ -194,7 +206,10 @@ class Replay:
             await self._wait_for_time(line)
             self.transcript.event(line.id, line.text)
             server = await self._stage.server(started[1])
+            self._started[started[1]] = line.t, self.transcript.now
             await server.serve(self._flags(line))
+        elif (self._scenario.name, line.id) in _STAY:
+            await self._wait_for_time(line)
         elif exited := _EXITED.fullmatch(line.id):
             await self.transcript.until((await self._stage.server(exited[1])).ended, _EXIT_S)
         elif "signal" in line.args:

@@ -1,8 +1,8 @@
 """Plays many recorded sessions side by side, each with its own servers, while tests wait for theirs.
 
 What a session says about time is worth nothing when the machine itself stood still. So a session in which something
-does not hold is played again, alone, if either a statement about time failed or the clock of this program was late;
-what the last play shows is what counts. A statement that fails for another reason on a machine that kept time is final,
+does not hold is played again, alone, if either a statement about time failed, or the clock of this program was late or
+servers took long to start; what the last play shows is what counts. A statement that fails for another reason on a machine that kept time is final,
 and when many fail it is not the machine.
 """
 
@@ -32,6 +32,7 @@ PLAYS = 3
 _AGAIN = 12
 """How many plays there are beyond the first ones of all sessions together."""
 _LATE_S = 0.1
+_SLOWER_S = 0.5
 _BEAT_S = 0.01
 _LIMIT_S = 120.0
 PATIENCE_S = 900.0
@@ -43,16 +44,21 @@ PROGRAM = " (program)"
 
 @dataclass(slots=True)
 class Outcome:
-    """What a session was like. ``unplayable``: why it could not be played to its end."""
+    """What a session was like. ``unplayable``: why it could not be played to its end.
+
+    ``slower``: how much longer our servers took to start again than the recorded ones. How fast an interpreter starts
+    is no part of the protocol, so what is expected behind a restart may come so much later.
+    """
 
     lines: list[Line]
     unplayable: str = ""
     plays: int = 1
     late: float = 0.0
+    slower: float = 0.0
     judge: Judge = field(init=False)
 
     def __post_init__(self) -> None:
-        self.judge = Judge(self.lines)
+        self.judge = Judge(self.lines, self.slower)
 
     def problem(self, item: Item) -> str:
         """What is wrong with a statement, empty if it holds."""
@@ -132,7 +138,8 @@ class Sessions:
         if outcome.unplayable or not self._again_left:
             return False
         failed = [item for item in self._judged(name) if outcome.problem(item)]
-        return any(outcome.late > _LATE_S or {"within", "not_before"} & set(item.parts) for item in failed)
+        stood_still = outcome.late > _LATE_S or outcome.slower > _SLOWER_S
+        return any(stood_still or {"within", "not_before"} & set(item.parts) for item in failed)
 
     async def _play(self, name: str, number: int) -> Outcome:
         replay = Replay(
@@ -150,7 +157,7 @@ class Sessions:
             unplayable = f"not at its end after {_LIMIT_S:g} s"
         finally:
             clock.cancel()
-        return Outcome(replay.transcript.lines, unplayable, number, await clock)
+        return Outcome(replay.transcript.lines, unplayable, number, await clock, replay.slower)
 
 
 async def _worst_delay() -> float:

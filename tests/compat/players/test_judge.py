@@ -123,6 +123,16 @@ def test_a_statement_is_judged_by_its_words(parts: dict[str, Any], why: str) -> 
     assert problem.startswith(why.replace("\\", "")) if why else problem == ""
 
 
+def test_slack_moves_the_end_of_an_expectation_and_nothing_else() -> None:
+    late = {"after": "p1", "expect": {"id": "S1.msg1"}, "within": 0.5}
+    early = {"after": "p1", "expect": {"id": "S1.msg1"}, "not_before": 1.2}
+    counted = {"after": "p1", "count": {"id_prefix": "S1.msg"}, "within": 0.5, "equals": 0}
+    assert Judge(PLAYED, slack=0.4).problem(late).startswith("it came after")
+    assert Judge(PLAYED, slack=0.6).problem(late) == ""
+    assert Judge(PLAYED, slack=0.6).problem(early)
+    assert Judge(PLAYED, slack=0.6).problem(counted) == ""
+
+
 def _message(n: int, sequence: int, **fields: Any) -> Line:
     content = {"subject": "foo", "timestamp": sequence, **fields}
     return _to_client(n, "_INBOX.m", "MsgProto", sequence=sequence, **content)
