@@ -11,7 +11,7 @@ import statistics
 import tempfile
 import threading
 
-from benchmarks import codec, recovery
+from benchmarks import codec, groups, recovery
 from benchmarks.load import CONN_ID, Generator, publishes
 from benchmarks.processes import Server, cpu_seconds, ftstan
 from ftstan.wire.frames import pub_frame
@@ -42,6 +42,7 @@ def main() -> None:
             server.wait_for(b"Streaming Server is ready")
             _show("async publish, file store, fsync", _publish(server, options), base)
     codec.run(options.size, options.rounds)
+    groups.run(options.size, options.rounds)
     recovery.run(options)
 
 

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 class BrokerOptions:
     """Times in nanoseconds; a limit of 0 means none."""
 
-    hb_interval: int = 30 * c.SECOND
-    hb_timeout: int = 10 * c.SECOND
-    hb_fail_count: int = 10
-    max_channels: int = 100
+    hb_interval: int = c.HB_INTERVAL
+    hb_timeout: int = c.HB_TIMEOUT
+    hb_fail_count: int = c.HB_FAIL_COUNT
+    max_channels: int = c.MAX_CHANNELS
     replace_durable: bool = False
     limits: ChannelLimits = field(default_factory=ChannelLimits)
 
@@ -68,6 +68,7 @@ class Broker(Core):
         self.subjects = subjects
         self.options = options
         self.timers = Timers()
+        self.budget = c.EMIT_BUDGET
         self.start_jobs: list[Callable[[], None]] = []
         self._nuid = nuid
         self._answers: list[_Answer] = []
@@ -89,7 +90,7 @@ class Broker(Core):
 
     def new_inbox(self) -> bytes:
         """A new inbox subject."""
-        return b"_INBOX." + self._nuid.next().encode()
+        return c.INBOX_PREFIX + self._nuid.next().encode()
 
     # ---- recovery ------------------------------------------------------------------------------------------------
 
@@ -121,6 +122,11 @@ class Broker(Core):
         # Ack inboxes first: a client that is answered may ack at once.
         acks = [b"SUB %b %d\r\n" % (s.ack_inbox, sid) for sid, s in self.by_sid.items() if publishable(s.ack_inbox)]
         return b"".join(acks) + b"".join(b"SUB %b %d\r\n" % row for row in rows)
+
+    def unsubscribe_lines(self) -> bytes:
+        """The UNSUB lines of everything but the inbox: this server listens to clients no more."""
+        sids = [*self.by_sid, *(sid for sid in self._handlers), c.SID_PUBLISH]
+        return b"".join(b"UNSUB %d\r\n" % sid for sid in sids)
 
     # ---- in ------------------------------------------------------------------------------------------------------
 

@@ -1,13 +1,36 @@
 """Fixed values of the protocol (``docs/compat/protocol.md``, constants).
 
-Times in nanoseconds unless the name says otherwise.
+Times in nanoseconds unless the name says otherwise. Defaults of options are those of ``ftstan.config.options``.
 """
+
+from ftstan.config.options import ServerOptions
+from ftstan.wire.messages import PROTOCOL as PROTOCOL  # noqa: PLC0414  # re-exported: one place for all of them
+from ftstan.wire.nuid import LENGTH as _NUID_LENGTH
 
 SECOND = 1_000_000_000
 MILLISECOND = 1_000_000
 
-#: The server's protocol level in connect responses.
-PROTOCOL = 1
+_DEFAULTS = ServerOptions()
+
+HB_INTERVAL = _DEFAULTS.hb_interval
+HB_TIMEOUT = _DEFAULTS.hb_timeout
+HB_FAIL_COUNT = _DEFAULTS.hb_fail_count
+MAX_CHANNELS = _DEFAULTS.limits.max_channels
+MAX_SUBS = _DEFAULTS.limits.channel.max_subs
+MAX_MSGS = _DEFAULTS.limits.channel.max_msgs
+MAX_BYTES = _DEFAULTS.limits.channel.max_bytes
+MAX_AGE = _DEFAULTS.limits.channel.max_age
+MAX_INACTIVITY = _DEFAULTS.limits.channel.max_inactivity
+
+#: How long a standalone server waits at its start for another one of its cluster id.
+GUARD_TIMEOUT = 250 * MILLISECOND
+
+#: Ack inboxes are this and a NUID.
+INBOX_PREFIX = b"_INBOX."
+ACK_INBOX_LENGTH = len(INBOX_PREFIX) + _NUID_LENGTH
+
+#: Bytes of deliveries in one write; what is beyond them goes with the next.
+EMIT_BUDGET = 4 << 20
 
 #: How long a client that has the id of a new one may take to prove that it lives.
 PROBE_TIMEOUT = 500 * MILLISECOND

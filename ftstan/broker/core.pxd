@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from ftstan.broker.keymap cimport KeyMap
 from ftstan.broker.state cimport Channel, QueueGroup, Subscription
 from ftstan.wire.block cimport MsgBlock
-from ftstan.wire.codec cimport Span
+from ftstan.wire.codec cimport PubMsg, Span
 from ftstan.wire.frames cimport Frame, OutBuf
 
 cdef struct PendingAck:
@@ -33,12 +33,17 @@ cdef class Core:
     cdef public int64_t now
     cdef public size_t max_payload
     cdef public size_t budget
+    cdef public object window
+    cdef public list taken
+    cdef public set answered
     cdef readonly uint64_t in_msgs
     cdef readonly uint64_t in_bytes
     cdef readonly uint64_t out_msgs
     cdef readonly uint64_t out_bytes
     cdef int publish(self, Frame* f) except -1
     cdef int ack(self, Frame* f, Subscription sub) except -1
+    cdef bint is_repeat(self, PubMsg* m, Channel channel, Span reply) except -1
+    cdef bint is_answered(self, PubMsg* m) except -1
     cdef int note_ack(self, size_t start, Py_ssize_t channel) except -1
     cdef int send(self, Subscription sub, MsgBlock block, Py_ssize_t i, uint32_t count) except -1
     cdef int send_available(self, Subscription sub) except -1

@@ -1,5 +1,6 @@
 from typing_extensions import Buffer
 
+from ftstan.broker.dedup import Window
 from ftstan.broker.keymap import KeyMap
 from ftstan.broker.state import Channel, QueueGroup, Subscription
 from ftstan.errors import StoreError
@@ -17,13 +18,15 @@ class Core:
     acks: OutBuf
     ready: list[Subscription]
     ready_groups: list[QueueGroup]
-    with_events: list[Channel]
     touched: list[Channel]
     batch: int
     wall: int
     now: int
     max_payload: int
     budget: int
+    window: Window | None
+    taken: list[bytes] | None
+    answered: set[bytes] | None
     in_msgs: int
     in_bytes: int
     out_msgs: int

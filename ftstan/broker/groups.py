@@ -64,7 +64,6 @@ class Groups:
         group.blocked = False
         if group.shadow is sub:
             group.shadow = None
-            group.on_hold = len(sub.pending) > 0
         if request.durable_name and not group.durable:
             # A plain group may bear the name of a durable one: it is one group, and durable from now on.
             group.durable = True
@@ -81,7 +80,6 @@ class Groups:
             self._deal(sub)
             self.delete(sub)
             return "Removed queue member"
-        group.on_hold = group.blocked = False
         if group.durable and not unsubscribe:
             self._make_shadow(sub)
             sub.channel.store.update_sub(state_of(sub))
@@ -113,7 +111,6 @@ class Groups:
                 self.discount(sub)
             return
         if live:
-            group.on_hold = False
             self._make_shadow(sub)
         if resumed or group.shadow is not sub:
             return

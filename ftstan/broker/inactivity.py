@@ -54,9 +54,8 @@ class Inactivity:
         if not self._due:
             return
         broker = self._broker
-        busy = {channel.name for channel in (*broker.touched, *broker.with_events)}
-        for name in sorted(self._due - busy):
-            self._due.discard(name)
+        due, self._due = self._due, set()
+        for name in sorted(due):
             channel = broker.channels.get(name)
             if channel is None or in_use(channel):
                 continue

@@ -52,8 +52,8 @@ cdef bint better(Subscription a, Subscription b) noexcept:
 cdef class QueueGroup:
     """The members of one queue group and its position, ``last_sent``.
 
-    ``shadow``: the subscription that keeps a durable group's state while it has no member; ``on_hold``: old messages go
-    out before new ones; ``stored``: whether a record of the group was ever durable; ``untreated``: recovered members
+    ``shadow``: the subscription that keeps a durable group's state while it has no member; ``on_hold``: what recovery
+    found pending goes out before new messages; ``stored``: whether a record of the group was ever durable; ``untreated``: recovered members
     whose pending messages have not been looked at.
     """
 
@@ -104,11 +104,28 @@ cdef class QueueGroup:
         self.update(sub)
 
     cpdef remove(self, Subscription sub):
-        """The member leaves."""
+        """The member leaves; the last of the list takes its place, as clients of the original have always seen it."""
+        cdef Subscription last = self.tail
         sub.ready = False
         self.update(sub)
-        self.unlink(sub)
         self.size -= 1
+        self.unlink(last)
+        if last is sub:
+            return
+        last.turn = sub.turn
+        last.ahead = sub.ahead
+        last.behind = sub.behind
+        if sub.ahead is None:
+            self.head = last
+        else:
+            sub.ahead.behind = last
+        if sub.behind is None:
+            self.tail = last
+        else:
+            sub.behind.ahead = last
+        sub.ahead = None
+        sub.behind = None
+        self.update(last)
 
     cdef int link(self, Subscription sub) except -1:
         self.turns += 1

@@ -203,9 +203,6 @@ class Subscriptions:
         if sub.client is not None and sub.ready:
             self._resend_all(sub)
         sub.on_hold = False
-        if sub.group is not None:
-            # Whoever holds the old messages now, the new ones do not wait for a member that is gone.
-            sub.group.on_hold = sub.group.untreated > 0
         self._broker.enqueue(sub)
 
     def _resend_all(self, sub: Subscription) -> None:

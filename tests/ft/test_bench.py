@@ -21,6 +21,8 @@ ROWS = {
     "index entries": 1,
     "scan of an index": 1,
     "scan of data": 1,
+    "a group of 10 members": 3,
+    "a group of 1000 members": 3,
     "20,000 messages after a clean stop": 3,
     "20,000 messages after kill -9": 3,
     "20 channels after a clean stop": 3,

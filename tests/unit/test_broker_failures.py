@@ -17,7 +17,7 @@ from tests.sim.filestore import open_file_store
 from tests.sim.history import STORE
 
 if TYPE_CHECKING:
-    from ftstan.stores.interface import Store
+    from ftstan.stores.interface import Store, SubState
 
 
 class RefusingStore(MemoryStore):
@@ -233,10 +233,16 @@ def test_a_durable_group_whose_last_member_left_while_another_could_not_join_goe
         max_in_flight=9,
         ack_wait_in_secs=30,
     )
+    channel = driver.broker.channels.get(b"foo")
+    assert channel is not None
+    added: list[SubState] = []
+    channel.store.add_sub = added.append  # type: ignore[method-assign, assignment]
     driver.frame(SUBJECTS.subscribe, messages.encode(request), driver.reply())
     close_frame(driver)
     driver.run()
     store.broken.clear()
+    # Both records were refused with the batch: the state is stored anew, under the id that nobody has seen.
+    assert [(s.sub_id, s.client_id, s.queue, s.last_sent) for s in added[1:]] == [(2, b"", b"dur:g", 1)]
     driver.subscribe(client_id=b"other", inbox=b"q3", queue=b"g", durable=b"dur")
     assert [(d.sequence, d.redelivered) for d in deliveries(driver.out, b"q3")] == [(1, True)]
     assert driver.broker.counts()["subscriptions"] == 1

@@ -102,9 +102,31 @@ def test_a_subscribe_that_is_refused_begins_the_time_anew() -> None:
     assert channels(driver) == set()
 
 
+def test_a_subscribe_that_cannot_be_stored_begins_the_time_anew() -> None:
+    disk = SimDisk()
+    disk.make_dirs(STORE)
+    clock = ManualClock()
+    driver = Driver(open_file_store(disk, clock), OPTIONS, clock, {b"hb.me"})
+    driver.connect()
+    driver.publish(b"a")
+    driver.wait(1.5)
+    disk.volume.space = 0
+    request = messages.SubscriptionRequest(
+        client_id=b"me", subject=b"foo", inbox=b"in", max_in_flight=1, ack_wait_in_secs=1
+    )
+    answer = driver.call(SUBJECTS.subscribe, messages.encode(request))
+    assert b"No space left" in messages.parse(messages.SubscriptionResponse, answer or b"").error
+    disk.volume.space = None
+    driver.wait(1.9)
+    assert channels(driver) == {b"foo"}
+    driver.wait(0.1)
+    assert channels(driver) == set()
+
+
 def test_the_name_of_a_deleted_channel_is_free_in_any_case(driver: Driver) -> None:
     driver.publish(b"a", channel=b"Foo")
     driver.wait(2)
+    assert driver.broker._folded == {}
     assert driver.publish(b"b", channel=b"foo") == [PubAck(b"b")]
 
 
@@ -160,6 +182,29 @@ def test_a_deletion_that_storage_refuses_is_tried_again_after_the_same_time() ->
     assert driver.publish(b"b") == [PubAck(b"b")]
     driver.wait(4)
     assert channels(driver) == set()
+
+
+def test_while_storage_refuses_to_remove_it_the_name_is_taken_for_everybody() -> None:
+    disk = SimDisk()
+    disk.make_dirs(STORE)
+    clock = ManualClock()
+    driver = Driver(open_file_store(disk, clock), OPTIONS, clock, {b"hb.me"})
+    driver.connect()
+    driver.publish(b"a")
+    driver.wait(1.9)
+
+    def refuse(_call: int, call: str, _arguments: tuple[object, ...]) -> None:
+        if call == "rmdir":
+            raise OSError(errno.EBUSY, "Device or resource busy")
+
+    disk.on_call = refuse
+    driver.wait(0.2)
+    assert channels(driver) == set()
+    assert driver.publish(b"b")[0].error == b"stan: channel is being deleted"
+    disk.on_call = None
+    assert driver.publish(b"c") == [PubAck(b"c")]
+    driver.subscribe()
+    assert sequences(driver.out) == [1]
 
 
 def test_a_channel_with_something_on_the_road_is_not_deleted() -> None:

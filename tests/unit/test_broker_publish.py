@@ -188,3 +188,20 @@ def test_letters_that_only_look_alike_do_not_clash(driver: Driver) -> None:
     for name in ("strasse", "straße", "a\u0308", "ä", "\udcff".encode("utf-8", "surrogateescape")):
         channel = name if isinstance(name, bytes) else name.encode()
         assert driver.publish(channel, channel=channel) == [PubAck(channel)]
+
+
+def test_while_the_owner_is_leaving_every_publish_that_it_answers_is_noted(driver: Driver) -> None:
+    send(driver, pub_msg(b"before", b"foo", b"x", conn_id=b"conn.me"))
+    driver.broker.taken = []
+    send(driver, pub_msg(b"good", b"foo", b"x", conn_id=b"conn.me"))
+    send(driver, pub_msg(b"of an old client", b"foo", b"x", client_id=b"me"))
+    send(driver, pub_msg(b"refused", b"a/b", b"x", conn_id=b"conn.me"))
+    assert driver.broker.taken == [b"conn.me\0good", b"me\0of an old client", b"conn.me\0refused"]
+
+
+def test_what_the_former_owner_answered_is_neither_stored_nor_answered_again(driver: Driver) -> None:
+    driver.broker.answered = {b"conn.me\0g1"}
+    assert send(driver, pub_msg(b"g1", b"foo", b"x", conn_id=b"conn.me")) == []
+    assert pub_acks(send(driver, pub_msg(b"g2", b"foo", b"y", conn_id=b"conn.me"))) == [PubAck(b"g2", b"")]
+    assert pub_acks(send(driver, pub_msg(b"g1", b"foo", b"z", client_id=b"me"))) == [PubAck(b"g1", b"")]
+    assert stored(driver) == [b"y", b"z"]

@@ -105,6 +105,17 @@ def test_new_messages_flow_when_every_member_was_looked_at(server: Server) -> No
     assert [(s, count) for _, _, s, count in again(driver)] == [(101, 0)]
 
 
+def test_what_is_overdue_goes_out_before_new_messages_however_large_the_group_is(server: Server) -> None:
+    driver = server.driver
+    for n in range(1, 151):
+        driver.subscribe(inbox=b"q%d" % n, queue=b"g", ack_wait=1)
+    driver.publish(*(b"%d" % n for n in range(150)))
+    driver = server.again(down=10)
+    driver.offer(b"new")
+    driver.run()
+    assert [count for _, _, _, count in again(driver)] == [1] * 150 + [0]
+
+
 def test_a_group_that_was_stalled_is_stalled_after_the_start(server: Server) -> None:
     driver = server.driver
     driver.subscribe(inbox=b"q1", queue=b"g", max_in_flight=1, ack_wait=100)

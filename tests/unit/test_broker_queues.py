@@ -328,6 +328,28 @@ def test_what_a_leaver_holds_goes_to_the_others_a_tenth_of_a_second_later(driver
     ]
 
 
+def test_what_others_have_due_meanwhile_waits_for_it(driver: Driver) -> None:
+    acks = join(driver, 2, ack_wait=1)
+    driver.publish(b"a", b"b")
+    driver.wait(0.95)
+    driver.leave(SUBJECTS.sub_close, acks[0])
+    driver.wait(0.5)
+    assert history(driver, 2, after=0) == [(1.05, 2, 1, 1), (1.05, 2, 2, 1)]
+
+
+def test_the_last_of_the_list_takes_the_place_of_who_leaves(driver: Driver) -> None:
+    # Message by message what a real 0.25.6 server did (recording node-queue).
+    acks = join(driver, 3, ack_wait=1)
+    for n in range(1, 7):
+        driver.publish(b"%d" % n)
+        for ack_inbox, seen in zip(acks[:2], got(driver, 2), strict=True):
+            driver.ack(ack_inbox, *seen)
+    assert got(driver, 3) == [[1, 4, 6], [2, 5], [3]]
+    driver.leave(SUBJECTS.sub_close, acks[2])
+    driver.wait(0.5)
+    assert history(driver, 3, after=0) == [(0.1, 1, 3, 1)]
+
+
 @pytest.mark.parametrize("ack_wait", [1, 2, 3])
 def test_after_that_it_comes_every_ack_wait(driver: Driver, ack_wait: int) -> None:
     # Recording queue-leave-timing: 0.1 s after the other one left, and then one ack wait after each resend.

@@ -141,6 +141,32 @@ def test_a_durable_group_without_members_is_one_record_without_a_client(server: 
     assert shadow.pending == {2, 3, 4}
 
 
+def test_a_plain_group_that_becomes_durable_is_durable_in_every_record(server: Server) -> None:
+    driver = server.start()
+    driver.connect()
+    driver.subscribe(inbox=b"q1", queue=b"dur:g")
+    driver.subscribe(inbox=b"q2", queue=b"g", durable=b"dur")
+    server.kill()
+    server.start(b"hb.me")
+    assert [s.state.is_durable for s in server.store._channels[b"foo"].recovered_subs()] == [True, True]
+
+
+def test_groups_with_and_without_members_survive_every_rewrite_of_the_file(server: Server) -> None:
+    driver = server.start()
+    driver.connect()
+    driver.leave(SUBJECTS.sub_close, driver.subscribe(inbox=b"q1", queue=b"g", durable=b"dur"))
+    driver.subscribe(inbox=b"q2", queue=b"g")
+    driver.publish(b"a")
+    server.tick()
+    for _ in range(2):
+        before = {s.state.sub_id: s for s in stored_subs(channel_of(driver))}
+        server.kill()
+        driver = server.start(b"hb.me")
+        assert {s.state.sub_id: s for s in server.store._channels[b"foo"].recovered_subs()} == before
+        driver.subscribe(b"foo", inbox=b"another")
+        server.tick()
+
+
 def test_what_a_leaver_has_pending_is_stored_with_the_others_before_its_record_ends(server: Server) -> None:
     driver = server.start()
     driver.connect()

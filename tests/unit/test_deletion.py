@@ -256,7 +256,7 @@ def test_a_removal_that_storage_refuses_goes_on_later_and_the_name_is_not_given_
     node.store.delete_channel(b"foo")
     del node.channels[b"foo"]
     assert len(intents(disk)) == 1
-    with pytest.raises(StoreError, match='channel "foo" is being deleted'):
+    with pytest.raises(StoreError, match="stan: channel is being deleted"):
         node.channel()
     refusing[0] = False
     node.tick()

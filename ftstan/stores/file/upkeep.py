@@ -143,9 +143,8 @@ class Upkeep:
         if name in self._doomed:
             self._carry_out(self._doomed[name])
         if name in self._doomed:
-            raise StoreError(
-                f'channel "{show(name)}" is being deleted and storage refuses it', hint="see the log, fix the storage"
-            )
+            # In the original's words: it is the publisher who reads them. The log has told the operator.
+            raise StoreError("stan: channel is being deleted", hint="storage refuses the removal; see the log")
 
     def _carry_out(self, intent: deletion.Intent) -> None:
         try:
