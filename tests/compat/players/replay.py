@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import tarfile
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.compat.players.recordings import Scenario
+
+STORES = ROOT / "tests" / "data" / "datastores"
 
 OWED_S = 3.0
 """How long a line waits for what its clients had received in the recording. Then it goes out all the same: what is
@@ -230,7 +233,10 @@ class Replay:
         flags = ["-cid", line.args["cluster_id"], *line.args["flags"]]
         directory = self._stage.directory
         if line.args["store"]:
-            flags += ["-store", "file", "-dir", str(directory / line.args["store"])]
+            store = directory / line.args["store"]
+            if "server_version" in line.args:
+                _begin_as_v0_10(store)
+            flags += ["-store", "file", "-dir", str(store)]
         if config := line.args.get("config_file"):
             path = directory / f"{line.id}.conf"
             path.write_text(config, encoding="utf-8")
@@ -319,6 +325,15 @@ class Replay:
             answer = Operation("PUB", b"", line.reply, payload=b"")
             self.transcript.passed(conn, "c2s", answer, f"{line.id}.answer" if line.id else "")
             self._links[conn].write(_encoded(answer))
+
+
+def _begin_as_v0_10(store: Path) -> None:
+    """The file of a real 0.10.0 store that names its subjects: with a NUID in place of the cluster id."""
+    with tarfile.open(STORES / "v0.10.0" / "clean.tar.gz") as archive:
+        info = archive.extractfile("DATASTORE/server.dat")
+        assert info is not None
+        store.mkdir()
+        (store / "server.dat").write_bytes(info.read())
 
 
 def _with_field(line: Line, name: str, value: str) -> bytes:

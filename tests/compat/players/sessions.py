@@ -1,9 +1,9 @@
 """Plays many recorded sessions side by side, each with its own servers, while tests wait for theirs.
 
 What a session says about time is worth nothing when the machine itself stood still. So a session in which something
-does not hold is played again, alone, if either a statement about time failed, or the clock of this program was late or
-servers took long to start; what the last play shows is what counts. A statement that fails for another reason on a machine that kept time is final,
-and when many fail it is not the machine.
+does not hold is played again, alone, if a statement about time failed, or the clock of this program was late, or
+servers took long to start; what the last play shows is what counts. A statement that fails for another reason on a
+machine that kept time is final, and when many fail it is not the machine.
 """
 
 from __future__ import annotations

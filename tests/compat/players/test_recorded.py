@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,6 +65,13 @@ def test_what_is_published_while_a_member_stops_is_stored_or_not_answered(sessio
     assert [line.fields for line in answers] in ([], [{"guid": "guid-p3"}])
     expected = {"gap": 4, "m4": 5} if answers else {"m4": 4}
     assert {name: sequence for name, sequence in data.items() if name in {"gap", "m4"}} == expected
+
+
+@pytest.mark.parametrize("session", ["upgrade"])
+def test_subjects_of_a_store_of_an_old_release_stay_in_use(sessions: Sessions, session: str) -> None:
+    told = {line.id: line for line in sessions.outcome(session).lines if line.type == "ConnectResponse"}
+    for response in ("c1.reply", "c2.reply"):
+        assert re.fullmatch(r"_STAN\.pub\.[0-9A-Za-z]{22}", told[response].value("pub_prefix"))
 
 
 @pytest.mark.parametrize("session", ["ft-two-actives"])
