@@ -234,7 +234,7 @@ class Replay:
         directory = self._stage.directory
         if line.args["store"]:
             store = directory / line.args["store"]
-            if "server_version" in line.args:
+            if line.args.get("server_version") == "v0.10.0":
                 _begin_as_v0_10(store)
             flags += ["-store", "file", "-dir", str(store)]
         if config := line.args.get("config_file"):

@@ -111,16 +111,18 @@ class Sessions:
                 break
             name = self._waiting.popleft()
             try:
-                self._running += 1
-                outcome = await self._play(name, 1)
-                self._running -= 1
-                self._ended.set()
-                if self._again(name, outcome):
-                    outcome = await self._play_alone(name, outcome)
-                self._outcomes[name].set_result(outcome)
-            except BaseException as error:
+                self._outcomes[name].set_result(await self._play_until_it_counts(name))
+            except Exception as error:  # noqa: BLE001  # it belongs to the tests of this session
                 self._outcomes[name].set_exception(error)
-                raise
+
+    async def _play_until_it_counts(self, name: str) -> Outcome:
+        self._running += 1
+        try:
+            outcome = await self._play(name, 1)
+        finally:
+            self._running -= 1
+            self._ended.set()
+        return await self._play_alone(name, outcome) if self._again(name, outcome) else outcome
 
     async def _play_alone(self, name: str, outcome: Outcome) -> Outcome:
         async with self._alone:
@@ -128,10 +130,12 @@ class Sessions:
             while self._running:
                 self._ended.clear()
                 await self._ended.wait()
-            while outcome.plays < PLAYS and self._again(name, outcome):
-                self._again_left -= 1
-                outcome = await self._play(name, outcome.plays + 1)
-            self._open.set()
+            try:
+                while outcome.plays < PLAYS and self._again(name, outcome):
+                    self._again_left -= 1
+                    outcome = await self._play(name, outcome.plays + 1)
+            finally:
+                self._open.set()
         return outcome
 
     def _again(self, name: str, outcome: Outcome) -> bool:
