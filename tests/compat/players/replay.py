@@ -39,6 +39,8 @@ _MAY_STAND_BY = {("ft-two-actives", "serverB")}
 """Who serves in the recording and need not: this one stands by when it hears that its group has another store."""
 _STAY = {("ft-two-actives", "serverA.exit1"), ("ft-two-actives", "serverB.exit1")}
 """Ends of servers in the recording that do not come here."""
+_STAYS_S = 2.5
+"""How long they are waited for all the same: two heartbeats."""
 _PROGRAM_S = 60.0
 _START_S = 2.0
 """A recorded server that took longer to listen was a standby before."""
@@ -89,7 +91,7 @@ class Replay:
         self._behind = 0.0
         self._started: dict[str, tuple[float, float]] = {}
         self.slower = 0.0
-        """How much longer our servers took to start than the recorded ones, in seconds, without the first of them."""
+        """How much longer one of our servers took to start than the recorded one, in seconds, but the first of all."""
         self._deliveries: dict[int, tuple[str, str, int]] = {}
         self._idents: dict[str, int] = {}
         self._heartbeats: dict[str, Heartbeats] = {}
@@ -143,7 +145,7 @@ class Replay:
             await self._listening(line)
         elif line.op == "LOG" and line.conn.startswith("server") and STANDING_BY in line.text:
             await (await self._stage.server(line.conn)).wait_until_it_says(STANDING_BY)
-            self._behind = self.transcript.now - line.t
+            self._up(line.conn, line)
         elif line.op == "LOG" and self._is_program(line):
             self._said += 1
         elif line.of_client and not self._is_program(line):
@@ -167,9 +169,13 @@ class Replay:
             await self.transcript.until(server.listening, _EXIT_S)
         else:
             await server.wait_until_listening()
-        recorded, ours = self._started.pop(name)
-        if line.t - recorded < _START_S and server.starts > 1:
-            self.slower += max(0.0, self.transcript.now - ours - (line.t - recorded))
+        self._up(name, line)
+
+    def _up(self, name: str, line: Line) -> None:
+        """A server has come to where the recorded one was at this line."""
+        recorded, ours = self._started.get(name, (line.t, self.transcript.now))
+        if 0 < line.t - recorded < _START_S and len(self._started) + self._stage.servers[name].starts > 2:
+            self.slower = max(self.slower, self.transcript.now - ours - (line.t - recorded))
         self._behind = self.transcript.now - line.t
 
     # Time
@@ -211,10 +217,9 @@ class Replay:
             server = await self._stage.server(started[1])
             self._started[started[1]] = line.t, self.transcript.now
             await server.serve(self._flags(line))
-        elif (self._scenario.name, line.id) in _STAY:
-            await self._wait_for_time(line)
         elif exited := _EXITED.fullmatch(line.id):
-            await self.transcript.until((await self._stage.server(exited[1])).ended, _EXIT_S)
+            stays = (self._scenario.name, line.id) in _STAY
+            await self.transcript.until((await self._stage.server(exited[1])).ended, _STAYS_S if stays else _EXIT_S)
         elif "signal" in line.args:
             await self._wait_for(line)
             self.transcript.event(line.id, line.text)

@@ -46,8 +46,8 @@ PROGRAM = " (program)"
 class Outcome:
     """What a session was like. ``unplayable``: why it could not be played to its end.
 
-    ``slower``: how much longer our servers took to start again than the recorded ones. How fast an interpreter starts
-    is no part of the protocol, so what is expected behind a restart may come so much later.
+    ``slower``: how much longer one of our servers took to start than the recorded one, the first of all not counted.
+    How fast an interpreter starts is no part of the protocol, so what is expected may come so much later.
     """
 
     lines: list[Line]
