@@ -7,7 +7,7 @@ DEBUG_VENV  := .venv-debug
 SOURCES := $(shell find ftstan -name '*.pyx' -o -name '*.pxd') setup.py pyproject.toml
 PYTEST_ARGS ?=
 
-.PHONY: build test test-debug soak-store soak-fuzz lint demo bench clean proto
+.PHONY: build test test-debug soak-store soak-fuzz lint demo bench bench-ft clean proto
 
 build: $(STAMP)
 
@@ -60,6 +60,10 @@ demo: build node_modules/.package-lock.json
 
 bench: build
 	$(BIN)/python -m benchmarks
+
+# How long a pair does not answer when its active ends.
+bench-ft: build
+	$(BIN)/python -m benchmarks.ft
 
 clean:
 	rm -rf build dist $(VENV) $(DEBUG_VENV) node_modules ftstan.egg-info demo/out .hypothesis .mypy_cache .ruff_cache

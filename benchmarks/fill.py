@@ -22,7 +22,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fill")
     parser.add_argument("directory")
     parser.add_argument("--messages", type=int, default=0, help="in one channel")
-    parser.add_argument("--channels", type=int, default=0, help="with ten messages each")
+    parser.add_argument("--channels", type=int, default=0, help="more of them, named channel.0 and so on")
+    parser.add_argument("--each", type=int, default=10, help="messages in each of those (default 10)")
+    parser.add_argument("--cluster", default="test-cluster", help="cluster id (default test-cluster)")
     options = parser.parse_args()
     clock = SystemClock()
     owner = StoreOwner(LocalDisk(), options.directory, server_id="fill", clock=clock, in_group=False)
@@ -31,16 +33,16 @@ def main() -> None:
     unlimited = ChannelLimits(0, 0)
     store = FileStore(LocalDisk(), owner.root, owner, clock, FileStoreOptions(sync=False), limits=unlimited)
     store.recover()
-    s = Subjects.for_cluster("test-cluster")
+    s = Subjects.for_cluster(options.cluster)
     store.set_server_info(
         ServerInfo(
-            "test-cluster", s.discovery, s.publish, s.subscribe, s.unsubscribe, s.close, s.sub_close, s.acks_subs
+            options.cluster, s.discovery, s.publish, s.subscribe, s.unsubscribe, s.close, s.sub_close, s.acks_subs
         )
     )
     if options.messages:
         _fill(store, b"bench", options.messages, unlimited)
     for i in range(options.channels):
-        _fill(store, b"channel.%d" % i, 10, unlimited)
+        _fill(store, b"channel.%d" % i, options.each, unlimited)
     store.tick(0)
     store.close()
     owner.close()

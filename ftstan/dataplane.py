@@ -49,6 +49,9 @@ class DataPlane:
         future: Future[T] = Future()
 
         def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                # Nobody waits any more: whoever asked had a deadline.
+                return
             try:
                 result = function()
             except Exception as error:  # noqa: BLE001  # it belongs to whoever asked

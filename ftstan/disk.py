@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class FileStat:
+# A tuple: it is made for every file of a datastore at a takeover, and costs a quarter of a frozen dataclass.
+class FileStat(NamedTuple):
     """What ``fstat`` says: ``size`` in bytes, ``mode`` the permission bits only, times in nanoseconds."""
 
     size: int
@@ -91,6 +90,10 @@ class Disk(Protocol):
 
     def fstat(self, fd: int) -> FileStat:
         """State of an open file."""
+        ...
+
+    def nlink(self, fd: int) -> int:
+        """How many names an open file has; ``fstat(2)`` for a caller that asks with every batch."""
         ...
 
     def stat(self, dirfd: int, name: str) -> FileStat:
@@ -196,6 +199,10 @@ class LocalDisk:
         """``fstat(2)``."""
         return _stat(os.fstat(fd))
 
+    def nlink(self, fd: int) -> int:
+        """``fstat(2)``, of which one number is looked at."""
+        return os.fstat(fd).st_nlink
+
     def stat(self, dirfd: int, name: str) -> FileStat:
         """``lstat`` of a name in a directory."""
         return _stat(os.stat(name, dir_fd=dirfd, follow_symlinks=False))
@@ -214,14 +221,15 @@ class LocalDisk:
 
 
 def _stat(s: os.stat_result) -> FileStat:
+    mode = s.st_mode
     return FileStat(
-        size=s.st_size,
-        mode=stat.S_IMODE(s.st_mode),
-        nlink=s.st_nlink,
-        dev=s.st_dev,
-        ino=s.st_ino,
-        mtime_ns=s.st_mtime_ns,
-        is_dir=stat.S_ISDIR(s.st_mode),
-        uid=s.st_uid,
-        gid=s.st_gid,
+        s.st_size,
+        stat.S_IMODE(mode),
+        s.st_nlink,
+        s.st_dev,
+        s.st_ino,
+        s.st_mtime_ns,
+        stat.S_ISDIR(mode),
+        s.st_uid,
+        s.st_gid,
     )

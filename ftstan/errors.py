@@ -51,6 +51,10 @@ class FencedError(FtstanError):
     """Another node owns the datastore (or may): nothing more may be sent or written."""
 
 
+class StoppedError(FtstanError):
+    """What was under way was ended because the server stops; nobody needs to be told."""
+
+
 class LockBusyError(FtstanError):
     """Somebody else holds the store lock at this moment."""
 
@@ -65,3 +69,7 @@ class LockMissingError(LockFaultError):
 
 class NatsError(FtstanError):
     """The NATS server cannot be started, reached or understood."""
+
+
+class RefusedError(FtstanError):
+    """A member was asked for something and will not do it; nothing has changed."""

@@ -13,25 +13,39 @@ from typing import TYPE_CHECKING
 
 from ftstan import log
 from ftstan.config.units import SECOND
-from ftstan.errors import FencedError, FtstanError, NatsError
+from ftstan.disk import LocalDisk
+from ftstan.errors import FencedError, FtstanError, LockFaultError, NatsError, RefusedError, StoreError
 from ftstan.ft import active as act
-from ftstan.ft import handover
+from ftstan.ft import digest, handover
 from ftstan.ft import standby as sb
 from ftstan.ft.attempt import attempt, see_store
 from ftstan.ft.cadence import FtTiming
+from ftstan.ft.ctl import is_who
+from ftstan.ft.desk import Desk
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
-from ftstan.ft.states import NodeState
-from ftstan.ft.subjects import Released, decode_released, encode_released, group_subject, heartbeat_subject
+from ftstan.ft.seal import Recipient
+from ftstan.ft.slots import Cause
+from ftstan.ft.states import NodeState, Phase
+from ftstan.ft.subjects import (
+    Released,
+    control_subject,
+    decode_released,
+    encode_released,
+    group_subject,
+    heartbeat_subject,
+)
+from ftstan.ft.warm import Warm, WarmLag
 from ftstan.nats.control import Control
 from ftstan.succession import Succession, no_successor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from ftstan.config.options import FtOptions
     from ftstan.ft.epoch import Activation
     from ftstan.ft.ownership import StoreOwner
     from ftstan.server import Node
+    from ftstan.stores.interface import ChannelEnd
 
 _LOG = {
     sb.Level.INFO: log.stream.info,
@@ -40,8 +54,14 @@ _LOG = {
 }
 
 
+_MAX_ANSWERS = 32
+"""Questions that are answered at one time."""
+
 #: How long a stop waits for a standby that keeps what is published meanwhile; a switchover has more patience.
 _STOP_FIND_S, _SWITCHOVER_S = 0.25, 2.0
+_DIGEST_S = 1.0
+#: Channels in one second's digest; more have their turn in the next.
+_DIGEST_MOST = 4096
 _LOCAL_POLL_S, _NETWORK_POLL_S = 0.05, 0.5
 
 
@@ -53,6 +73,14 @@ def _timing(ft: FtOptions, *, is_network: bool) -> FtTiming:
         poll_interval=poll,
         steal_after=ft.steal_after / SECOND,
     )
+
+
+def _ends_of(node: Node) -> Callable[[], list[ChannelEnd]]:
+    def ends() -> list[ChannelEnd]:
+        serving = node.plane.serving
+        return serving.store.ends(_DIGEST_MOST) if serving is not None else []
+
+    return ends
 
 
 class FtGroup:
@@ -67,6 +95,7 @@ class FtGroup:
         self._standby = sb.Standby(node.server_id, self._rng, self._timing)
         self._active: act.Active | None = None
         self._activation: Activation | None = None
+        self._trouble = ""
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         nats = node.options.nats
@@ -80,18 +109,44 @@ class FtGroup:
             on_reconnect=self._nats_up,
         )
         self._succession = Succession(node, self._say)
+        self._warm = self._new_warm()
         self._beats = heartbeat_subject(node.options.cluster_id, node.options.ft_group)
         self._ours = group_subject(node.options.cluster_id, node.options.ft_group)
+        self._desk = Desk(node.member, Recipient(node.options.cluster_id, node.server_id), node.clock)
+        self._answering = 0
+        self._tries = dict.fromkeys(sb.TryResult, 0)
+
+    @property
+    def standby(self) -> sb.Standby:
+        """The machine that waits."""
+        return self._standby
+
+    @property
+    def activated(self) -> bool:
+        """Whether this member took an epoch."""
+        return self._activation is not None
+
+    @property
+    def tries(self) -> dict[str, int]:
+        """How often the store lock was tried, by what came of it."""
+        return {result.name.lower(): count for result, count in self._tries.items()}
 
     async def start(self) -> None:
         """Stand by. Returns at once; everything else comes as events."""
         self._node.state = NodeState.STANDBY
         await self._control.subscribe(self._beats, self._on_heartbeat)
         await self._control.subscribe(self._ours, self._on_group_message)
+        await self._control.serve(self._ours, self._on_question)
+        node = self._node
+        await self._control.serve(control_subject(node.options.cluster_id, node.server_id), self._on_request)
         self._event(sb.Started())
         await self._read_store()
         await self._control.start()
+        self._warm.start()
         self._spawn(self._wait_for_nats())
+
+    def _new_warm(self) -> Warm:
+        return Warm(LocalDisk(), self._owner.path, self._node.clock)
 
     async def _wait_for_nats(self) -> None:
         await self._control.established.wait()
@@ -117,6 +172,11 @@ class FtGroup:
             if self._active is None:
                 self._event(sb.ReleasedHeard(released))
             return
+        told = digest.decode_digest(data) if self._active is None else None
+        if told is not None:
+            if self._standby.may_succeed(told.store_id, self._now()):
+                self._warm.take(told)
+            return
         message = handover.decode(data)
         if message is None:
             return
@@ -128,6 +188,28 @@ class FtGroup:
                 self._event(sb.YieldTo(seconds))
             case work:
                 self._spawn(work)
+
+    def _on_question(self, data: bytes, reply: str) -> None:
+        if is_who(data):
+            self._reply_later(self._desk.who, reply)
+
+    def _on_request(self, data: bytes, reply: str) -> None:
+        self._reply_later(lambda: self._desk.answer(data), reply)
+
+    def _reply_later(self, make: Callable[[], Coroutine[None, None, bytes]], reply: str) -> None:
+        if self._answering >= _MAX_ANSWERS:
+            # A flood of questions: whoever asked in earnest will ask again.
+            return
+        self._answering += 1
+        self._spawn(self._reply(make, reply))
+
+    async def _reply(self, make: Callable[[], Coroutine[None, None, bytes]], reply: str) -> None:
+        try:
+            payload = await make()
+            with contextlib.suppress(NatsError):
+                await self._control.publish(reply, payload)
+        finally:
+            self._answering -= 1
 
     def _nats_down(self, error: NatsError) -> None:
         if self._node.stopping.is_set():
@@ -142,9 +224,18 @@ class FtGroup:
     def _fire(self) -> None:
         self._timer = None
         if self._active is not None:
+            self.note_epoch()
             self._drive(self._active.handle(sb.TimerFired(), self._now()))
         else:
             self._event(sb.TimerFired())
+
+    def note_epoch(self) -> None:
+        """An owner can take a higher epoch while it serves: say that one from now on."""
+        before, now = self._activation, self._owner.present
+        if self._active is None or before is None or now is None or now.epoch == before.epoch:
+            return
+        self._activation = now
+        self._active.handle(act.EpochRaised(now.epoch), self._now())
 
     def _event(self, event: sb.Event) -> None:
         self._drive(self._standby.handle(event, self._now()))
@@ -164,12 +255,15 @@ class FtGroup:
                     self._spawn(self._read_store())
                 case sb.ReleaseLock():
                     self._spawn(self._release())
-                case sb.Activate():
-                    self._spawn(self._activate())
+                case sb.Activate(cause, after):
+                    self._spawn(self._activate(cause, after))
                 case sb.Steal():
-                    self._spawn(self._activate(without_lock=True))
+                    holder = self._owner.holder
+                    after = holder.epoch if holder is not None else 0
+                    self._spawn(self._activate(Cause.STOLEN, after, without_lock=True))
                 case act.SendHeartbeat(payload):
-                    self._spawn(self._send(payload))
+                    if self._node.protection.may_beat:
+                        self._spawn(self._send(payload))
                 case act.ConfirmNow():
                     self._spawn(self._confirm())
 
@@ -191,7 +285,9 @@ class FtGroup:
             )
 
     async def _try_lock(self, ask: sb.TryLock) -> None:
-        self._event(await self._node.call(lambda: attempt(self._owner, ask)))
+        done = await self._node.call(lambda: attempt(self._owner, ask))
+        self._tries[done.result] += 1
+        self._event(done)
 
     async def _read_store(self) -> None:
         self._event(await self._node.call(lambda: see_store(self._owner)))
@@ -216,19 +312,26 @@ class FtGroup:
         if self._active is not None:
             self._drive(self._active.handle(act.Confirmed(), self._now()))
 
-    async def _activate(self, *, without_lock: bool = False) -> None:
+    async def _activate(self, cause: Cause, after: int, *, without_lock: bool = False) -> None:
         """The lock is ours, or not worth waiting for: claim, say so, recover, serve."""
         node = self._node
+        # Whatever was read before may be old: nothing of it is kept from here on.
+        self._warm.stop()
+        node.owns = True
+        cause, after = self._succession.cause_of(cause, after)
         try:
-            activation = await node.call(lambda: self._owner.activate(without_lock=without_lock))
+            activation = await node.call(
+                lambda: self._owner.activate(cause=cause, after=after, without_lock=without_lock)
+            )
         except FencedError as error:
-            await node.call(self._owner.release)
+            await node.call(node.give_back)
+            self._warm = self._new_warm()
+            self._warm.start()
             self._event(sb.ActivationLost(error.text))
             return
-        except FtstanError:
-            self._event(sb.ActivationFailed())
-            node.state = NodeState.FAILED
-            raise
+        except FtstanError as error:
+            await self._not_activated(error)
+            return
         self._activation = activation
         log.stream.info("Server is active")
         node.state = NodeState.ACTIVE
@@ -245,19 +348,86 @@ class FtGroup:
             self._spawn(self._regain_lock(self._active))
         try:
             await node.serve(lambda: self._succession.decide(activation))
-        except FtstanError:
-            node.state = NodeState.FAILED
-            raise
+        except FtstanError as error:
+            await self._not_activated(error)
+            return
         self._active.handle(act.PhaseChanged(BeatPhase.SERVING), self._now())
+        self._spawn(self._send_digests(activation))
+
+    async def _send_digests(self, activation: Activation) -> None:
+        """Each second, a hint for standbys of where the channels end."""
+        node = self._node
+        while not node.stopping.is_set():
+            ends = await node.call(_ends_of(node))
+            for payload in digest.encode_digest(node.server_id, activation.epoch, activation.store_id, ends):
+                with contextlib.suppress(NatsError):
+                    await self._say(payload)
+            await asyncio.sleep(_DIGEST_S)
+
+    @property
+    def warm_lag(self) -> WarmLag | None:
+        """How far a standby's reading ahead is behind the owner; ``None`` if this node has heard no digest."""
+        return self._warm.lag
+
+    async def _not_activated(self, error: FtstanError) -> None:
+        """Storage refuses: give everything back and wait, for it may be the same for every member. Others: raise."""
+        node = self._node
+        if node.stopping.is_set() or not isinstance(error, (StoreError, LockFaultError)):
+            self._event(sb.ActivationFailed())
+            node.state = NodeState.FAILED
+            raise error
+        self._active = self._activation = None
+        node.state = NodeState.STANDBY
+        await node.call(node.give_back)
+        self._warm = self._new_warm()
+        self._warm.start()
+        self._trouble = error.text
+        self._event(sb.ActivationLost(f"{error.text}; {error.hint}" if error.hint else error.text, refused=True))
 
     async def _regain_lock(self, active: act.Active) -> None:
         """Take the lock once its former holder is gone, so that the others are kept out by it again."""
-        while not self._node.stopping.is_set():
+        while self._active is active and not self._node.stopping.is_set():
             if await self._node.call(self._owner.regain_lock):
                 active.handle(act.LockRegained(), self._now())
                 log.stream.info("ft: the store lock is free, and held by this server now")
                 return
             await asyncio.sleep(self._timing.poll_interval)
+
+    # ---- views ---------------------------------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        """Whether the control connection stands."""
+        return self._control.connected
+
+    @property
+    def looks_for_nats(self) -> bool:
+        """Whether this member has a connection to NATS, or tries to have one."""
+        return self._control.running
+
+    @property
+    def status(self) -> str:
+        """State, phase and epoch in one line, for people."""
+        phase = self._standby.phase
+        text = f"{phase} {self._trouble}" if phase is Phase.BACKING_OFF else f"{phase}"
+        if self._active is not None:
+            text = "serving" if self._node.is_ft_active() else "recovering"
+            if not self._node.protection.may_beat:
+                text = "waiting for storage"
+        epoch = f", epoch {self._activation.epoch}" if self._activation is not None else ""
+        return f"{self._node.state}: {text}{epoch}"
+
+    # ---- operators -----------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Do not take over until ``resume``; a restart forgets it."""
+        self._event(sb.Paused())
+        log.stream.info("ft: paused by the operator")
+
+    def resume(self) -> None:
+        """Take over again when it is time."""
+        self._event(sb.Resumed())
+        log.stream.info("ft: resumed by the operator")
 
     # ---- planned hand-over ---------------------------------------------------------------------------------------
 
@@ -271,8 +441,9 @@ class FtGroup:
         serve, or if nobody is ready: it goes on serving then.
         """
         if self._activation is None or not self._node.is_ft_active():
-            raise FtstanError("this member is not the active one", hint="ask the active: ftstanctl ft status names it")
-        successor = await self._succession.find(self._activation, to, _SWITCHOVER_S)
+            raise RefusedError("this member is not the active one", hint="ask the active: ftstanctl ft status names it")
+        self.note_epoch()
+        successor = await self._succession.find(self._activation, to, _SWITCHOVER_S, switchover=True)
         if not successor:
             raise no_successor(to)
         self._node.request_handover(successor)
@@ -282,6 +453,7 @@ class FtGroup:
         """Before the store is closed: let a standby keep what is published from now on, if there is one."""
         if self._activation is None or not self._node.is_ft_active():
             return
+        self.note_epoch()
         with contextlib.suppress(NatsError):
             if await self._succession.find(self._activation, "", _STOP_FIND_S):
                 await self._succession.leave()
@@ -292,6 +464,7 @@ class FtGroup:
         """No more attempts, no more beats."""
         self._event(sb.Stopped())
         if self._active is not None:
+            self.note_epoch()
             self._active.handle(sb.Stopped(), self._now())
         if self._timer is not None:
             self._timer.cancel()
@@ -308,6 +481,7 @@ class FtGroup:
 
     async def close(self) -> None:
         """End the connection."""
+        self._warm.stop()
         for task in list(self._tasks):
             task.cancel()
         await self._control.close()

@@ -11,37 +11,41 @@ import asyncio
 import contextlib
 import os
 import resource
-import select
 import signal
-import sys
+import threading
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from ftstan import COMPATIBLE_VERSION, log
+from ftstan import COMPATIBLE_VERSION, log, rival
 from ftstan.broker.broker import Broker, BrokerOptions
-from ftstan.broker.constants import GUARD_TIMEOUT, SID_INBOX
 from ftstan.broker.dedup import Window
 from ftstan.clock import Clock, SystemClock
 from ftstan.config.banner import READY, effectless_lines, recovered_line, runtime_version, starting_lines, store_lines
+from ftstan.config.units import SECOND
 from ftstan.dataplane import DataPlane, shown
+from ftstan.ending import end_process, pause_and_end
 from ftstan.errors import (
+    ConfigError,
     FencedError,
     FtstanError,
     LockBusyError,
     NatsError,
     RecoveryError,
+    StoppedError,
     StoreError,
 )
 from ftstan.ft.access import FileAccess
+from ftstan.ft.deadlines import STOP_S, STOP_UNOWNED_S
 from ftstan.group import FtGroup
+from ftstan.member import NodeMember
 from ftstan.monitor.http import Monitor, format_time, format_uptime
+from ftstan.nats import tasks
 from ftstan.nats.embedded import NatsServerChild
 from ftstan.nats.generated import NatsServerOptions
 from ftstan.nats.link import Link
+from ftstan.protection import Protection
 from ftstan.serving import Serving
 from ftstan.stores import registry
 from ftstan.stores.interface import ServerInfo, StoreContext
-from ftstan.wire import messages
-from ftstan.wire.frames import Parser
 from ftstan.wire.nuid import Nuid
 from ftstan.wire.subjects import Subjects
 
@@ -51,7 +55,7 @@ if TYPE_CHECKING:
     from ftstan.bridge import Ahead
     from ftstan.config.options import ServerOptions
     from ftstan.ft.ownership import StoreOwner
-    from ftstan.stores.interface import StoreAccess
+    from ftstan.stores.interface import Store, StoreAccess
 
 T = TypeVar("T")
 
@@ -59,8 +63,10 @@ EXIT_FENCED = 75
 _EXIT_TERM = 143
 _LOCK_PATIENCE_S = 5.0
 _LOCK_RETRY_S = 0.1
+_CANCEL_AGAIN_S = 10.0
 _READY_S = 10.0
-_STOP_S = 60.0
+#: How long a stop may get ready beside serving; what is not ready then is done while nobody serves.
+_PREPARE_S = 15.0
 #: A node whose storage fails so soon after it took over would, restarted at once, only use up epochs.
 _SOON_S = 60.0
 _PAUSE_S = 5
@@ -85,25 +91,34 @@ class Node:
         self.nuid = Nuid()
         self.server_id = self.nuid.next()
         self.state = "STANDALONE"
-        self.plane = DataPlane(self._plane_ended)
+        self.plane = DataPlane(self.storage_failed)
         self._access: StoreAccess | None = None
         self.owner: StoreOwner | None = None
         """The right to the directory of a FILE store; a group needs one."""
         self.stop_signal = 0
         self._exit_status = 0
         self.stopping = asyncio.Event()
+        self._no_more = threading.Event()
+        """The same for the data plane's thread."""
+        self.owns = False
+        """Whether this node may have written anything: an activation was begun."""
         self._failure: FtstanError | None = None
         self._child: NatsServerChild | None = None
         self._monitor = Monitor(self)
-        self._group: FtGroup | None = None
+        self.member = NodeMember(self)
+        """What operators see of this node, and ask of it."""
+        self.group: FtGroup | None = None
         self._started_ns = self.clock.wall_ns()
         self._started = self.clock.mono()
         self._counts: dict[str, int] = {}
         self._serving_since = 0.0
         self.link: Link | None = None
         """The data link; it belongs to the data plane's thread."""
+        self._store: Store | None = None
+        """Open, or being recovered; the data plane's."""
         self.unbridged = 0
         """Publishes that arrived during hand-overs and were not answered."""
+        self.protection = Protection(self)
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
@@ -115,8 +130,9 @@ class Node:
             log.stream.warning(line)
         _raise_file_limit()
         self._handle_signals()
+        self.protection.start()
         try:
-            await self._start()
+            await self._start_or_stop()
             await self.stopping.wait()
             if self._failure is not None:
                 raise self._failure
@@ -124,12 +140,26 @@ class Node:
         finally:
             await self._end_children()
 
+    async def _start_or_stop(self) -> None:
+        """Start; a signal ends that wherever it is, also where it waits for storage."""
+        start = asyncio.create_task(self._start(), name="start")
+        stop = asyncio.create_task(self.stopping.wait(), name="stop")
+        await asyncio.wait([start, stop], return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if start.done():
+            start.result()
+            return
+        with contextlib.suppress(FtstanError):
+            # What goes wrong in a start that is not wanted any more is nobody's concern.
+            await tasks.end(start, _CANCEL_AGAIN_S)
+
     async def _start(self) -> None:
         options = self.options
         # On the data plane's thread: opening the directory may block on storage like everything else in it.
         self.plane.start()
         make = registry.load(options.store)
-        self._access = await self.call(lambda: make(StoreContext(options, self.server_id, self.clock)))
+        context = StoreContext(options, self.server_id, self.clock, self._no_more, self.member.on_progress)
+        self._access = await self.call(lambda: make(context))
         if isinstance(self._access, FileAccess):
             self.owner = self._access.owner
         urls = await self._start_nats()
@@ -142,11 +172,12 @@ class Node:
             urls, name=self._name("general"), user=nats.user, password=nats.password, token=nats.token, clock=self.clock
         )
         if options.ft_group:
-            self._group = FtGroup(self, urls)
-            await self._group.start()
+            self.group = FtGroup(self, urls)
+            await self.group.start()
             return
         await self.call(self._connect_first)
         await self._lock_standalone(self._access)
+        self.owns = True
         await self.call(self._access.activate)
         await self.serve()
 
@@ -203,6 +234,7 @@ class Node:
 
         ``ahead`` is asked, once the store is recovered, for what has come before.
         """
+        self.protection.own(self._access)
         recovered = await self.call(self._recover)
         came = await ahead() if ahead is not None else None
         await self.call(lambda: self._open(recovered, came))
@@ -214,6 +246,8 @@ class Node:
         for line in store_lines(self.options):
             log.stream.info(line)
         log.stream.info(READY)
+        if self.owner is not None:
+            await self.call(self.owner.tidy)
 
     # ---- on the data plane's thread ------------------------------------------------------------------------------
 
@@ -222,11 +256,11 @@ class Node:
         log.stream.info("Recovering the state...")
         self._serving_since = self.clock.mono()
         assert self._access is not None
-        store = self._access.open()
+        store = self._store = self._access.open()
         recovered = store.recover()
         info = recovered.info
         if info is not None and info.cluster_id != options.cluster_id:
-            raise RecoveryError(
+            raise ConfigError(
                 f'cluster ID "{options.cluster_id}" does not match recovered value of "{info.cluster_id}"',
                 hint="give -cid the value that this datastore was made with",
             )
@@ -263,50 +297,24 @@ class Node:
         if options.dedup_window:
             broker.window = Window(options.dedup_window, recovered.remembered)
         broker.recover(recovered, self.clock.wall_ns(), round(self.clock.mono() * 1e9))
-        log.stream.info(recovered_line(len(recovered.channels) if info is not None else None))
+        log.stream.info(recovered_line(len(recovered.channels) + len(recovered.later) if info is not None else None))
         assert self.link is not None
-        serving = Serving(store, broker, self.link, self.clock, self._name("general"))
+        suspicion = options.ft.hb_missed_interval / SECOND
+        serving = Serving(store, broker, self.link, self.clock, self._name("general"), suspicion_s=suspicion)
         if not options.ft_group:
-            self._guard(broker)
+            rival.refuse_rivals(self.link, self.clock, self.nuid, broker.subjects, options.cluster_id)
         return serving
 
     def _open(self, serving: Serving, ahead: Ahead | None) -> None:
+        if self._no_more.is_set():
+            raise StoppedError("the server stops")
         with contextlib.suppress(NatsError):
             # In a group NATS may be away for a moment; the loop goes on trying.
             serving.open_link(ahead)
         self.plane.serving = serving
 
-    def _guard(self, broker: Broker) -> None:
-        """Refuse to serve a cluster id that another server answers for (``docs/compat/protocol.md``, recovery)."""
-        link = self.link
-        assert link is not None
-        inbox = b"_INBOX." + self.nuid.next().encode()
-        request = messages.encode(
-            messages.ConnectRequest(
-                client_id=self.options.cluster_id.encode(), heartbeat_inbox=b"_INBOX." + self.nuid.next().encode()
-            )
-        )
-        discovery = broker.subjects.discovery.encode()
-        link.send(
-            b"SUB %b %d\r\nPUB %b %b %d\r\n%b\r\n" % (inbox, SID_INBOX, discovery, inbox, len(request), request), 2.0
-        )
-        answer = _first_message(link, self.clock, GUARD_TIMEOUT / 1e9)
-        link.send(b"UNSUB %d\r\n" % SID_INBOX, 2.0)
-        if answer is None:
-            log.stream.debug("Did not detect another server instance")
-            return
-        with contextlib.suppress(FtstanError):
-            response = messages.parse(messages.ConnectResponse, answer)
-            if response.close_requests:
-                close = messages.encode(messages.CloseRequest(client_id=self.options.cluster_id.encode()))
-                link.send(b"PUB %b %d\r\n%b\r\n" % (response.close_requests, len(close), close), 2.0)
-        raise NatsError(
-            f'discovered another streaming server with cluster ID "{self.options.cluster_id}"',
-            hint="stop the other server, or give this one another -cid",
-        )
-
-    def _plane_ended(self, error: BaseException) -> None:
-        """The data plane can not go on: nothing more is sent or written."""
+    def storage_failed(self, error: BaseException) -> None:
+        """The data plane or the watch can not go on: nothing more is sent or written. On any thread."""
         if isinstance(error, StoreError) and self.clock.mono() - self._serving_since < _SOON_S:
             pause_and_end(shown(error), EXIT_FENCED, _PAUSE_S)
         end_process(f"{shown(error)}", EXIT_FENCED if isinstance(error, FtstanError) else 2)
@@ -325,12 +333,28 @@ class Node:
     def request_stop(self, number: int) -> None:
         """Stop cleanly."""
         self.stop_signal = number
-        self.stopping.set()
+        self._end()
+
+    def leave(self, why: str) -> None:
+        """Stop cleanly and come back as a standby: exit status 75, with one line that says why."""
+        log.stream.fatal(why)
+        self._exit_status = EXIT_FENCED
+        self._end()
+
+    def die(self, why: str) -> NoReturn:
+        """End at once, also if storage never answers."""
+        if self.link is not None:
+            self.link.cut()
+        end_process(why, EXIT_FENCED)
 
     def request_handover(self, successor: str) -> None:
         """Stop cleanly in favour of ``successor``, and end as a node that stands by when it is started again."""
         log.stream.info(f"ft: switchover: handing over to server {successor}")
         self._exit_status = EXIT_FENCED
+        self._end()
+
+    def _end(self) -> None:
+        self._no_more.set()
         self.stopping.set()
 
     def fenced(self, error: FencedError) -> NoReturn:
@@ -339,46 +363,78 @@ class Node:
 
     def fail(self, error: FtstanError) -> None:
         """End with this error."""
+        if self.stopping.is_set() or isinstance(error, StoppedError):
+            return
         self._failure = error
-        self.stopping.set()
+        self._end()
 
     async def _stop(self) -> int:
         log.stream.info("Shutting down.")
-        if self._group is not None:
-            await self._group.hand_over()
-        self.state = "SHUTDOWN"
-        if self._group is not None:
-            await self._group.stopping()
         released = False
+        status = _EXIT_TERM if self.stop_signal == signal.SIGTERM else self._exit_status
+        patience = STOP_S if self.owns else STOP_UNOWNED_S
         try:
-            async with asyncio.timeout(_STOP_S):
+            async with asyncio.timeout(patience):
+                await self._prepare_stop()
+                if self.group is not None:
+                    await self.group.hand_over()
+                self.state = "SHUTDOWN"
+                if self.group is not None:
+                    await self.group.stopping()
                 released = await self.call(self._stop_serving)
         except TimeoutError:
-            end_process(f"storage has not answered for {_STOP_S:g}s while stopping", EXIT_FENCED)
-        if self._group is not None:
-            await self._group.stopped(released=released)
-        return _EXIT_TERM if self.stop_signal == signal.SIGTERM else self._exit_status
+            if not self.owns:
+                end_process("storage does not answer: ending without it, nothing was written", status)
+            end_process(f"storage has not answered for {patience:g}s while stopping", EXIT_FENCED)
+        if self.group is not None:
+            await self.group.stopped(released=released)
+        return status
+
+    async def _prepare_stop(self) -> None:
+        """Do ahead what a stop has to do, while publishes are served: the shorter is the time when nobody does."""
+        end = self.clock.mono() + _PREPARE_S
+        serving = self.plane.serving
+        while serving is not None and self.clock.mono() < end and await self.call(serving.prepare_stop):
+            pass
 
     def _stop_serving(self) -> bool:
         """Close the store and give the lock back; returns whether this node was the owner."""
         serving, self.plane.serving = self.plane.serving, None
         if serving is not None:
+            self._store = None
             try:
                 serving.stop()
             except StoreError as error:
                 log.stream.error(f"{error.text}; what was acknowledged is safe")
+        self._abandon()
         active = self.owner is not None and serving is not None
+        self.protection.disown()
         if self._access is not None:
             self._access.close()
         if self.link is not None:
             self.link.close()
         return active
 
+    def give_back(self) -> None:
+        """On the data plane's thread: what was opened is closed, the lock is free for another node."""
+        self.plane.serving = None
+        self._abandon()
+        self.protection.disown()
+        self.owns = False
+        if self.owner is not None:
+            self.owner.release()
+
+    def _abandon(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            store.abandon()
+
     async def _end_children(self) -> None:
+        await self.protection.close()
         with contextlib.suppress(NatsError):
             await self._monitor.stop()
-        if self._group is not None:
-            await self._group.close()
+        if self.group is not None:
+            await self.group.close()
         if self._child is not None:
             await self._child.stop()
 
@@ -400,7 +456,7 @@ class Node:
             "state": self.state,
             "now": format_time(now),
             "start_time": format_time(self._started_ns),
-            "uptime": format_uptime(self.clock.mono() - self._started),
+            "uptime": format_uptime(self.uptime),
             "open_fds": len(os.listdir("/proc/self/fd")),
             "max_fds": soft,
             **_NO_COUNTS,
@@ -411,10 +467,46 @@ class Node:
         serving = self.plane.serving
         return serving.broker.counts() if serving is not None else {}
 
+    @property
+    def uptime(self) -> float:
+        """Seconds since this process started."""
+        return self.clock.mono() - self._started
+
     def is_ft_active(self) -> bool:
         """Whether this node is the active one and serves."""
+        return self.state == "FT_ACTIVE" and self.is_serving()
+
+    def is_serving(self) -> bool:
+        """Whether clients are answered now."""
         serving = self.plane.serving
-        return self.state == "FT_ACTIVE" and serving is not None and serving.ready
+        return serving is not None and serving.ready
+
+    async def ftz(self) -> dict[str, object]:
+        """What ``/streaming/ftz`` shows."""
+        return await self.member.page()
+
+    @property
+    def hears_nats(self) -> bool:
+        """Whether the control thread has a connection to NATS; true where there is none."""
+        return self.group is None or self.group.connected
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the node does what it is for: it serves, or has begun to stand by."""
+        serving = self.plane.serving
+        return (serving is not None and serving.ready) or (self.group is not None and self.group.looks_for_nats)
+
+    @property
+    def looks_for_nats(self) -> bool:
+        """Whether the control thread has a connection to NATS or tries to; true where there is none."""
+        return self.group is None or self.group.looks_for_nats
+
+    @property
+    def status(self) -> str:
+        """State, phase and epoch in one line, for people."""
+        if self.group is not None and self.state != "SHUTDOWN":
+            return self.group.status
+        return f"{self.state}: serving" if self.is_up else self.state
 
     def _name(self, suffix: str) -> str:
         return f"_NSS-{self.options.cluster_id}-{suffix}"
@@ -446,54 +538,9 @@ def _info(cluster_id: str, subjects: Subjects) -> ServerInfo:
     )
 
 
-def _first_message(link: Link, clock: Clock, seconds: float) -> bytes | None:
-    """The payload of the first message that comes; ``None`` after the time, or if nobody listens."""
-    parser = Parser(link.max_payload)
-    poll = select.poll()
-    poll.register(link.fileno(), select.POLLIN)
-    buffer = bytearray(65536)
-    end = clock.mono() + seconds
-    events = parser.feed(link.leftover)
-    while True:
-        for event in events:
-            if event[0] == "MSG":
-                return bytes(event[4])
-            if event[0] == "HMSG":
-                return None
-            if event[0] == "PING":
-                link.send(b"PONG\r\n", 2.0)
-        left = end - clock.mono()
-        if left <= 0:
-            return None
-        poll.poll(left * 1000)
-        events = []
-        if n := link.recv_into(memoryview(buffer)):
-            events = parser.feed(memoryview(buffer)[:n])
-
-
 def _raise_file_limit() -> None:
     """As many files as this user may open: every channel holds its directory."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def pause_and_end(why: str, status: int, seconds: int) -> NoReturn:
-    """One line, and everything is given up at once; whoever restarts this process has to wait for ``seconds``.
-
-    The process goes on as a shell that only sleeps: so the lock, the files and the sockets are free for a standby while
-    the pause lasts, and no thread that hangs in storage has to be asked.
-    """
-    log.stream.fatal(f"{why} (exit in {seconds}s)")
-    sys.stderr.flush()
-    with contextlib.suppress(OSError):
-        os.execv("/bin/sh", ["sh", "-c", f"sleep {seconds}; exit {status}"])  # noqa: S606  # it is a shell
-    os._exit(status)
-
-
-def end_process(why: str, status: int) -> NoReturn:
-    """One line, and out: whatever decides to die must not wait for storage that hangs."""
-    log.stream.fatal(why)
-    sys.stderr.flush()
-    os._exit(status)

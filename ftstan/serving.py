@@ -33,23 +33,37 @@ _SEND_DEADLINE_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 2.0
 _TICK_S: Final = 1.0
 _JOIN_BELOW: Final = 64 << 10
+#: Seconds of a turn that go to opening recovered channels, in a quiet one and beside requests.
+_OPEN_S: Final = 0.003
+_OPEN_BESIDE_S: Final = 0.001
+#: The same for the work of a stop that can be done while publishes are still served.
+_PREPARE_S: Final = 0.004
 _LATE_COPIES_S: Final = 2.0
 
 
 class Serving:
-    """An active server's broker, store and link. ``name``: the link's connection name, for log lines."""
+    """An active server's broker, store and link. ``name``: the link's connection name, for log lines.
 
-    def __init__(self, store: Store, broker: Broker, link: Link, clock: Clock, name: str) -> None:
+    ``suspicion_s``: a turn that comes so late was preceded by a pause of this process (or of the machine).
+    """
+
+    def __init__(
+        self, store: Store, broker: Broker, link: Link, clock: Clock, name: str, *, suspicion_s: float
+    ) -> None:
         self.store = store
         self.broker = broker
         self.link = link
         self.ready = False
         """Whether NATS has processed our subscriptions since the last connect."""
+        self.batch_since: float | None = None
+        """Since when (seconds) a batch is applied and not committed and confirmed; other threads read it."""
         self._pongs_due = 0
         self._forget_at = float("inf")
         self._leaving: Future[list[bytes]] | None = None
         self._clock = clock
         self._name = name
+        self._suspicion_s = suspicion_s
+        self._last_turn = clock.mono()
         self._buffer = bytearray(_FIRST_BUFFER)
         self._start = 0
         self._end = 0
@@ -101,7 +115,7 @@ class Serving:
 
     def timeout(self) -> float:
         """Seconds until something is due without new bytes."""
-        if self._more or self.broker.subscriptions.recovering:
+        if self._more or self.broker.subscriptions.recovering or (self.broker.opening and self.link.connected):
             return 0.0
         now = self._clock.mono()
         due = self._next_tick - now
@@ -113,11 +127,18 @@ class Serving:
 
     def turn(self, *, readable: bool) -> None:
         """Take one batch down the road. Raises ``FencedError`` and ``StoreError``: the store cannot be served."""
+        now = self._clock.mono()
+        if now - self._last_turn > self._suspicion_s:
+            # Everything looks overdue after a pause, and somebody else may serve by now: storage is asked before any
+            # timer fires and before anything is applied that was read, or waits in the socket, since before.
+            self.store.confirm()
+        self._last_turn = now
         if not self.link.connected:
             self._reconnect()
         else:
             try:
                 worked = self._read() if readable or self._end > self._start else False
+                worked |= self._open_channels(_OPEN_BESIDE_S if worked else _OPEN_S)
                 worked |= self.broker.run_timers(self._clock.wall_ns(), self._now())
                 if worked or self._more or self.broker.has_work:
                     self._road()
@@ -128,12 +149,23 @@ class Serving:
             except (ConnectionLostError, WireError) as error:
                 self._lost(error if isinstance(error, NatsError) else NatsError(error.text))
         if self._clock.mono() >= self._next_tick:
-            self._next_tick = self._clock.mono() + _TICK_S
+            began = self._clock.mono()
             self.store.confirm()
             if self._clock.mono() >= self._forget_at:
                 self.broker.answered, self._forget_at = None, float("inf")
             self.broker.tick()
-            self.store.tick(self._clock.wall_ns())
+            more = self.store.tick(self._clock.wall_ns())
+            self._next_tick = self._clock.mono() if more else began + _TICK_S
+
+    def _open_channels(self, seconds: float) -> bool:
+        """Open recovered channels that nobody has asked for yet; publishes come first. Returns whether it did."""
+        broker = self.broker
+        if not broker.opening:
+            return False
+        end = self._clock.mono() + seconds
+        while broker.opening and self._clock.mono() < end:
+            broker.open_next()
+        return True
 
     def _reconnect(self) -> None:
         if self._clock.mono() < self._next_connect:
@@ -195,6 +227,7 @@ class Serving:
     def _road(self) -> None:
         """Commit, confirm, emit."""
         broker = self.broker
+        self.batch_since = self._clock.mono()
         broker.stage()
         failed = self.store.commit()
         if failed:
@@ -202,6 +235,7 @@ class Serving:
         if broker.window is not None and (fresh := broker.window.committed(failed)):
             self.store.remember(fresh, broker.window.known)
         self.store.confirm()
+        self.batch_since = None
         self._more = broker.conclude(failed)
         if self.store.events_first:
             self.store.write_events()
@@ -252,6 +286,16 @@ class Serving:
         self.broker.taken = None
 
     # ---- stopping ------------------------------------------------------------------------------------------------
+
+    def prepare_stop(self) -> bool:
+        """Do some of a stop's work beside serving; returns whether more of it is worth the while.
+
+        Raises ``FencedError``. What else fails is left to the stop.
+        """
+        try:
+            return self.store.prepare_close(_PREPARE_S)
+        except StoreError:
+            return False
 
     def stop(self) -> None:
         """Finish: what was applied is committed and answered, the store is closed."""

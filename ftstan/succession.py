@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from ftstan import log
 from ftstan.bridge import Ahead, Bridge
-from ftstan.errors import FtstanError, NatsError
+from ftstan.errors import NatsError, RefusedError
 from ftstan.ft.handover import Leaving, Message, Subscribed, TakenElsewhere, Took, encode, split_keys
+from ftstan.ft.slots import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -47,8 +48,10 @@ class Succession:
 
     # ---- the owner that leaves -----------------------------------------------------------------------------------
 
-    async def find(self, activation: Activation, to: str, within_s: float) -> str:
+    async def find(self, activation: Activation, to: str, within_s: float, *, switchover: bool = False) -> str:
         """Ask for a successor (``to``: a server id, empty for anybody); returns its server id, or empty if none came.
+
+        ``switchover``: because an operator asked for it.
 
         From now on every publish that is taken is noted. Raises ``NatsError`` if nobody can be asked.
         """
@@ -60,7 +63,7 @@ class Succession:
         await self._node.call(lambda: serving.note_taken(on=True))
         self._found = asyncio.get_running_loop().create_future()
         publishes = serving.broker.subjects.publish_all
-        self._asking = Leaving(self._node.server_id, activation.epoch, activation.store_id, publishes, to)
+        self._asking = Leaving(self._node.server_id, activation.epoch, activation.store_id, publishes, to, switchover)
         try:
             await self._send(encode(self._asking))
             async with asyncio.timeout(within_s):
@@ -167,6 +170,13 @@ class Succession:
             self._taken = None
             await self._drop(why)
 
+    def cause_of(self, cause: Cause, after: int) -> tuple[Cause, int]:
+        """Why the epoch that we are about to take is taken: what the owner that we follow said, else as given."""
+        if self._taken is None or self._taken.leaving.epoch < after:
+            return cause, after
+        leaving = self._taken.leaving
+        return (Cause.SWITCHOVER if leaving.switchover else Cause.RELEASED), leaving.epoch
+
     async def _drop(self, why: str) -> None:
         def drop() -> int:
             bridge, self._node.plane.bridge = self._node.plane.bridge, None
@@ -212,9 +222,9 @@ class Succession:
         return ahead
 
 
-def no_successor(to: str) -> FtstanError:
+def no_successor(to: str) -> RefusedError:
     """What a switchover that found nobody says."""
-    return FtstanError(
+    return RefusedError(
         f"no standby is ready to take over{f' as {to}' if to else ''}",
         hint="ftstanctl ft status shows the members; start one, resume it, or name another",
     )

@@ -25,7 +25,7 @@ from ftstan.stores.interface import CLIENTS, ChannelLimits, Recovered, Store
 from ftstan.wire.subjects import publishable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ftstan.broker.client import Client
     from ftstan.broker.keymap import KeyMap
@@ -72,6 +72,8 @@ class Broker(Core):
         self.start_jobs: list[Callable[[], None]] = []
         self._nuid = nuid
         self._answers: list[_Answer] = []
+        self._later: dict[bytes, None] = {}
+        """Recovered channels that wait to be opened: by whoever needs them first, else in turns with time to spare."""
         self._folded: dict[str, list[bytes]] = {}
         self.inbox_prefix = self.new_inbox() + b"."
         self.link_events: list[tuple[int, bytes]] = []
@@ -99,12 +101,51 @@ class Broker(Core):
         self.wall, self.now = wall, now
         for info in recovered.clients:
             self.connections.adopt(info)
+        self._later = dict.fromkeys(recovered.later)
+        for name in recovered.later:
+            self._folded.setdefault(_lower(name), []).append(name)
+        self._adopt(recovered)
+
+    def _adopt(self, recovered: Recovered) -> list[Channel]:
+        """Take over channels and their subscriptions; returns the channels."""
+        channels = []
         for stored_channel in recovered.channels:
             channel = self._add_channel(Channel(stored_channel.name, stored_channel))
             refused = recovered.refused.get(channel.name)
             channel.refused = refused.encode() if refused is not None else None
             self.subscriptions.adopt_all(channel)
             self.inactivity.check(channel)
+            channels.append(channel)
+        return channels
+
+    def known_channel(self, name: bytes) -> Channel | None:
+        """The channel of that name if there is one; opens it if it waits for that.
+
+        Raises ``StoreError`` if it cannot be read now, and ``FencedError``.
+        """
+        if name in self._later:
+            # Before the name is struck off: what storage refuses now is tried again with the next request.
+            found = self.store.open_channel(name)
+            del self._later[name]
+            self._unfold(name)
+            for channel in self._adopt(found):
+                self.replies.write(_ack_lines(channel.by_ack_inbox.values()))
+        return self.channels.get(name)
+
+    @property
+    def opening(self) -> bool:
+        """Whether recovered channels wait to be opened."""
+        return bool(self._later)
+
+    def open_next(self) -> None:
+        """Open one of the channels that wait. Raises ``StoreError`` and ``FencedError``."""
+        if self._later:
+            self.known_channel(next(iter(self._later)))
+
+    def open_all(self) -> None:
+        """Open every channel that waits: what is done next concerns subscriptions wherever they are."""
+        while self._later:
+            self.open_next()
 
     def subscribe_lines(self) -> bytes:
         """The SUB lines of everything this server listens to: for a new NATS connection."""
@@ -120,8 +161,7 @@ class Broker(Core):
             (self.inbox_prefix + b"*", c.SID_INBOX),
         ]
         # Ack inboxes first: a client that is answered may ack at once.
-        acks = [b"SUB %b %d\r\n" % (s.ack_inbox, sid) for sid, s in self.by_sid.items() if publishable(s.ack_inbox)]
-        return b"".join(acks) + b"".join(b"SUB %b %d\r\n" % row for row in rows)
+        return _ack_lines(self.by_sid.values()) + b"".join(b"SUB %b %d\r\n" % row for row in rows)
 
     def unsubscribe_lines(self) -> bytes:
         """The UNSUB lines of everything but the inbox: this server listens to clients no more."""
@@ -144,11 +184,14 @@ class Broker(Core):
         self.link_events.append((kind, text))
 
     def open_channel(self, name: bytes) -> Channel:
-        """Create a channel; raises ``StoreError`` with the text for the client."""
+        """The channel of that name, created if there is none; raises ``StoreError`` with the text for the client."""
+        known = self.known_channel(name)
+        if known is not None:
+            return known
         if b"\0" in name:
             raise StoreError(f"mkdir {name.decode('utf-8', 'backslashreplace')}: invalid argument")
         limit = self.options.max_channels
-        if limit and len(self.channels) >= limit:
+        if limit and len(self.channels) + len(self._later) >= limit:
             raise StoreError(c.TOO_MANY_CHANNELS)
         others = self._folded.get(_lower(name))
         if others:
@@ -171,10 +214,13 @@ class Broker(Core):
         """Forget a channel that the store has deleted; nothing of it is in a batch."""
         self.drop_caches()
         del self.channels[channel.name]
-        same = self._folded[_lower(channel.name)]
-        same.remove(channel.name)
+        self._unfold(channel.name)
+
+    def _unfold(self, name: bytes) -> None:
+        same = self._folded[_lower(name)]
+        same.remove(name)
         if not same:
-            del self._folded[_lower(channel.name)]
+            del self._folded[_lower(name)]
 
     def arm(self, sub: Subscription, at: int) -> None:
         """Run the ack timer of a subscription at ``at``, or earlier if it is set for earlier."""
@@ -299,7 +345,7 @@ class Broker(Core):
         return {
             "clients": len(self.clients),
             "subscriptions": sum(ch.stored_subs for ch in channels),
-            "channels": len(channels),
+            "channels": len(channels) + len(self._later),
             "total_msgs": sum(ch.store.count for ch in channels),
             "total_bytes": sum(ch.store.size for ch in channels),
             "in_msgs": self.in_msgs,
@@ -307,6 +353,11 @@ class Broker(Core):
             "out_msgs": self.out_msgs,
             "out_bytes": self.out_bytes,
         }
+
+
+def _ack_lines(subs: Iterable[Subscription]) -> bytes:
+    """The SUB lines of the ack inboxes of live subscriptions."""
+    return b"".join(b"SUB %b %d\r\n" % (s.ack_inbox, s.sid) for s in subs if publishable(s.ack_inbox))
 
 
 def _lower(name: bytes) -> str:

@@ -260,6 +260,8 @@ class Connections:
     def remove(self, client: Client) -> None:
         """Unregister a client and close its subscriptions, durables staying behind offline."""
         broker = self._broker
+        # It may have subscriptions anywhere, and somebody may soon connect with its id.
+        broker.open_all()
         client.gone = True
         del broker.clients[client.client_id]
         if client.info.conn_id and broker.conns.get(client.info.conn_id) is client:

@@ -75,9 +75,7 @@ class Subscriptions:
 
     def _start(self, request: messages.SubscriptionRequest, reply: bytes) -> str:
         broker = self._broker
-        channel = broker.channels.get(request.subject)
-        if channel is None:
-            channel = broker.open_channel(request.subject)
+        channel = broker.open_channel(request.subject)
         if channel.refused is not None:
             return channel.refused.decode()
         client = broker.clients.get(request.client_id)
@@ -262,7 +260,11 @@ class Subscriptions:
         except WireError:
             broker.answer(reply, messages.subscription_error(c.INVALID_UNSUBSCRIBE))
             return
-        channel = broker.channels.get(request.subject)
+        try:
+            channel = broker.known_channel(request.subject)
+        except StoreError as error:
+            broker.answer(reply, messages.subscription_error(error.text))
+            return
         if channel is None:
             broker.answer(reply, messages.subscription_error(c.UNKNOWN_CHANNEL))
             return

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from ftstan import COMPATIBLE_VERSION, __version__
-from ftstan.cli import store
+from ftstan.cli import ft, store
+from ftstan.cli.terminal import complain
 from ftstan.errors import ConfigError, FtstanError
 
 if TYPE_CHECKING:
@@ -36,12 +37,13 @@ class _Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A sub-command. ``failed`` is its exit status when it could not be carried out."""
+    """A sub-command. ``failed`` is its exit status when it could not be carried out, ``usage`` for wrong words."""
 
     text: str
     run: Callable[[argparse.Namespace], int]
     configure: Callable[[argparse.ArgumentParser], None] = lambda _: None
     failed: int = EXIT_ERROR
+    usage: int = EXIT_USAGE
 
 
 def version(_: argparse.Namespace) -> int:
@@ -55,38 +57,41 @@ COMMANDS = {
     "store": Command(
         "look at a datastore, repair it, hand it over", store.run, store.configure, failed=store.EXIT_FAILED
     ),
+    "ft": Command(
+        "look at a fault-tolerant group and steer it",
+        ft.run,
+        ft.configure,
+        failed=ft.EXIT_CANNOT_ASK,
+        # 2 says that nobody serves: a script with a wrong word must not believe that.
+        usage=ft.EXIT_CANNOT_ASK,
+    ),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with the words ``argv`` (default: those of the process) and return its exit status."""
+    words = sys.argv[1:] if argv is None else argv
     parser = _Parser(prog=_PROGRAM, description="Look at ftstan servers and their datastores, and steer them.")
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="<command>")
     for name, command in COMMANDS.items():
         command.configure(commands.add_parser(name, help=command.text, description=command.text))
     try:
-        arguments = parser.parse_args(argv)
+        arguments = parser.parse_args(words)
     except ConfigError as error:
-        return _complain(error, EXIT_USAGE)
+        named = COMMANDS.get(words[0]) if words else None
+        return complain(error, named.usage if named is not None else EXIT_USAGE)
     command = COMMANDS[arguments.command]
     try:
         status = command.run(arguments)
         sys.stdout.flush()
     except FtstanError as error:
-        return _complain(error, command.failed)
+        return complain(error, command.failed)
     except BrokenPipeError:
         # The reader of our output has seen enough. Nothing more may be written there at exit, either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    return status
-
-
-def _complain(error: FtstanError, status: int) -> int:
-    print(error, file=sys.stderr)
-    if error.hint:
-        print(f"hint: {error.hint}", file=sys.stderr)
     return status
 
 

@@ -13,12 +13,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ftstan.cli.owning import owning
 from ftstan.cli.terminal import print_json, progress, text_of, visible
 from ftstan.clock import SystemClock
 from ftstan.disk import LocalDisk
-from ftstan.errors import ConfigError, LockBusyError, StoreError
+from ftstan.errors import ConfigError
 from ftstan.ft.loss import EpochFacts, find_epochs
-from ftstan.ft.ownership import StoreOwner
 from ftstan.stores.file import records
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.tools.changing import rewrite, source_of, start_and_stop
@@ -26,7 +26,6 @@ from ftstan.stores.file.tools.checking import Finding, Kind
 from ftstan.stores.file.tools.reading import NEVER_OURS, ChannelFiles, Source, channel_names
 from ftstan.stores.file.tools.repairing import Plan, Repair, make_plan, open_aside
 from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channel
-from ftstan.wire.nuid import Nuid
 
 if TYPE_CHECKING:
     import argparse
@@ -66,28 +65,10 @@ def configure(commands: dict[str, argparse.ArgumentParser]) -> None:
 @contextlib.contextmanager
 def _owned(arguments: argparse.Namespace, *, repairing: bool = False) -> Iterator[Owned]:
     """Own the datastore as a node does: lock, claim, record. Raises ``FtstanError``."""
-    if not os.path.isdir(arguments.dir):
-        raise StoreError(f"{arguments.dir} is no directory", hint="give the directory that the server has as -dir")
-    disk, clock = LocalDisk(), SystemClock()
-    owner = StoreOwner(disk, arguments.dir, server_id=Nuid().next(), clock=clock, in_group=False)
-    try:
-        try:
-            owner.try_lock()
-        except LockBusyError as error:
-            holder = owner.read_owner()
-            raise StoreError(
-                f"datastore {arguments.dir} is in use" + (f" by {holder.describe()}" if holder else ""),
-                hint="stop every node of the group first; ls, dump, verify and du work beside a running server",
-            ) from error
-        epochs = find_epochs(disk, owner.root)
-        if epochs.loss and not repairing:
-            raise StoreError(f"datastore {arguments.dir}: {epochs.loss}", hint="run: ftstanctl store repair")
-        owner.activate(epochs.lost)
+    with owning(arguments.dir, repairing=repairing) as (owner, epochs):
         options = FileStoreOptions(crc_polynomial=arguments.crc_poly)
         crc = records.Crc(options.crc_polynomial)
-        yield Owned(FileEnv(disk, owner.root, clock, options, owner, crc, path=arguments.dir), epochs)
-    finally:
-        owner.close()
+        yield Owned(FileEnv(LocalDisk(), owner.root, SystemClock(), options, owner, crc, path=arguments.dir), epochs)
 
 
 # ---- handover and compact ----------------------------------------------------------------------------------------

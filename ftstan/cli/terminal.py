@@ -17,7 +17,17 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from ftstan.errors import FtstanError
+
 _PIPE_WIDTH = 400
+
+
+def complain(error: FtstanError, status: int) -> int:
+    """What went wrong and what to do, on standard error; returns ``status``."""
+    print(error, file=sys.stderr)
+    if error.hint:
+        print(f"hint: {error.hint}", file=sys.stderr)
+    return status
 
 
 def print_json(value: object) -> None:

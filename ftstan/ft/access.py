@@ -15,13 +15,20 @@ from ftstan.disk import LocalDisk
 from ftstan.ft.mountcheck import check_mount
 from ftstan.ft.mounts import find_mount
 from ftstan.ft.ownership import StoreOwner, read_mountinfo
+from ftstan.ft.slots import Cause
+from ftstan.ft.watch import Probe, Watch
 from ftstan.log import stream as log
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ftstan.config.options import FileOptions, ServerOptions
     from ftstan.stores.interface import Lock, StoreContext
+
+#: Channels that are opened before anybody is served; of a store with more, each is opened when it is first needed.
+_MOST_AT_ONCE = 64
 
 
 _RECOVER_LOST_LOCKS = "/sys/module/nfs/parameters/recover_lost_locks"
@@ -49,6 +56,7 @@ class FileAccess:
             direct=MountRisk.DIRECT_IO not in options.ft.allow,
         )
         self.place = f"datastore {options.dir}"
+        self._store: FileStore | None = None
 
     def lock(self) -> Lock:
         """The lock of the directory."""
@@ -61,12 +69,12 @@ class FileAccess:
 
     def activate(self) -> None:
         """Take the next epoch."""
-        self.owner.activate()
+        self.owner.activate(cause=Cause.STANDALONE_START)
 
     def open(self) -> FileStore:
         """The store of the present activation, not recovered yet."""
         options = self._context.options
-        return FileStore(
+        self._store = FileStore(
             LocalDisk(),
             self.owner.root,
             self.owner,
@@ -74,7 +82,22 @@ class FileAccess:
             _file_store_options(options.file),
             limits=options.limits.channel,
             path=options.dir,
+            most_at_once=_MOST_AT_ONCE,
+            stopping=self._context.stopping,
+            progress=self._context.progress,
         )
+        return self._store
+
+    def watch(self, interval: float, on_failure: Callable[[BaseException], None]) -> Watch:
+        """A watch over the present activation, not started; ``interval`` in seconds, see ``Watch``."""
+        disk = LocalDisk()
+
+        def look() -> None:
+            if self._store is not None:
+                self._store.places.look(disk, self.owner.root)
+
+        probe = Probe(disk, self.owner.root, self.owner, server_id=self._context.server_id, look=look)
+        return Watch(probe, self._context.clock, interval, on_failure)
 
     def close(self) -> None:
         """Release everything, the directory handle too."""

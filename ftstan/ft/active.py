@@ -53,7 +53,14 @@ class LockRegained:
     """An owner that took the store without its lock has it now."""
 
 
-Event = Started | HeartbeatHeard | PhaseChanged | Confirmed | LockRegained | TimerFired | Stopped
+@dataclass(frozen=True, slots=True)
+class EpochRaised:
+    """The owner went on to another epoch without giving up the store."""
+
+    epoch: int
+
+
+Event = Started | HeartbeatHeard | PhaseChanged | EpochRaised | Confirmed | LockRegained | TimerFired | Stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,8 @@ class Active:
                 self._running = False
             case PhaseChanged(phase):
                 self._say(replace(self._beat, phase=phase))
+            case EpochRaised(epoch):
+                self._say(replace(self._beat, epoch=epoch))
             case LockRegained():
                 self._say(replace(self._beat, has_lock=True))
             case TimerFired() if self._running:

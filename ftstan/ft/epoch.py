@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.errors import FencedError, RecoveryError, StoreError
-from ftstan.ft.slots import BLANK, NONCE_SIZE, SLOT_SIZE, EpochRecord, decode_slot, encode_slot, is_blank
+from ftstan.ft.slots import BLANK, NONCE_SIZE, SLOT_SIZE, Cause, EpochRecord, decode_slot, encode_slot, is_blank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +43,7 @@ EPOCH_NAME = "ft.epoch"
 SLICES_PER_EPOCH = 4096
 """An activation numbers its slices from ``slice_base + 1`` to ``slice_base + SLICES_PER_EPOCH``."""
 
+_READ_SLOTS = 64
 _CLAIM = re.compile(r"ft\.claim\.([1-9][0-9]{0,17})")
 _REPAIR = "if the datastore was restored or copied, run: ftstanctl store repair"
 _STAND_BY = "only one server can own a datastore: this one must stand by or stop"
@@ -67,6 +68,8 @@ class Activation:
     ft_mixed: bool
     #: Number and nonce of the activation recorded directly before this one; ``(0, b"")`` at a store's first.
     predecessor: tuple[int, bytes] = (0, b"")
+    cause: Cause = Cause.UNKNOWN
+    after: int = 0
 
     @property
     def slice_base(self) -> int:
@@ -86,6 +89,8 @@ class Activation:
             since_ns=self.since_ns,
             ours_from=self.ours_from,
             ft_mixed=self.ft_mixed,
+            cause=self.cause,
+            after=self.after,
         )
 
 
@@ -129,6 +134,8 @@ def claim(
     in_group: bool = False,
     ft_mixed: bool | None = None,
     lost: LostEpochs | None = None,
+    cause: Cause = Cause.UNKNOWN,
+    after: int = 0,
     host: str | None = None,
     pid: int | None = None,
     token: Callable[[int], bytes] = secrets.token_bytes,
@@ -140,7 +147,8 @@ def claim(
     ``survey`` looks at the names in the store; it is called only if no epoch was ever recorded. ``ft_mixed`` is the
     operator's word; ``None`` keeps what is recorded, and at a store's first epoch means: mixed if a group takes over a
     store in which an original server has served. ``lost`` is a repair's word: the number is above its floor, and a
-    missing or empty epoch file is made anew. ``host``, ``pid`` and ``token`` default to those of this process.
+    missing or empty epoch file is made anew. ``cause`` and ``after`` are recorded (``EpochRecord``); the first epoch of
+    a store has a cause of its own. ``host``, ``pid`` and ``token`` default to those of this process.
 
     After this returned, no former owner can be confirmed any more; nothing else of the store may have been read before.
     Raises ``FencedError`` if another server took a higher number meanwhile, ``RecoveryError`` if the epochs of this
@@ -173,6 +181,8 @@ def claim(
             ft_mixed=_mixed(ft_mixed, previous, seen, in_group=in_group),
             # A torn slot on top was somebody's whose name is lost: then nobody is known to have been just before us.
             predecessor=(previous.epoch, previous.nonce) if previous and previous.slot == found.top else (0, b""),
+            cause=Cause.FIRST_START if seen is not None and previous is None and cause is not Cause.TOOL else cause,
+            after=after,
         )
         _write(disk, root_fd, activation, found)
         _read_back(disk, root_fd, activation)
@@ -206,6 +216,37 @@ def read_state(disk: Disk, root_fd: int) -> EpochState:
     if found is None:
         return EpochState(None, 0, claims, present=False)
     return EpochState(found.newest, found.top, claims, present=True)
+
+
+def read_records(disk: Disk, root_fd: int, count: int) -> list[tuple[int, EpochRecord | None]]:
+    """Read the newest ``count`` activations with their slots, newest first; ``None``: used, and cannot be read.
+
+    Slots that a successor filled are left out: nobody served under their numbers. For people; it proves nothing to a
+    writer. Raises ``StoreError`` if storage refuses.
+    """
+    try:
+        top = _scan_path(disk, root_fd).top
+        fd = disk.open(root_fd, EPOCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(f"{EPOCH_NAME}: {error.strerror or error}", hint="check the datastore's storage") from error
+    records: list[tuple[int, EpochRecord | None]] = []
+    try:
+        while top > 0 and len(records) < count:
+            low = max(top - _READ_SLOTS, 0)
+            data = disk.pread(fd, (top - low) * SLOT_SIZE, (low + 1) * SLOT_SIZE)
+            for slot in range(top, low, -1):
+                part = data[(slot - low - 1) * SLOT_SIZE : (slot - low) * SLOT_SIZE]
+                record = decode_slot(part, slot)
+                if len(records) < count and not is_blank(part) and not (record and record.is_filler):
+                    records.append((slot, record))
+            top = low
+    except OSError as error:
+        raise StoreError(f"{EPOCH_NAME}: {error.strerror or error}", hint="check the datastore's storage") from error
+    finally:
+        disk.close(fd)
+    return records
 
 
 def remove_old_claims(disk: Disk, root_fd: int, activation: Activation, confirm: Callable[[], None]) -> None:
@@ -262,7 +303,7 @@ class Confirmer:
             raise self._fenced
         try:
             data = self._disk.pread(self._fd, 2 * SLOT_SIZE, self._offset)
-            linked = not self._check_links or self._disk.fstat(self._fd).nlink
+            linked = not self._check_links or self._disk.nlink(self._fd)
         except OSError as error:
             self._fenced = self._unreadable(error)
             raise self._fenced from error
@@ -357,10 +398,8 @@ def _take_number(disk: Disk, root_fd: int, floor: int) -> int:
             # Taken between the look and the try, or hidden by a stale listing: never the same number again.
             floor = number
             continue
-        try:
-            disk.fsync(fd)
-        finally:
-            disk.close(fd)
+        disk.close(fd)
+        # The name is the claim, and nothing is in the file: the sync of the directory makes all of it durable.
         disk.fsync(root_fd)
         return number
 

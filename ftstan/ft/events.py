@@ -6,8 +6,10 @@ Events go in, actions come out, in order; ``ft/standby.py`` says which follow wh
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from ftstan.ft.slots import Cause
 
 if TYPE_CHECKING:
     from ftstan.ft.heartbeat import Heartbeat
@@ -120,9 +122,13 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True)
 class ActivationLost:
-    """The driver could not activate, wrote nothing and gave the lock back: stand by again. ``why`` is for the log."""
+    """The driver could not activate, and gave the lock back: stand by again. ``why`` is for the log.
+
+    ``refused``: storage was the reason, and may be for every member: no try for 1 s, 2 s ... 60 s.
+    """
 
     why: str
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +186,14 @@ class ReleaseLock:
 
 @dataclass(frozen=True, slots=True)
 class Activate:
-    """The lock is ours and every gate is open: claim the epoch and serve."""
+    """The lock is ours and every gate is open: claim the epoch and serve.
+
+    ``cause`` and ``after`` are notes for the epoch's record (why, and which epoch owned the store before), no other
+    action.
+    """
+
+    cause: Cause = field(default=Cause.LOCK_FREE, compare=False)
+    after: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

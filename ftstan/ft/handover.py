@@ -38,7 +38,7 @@ _MAX_PARTS: Final = 1 << 12
 class Leaving:
     """The owner of ``epoch`` looks for a successor: ``to`` (a server id), or anybody if that is empty.
 
-    ``publishes`` is the subject on which publishes arrive.
+    ``publishes`` is the subject on which publishes arrive. ``switchover``: because an operator asked for it.
     """
 
     server_id: str
@@ -46,6 +46,7 @@ class Leaving:
     store_id: bytes
     publishes: str
     to: str = ""
+    switchover: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def encode(message: Message) -> bytes:
     }
     match message:
         case Leaving():
-            fields |= {"publishes": message.publishes, "to": message.to}
+            fields |= {"publishes": message.publishes, "to": message.to, "switchover": message.switchover}
         case Took():
             packed = b"".join(len(key).to_bytes(2, "little") + key for key in message.keys)
             fields |= {
@@ -132,7 +133,8 @@ def _message(fields: dict[str, Any]) -> Message | None:
             publishes = _text(fields["publishes"])
             if not publishes or not publishes.isprintable() or " " in publishes:
                 return None
-            return Leaving(server_id, epoch, store_id, publishes, _text(fields.get("to", "")))
+            asked = fields.get("switchover") is True
+            return Leaving(server_id, epoch, store_id, publishes, _text(fields.get("to", "")), asked)
         case "subscribed":
             return Subscribed(server_id, epoch, store_id)
         case "took":

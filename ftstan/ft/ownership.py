@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.errors import FencedError, LockBusyError, LockFaultError, StoreError
+from ftstan.ft.adminkey import ensure_key, read_key
 from ftstan.ft.direct import epoch_disk
-from ftstan.ft.epoch import Activation, Confirmer, claim, read_owner, remove_old_claims
+from ftstan.ft.epoch import Activation, Confirmer, claim, read_owner, read_records, remove_old_claims
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.mounts import find_mount
-from ftstan.ft.slots import SLOT_SIZE
+from ftstan.ft.slots import SLOT_SIZE, Cause
 from ftstan.ft.survey import SERVER_NAME, survey_store
+from ftstan.ft.watch import WATCH_NAME
 from ftstan.log import stream as log
 
 if TYPE_CHECKING:
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from ftstan.ft.slots import EpochRecord
 
 _MOUNTINFO = "/proc/self/mountinfo"
-_WATCH_NAME = "ft.watch"
 
 
 def read_mountinfo() -> str:
@@ -89,6 +90,10 @@ class StoreOwner:
         self._lock = StoreLock(disk, self.root, path)
         self._activation: Activation | None = None
         self._confirmer: Confirmer | None = None
+        self.raises = 0
+        """Odd while this server raises its own epoch: for whoever confirms from another thread (``ft/watch.py``)."""
+        self.answered_at: float | None = None
+        """When storage last answered (seconds of ``Clock.mono``), ``None``: never. Any thread may read it."""
         self._lockless = False
         self.holder: EpochRecord | None = None
         """The newest epoch record that was read, for status and log lines: it says who took the store last."""
@@ -120,7 +125,7 @@ class StoreOwner:
     def read_watch(self) -> bytes | None:
         """What an owner rewrites once a second; empty if there is none, ``None`` if it cannot be read."""
         try:
-            fd = self._epoch_disk.open(self.root, _WATCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
+            fd = self._epoch_disk.open(self.root, WATCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
         except FileNotFoundError:
             return b""
         except (OSError, StoreError):
@@ -179,33 +184,68 @@ class StoreOwner:
 
     def try_lock(self, *, create: bool = True) -> None:
         """Try the store lock once. Raises as ``StoreLock.acquire`` does."""
-        self._lock.acquire(create=create)
+        try:
+            self._lock.acquire(create=create)
+        except LockBusyError:
+            # An answer, too.
+            self.answered_at = self._clock.mono()
+            raise
+        self.answered_at = self._clock.mono()
 
     def read_owner(self) -> EpochRecord | None:
         """The newest epoch record, ``None`` if no ftstan server ever owned the store. Raises ``StoreError``."""
         self.holder = read_owner(self._epoch_disk, self.root)
+        self.answered_at = self._clock.mono()
         return self.holder
 
-    def activate(self, lost: LostEpochs | None = None, *, without_lock: bool = False) -> Activation:
+    def read_records(self, count: int) -> list[tuple[int, EpochRecord | None]]:
+        """The newest ``count`` activations, newest first (``ft.epoch.read_records``). Raises ``StoreError``."""
+        return read_records(self._epoch_disk, self.root, count)
+
+    def read_key(self) -> bytes | None:
+        """The key that operators prove themselves with, ``None`` if there is none yet. Raises ``StoreError``."""
+        return read_key(self._disk, self.root)
+
+    def activate(
+        self,
+        lost: LostEpochs | None = None,
+        *,
+        cause: Cause = Cause.UNKNOWN,
+        after: int = 0,
+        ft_mixed: bool | None = None,
+        without_lock: bool = False,
+    ) -> Activation:
         """Take the next epoch; the lock is held. ``lost``: what a repair knows of epochs that are gone.
 
+        ``cause`` and ``after`` say why (``EpochRecord``). ``ft_mixed``: the operator's word whether original servers
+        may be members; ``None`` keeps what is recorded.
         ``without_lock``: the holder of the lock is silent, and the epoch fences it; ``regain_lock`` follows.
         Raises ``FencedError``, ``RecoveryError`` or ``StoreError``.
         """
         if not self._lock.held and not without_lock:
             raise LockFaultError("the store lock is not held")
         self._lockless = not self._lock.held
-        self._take(lost)
-        assert self._activation is not None
-        assert self._confirmer is not None
+        self._take(lost, cause=cause, after=after, ft_mixed=ft_mixed)
+        return self.activation
+
+    def tidy(self) -> None:
+        """Remove the claims of former activations and see to the administrators' key: nobody waits for that.
+
+        Raises ``FencedError``.
+        """
         try:
-            remove_old_claims(self._epoch_disk, self.root, self._activation, self._confirmer)
+            remove_old_claims(self._epoch_disk, self.root, self.activation, self.confirm)
         except StoreError as error:
             # They only take up names; the next activation tries again.
             log.warning(error.text)
-        return self._activation
+        try:
+            ensure_key(self._disk, self.root, self.confirm)
+        except StoreError as error:
+            log.warning(f"{error.text}; {error.hint}")
 
-    def _take(self, lost: LostEpochs | None = None) -> None:
+    def _take(
+        self, lost: LostEpochs | None = None, *, cause: Cause, after: int = 0, ft_mixed: bool | None = None
+    ) -> None:
         activation = claim(
             self._epoch_disk,
             self.root,
@@ -213,7 +253,10 @@ class StoreOwner:
             clock=self._clock,
             survey=lambda: survey_store(self._disk, self.root),
             in_group=self._in_group,
+            ft_mixed=ft_mixed,
             lost=lost,
+            cause=cause,
+            after=after,
         )
         old, self._confirmer = (
             self._confirmer,
@@ -231,6 +274,11 @@ class StoreOwner:
         """The present activation. Raises ``FencedError`` if there is none."""
         if self._activation is None:
             raise FencedError("the datastore is not ours")
+        return self._activation
+
+    @property
+    def present(self) -> Activation | None:
+        """The present activation, if there is one. Any thread may ask."""
         return self._activation
 
     @property
@@ -258,12 +306,32 @@ class StoreOwner:
         if self._confirmer is None:
             raise FencedError("the datastore is not ours")
         self._confirmer()
+        self.answered_at = self._clock.mono()
+
+    def new_confirmer(self) -> Confirmer:
+        """A confirmer of the present activation for another thread, which closes it. Raises ``FencedError``."""
+        return Confirmer(self._epoch_disk, self.root, self.activation, is_network=self.is_network)
 
     def raise_epoch(self) -> None:
         """Take the next number while serving; if anybody took it first, the store is not ours any more."""
+        self._raise(Cause.RAISED)
+
+    def set_mixed(self, *, on: bool) -> None:
+        """Record, while serving, whether original servers may be members; as ``raise_epoch`` in everything else.
+
+        Does nothing if that is what is recorded. Raises ``FencedError`` and ``StoreError``.
+        """
+        if on != self.activation.ft_mixed:
+            self._raise(Cause.MIXED_SWITCHED, on)
+
+    def _raise(self, cause: Cause, ft_mixed: bool | None = None) -> None:
         before = self.activation
         self.confirm()
-        self._take()
+        self.raises += 1
+        try:
+            self._take(cause=cause, after=before.epoch, ft_mixed=ft_mixed)
+        finally:
+            self.raises += 1
         if self.activation.epoch != before.epoch + 1 or self.activation.store_id != before.store_id:
             raise FencedError(f"ft: epoch {before.epoch + 1} was claimed by another server while we went on to it")
 

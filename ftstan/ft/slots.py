@@ -7,6 +7,7 @@ somebody used it. Integers are little-endian; ``docs/ft.md`` has the table.
 from __future__ import annotations
 
 import datetime as dt
+import enum
 import struct
 import zlib
 from dataclasses import dataclass, replace
@@ -17,11 +18,51 @@ BLANK = bytes(SLOT_SIZE)
 
 _MAGIC = b"FTSTEPO1"
 _CRC = struct.Struct("<I")
-# slot, epoch, since_ns, ours_from, pid, flags, nonce, store id, server id and host with their lengths
-_BODY = struct.Struct("<QQqQQI16s16sH128sH256s")
+# slot, epoch, since_ns, ours_from, pid, flags, nonce, store id, server id and host with their lengths, cause, after
+_BODY = struct.Struct("<QQqQQI16s16sH128sH256sBQ")
 _HEAD_SIZE = len(_MAGIC) + _CRC.size
 _MAX_SERVER_ID, _MAX_HOST = 128, 256
 _MIXED = 1
+
+
+class Cause(enum.IntEnum):
+    """Why an epoch was taken. Numbers are part of the format; one that we do not know reads as ``UNKNOWN``."""
+
+    UNKNOWN = 0
+    FIRST_START = 1
+    STANDALONE_START = 2
+    SILENCE = 3
+    LOCK_FREE = 4
+    RELEASED = 5
+    SWITCHOVER = 6
+    STOLEN = 7
+    RAISED = 8
+    MIXED_SWITCHED = 9
+    TOOL = 10
+
+    @classmethod
+    def _missing_(cls, value: object) -> Cause:
+        del value
+        return cls.UNKNOWN
+
+    def describe(self, after: int = 0) -> str:
+        """For people. ``after``: the epoch that released, handed over or fell silent; 0 if none is known."""
+        return _CAUSE_TEXTS[self] + (f" (epoch {after})" if after else "")
+
+
+_CAUSE_TEXTS = {
+    Cause.UNKNOWN: "unknown",
+    Cause.FIRST_START: "first start",
+    Cause.STANDALONE_START: "standalone start",
+    Cause.SILENCE: "the active was silent",
+    Cause.LOCK_FREE: "the lock was free",
+    Cause.RELEASED: "released by its owner",
+    Cause.SWITCHOVER: "switchover",
+    Cause.STOLEN: "stolen from an owner that hung",
+    Cause.RAISED: "slice numbers were used up",
+    Cause.MIXED_SWITCHED: "mixed group switched",
+    Cause.TOOL: "a tool changed the store",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +72,8 @@ class EpochRecord:
     ``epoch`` is the number of the activation that wrote it: equal to ``slot`` in its own slot, higher in the blank
     slots that it filled. ``nonce`` and ``store_id`` are 16 bytes. ``since_ns`` is the activation time (Unix
     nanoseconds). ``ours_from`` is the first slice number of the store's first ftstan activation. ``ft_mixed`` says
-    that original servers may be members of the group.
+    that original servers may be members of the group. ``cause`` says why the epoch was taken, ``after`` which epoch
+    released, handed over or fell silent (0: none is known); records written before there was a cause have neither.
     """
 
     slot: int
@@ -44,6 +86,8 @@ class EpochRecord:
     since_ns: int
     ours_from: int
     ft_mixed: bool
+    cause: Cause = Cause.UNKNOWN
+    after: int = 0
 
     @property
     def is_filler(self) -> bool:
@@ -80,6 +124,8 @@ def encode_slot(record: EpochRecord) -> bytes:
         server_id,
         len(host),
         host,
+        record.cause,
+        record.after,
     ).ljust(SLOT_SIZE - _HEAD_SIZE, b"\0")
     return _MAGIC + _CRC.pack(zlib.crc32(body)) + body
 
@@ -91,9 +137,8 @@ def decode_slot(data: bytes, slot: int) -> EpochRecord | None:
     (crc,) = _CRC.unpack_from(data, len(_MAGIC))
     if crc != zlib.crc32(data[_HEAD_SIZE:]):
         return None
-    named, epoch, since_ns, ours_from, pid, flags, nonce, store_id, server_len, server_id, host_len, host = (
-        _BODY.unpack_from(data, _HEAD_SIZE)
-    )
+    named, epoch, since_ns, ours_from, pid, flags, nonce, store_id, *rest = _BODY.unpack_from(data, _HEAD_SIZE)
+    server_len, server_id, host_len, host, cause, after = rest
     # A record in another's slot was put there by a copy or a restore: it proves nothing about this one.
     if named != slot or epoch < slot:
         return None
@@ -108,6 +153,8 @@ def decode_slot(data: bytes, slot: int) -> EpochRecord | None:
         since_ns=since_ns,
         ours_from=ours_from,
         ft_mixed=bool(flags & _MIXED),
+        cause=Cause(cause),
+        after=after,
     )
 
 

@@ -40,6 +40,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftstan.ft.cadence import POLL_SPREAD, SPREAD, FtTiming, RateLimit, spread
+from ftstan.ft.deadlines import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S
 from ftstan.ft.events import (
     Action,
     Activate,
@@ -68,6 +69,7 @@ from ftstan.ft.events import (
     YieldTo,
 )
 from ftstan.ft.identity import GroupStore
+from ftstan.ft.slots import Cause
 from ftstan.ft.states import NodeState, Phase
 from ftstan.ft.steal import OwnerSilence
 
@@ -143,7 +145,10 @@ class Standby:
         self._look_at: float | None = None
         self._try_since: float | None = None
         self._try_suspects = self._try_again = self._try_late = False
+        self._released_by = 0
         self._late_at = 0.0
+        self._back_at: float | None = None
+        self._back_off = FIRST_BACK_OFF_S
         self._timer: float | None = None
         self._busy_notice, self._fault_notice = RateLimit(), RateLimit()
         self._late_notice, self._store_notice = RateLimit(), RateLimit()
@@ -159,6 +164,11 @@ class Standby:
         return self._mixed
 
     @property
+    def paused(self) -> bool:
+        """Whether the operator paused this member."""
+        return self._paused
+
+    @property
     def phase(self) -> Phase:
         """What the node is doing, for people."""
         if self._state is not NodeState.STANDBY:
@@ -168,6 +178,8 @@ class Standby:
             return Phase.WAITING_FOR_STORAGE
         if not self._started:
             return Phase.STARTING
+        if self._back_at is not None:
+            return Phase.BACKING_OFF
         if self._paused:
             return Phase.PAUSED
         if not self._nats:
@@ -200,8 +212,8 @@ class Standby:
                 self._state = NodeState.SHUTDOWN
             case ActivationFailed():
                 self._state = NodeState.FAILED
-            case ActivationLost(why):
-                return self._activation_lost(why, now)
+            case ActivationLost(why, refused):
+                return self._activation_lost(why, now, refused=refused)
             case TryDone():
                 return self._try_done(event, now)
             case Started():
@@ -258,6 +270,7 @@ class Standby:
             self._listen(now)
         if beat.epoch > self._top_epoch:
             self._yield_until = float("-inf")
+            self._released_by = 0
         if beat.epoch >= self._top_epoch:
             # A former owner that does not know it yet must not keep the group waiting.
             self._top_epoch = beat.epoch
@@ -287,7 +300,7 @@ class Standby:
             return []
         if self._store.own and released.store_id != self._store.own:
             return []
-        self._top_epoch = released.epoch
+        self._top_epoch = self._released_by = released.epoch
         self._owner_has_lock = True
         self._silence.broken()
         if self._try_since is not None:
@@ -322,6 +335,9 @@ class Standby:
     def _timer_fired(self, now: float) -> list[Action]:
         if self._try_since is not None:
             return self._still_trying(self._try_since, now)
+        if self._back_at is not None and now >= self._back_at:
+            self._back_at = None
+            return self._try(now)
         suspects = self._suspect_at is not None and now >= self._suspect_at
         polls = self._poll_at is not None and now >= self._poll_at
         looks = self._is_listening and self._look_at is not None and now >= self._look_at
@@ -360,6 +376,7 @@ class Standby:
         return (
             self._state is NodeState.STANDBY
             and now >= self._yield_until
+            and self._back_at is None
             and self._is_listening
             and not self._store.is_wrong
         )
@@ -375,7 +392,7 @@ class Standby:
         if done.result is TryResult.GRANTED:
             if self._may_try(now):
                 self._state = NodeState.ACTIVE
-                return [*actions, Activate()]
+                return [*actions, Activate(*self._cause(suspected=suspected))]
             self._listen(now)
             return [*actions, ReleaseLock()]
         if suspected:
@@ -417,11 +434,21 @@ class Standby:
             Log(Level.INFO, f"ft: the datastore's lock is held, and no owner is heard: {holder}"),
         ]
 
-    def _activation_lost(self, why: str, now: float) -> list[Action]:
+    def _cause(self, *, suspected: bool) -> tuple[Cause, int]:
+        if self._released_by:
+            return Cause.RELEASED, self._released_by
+        return (Cause.SILENCE if suspected else Cause.LOCK_FREE), self._top_epoch
+
+    def _activation_lost(self, why: str, now: float, *, refused: bool) -> list[Action]:
         if self._state is not NodeState.ACTIVE:
             return []
         self._state = NodeState.STANDBY
         self._listen(now)
+        if refused:
+            pause = spread(self._rng, self._back_off, POLL_SPREAD)
+            self._back_at, self._back_off = now + pause, min(2 * self._back_off, LONGEST_BACK_OFF_S)
+            text = f"ft: this server could not become active: {why}; standing by, next try in {pause:.1f}s"
+            return [Log(Level.ERROR, text)]
         # Whatever took the store from us is alive: give it a whole interval to be heard.
         self._poll_at = None
         return [Log(Level.WARNING, f"ft: going back to standby: {why}")]
@@ -453,6 +480,8 @@ class Standby:
             return self._late_at
         if not self._is_listening:
             return None
+        if self._back_at is not None:
+            return self._back_at
         poll_at = None if self._store.is_wrong else self._poll_at
         times = [at for at in (self._suspect_at, poll_at, self._look_at) if at is not None]
         return max(min(times), self._yield_until) if times else None

@@ -28,6 +28,8 @@ class Phase(enum.StrEnum):
     WAITING_FOR_STORAGE = "waiting for storage lock"
     WRONG_STORE = "not the group's datastore"
     PAUSED = "paused by the operator"
+    BACKING_OFF = "backing off after"
+    RECOVERING = "recovering"
     ACTIVE = "active"
     STOPPED = "stopped"
     FAILED = "failed"

@@ -1,4 +1,4 @@
-"""The two NATS subjects of a group, and the one message that we send on our own.
+"""The NATS subjects of a group, and the one message that we send on our own.
 
 On the original's subject nothing but heartbeats may ever be published: its standbys take every message there for one.
 Our own messages travel beside it. ``released`` says "I have unlocked the store": a reason to try the lock now, never a
@@ -23,6 +23,11 @@ def heartbeat_subject(cluster_id: str, group: str) -> str:
 def group_subject(cluster_id: str, group: str) -> str:
     """Where members of ``group`` that run ftstan talk to each other."""
     return f"_FTSTAN.ft.{cluster_id}.{group}"
+
+
+def control_subject(cluster_id: str, server_id: str) -> str:
+    """Where one member answers operators (``docs/ftstanctl.md``)."""
+    return f"_FTSTAN.ctl.{cluster_id}.{server_id}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,10 @@ class Views(Protocol):
         """Values for ``SERVERZ_KEYS``, in any order; see ``format_time`` and ``format_uptime``."""
         ...
 
+    async def ftz(self) -> dict[str, object]:
+        """What the node says of itself as a member, for ``/streaming/ftz``."""
+        ...
+
     def is_ft_active(self) -> bool:
         """Whether this node is the active member of a fault-tolerant group."""
         ...
@@ -76,6 +80,7 @@ class Monitor:
         """
         app = web.Application()
         app.router.add_route("*", "/streaming/serverz", self._serverz)
+        app.router.add_route("*", "/streaming/ftz", self._ftz)
         app.router.add_route("*", "/streaming/isFTActive", self._is_ft_active)
         app.router.add_route("*", "/{path:.*}", _not_found)
         app.on_response_prepare.append(_trim_headers)
@@ -108,6 +113,10 @@ class Monitor:
             request,
             {k: values[k] for k in SERVERZ_KEYS if k in values and (values[k] or k not in _OMITTED_WHEN_EMPTY)},
         )
+
+    async def _ftz(self, request: web.Request) -> web.Response:
+        # A page of ours: the original has none of that name.
+        return _json(request, await self._views.ftz())
 
     async def _is_ft_active(self, _request: web.Request) -> web.Response:
         return web.Response(status=200 if self._views.is_ft_active() else 204)

@@ -57,7 +57,7 @@ class Control:
         self._login = Login(user, password, token)
         self._on_disconnect = on_disconnect
         self._on_reconnect = on_reconnect
-        self._subscriptions: list[tuple[str, Callable[[str, bytes], None]]] = []
+        self._subscriptions: list[tuple[str, Callable[[Msg], None]]] = []
         self._client: Client | None = None
         self._task: asyncio.Task[None] | None = None
         self._setup = asyncio.Lock()
@@ -70,6 +70,11 @@ class Control:
         """Whether publishing would be tried now."""
         return self._client is not None and self._client.is_connected
 
+    @property
+    def running(self) -> bool:
+        """Whether there is a connection, or one is being tried for."""
+        return self._task is not None and not self._task.done()
+
     async def start(self) -> None:
         """Begin to connect, in the background and for ever; a reason that repeats is logged once."""
         self._task = asyncio.create_task(self._run(), name=self.name)
@@ -79,6 +84,21 @@ class Control:
 
         May be called before the first connect. ``callback`` runs on the loop and must not block.
         """
+        await self._add(subject, lambda message: callback(message.subject, message.data))
+
+    async def serve(self, subject: str, callback: Callable[[bytes, str], None]) -> None:
+        """Have ``callback(data, reply)`` called for each request; the answer is published on ``reply``.
+
+        As ``subscribe`` in everything else; messages that name no reply subject are not requests.
+        """
+
+        def deliver(message: Msg) -> None:
+            if message.reply:
+                callback(message.data, message.reply)
+
+        await self._add(subject, deliver)
+
+    async def _add(self, subject: str, callback: Callable[[Msg], None]) -> None:
         async with self._setup:
             self._subscriptions.append((subject, callback))
             if self._client is not None:
@@ -94,7 +114,7 @@ class Control:
         try:
             await client.publish(subject, data)
         except _FAILURES as error:
-            raise NatsError(_text(error)) from error
+            raise NatsError(error_text(error)) from error
 
     async def flush(self) -> None:
         """Wait until the server has processed what was sent. Raises ``NatsError`` (no connection, no answer in 2 s)."""
@@ -104,7 +124,7 @@ class Control:
         try:
             await client.flush(timeout=CONNECT_WITHIN_S)
         except _FAILURES as error:
-            raise NatsError(_text(error)) from error
+            raise NatsError(error_text(error)) from error
 
     async def close(self) -> None:
         """End the connection and the attempts to have one."""
@@ -131,9 +151,9 @@ class Control:
                 if self._closing.is_set():
                     return
                 if self._on_disconnect is not None:
-                    self._on_disconnect(NatsError(_text(connection.error)))
+                    self._on_disconnect(NatsError(error_text(connection.error)))
             except _FAILURES as error:
-                why = f"{url.shown}: {_text(connection.error or error)}"
+                why = f"{url.shown}: {error_text(connection.error or error)}"
                 if why != told:
                     told = why
                     log.stream.warning(
@@ -211,14 +231,15 @@ class _Connection:
         self.closed.set()
 
 
-async def _subscribe(client: Client, subject: str, callback: Callable[[str, bytes], None]) -> None:
+async def _subscribe(client: Client, subject: str, callback: Callable[[Msg], None]) -> None:
     async def deliver(message: Msg) -> None:
-        callback(message.subject, message.data)
+        callback(message)
 
     await client.subscribe(subject, cb=deliver)
 
 
-def _text(error: BaseException | None) -> str:
+def error_text(error: BaseException | None) -> str:
+    """The words for a failure of NATS, as the original prints them."""
     if error is None:
         return "nats: connection closed"
     if isinstance(error, TimeoutError):

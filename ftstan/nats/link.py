@@ -140,6 +140,13 @@ class Link:
                 if not self._writable(end - now):
                     raise self._lost(f"the server took no more bytes for {deadline_s:g} s")
 
+    def cut(self) -> None:
+        """End the connection from any thread, while its owner may hang: the server hears of it at once."""
+        sock = self._socket
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close the link; harmless when it is not up."""
         if self._socket is not None:

@@ -15,6 +15,7 @@ Rules that every store keeps:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -190,11 +191,23 @@ class ChannelStore(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ChannelEnd:
+    """Where a channel ends: its last sequence, the number of its newest slice, bytes of that slice's index."""
+
+    name: bytes
+    last: int
+    slice_number: int
+    index_end: int
+
+
 @dataclass(slots=True)
 class Recovered:
     """What a store held when it was opened. ``info`` is ``None`` for a store that never served.
 
     ``refused``: channels that are damaged and must not be written, with the text that publishers and subscribers get.
+    ``later``: names that ``Store.open_channel`` has not been asked for yet; the store holds more than can be read while
+    publishers wait.
     ``remembered``: what the last ``Store.remember`` was given, oldest first.
     """
 
@@ -202,6 +215,7 @@ class Recovered:
     clients: list[ClientInfo]
     channels: list[ChannelStore]
     refused: dict[bytes, str] = field(default_factory=dict)
+    later: list[bytes] = field(default_factory=list)
     remembered: dict[bytes, int] = field(default_factory=dict)
 
 
@@ -233,6 +247,14 @@ class Store(Protocol):
         """A new, empty channel; it appears in the store with the first commit that touches it.
 
         Raises ``StoreError`` if it cannot be made now.
+        """
+        ...
+
+    def open_channel(self, name: bytes) -> Recovered:
+        """Read back a channel that ``recover`` has left for later.
+
+        In what it returns are the channel and, if it is damaged, why it is refused; nothing, if there is no channel of
+        that name. Raises ``StoreError`` if it cannot be read now, and ``FencedError``.
         """
         ...
 
@@ -273,8 +295,25 @@ class Store(Protocol):
         """Hand staged ``SubEvents`` to the file system, unsynced unless the operator asked for more."""
         ...
 
-    def tick(self, now_ns: int) -> None:
-        """Work of once a second: syncs of what no publisher waits for, expiry, removal of dead slices."""
+    def tick(self, now_ns: int) -> bool:
+        """Work of once a second: syncs of what no publisher waits for, expiry, removal of dead slices.
+
+        Returns whether more of it waits: call it again after the next batch.
+        """
+        ...
+
+    def ends(self, most: int) -> list[ChannelEnd]:
+        """Where at most ``most`` channels end: those that were written to since the last call, then others in turn.
+
+        For standbys that read ahead; empty if there are no files.
+        """
+        ...
+
+    def prepare_close(self, seconds: float) -> bool:
+        """Do some of what ``close`` would do, for about so long, while the store is still served.
+
+        Returns whether another call would make ``close`` shorter. Raises ``StoreError`` and ``FencedError``.
+        """
         ...
 
     def close(self) -> None:
@@ -307,11 +346,18 @@ class Lock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreContext:
-    """What a node hands to the kind of store that ``-store`` names."""
+    """What a node hands to the kind of store that ``-store`` names.
+
+    ``stopping`` is set, from another thread, when the node stops: a ``recover`` that takes long should then raise
+    ``StoppedError`` at the next good moment.
+    ``progress`` may be called during ``recover``: channels recovered so far, and how many there are.
+    """
 
     options: ServerOptions
     server_id: str
     clock: Clock
+    stopping: threading.Event = field(default_factory=threading.Event)
+    progress: Callable[[int, int], None] = lambda _done, _of: None
 
 
 class StoreAccess(Protocol):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.errors import StoreError
 from ftstan.log import stream as log
-from ftstan.stores.interface import ChannelLimits, ClientInfo, Recovered, ServerInfo, StoredSub, SubState
+from ftstan.stores.interface import ChannelEnd, ChannelLimits, ClientInfo, Recovered, ServerInfo, StoredSub, SubState
 from ftstan.stores.limits import reached_limits
 
 if TYPE_CHECKING:
@@ -191,6 +191,11 @@ class MemoryStore:
         channel = self._channels[name] = MemoryChannel(name, limits, self._touched)
         return channel
 
+    def open_channel(self, name: bytes) -> Recovered:
+        """Nothing was there before this process."""
+        del name
+        return Recovered(None, [], [])
+
     def delete_channel(self, name: bytes) -> None:
         """Forget a channel. Raises ``StoreError`` if there is none of this name, or it has something staged."""
         channel = self._channels.get(name)
@@ -219,10 +224,21 @@ class MemoryStore:
     def write_events(self) -> None:
         """Nothing to write."""
 
-    def tick(self, now_ns: int) -> None:
+    def tick(self, now_ns: int) -> bool:
         """Apply age limits."""
         for channel in self._channels.values():
             channel.expire(now_ns)
+        return False
+
+    def ends(self, most: int) -> list[ChannelEnd]:
+        """There are no files."""
+        del most
+        return []
+
+    def prepare_close(self, seconds: float) -> bool:
+        """Nothing is left behind."""
+        del seconds
+        return False
 
     def close(self) -> None:
         """Forget everything."""

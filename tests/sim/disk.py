@@ -297,6 +297,11 @@ class SimDisk:
             self._enter("fstat", fd)
             return _stat(self._get(fd).node)
 
+    def nlink(self, fd: int) -> int:
+        with self._lock:
+            self._enter("fstat", fd)
+            return self._get(fd).node.links
+
     def stat(self, dirfd: int, name: str) -> FileStat:
         with self._lock:
             self._enter("stat", dirfd, name)

@@ -87,7 +87,7 @@ def test_an_owner_that_uses_up_its_slice_numbers_raises_its_epoch_and_keeps_ever
 def test_a_store_that_storage_fails_keeps_every_promise(code: int) -> None:
     met: Counter[str] = Counter()
     for seed in range(8):
-        for call in range(12 + seed % 5, 92, 5):
+        for call in range(12 + seed % 3, 92, 3):
             met += run_history(open_file_store, seed, kills=[None, 30], faults=[Fault(0, call, code)]).met
             met += run_history(open_file_store, seed, kills=[None, None, 30], faults=[Fault(1, call, code)]).met
     assert met["gave-up"] > 0

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ftstan.errors import StoreError
-from ftstan.stores.interface import ChannelLimits, ClientInfo, Recovered, ServerInfo, StoredSub, SubState
+from ftstan.stores.interface import ChannelEnd, ChannelLimits, ClientInfo, Recovered, ServerInfo, StoredSub, SubState
 from ftstan.wire.block import MsgBlock, SubEvents
 from tests.oracle.goproto import decode
 from tests.oracle.goview import MESSAGE_FIELDS
@@ -149,6 +149,18 @@ class ToyStore:
         self.channels[name] = ToyChannel(self, name)
         return self.channels[name]
 
+    def open_channel(self, name: bytes) -> Recovered:
+        del name
+        return Recovered(None, [], [])
+
+    def ends(self, most: int) -> list[ChannelEnd]:
+        del most
+        return []
+
+    def prepare_close(self, seconds: float) -> bool:
+        del seconds
+        return False
+
     def delete_channel(self, name: bytes) -> None:
         self.write([("no-channel", name)])
         self.sync()
@@ -178,8 +190,9 @@ class ToyStore:
         if ops:
             self.write(ops)
 
-    def tick(self, now_ns: int) -> None:
+    def tick(self, now_ns: int) -> bool:
         self.sync()
+        return False
 
     def close(self) -> None:
         self.write_events()

@@ -19,7 +19,6 @@ from tests.unit.test_slices import NO_LIMITS, Node, Owner, contents, fresh
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ftstan.stores.file.env import FileEnv
     from tests.sim.disk import SimDisk
 
 
@@ -247,7 +246,7 @@ def test_a_quarantined_channel_is_not_in_it() -> None:
 
 def test_a_checkpoint_that_is_believed_without_a_look_at_the_files_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     node = stopped()
-    entries = checkpoint.load
+    honest = checkpoint.Checkpoint.get
 
     class Anything(dict[str, tuple[int, int, int]]):
         """Broken on purpose: whatever files there are, they are the ones that were there."""
@@ -257,10 +256,11 @@ def test_a_checkpoint_that_is_believed_without_a_look_at_the_files_is_caught(mon
 
         __hash__ = None
 
-    def credulous(env: FileEnv) -> dict[bytes, checkpoint.Entry]:
-        return {name: replace(entry, files=Anything(entry.files)) for name, entry in entries(env).items()}
+    def credulous(known: checkpoint.Checkpoint, name: bytes) -> checkpoint.Entry | None:
+        entry = honest(known, name)
+        return replace(entry, files=Anything(entry.files)) if entry is not None else None
 
-    monkeypatch.setattr(checkpoint, "load", credulous)
+    monkeypatch.setattr(checkpoint.Checkpoint, "get", credulous)
     with pytest.raises(AssertionError):
         appears_in_full(node)
 

@@ -338,4 +338,4 @@ def test_ftstanctl_refuses_what_it_does_not_know_and_lists_what_exists(
 ) -> None:
     assert ctl.main(words) == 2
     _, hint = capsys.readouterr().err.splitlines()
-    assert hint == "hint: commands: version, store; see ftstanctl --help"
+    assert hint == "hint: commands: version, store, ft; see ftstanctl --help"

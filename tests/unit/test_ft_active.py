@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.ft.active import Action, Active, Confirmed, ConfirmNow, Event, LockRegained, PhaseChanged, SendHeartbeat
+from ftstan.ft.active import (
+    Action,
+    Active,
+    Confirmed,
+    ConfirmNow,
+    EpochRaised,
+    Event,
+    LockRegained,
+    PhaseChanged,
+    SendHeartbeat,
+)
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
 from ftstan.ft.standby import HeartbeatHeard, Level, Log, SetTimer, Started, Stopped, TimerFired
 
@@ -65,6 +75,16 @@ def test_the_first_heartbeat_is_sent_at_once_and_the_others_at_one_interval(node
     assert 0.9 <= gaps[0] <= 1.1
     assert gaps == pytest.approx([gaps[0]] * 4)
     assert node.sent == [node.sent[0]] * 5
+
+
+def test_an_epoch_that_was_raised_while_serving_is_told_with_the_next_heartbeat(node: Node) -> None:
+    assert node.on(EpochRaised(6)) == []
+    node.wait()
+    assert node.sent[-1].epoch == 6
+    node.on(PhaseChanged(BeatPhase.SERVING))
+    node.wait()
+    assert node.sent[-1] == replace(MINE, epoch=6, phase=BeatPhase.SERVING)
+    assert node.on(HeartbeatHeard(replace(PEER, epoch=6))) != [ConfirmNow()]
 
 
 def test_the_phase_is_told_with_the_next_heartbeat(node: Node) -> None:

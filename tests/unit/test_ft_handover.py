@@ -30,6 +30,7 @@ KEYS = st.lists(st.binary(max_size=80), max_size=20)
 def test_what_is_encoded_is_read_back(server: str, epoch: int, other: str, keys: list[bytes], parts: int) -> None:
     messages: list[Message] = [
         Leaving(server, epoch, STORE, "_STAN.pub.c.>", other),
+        Leaving(server, epoch, STORE, "_STAN.pub.c.>", switchover=True),
         Subscribed(server, epoch, STORE),
         Took(server, epoch, STORE, other, parts - 1, parts, tuple(keys)),
     ]

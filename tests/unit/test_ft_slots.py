@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.ft.slots import BLANK, SLOT_SIZE, EpochRecord, decode_slot, encode_slot, is_blank
+from ftstan.ft.slots import BLANK, SLOT_SIZE, Cause, EpochRecord, decode_slot, encode_slot, is_blank
 
 RECORD = EpochRecord(
     slot=3,
@@ -65,3 +69,37 @@ def test_names_too_long_for_the_slot_are_cut() -> None:
 
 def test_a_record_is_described_in_one_line_for_people() -> None:
     assert RECORD.describe() == (f"epoch 3 of server {'S' * 22} on host node-a pid 4711 since 2023-11-14T22:13:20Z")
+
+
+CAUSE_AT = 476
+"""Behind the host's 256 bytes: where records of the first format have zeros."""
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_why_an_epoch_was_taken_is_read_as_it_was_written(cause: Cause) -> None:
+    record = replace(RECORD, cause=cause, after=2**63)
+    assert decode_slot(encode_slot(record), 3) == record
+    assert record.filling(2).cause is cause
+
+
+def test_a_record_from_before_there_were_causes_is_the_same_bytes_and_has_none() -> None:
+    data = encode_slot(RECORD)
+    assert not any(data[CAUSE_AT:])
+    read = decode_slot(data, 3)
+    assert read == RECORD
+    assert (read.cause, read.after) == (Cause.UNKNOWN, 0)
+
+
+def test_a_cause_that_only_a_later_release_knows_is_unknown_and_the_record_stands() -> None:
+    data = bytearray(encode_slot(replace(RECORD, cause=Cause.TOOL, after=7)))
+    assert data[CAUSE_AT] == Cause.TOOL
+    data[CAUSE_AT] = 200
+    data[8:12] = zlib.crc32(data[12:]).to_bytes(4, "little")
+    read = decode_slot(bytes(data), 3)
+    assert read is not None
+    assert (read.cause, read.after, read.server_id) == (Cause.UNKNOWN, 7, RECORD.server_id)
+
+
+def test_every_cause_has_words_for_people() -> None:
+    assert len({cause.describe() for cause in Cause}) == len(Cause)
+    assert Cause.RELEASED.describe(4) == "released by its owner (epoch 4)"

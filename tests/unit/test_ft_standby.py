@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ftstan.ft.cadence import FtTiming
 from ftstan.ft.heartbeat import Heartbeat
-from ftstan.ft.slots import EpochRecord
+from ftstan.ft.slots import Cause, EpochRecord
 from ftstan.ft.standby import (
     Action,
     Activate,
@@ -252,6 +252,45 @@ def test_released_makes_a_standby_try_at_once() -> None:
     node.stand_by()
     node.on(HeartbeatHeard(PEER))
     assert node.on(ReleasedHeard(RELEASED)) == [TryLock()]
+
+
+def cause_of(actions: list[Action]) -> tuple[Cause, int]:
+    (activate,) = [action for action in actions if isinstance(action, Activate)]
+    return activate.cause, activate.after
+
+
+def test_an_activation_says_that_the_lock_was_found_free_and_whose_it_was() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    assert node.wait() == [TryLock()]
+    assert cause_of(node.on(GRANTED)) == (Cause.LOCK_FREE, PEER.epoch)
+
+
+def test_an_activation_after_silence_says_so() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    assert node.wait() == [SUSPICIOUS]
+    assert cause_of(node.on(GRANTED)) == (Cause.SILENCE, PEER.epoch)
+
+
+def test_an_activation_names_the_epoch_that_was_released() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    node.on(ReleasedHeard(RELEASED))
+    assert cause_of(node.on(GRANTED)) == (Cause.RELEASED, RELEASED.epoch)
+
+
+def test_a_release_that_another_member_followed_is_not_the_cause_any_more() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    node.on(ReleasedHeard(RELEASED))
+    node.on(BUSY)
+    node.on(HeartbeatHeard(replace(PEER, epoch=RELEASED.epoch + 1)))
+    assert node.wait() == [SUSPICIOUS]
+    assert cause_of(node.on(GRANTED)) == (Cause.SILENCE, RELEASED.epoch + 1)
 
 
 def test_released_during_a_try_makes_it_try_once_more() -> None:
@@ -497,6 +536,52 @@ def test_a_lost_activation_goes_back_to_standby_and_gives_the_winner_time() -> N
     lost = node.now
     assert node.wait() == [SUSPICIOUS]
     assert node.now - lost >= 1.125
+
+
+def tries(actions: list[Action]) -> bool:
+    return any(isinstance(action, TryLock) for action in actions)
+
+
+def refused(node: Node) -> tuple[Log, float]:
+    """Activate, and let storage refuse it; the line, and the pause until the next try."""
+    (line,) = node.on(ActivationLost("server.dat is damaged; see docs", refused=True))
+    assert isinstance(line, Log)
+    since = node.now
+    assert node.phase() is Phase.BACKING_OFF
+    while not tries(node.wait()):
+        pass
+    return line, node.now - since
+
+
+def test_an_activation_that_storage_refuses_is_tried_again_after_ever_longer_pauses() -> None:
+    node = Node()
+    node.stand_by()
+    node.wait()
+    pauses = []
+    for _ in range(9):
+        assert node.on(GRANTED) == [Activate()]
+        line, pause = refused(node)
+        assert line.level is Level.ERROR
+        assert line.text.startswith("ft: this server could not become active: server.dat is damaged; see docs; ")
+        assert f"next try in {pause:.1f}s" in line.text
+        pauses.append(pause)
+    for pause, nominal in zip(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60], strict=True):
+        assert 0.8 * nominal <= pause <= 1.2 * nominal
+    assert len({round(pause, 3) for pause in pauses[-3:]}) == 3
+
+
+def test_while_backing_off_neither_silence_nor_released_makes_a_node_try() -> None:
+    node = Node()
+    node.stand_by()
+    for _ in range(6):
+        while not tries(node.wait()):
+            pass
+        node.on(GRANTED)
+        node.on(ActivationLost("x", refused=True))
+        assert not tries(node.on(ReleasedHeard(RELEASED)))
+        assert not tries(node.on(NatsDown()))
+        assert not tries(node.on(NatsUp()))
+        assert node.phase() is Phase.BACKING_OFF
 
 
 def test_the_end_states_are_shown() -> None:

@@ -22,6 +22,7 @@ FLOORS = {
     "disk": 0,
     "errors": 0,
     "log": 0,
+    "notify": 1,
     "config": 1,
     "wire": 1,
     "nats": 2,
@@ -31,7 +32,11 @@ FLOORS = {
     "monitor": 4,
     "bridge": 5,
     "dataplane": 5,
+    "ending": 5,
     "group": 5,
+    "protection": 5,
+    "rival": 5,
+    "member": 5,
     "server": 5,
     "serving": 5,
     "succession": 5,
@@ -40,7 +45,7 @@ FLOORS = {
 
 #: Rooms that are several modules: the pieces of one node's life, and the ground that everybody stands on.
 TOGETHER = (
-    {"bridge", "dataplane", "group", "server", "serving", "succession"},
+    {"bridge", "dataplane", "ending", "group", "member", "protection", "rival", "server", "serving", "succession"},
     {"__init__", "clock", "disk", "errors", "log"},
 )
 

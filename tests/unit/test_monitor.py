@@ -51,6 +51,9 @@ class FakeViews:
             raise self.failure
         return self.values
 
+    async def ftz(self) -> dict[str, object]:
+        return {"phase": "recovering", "recovery": {"channels": 3, "of": 7}}
+
     def is_ft_active(self) -> bool:
         return self.active
 
@@ -246,3 +249,12 @@ def test_times_are_rfc_3339_in_the_zone_of_the_process(wall_ns: int, text: str) 
 )
 def test_uptime_drops_leading_zero_units(seconds: float, text: str) -> None:
     assert format_uptime(seconds) == text
+
+
+def test_the_page_of_ours_is_json_in_the_same_layout_and_answers_during_recovery() -> None:
+    answer = ask(FakeViews(), "/streaming/ftz")
+    assert answer.status == "HTTP/1.1 200 OK"
+    assert answer.headers["Content-Type"] == "application/json"
+    assert answer.headers["Access-Control-Allow-Origin"] == "*"
+    assert json.loads(answer.body) == {"phase": "recovering", "recovery": {"channels": 3, "of": 7}}
+    assert answer.body.startswith('{\n  "phase"')

@@ -14,6 +14,8 @@ from ftstan import log
 from ftstan.errors import NatsError
 from ftstan.nats.control import Control
 from ftstan.nats.embedded import NatsServerChild, NatsServerOptions
+from ftstan.nats.request import asking
+from ftstan.nats.url import Login
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -218,6 +220,36 @@ def test_close_ends_at_whatever_point_of_connecting_it_comes() -> None:
                 await asyncio.sleep(0)
             await control.close()
             assert not control.connected
+        await child.stop()
+
+    run(work())
+
+
+def test_requests_are_served_with_their_reply_subject_and_again_after_a_reconnect() -> None:
+    async def work() -> None:
+        child, heard = server(), Heard()
+        await child.start()
+        control = heard.control(child.client_url)
+        asked: list[tuple[bytes, str]] = []
+        await control.serve("ask.me", lambda data, reply: asked.append((data, reply)))
+        await control.start()
+        await until(lambda: control.connected)
+        for _ in range(2):
+            async with asking(child.client_url, Login(), seconds=5) as asker:
+                answer = asyncio.create_task(asker.ask("ask.me", b"how", 30))
+                await until(lambda: asked)
+                data, reply = asked.pop()
+                assert data == b"how"
+                await control.publish(reply, b"well")
+                assert await answer == b"well"
+            assert child.pid is not None
+            heard.back = []
+            os.kill(child.pid, signal.SIGKILL)
+            await until(lambda: heard.back)
+        await control.publish("ask.me", b"no reply subject: not a request")
+        await control.flush()
+        assert asked == []
+        await control.close()
         await child.stop()
 
     run(work())

@@ -43,7 +43,7 @@ def test_storage_that_fails_soon_after_the_start_costs_a_pause(ends: list[tuple[
     node._serving_since = clock.mono()
     clock.advance(59)
     with pytest.raises(EndedError):
-        node._plane_ended(StoreError("storage fails"))
+        node.storage_failed(StoreError("storage fails"))
     assert ends == [("storage fails", 75, 5)]
 
 
@@ -56,7 +56,7 @@ def test_a_node_that_served_for_a_while_or_is_fenced_ends_at_once(
     node._serving_since = clock.mono()
     clock.advance(after)
     with pytest.raises(EndedError):
-        node._plane_ended(error)
+        node.storage_failed(error)
     assert ends == [(str(error), 75)]
 
 
@@ -64,7 +64,7 @@ def test_during_the_pause_nothing_is_held_and_the_exit_status_is_kept(tmp_path: 
     lock = tmp_path / "lock"
     script = f"""
         import fcntl, os, sys, threading
-        from ftstan.server import pause_and_end
+        from ftstan.ending import pause_and_end
         fd = os.open({str(lock)!r}, os.O_RDWR | os.O_CREAT)
         fcntl.lockf(fd, fcntl.LOCK_EX)
         threading.Thread(target=threading.Event().wait, daemon=True).start()

@@ -21,6 +21,7 @@ from ftstan.stores.file.patience import Patience
 from ftstan.stores.file.slices import SliceLog, show, store_error
 from ftstan.stores.file.statefile import StateFile
 from ftstan.stores.file.tools import exact
+from ftstan.stores.interface import ChannelEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -44,13 +45,24 @@ class Unsynced:
     state: StateFile | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Register:
     """Channels of one store that have something to do: for the next commit, for ``write_events``, for the next tick."""
 
     staged: dict[bytes, FileChannel] = field(default_factory=dict)
     events: dict[bytes, FileChannel] = field(default_factory=dict)
     touched: dict[bytes, FileChannel] = field(default_factory=dict)
+    fresh: dict[bytes, None] = field(default_factory=dict)
+    """Channels with news for standbys."""
+    on_touch: Callable[[bytes], None] | None = None
+
+    def touch(self, channel: FileChannel) -> None:
+        """The channel has something to write."""
+        self.touched[channel.name] = channel
+        self.fresh[channel.name] = None
+        channel.untouched = False
+        if self.on_touch is not None:
+            self.on_touch(channel.name)
 
 
 class FileChannel:
@@ -63,6 +75,10 @@ class FileChannel:
         self.snapshot: Callable[[], Iterable[StoredSub]] | None = None
         self.log = SliceLog(env, name, limits)
         self.next_sub_id = 1
+        self.untouched = False
+        """Whether its files are those of the last clean stop, as far as this process is concerned."""
+        self._subs_durable = False
+        """Whether what was found in ``subs.dat`` is durable, and not only in this host's memory."""
         self.created = False
         """Whether the channel has a directory."""
         self.quarantined = False
@@ -120,6 +136,7 @@ class FileChannel:
         """Take over what was read of the channel. Raises ``OSError`` and ``FencedError``."""
         self.created = True
         self.quarantined = opening.settle(self._env, self.log, self.confirmed, reading)
+        self.untouched = self._subs_durable = reading.entry is not None
         self._recovered = reading.subs.subs
         self.next_sub_id = reading.subs.highest + 1
 
@@ -168,7 +185,7 @@ class FileChannel:
 
     def _stage(self) -> None:
         self._register.staged[self.name] = self
-        self._register.touched[self.name] = self
+        self._register.touch(self)
 
     def add_sub(self, state: SubState) -> None:
         """Stage a new subscription."""
@@ -194,7 +211,7 @@ class FileChannel:
         if self.quarantined:
             events.clear()
             return
-        self._register.touched[self.name] = self
+        self._register.touch(self)
         if self.snapshot is not None and not self._subs.replaced:
             # The file will be written from what the broker knows then: kept here, they would only fill the memory
             # while storage has no space.
@@ -215,13 +232,14 @@ class FileChannel:
 
         Nothing to do once the file has been replaced. Raises ``OSError``.
         """
-        if self._subs.replaced or not self._recovered:
+        if self._subs.replaced or not self._recovered or self._subs_durable:
             return
         disk = self._env.disk
         with contextlib.suppress(FileNotFoundError):
             fd = disk.open(self.log.dirfd, "subs.dat", os.O_RDONLY)
             try:
                 disk.fsync(fd)
+                self._subs_durable = True
             finally:
                 disk.close(fd)
 
@@ -234,6 +252,13 @@ class FileChannel:
         """Apply the limits."""
         self.log.enforce()
         self.log.expire(now_ns)
+
+    @property
+    def end(self) -> ChannelEnd:
+        """Where it ends, for standbys that read ahead."""
+        top = self.log.slices[-1] if self.log.slices else None
+        index = records.VERSION_SIZE + records.INDEX_SIZE * top.entries if top is not None else 0
+        return ChannelEnd(self.name, self.log.last, top.number if top is not None else 0, index)
 
     @property
     def intact(self) -> bool:
@@ -312,9 +337,19 @@ class FileChannel:
         self._controls.clear()
         self._compaction.forget()
 
+    def restore_state(self) -> None:
+        """If ``subs.dat`` is not the file that we write to any more, see that it is written again from memory.
+
+        Raises ``OSError``.
+        """
+        if self.intact and self.snapshot is not None and self._subs.is_displaced():
+            log.warning(f'channel "{show(self.name)}": subs.dat was replaced by somebody: written again from memory')
+            self._subs.distrust()
+            self._replace_soon()
+
     def _replace_soon(self) -> None:
         self._rewrite = True
-        self._register.touched[self.name] = self
+        self._register.touch(self)
 
     def leave(self, item: Unsynced) -> None:
         """A file could not be synced in the background: it is not written again, and what is staged stays staged."""
@@ -408,7 +443,8 @@ class FileChannel:
         self.settle()
         self.sync()
         if self.created and not self.quarantined:
-            exact.make_channel_exact(self._env, self.log)
+            durable = self._subs_durable or self._subs.replaced
+            exact.make_channel_exact(self._env, self.log, state_durable=durable)
         self.release()
 
     def park(self) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NAME = "ckpt.bin"
 
-_MAGIC = b"FTSTCKP1"
+_MAGIC = b"FTSTCKP2"
 # CRC-32 of all that follows it, epoch, nonce
 _HEAD = struct.Struct("<IQ16s")
 _CRC_SIZE = 4
@@ -51,6 +51,29 @@ class Entry:
     highest: int
     last: int
     subs: bytes
+
+    def encoded(self) -> bytes:
+        """One line of JSON."""
+        row = {
+            "files": self.files,
+            "slices": self.slices,
+            "highest": self.highest,
+            "last": self.last,
+            "subs": base64.b64encode(self.subs).decode(),
+        }
+        return json.dumps(row, separators=(",", ":")).encode()
+
+    @classmethod
+    def decoded(cls, line: bytes) -> Entry:
+        """What ``encoded`` made."""
+        row: dict[str, Any] = json.loads(line)
+        return cls(
+            files={file: (size, mtime, ino) for file, (size, mtime, ino) in row["files"].items()},
+            slices=tuple(tuple(s) for s in row["slices"]),
+            highest=row["highest"],
+            last=row["last"],
+            subs=base64.b64decode(row["subs"]),
+        )
 
     def adopt(self, slog: SliceLog) -> None:
         """Give the slices to a log."""
@@ -82,14 +105,12 @@ def files_of(env: FileEnv, dirfd: int, names: Iterable[tuple[str, bool]]) -> Fil
     return found
 
 
-def entry_of(env: FileEnv, slog: SliceLog, known: Entry | None) -> Entry | None:
+def entry_of(env: FileEnv, slog: SliceLog) -> Entry | None:
     """What to write for a channel that is closed and durable; ``None``: its files do not say all of it.
 
-    ``known``: what the last checkpoint said, used again if no file has changed. ``OSError`` passes through.
+    ``OSError`` passes through.
     """
     files = files_of(env, slog.dirfd, env.disk.listdir(slog.dirfd))
-    if known is not None and known.files == files:
-        return known
     listed = {dat_name(s.number) for s in slog.slices} | {idx_name(s.number) for s in slog.slices}
     if slog.unsure or listed != {name for name in files if name.startswith("msgs.")}:
         return None
@@ -111,44 +132,40 @@ def entry_of(env: FileEnv, slog: SliceLog, known: Entry | None) -> Entry | None:
 def save(env: FileEnv, entries: dict[bytes, Entry]) -> None:
     """Write the checkpoint of this activation. Raises ``OSError`` and ``FencedError``."""
     epoch, nonce = env.owner.identity
-    body = json.dumps(
-        {
-            os.fsdecode(name): {
-                "files": e.files,
-                "slices": e.slices,
-                "highest": e.highest,
-                "last": e.last,
-                "subs": base64.b64encode(e.subs).decode(),
-            }
-            for name, e in entries.items()
-        },
-        separators=(",", ":"),
-    ).encode()
+    body = b"".join(_key(name) + b"\t" + entry.encoded() + b"\n" for name, entry in entries.items())
     head = _HEAD.pack(0, epoch, nonce)[_CRC_SIZE:]
     crc = zlib.crc32(body, zlib.crc32(head))
     env.disk.close(replace_file(env, env.root, NAME, _MAGIC + crc.to_bytes(_CRC_SIZE, "little") + head + body))
 
 
-def load(env: FileEnv) -> dict[bytes, Entry]:
+class Checkpoint:
+    """The entries of a checkpoint; each is decoded when it is asked for, so that a start need not wait for all."""
+
+    def __init__(self, lines: dict[bytes, bytes] | None = None) -> None:
+        self._lines = lines or {}
+
+    def get(self, name: bytes) -> Entry | None:
+        """What it says about a channel."""
+        line = self._lines.get(_key(name))
+        return Entry.decoded(line) if line is not None else None
+
+
+def load(env: FileEnv) -> Checkpoint:
     """What the activation directly before this one left; empty if it left nothing. ``OSError`` passes through."""
     data = read_file(env, env.root, NAME)
     start = len(_MAGIC) + _HEAD.size
     if data is None or len(data) < start or not data.startswith(_MAGIC):
-        return {}
+        return Checkpoint()
     crc, epoch, nonce = _HEAD.unpack_from(data, len(_MAGIC))
     before, its_nonce = env.owner.predecessor
     if (epoch, nonce) != (before, its_nonce.ljust(16, b"\0")) or not epoch:
-        return {}
-    if zlib.crc32(data[len(_MAGIC) + _CRC_SIZE :]) != crc:
-        return {}
-    rows: dict[str, dict[str, Any]] = json.loads(data[start:])
-    return {
-        os.fsencode(name): Entry(
-            files={file: (size, mtime, ino) for file, (size, mtime, ino) in row["files"].items()},
-            slices=tuple(tuple(s) for s in row["slices"]),
-            highest=row["highest"],
-            last=row["last"],
-            subs=base64.b64decode(row["subs"]),
-        )
-        for name, row in rows.items()
-    }
+        return Checkpoint()
+    if zlib.crc32(memoryview(data)[len(_MAGIC) + _CRC_SIZE :]) != crc:
+        return Checkpoint()
+    rows = (line.partition(b"\t") for line in data[start:].splitlines())
+    return Checkpoint({key: line for key, _, line in rows})
+
+
+def _key(name: bytes) -> bytes:
+    """A channel's name as the file has it: without tabs and line ends, whatever the name is."""
+    return json.dumps(os.fsdecode(name)).encode()

@@ -81,6 +81,15 @@ class Clients:
         self.file.distrust()
         self._rewrite = True
 
+    def restore_state(self) -> None:
+        """If ``clients.dat`` is not the file that we write to any more, see that it is written again from memory.
+
+        Raises ``OSError``.
+        """
+        if self.file.is_displaced():
+            log.warning("clients.dat was replaced by somebody: written again from memory")
+            self.distrust()
+
     def settle(self) -> None:
         """Once a second: write the file again if it must be, or is worth compacting. Raises ``StoreError``."""
         try:

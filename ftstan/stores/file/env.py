@@ -7,10 +7,12 @@ read.
 from __future__ import annotations
 
 import errno
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from ftstan.stores.file.files import Files
+from ftstan.stores.file.places import Places
 
 if TYPE_CHECKING:
     from ftstan.clock import Clock
@@ -104,6 +106,9 @@ class FileEnv:
     #: The datastore's directory as the operator wrote it, for messages; empty if nobody said.
     path: str = ""
     files: Files = field(init=False)
+    places: Places = field(default_factory=Places)
+    #: Set from another thread when the node is to stop: a recovery that takes long ends then.
+    stopping: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self.files = Files(self.disk, self.options.fds_limit)

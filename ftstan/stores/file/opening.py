@@ -21,7 +21,7 @@ from ftstan.wire.subjects import valid_channel
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ftstan.stores.file.checkpoint import Entry
+    from ftstan.stores.file.checkpoint import Checkpoint, Entry
     from ftstan.stores.file.env import FileEnv
     from ftstan.stores.file.slices import SliceLog
     from ftstan.stores.file.statescan import Subs
@@ -82,9 +82,7 @@ def read_channel(env: FileEnv, slog: SliceLog, known: Entry | None) -> Reading |
     return Reading(measure(env, slog.name, dirfd, names), statescan.read_subs(env, slog.name, dirfd))
 
 
-def read_all(
-    env: FileEnv, logs: Sequence[SliceLog], known: dict[bytes, Entry], *, parallel: bool
-) -> Iterator[Reading | None]:
+def read_all(env: FileEnv, logs: Sequence[SliceLog], known: Checkpoint, *, parallel: bool) -> Iterator[Reading | None]:
     """Read channels, ``parallel_recovery`` at a time. ``OSError`` passes through.
 
     With 1, the default, it is one for each core, as soon as channels take long: threads that never wait for storage

@@ -130,6 +130,7 @@ class StateFile:
         self._end = len(whole)
         self.replaced = True
         self.dirty = False
+        self._env.places.put(self._unit, lambda: self._env.disk.fstat(fd))
 
     def _is_in_place(self) -> bool:
         """Whether the file that we write to is the one of that name: only the sync of a new name may have failed."""
@@ -139,8 +140,19 @@ class StateFile:
         except OSError:
             return False
 
+    def is_displaced(self) -> bool:
+        """Whether another file, or none, stands under the name of ours. Raises ``OSError``."""
+        ino = self._env.places.inode(self._unit)
+        if ino is None:
+            return False
+        try:
+            return self._env.disk.stat(self._directory(), self._name).ino != ino
+        except FileNotFoundError:
+            return True
+
     def distrust(self) -> None:
         """What the file holds is not known, or not wanted: it is never written or synced again."""
+        self._env.places.drop(self._unit)
         self.park()
         self.replaced = False
         self.dirty = False

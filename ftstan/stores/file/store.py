@@ -6,11 +6,14 @@ first, its index after. One thread uses the store; it may block on storage for a
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ftstan.errors import RecoveryError, StoreError, StoreFullError
+from ftstan.errors import RecoveryError, StoppedError, StoreError, StoreFullError
 from ftstan.log import stream as log
 from ftstan.stores.file import (
     checkpoint,
@@ -24,8 +27,10 @@ from ftstan.stores.file import (
     statescan,
 )
 from ftstan.stores.file.channel import FileChannel, Register, Unsynced
+from ftstan.stores.file.checkpoint import Checkpoint
 from ftstan.stores.file.clients import Clients
 from ftstan.stores.file.env import FileEnv, FileStoreOptions, Ownership, is_full
+from ftstan.stores.file.leaving import Leaving
 from ftstan.stores.file.remembered import Remembered
 from ftstan.stores.file.slices import show, store_error
 from ftstan.stores.file.statefile import StateFileError, replace_file
@@ -33,24 +38,32 @@ from ftstan.stores.file.tools import exact
 from ftstan.stores.file.upkeep import Upkeep
 from ftstan.stores.interface import (
     CLIENTS,
+    ChannelEnd,
     ChannelLimits,
-    ChannelStore,
     ClientInfo,
     Recovered,
     ServerInfo,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    import threading
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ftstan.clock import Clock
     from ftstan.disk import Disk
-    from ftstan.stores.file.checkpoint import Entry
+    from ftstan.stores.file.opening import Reading
+    from ftstan.stores.file.places import Places, Unit
 
 _SYNC_THREADS = 4
+_SERVER: Unit = (b"", "server.dat")
 
 #: Recovered ``subs.dat`` files that one tick makes durable: a start with many channels must not stall its first second.
 _STATE_SYNCS_A_TICK = 256
+#: A flush makes room for publishers after so many channels if it has taken so many seconds.
+_FLUSHED_AT_ONCE = 4
+_FLUSH_S = 0.005
+#: Channels without news in one digest.
+_IN_TURN = 256
 #: Storage that answers so to two channels is not a matter of one file.
 _GONE = (errno.EIO, errno.ESTALE, errno.EROFS, errno.ENXIO, errno.ENODEV)
 
@@ -71,13 +84,20 @@ class FileStore:
         limits: ChannelLimits | None = None,
         parallel_sync: bool = True,
         path: str = "",
+        most_at_once: int | None = None,
+        stopping: threading.Event | None = None,
+        progress: Callable[[int, int], None] = lambda _done, _of: None,
     ) -> None:
         """``root``: an open handle of the directory, which this object does not close.
 
-        ``path``: the directory as the operator wrote it, for archive scripts.
+        ``path``: the directory as the operator wrote it, for archive scripts. ``most_at_once``: of a store with more
+        channels than that, ``recover`` opens none and names them all, for ``open_channel``. ``stopping``: set by
+        another thread when a recovery that is under way is not wanted any more. ``progress``: as in ``StoreContext``.
         """
         options = options or FileStoreOptions()
         self._env = FileEnv(disk, root, clock, options, owner, records.Crc(options.crc_polynomial), path=path)
+        self._env.stopping = stopping or self._env.stopping
+        self._info: ServerInfo | None = None
         self._limits = limits or ChannelLimits()
         self._channels: dict[bytes, FileChannel] = {}
         self._register = Register()
@@ -86,24 +106,38 @@ class FileStore:
         self._upkeep = Upkeep(self._env, path)
         self._broken: set[bytes] = set()
         self._next_sync = clock.mono()
-        self._checkpoint: dict[bytes, Entry] = {}
-        self._unsure: list[FileChannel] = []
+        self._progress = progress
+        self._checkpoint = Checkpoint()
         """What the last clean stop left."""
+        self._leaving = Leaving(self._env, self._checkpoint)
+        self._unsure: list[FileChannel] = []
+        self._round: deque[bytes] = deque()
+        """Channels that this second's flush has not come to yet."""
+        self._forced = False
+        self._turn: deque[bytes] = deque()
+        self._most_at_once = most_at_once
+        self._later: dict[bytes, None] = {}
+        """Names of directories that have not been looked into; a set in the order of the names."""
         self._pool = ThreadPoolExecutor(_SYNC_THREADS, "sync") if parallel_sync else None
 
     # ---- recovery ------------------------------------------------------------------------------------------------
 
     def recover(self) -> Recovered:
-        """Read the directory. Raises ``RecoveryError``."""
+        """Read the directory. Raises ``RecoveryError``, and ``StoppedError`` if it was told to stop."""
         env = self._env
         try:
             recovery.remove_temporaries(env.disk, env.root)
             remembered = self._remembered.load()
             statescan.check_marker(env)
             info = statescan.read_server(env)
+            if info is not None:
+                self._info = info
+                env.places.put(_SERVER, lambda: env.disk.stat(env.root, "server.dat"))
             self._clients.known = statescan.read_clients(env)
             deletion.finish_pending(env)
             self._checkpoint = checkpoint.load(env)
+            self._leaving = Leaving(env, self._checkpoint)
+            self._register.on_touch = self._leaving.touched
             self._recover_channels()
         except OSError as error:
             raise RecoveryError(
@@ -111,33 +145,68 @@ class FileStore:
                 + (f": {error.filename!r}" if error.filename else ""),
                 hint="check the storage and its permissions",
             ) from error
-        if info is None and self._channels:
+        if info is None and (self._channels or self._later):
             log.warning(
                 "Server information was not recovered, however channels are present. "
                 "Will initialize server and restart recovery!"
             )
-        channels: list[ChannelStore] = list(self._channels.values())
-        refused = {c.name: quarantine.refusal(c.name).text for c in self._channels.values() if c.quarantined}
-        return Recovered(info, list(self._clients.known.values()), channels, refused, remembered)
+        found = self._found(self._channels.values())
+        return replace(
+            found, info=info, clients=list(self._clients.known.values()), later=list(self._later), remembered=remembered
+        )
 
     def _recover_channels(self) -> None:
         env = self._env
-        channels = [FileChannel(env, name, self._limits, self._register) for name in opening.channel_names(env)]
+        names = opening.channel_names(env)
+        if self._most_at_once is not None and len(names) > self._most_at_once:
+            self._later = dict.fromkeys(names)
+            return
+        channels = [FileChannel(env, name, self._limits, self._register) for name in names]
         logs = [channel.log for channel in channels]
         readings = opening.read_all(env, logs, self._checkpoint, parallel=self._pool is not None)
-        for channel, reading in zip(channels, readings, strict=True):
-            if reading is None:
-                channel.release()
-                continue
-            self._channels[channel.name] = channel
-            channel.recover(reading)
-            if reading.entry is None and not channel.quarantined:
+        for done, (channel, reading) in enumerate(zip(channels, readings, strict=True)):
+            if env.stopping.is_set():
+                raise StoppedError("the recovery was ended, because the server stops")
+            self._progress(done, len(channels))
+            self._adopt(channel, reading)
+        self._progress(len(channels), len(channels))
+
+    def _adopt(self, channel: FileChannel, reading: Reading | None) -> None:
+        """Take a channel that was read into the store, unless its directory holds none. ``OSError`` passes through."""
+        if reading is None:
+            channel.release()
+            return
+        channel.recover(reading)
+        self._channels[channel.name] = channel
+        channel.expire(self._env.clock.wall_ns())
+        if not channel.quarantined:
+            self._upkeep.find_leftovers(channel)
+            if reading.entry is None:
                 self._unsure.append(channel)
-            channel.expire(env.clock.wall_ns())
-            if not channel.quarantined:
-                self._upkeep.find_leftovers(channel)
-            # Not released: a slice with a copied tail goes on, and its index is synced later.
-            channel.park()
+        # Not released: a slice with a copied tail goes on, and its index is synced later.
+        channel.park()
+
+    def open_channel(self, name: bytes) -> Recovered:
+        """Read back a channel that ``recover`` has left for later. Raises ``StoreError`` and ``FencedError``."""
+        if name not in self._later:
+            return Recovered(None, [], [])
+        env = self._env
+        env.files.trim(8)
+        channel = FileChannel(env, name, self._limits, self._register)
+        try:
+            self._adopt(channel, opening.read_channel(env, channel.log, self._checkpoint.get(name)))
+        except OSError as error:
+            channel.release()
+            self._channels.pop(name, None)
+            raise store_error(error, f'channel "{show(name)}" cannot be recovered') from error
+        del self._later[name]
+        return self._found([channel] if name in self._channels else [])
+
+    @staticmethod
+    def _found(channels: Iterable[FileChannel]) -> Recovered:
+        found = list(channels)
+        refused = {c.name: quarantine.refusal(c.name).text for c in found if c.quarantined}
+        return Recovered(None, [], list(found), refused)
 
     @property
     def quarantined(self) -> list[str]:
@@ -151,9 +220,12 @@ class FileStore:
         env = self._env
         data = records.VERSION + records.untyped_record(states.encode_server(info), env.crc)
         try:
-            env.disk.close(replace_file(env, env.root, "server.dat", data))
+            fd = replace_file(env, env.root, "server.dat", data)
+            env.places.put(_SERVER, lambda: env.disk.fstat(fd))
+            env.disk.close(fd)
         except OSError as error:
             raise store_error(error, "server.dat cannot be written") from error
+        self._info = info
 
     def add_client(self, info: ClientInfo) -> None:
         """Stage a client."""
@@ -179,6 +251,7 @@ class FileStore:
         Call it outside a batch. Raises ``StoreError`` if there is no such channel, it has something staged, or the
         intent cannot be made durable: nothing has changed then. What fails later is tried again by ``tick``.
         """
+        self.open_channel(name)
         channel = self._channels.get(name)
         if channel is None:
             raise StoreError(f'channel "{show(name)}" not found')
@@ -186,8 +259,10 @@ class FileStore:
             raise quarantine.refusal(name)
         self._upkeep.delete(channel)
         del self._channels[name]
+        self._env.places.drop((name, "subs.dat"))
         for register in (self._register.staged, self._register.events, self._register.touched):
             register.pop(name, None)
+        self._leaving.touched(name)
 
     # ---- the commit road -----------------------------------------------------------------------------------------
 
@@ -335,89 +410,146 @@ class FileStore:
 
     # ---- once a second -------------------------------------------------------------------------------------------
 
-    def tick(self, now_ns: int) -> None:
-        """Once a second: syncs, expiry, compaction, removal of what is dead. Raises ``StoreError``, ``FencedError``."""
+    def tick(self, now_ns: int) -> bool:
+        """Once a second: syncs, expiry, compaction, removal of what is dead. Raises ``StoreError``, ``FencedError``.
+
+        Returns whether more is to be done at once: publishers must not wait until many channels have been synced.
+        """
         try:
-            self._clients.settle()
+            if not self._round:
+                self._restore_places()
+                self._clients.settle()
+                self._begin_flush()
+                for _ in range(min(len(self._unsure), _STATE_SYNCS_A_TICK)):
+                    self._unsure.pop().sync_recovered()
+                for channel in self._channels.values():
+                    if channel.log.limits.max_age:
+                        channel.log.expire(now_ns)
             self._flush()
-            for _ in range(min(len(self._unsure), _STATE_SYNCS_A_TICK)):
-                self._unsure.pop().sync_recovered()
-            for channel in self._channels.values():
-                if channel.log.limits.max_age:
-                    channel.log.expire(now_ns)
         except OSError as error:
             raise store_error(error, "the datastore cannot be written") from error
+        if self._round:
+            return True
+        for channel in self._channels.values():
+            if channel.log.retired:
+                self._leaving.touched(channel.name)
+                channel.untouched = False
         self._upkeep.run(channel for channel in self._channels.values() if not channel.quarantined)
+        return False
 
-    def _flush(self) -> None:
-        """Write and sync what no publisher waits for."""
+    @property
+    def places(self) -> Places:
+        """Where the state files are: another thread may look whether they still are there."""
+        return self._env.places
+
+    def _restore_places(self) -> None:
+        """Write again what somebody put another file in the place of; whether it is so is looked at here once more."""
+        suspects = self._env.places.suspects
+        while suspects:
+            unit = suspects.popleft()
+            if unit[0]:
+                channel = self._channels.get(unit[0])
+                if channel is not None:
+                    channel.restore_state()
+            elif unit == _SERVER:
+                self._restore_server()
+            else:
+                self._clients.restore_state()
+
+    def _restore_server(self) -> None:
+        env = self._env
+        with contextlib.suppress(FileNotFoundError):
+            if env.disk.stat(env.root, "server.dat").ino == env.places.inode(_SERVER):
+                return
+        assert self._info is not None
+        log.warning("server.dat was replaced by somebody: written again from memory")
+        self.set_server_info(self._info)
+
+    def _begin_flush(self) -> None:
+        """Note what there is to flush: what is touched meanwhile waits for the next second."""
         options = self._env.options
-        channels = list(self._register.touched.values())
-        self._register.touched.clear()
+        self._round.extend(self._register.touched)
         now = self._env.clock.mono()
-        forced = not options.sync and options.auto_sync > 0 and now >= self._next_sync
-        if forced:
+        self._forced = not options.sync and options.auto_sync > 0 and now >= self._next_sync
+        if self._forced:
             self._next_sync = now + options.auto_sync / 1e9
             self._clients.file.sync()
-        at_once = max(self._env.files.limit // 8, 1)
-        for i in range(0, len(channels), at_once):
-            some = channels[i : i + at_once]
-            self._env.files.trim(4 * len(some))
+
+    def _flush(self) -> None:
+        """Write and sync what no publisher waits for, some channels at a time, for as long as that may take."""
+        clock, end = self._env.clock, self._env.clock.mono() + _FLUSH_S
+        at_once = max(min(self._env.files.limit // 8, _FLUSHED_AT_ONCE), 1)
+        while self._round:
+            names = [self._round.popleft() for _ in range(min(at_once, len(self._round)))]
+            self._flush_some([c for name in names if (c := self._register.touched.pop(name, None)) is not None])
+            if clock.mono() >= end:
+                return
+
+    def _flush_some(self, some: list[FileChannel]) -> None:
+        sync = self._env.options.sync
+        self._env.files.trim(4 * len(some))
+        for channel in some:
+            channel.settle()
+            if channel.unsettled or not (sync or self._forced):
+                self._register.touched[channel.name] = channel
+        if self._forced:
             for channel in some:
-                channel.settle()
-                if channel.unsettled or not (options.sync or forced):
-                    self._register.touched[channel.name] = channel
-            if forced:
-                for channel in some:
-                    channel.sync()
-            elif options.sync:
-                lost = set()
-                for error, item in self._sync_all([item for channel in some for item in channel.unsynced()]):
-                    assert item.channel is not None
-                    self._lost(error, item, item.channel)
-                    lost.add(item.channel.name)
-                some = [channel for channel in some if channel.name not in lost]
-                for channel in some:
-                    channel.synced()
-            confirmed.write_all(self._env, opening.news(self._env, [(c.confirmed, c.log) for c in some if c.intact]))
+                channel.sync()
+        elif sync:
+            lost = set()
+            for error, item in self._sync_all([item for channel in some for item in channel.unsynced()]):
+                assert item.channel is not None
+                self._lost(error, item, item.channel)
+                lost.add(item.channel.name)
+            some = [channel for channel in some if channel.name not in lost]
+            for channel in some:
+                channel.synced()
+        confirmed.write_all(self._env, opening.news(self._env, [(c.confirmed, c.log) for c in some if c.intact]))
+
+    def ends(self, most: int) -> list[ChannelEnd]:
+        """Where channels end: those with news first, then others in turn."""
+        fresh = self._register.fresh
+        names: list[bytes] = []
+        while fresh and len(names) < most:
+            name = next(iter(fresh))
+            del fresh[name]
+            names.append(name)
+        if not self._turn:
+            self._turn.extend(self._channels)
+        names += [self._turn.popleft() for _ in range(min(most - len(names), _IN_TURN, len(self._turn)))]
+        return [self._channels[name].end for name in dict.fromkeys(names) if name in self._channels]
 
     # ---- the end -------------------------------------------------------------------------------------------------
+
+    def prepare_close(self, seconds: float) -> bool:
+        """Do some of what ``close`` would do; returns whether there is more. Raises ``FencedError``."""
+        end = self._env.clock.mono() + seconds
+
+        def is_late() -> bool:
+            return self._env.clock.mono() >= end
+
+        while self._later and not is_late():
+            self.open_channel(next(iter(self._later)))
+        return bool(self._later) or self._leaving.prepare(self._channels.values(), is_late)
 
     def close(self) -> None:
         """Write, sync, release. Raises ``StoreError``."""
         try:
-            for channel in self._channels.values():
-                self._env.files.trim(8)
-                channel.close()
+            for name in list(self._later):
+                # An original server may follow: what a crashed owner left anywhere must be made exact.
+                self.open_channel(name)
+            self._leaving.leave(self._channels.values())
             self._clients.close()
             exact.make_root_exact(self._env, [c.name for c in self._channels.values() if c.created])
             self._clients.file.park()
             self._remembered.close()
-            self._leave_word()
+            self._leaving.leave_word()
         except OSError as error:
             raise store_error(error, "the datastore cannot be closed") from error
         finally:
             if self._pool is not None:
                 self._pool.shutdown()
         self._upkeep.close()
-
-    def _leave_word(self) -> None:
-        """Everything is durable and nothing is open: say so for the next start. Raises ``FencedError``."""
-        env = self._env
-        entries = {}
-        try:
-            for channel in self._channels.values():
-                if channel.intact:
-                    env.files.trim(8)
-                    confirmed.write_all(env, opening.news(env, [(channel.confirmed, channel.log)]))
-                    entry = checkpoint.entry_of(env, channel.log, self._checkpoint.get(channel.name))
-                    if entry is not None:
-                        entries[channel.name] = entry
-                    channel.release()
-            checkpoint.save(env, entries)
-        except OSError as error:
-            why = error.strerror or error
-            log.warning(f"{checkpoint.NAME} cannot be written: {why}; the next start reads every file")
 
     def abandon(self) -> None:
         """Release every handle and write nothing."""

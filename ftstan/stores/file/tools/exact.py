@@ -34,8 +34,10 @@ _ENTRY = records.INDEX_SIZE
 _FOREIGN = "lost+found"
 
 
-def make_channel_exact(env: FileEnv, slog: SliceLog) -> None:
+def make_channel_exact(env: FileEnv, slog: SliceLog, *, state_durable: bool = False) -> None:
     """Make the files of one channel exact; the channel's directory is open and everything of it is synced.
+
+    ``state_durable``: so is what a former owner left in ``subs.dat``.
 
     What storage refuses is logged, and left as it was: nothing that was acknowledged depends on it. Raises
     ``FencedError``.
@@ -50,7 +52,7 @@ def make_channel_exact(env: FileEnv, slog: SliceLog) -> None:
         orphans = {int(m[1]) for name in names if (m := _IDX.match(name))} - live
         for number in sorted((slog.dead - live) | {n for n in orphans if dat_name(n) not in names}):
             _remove(env, slog.dirfd, number)
-        make_state_exact(env, slog.dirfd, "subs.dat")
+        make_state_exact(env, slog.dirfd, "subs.dat", durable=state_durable)
     except OSError as error:
         _report(f'channel "{show(slog.name)}"', error)
 
@@ -80,8 +82,11 @@ def make_root_exact(env: FileEnv, known: Iterable[bytes]) -> None:
         _report("the datastore's root", error)
 
 
-def make_state_exact(env: FileEnv, dirfd: int, name: str) -> None:
-    """Replace a state file that is missing, or does not end with a whole record, by its whole records."""
+def make_state_exact(env: FileEnv, dirfd: int, name: str, *, durable: bool = False) -> None:
+    """Replace a state file that is missing, or does not end with a whole record, by its whole records.
+
+    ``durable``: there is no need to sync it where it is whole.
+    """
     data = read_file(env, dirfd, name)
     if data is None or len(data) < records.VERSION_SIZE:
         whole = records.VERSION
@@ -90,6 +95,8 @@ def make_state_exact(env: FileEnv, dirfd: int, name: str) -> None:
     else:
         end, why = _last_whole(env, name, data)
         if not why or why.startswith("bad"):
+            if durable:
+                return
             # Whole, but perhaps in the page cache only: a killed owner's last records, which nobody has written since.
             fd = env.disk.open(dirfd, name, os.O_RDONLY)
             try:

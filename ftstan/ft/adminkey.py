@@ -1,0 +1,92 @@
+"""``admin.key``: the secret of a datastore that an operator's requests are sealed with. The only module that knows it.
+
+64 hexadecimal digits and a line feed, mode 0600, made by the first owner that finds none, and never printed. Whoever
+may read the datastore may steer the group; nobody else. To replace it, remove it: the next owner makes another.
+
+All calls may block on storage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+from ftstan.errors import StoreError
+from ftstan.ft.seal import KEY_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ftstan.disk import Disk
+
+KEY_NAME = "admin.key"
+
+_NEW_NAME = "admin.key.new"
+_TEXT = re.compile(rb"([0-9a-f]{%d})\n?\Z" % (2 * KEY_SIZE))
+_OTHERS = 0o077
+
+
+def read_key(disk: Disk, root_fd: int, name: str = KEY_NAME) -> bytes | None:
+    """Read the key, ``None`` if there is none. Raises ``StoreError``: unreadable, not a key, or open to others."""
+    try:
+        # NONBLOCK: a pipe of that name must not hold up the thread that serves.
+        fd = disk.open(root_fd, name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _unreadable(name, error) from error
+    try:
+        mode = disk.fstat(fd).mode
+        data = disk.pread(fd, 4 * KEY_SIZE, 0)
+    except OSError as error:
+        raise _unreadable(name, error) from error
+    finally:
+        disk.close(fd)
+    if mode & _OTHERS:
+        raise StoreError(f"{name} is open to other users (mode {mode:04o})", hint=f"run: chmod 600 {name}")
+    match = _TEXT.match(data)
+    if match is None:
+        raise StoreError(f"{name} holds no key", hint=f"remove {name}: the next owner of the datastore makes another")
+    return bytes.fromhex(match[1].decode())
+
+
+def ensure_key(disk: Disk, root_fd: int, confirm: Callable[[], None], *, secret: bytes | None = None) -> None:
+    """Make the key if there is none, durable on return; ``confirm`` says that the store is ours.
+
+    A file that is there is left alone, whatever it holds. ``secret``: 32 bytes, random by default. Raises
+    ``FencedError`` through ``confirm``, and ``StoreError``.
+    """
+    try:
+        try:
+            disk.stat(root_fd, KEY_NAME)
+        except FileNotFoundError:
+            pass
+        else:
+            return
+        # A name that an owner who died left behind: its bytes may be anything.
+        with contextlib.suppress(FileNotFoundError):
+            disk.unlink(root_fd, _NEW_NAME)
+        fd = disk.open(root_fd, _NEW_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            disk.pwrite(fd, (secret or secrets.token_bytes(KEY_SIZE)).hex().encode() + b"\n", 0)
+            disk.fsync(fd)
+        finally:
+            disk.close(fd)
+        confirm()
+        disk.rename(root_fd, _NEW_NAME, KEY_NAME)
+        disk.fsync(root_fd)
+    except OSError as error:
+        raise StoreError(
+            f"{KEY_NAME} cannot be made: {error.strerror or error}",
+            hint="check the storage; until there is a key, ftstanctl ft can look and not change",
+        ) from error
+
+
+def _unreadable(name: str, error: OSError) -> StoreError:
+    return StoreError(
+        f"{name} cannot be read: {error.strerror or error}",
+        hint=f"{name} belongs to the user that the servers run as; run as that user",
+    )

@@ -1,0 +1,133 @@
+"""Judging an owner's vital signs: may it beat, must it leave, must it die? Pure: no clock, thread, socket or file.
+
+Called often, with what the other threads publish. Time counts only while this process runs: after a pause
+(SIGSTOP, a stopped virtual machine) every running probe looks old, although nobody waited for it.
+
+==============================  ==========================  =======================================
+vital sign                      late                        very late
+==============================  ==========================  =======================================
+a probe of the storage          no heartbeats               the process ends, without storage
+the oldest batch not committed  no heartbeats               the process ends, without storage
+NATS, in a group                                            a clean stop, if storage answers
+==============================  ==========================  =======================================
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from ftstan.ft.deadlines import (
+    BATCH_DIE_S,
+    BATCH_QUIET_S,
+    JUDGE_EVERY_S,
+    LATE_TURN_S,
+    PROBE_DIE_S,
+    PROBE_QUIET_S,
+)
+
+
+class Verdict(enum.Enum):
+    """What an owner must do. ``QUIET``: send no heartbeats; ``LEAVE``: stop cleanly; ``DIE``: end at once."""
+
+    FINE = enum.auto()
+    QUIET = enum.auto()
+    LEAVE = enum.auto()
+    DIE = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """What is known at one moment. Times are seconds of ``Clock.mono``, ``None`` while nothing is under way.
+
+    ``probe_since``: the start of the running probe; ``batch_since``: of the oldest batch that is not committed;
+    ``reachable``: whether NATS connects us with clients.
+    """
+
+    probe_since: float | None = None
+    batch_since: float | None = None
+    reachable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """``why``: one line for the operator; empty unless the verdict has changed."""
+
+    verdict: Verdict
+    why: str = ""
+
+
+class _Stopwatch:
+    """How long one thing has been under way, in the guard's own time."""
+
+    def __init__(self) -> None:
+        self._what: object = None
+        self._start = 0.0
+
+    def age(self, what: object, time: float) -> float:
+        if what is None:
+            self._what = None
+            return 0.0
+        if what != self._what:
+            self._what, self._start = what, time
+        return time - self._start
+
+
+class Guard:
+    """The judge of one activation. ``nats_timeout`` is in seconds; 0: being cut off from NATS is no reason to leave."""
+
+    def __init__(self, nats_timeout: float = 0.0) -> None:
+        self._nats_timeout = nats_timeout
+        self._last: float | None = None
+        self._time = 0.0
+        self._probe, self._batch, self._nats = _Stopwatch(), _Stopwatch(), _Stopwatch()
+        self._verdict = Verdict.FINE
+        self._longest = 0.0
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no heartbeat may be sent."""
+        return self._verdict is not Verdict.FINE
+
+    def judge(self, vitals: Vitals, now: float) -> Judgement:
+        """Look at the vital signs at ``now`` seconds."""
+        if self._last is not None:
+            gone = now - self._last
+            self._time += gone if gone < LATE_TURN_S else JUDGE_EVERY_S
+        self._last = now
+        probe = self._probe.age(vitals.probe_since, self._time)
+        batch = self._batch.age(vitals.batch_since, self._time)
+        cut_off = self._nats.age(None if vitals.reachable else "cut off", self._time)
+        before, self._verdict = self._verdict, self._judge(probe, batch, cut_off)
+        if self._verdict is before:
+            self._longest = max(self._longest, probe, batch)
+            return Judgement(self._verdict)
+        return Judgement(self._verdict, self._why(before, probe, batch, cut_off))
+
+    def _judge(self, probe: float, batch: float, cut_off: float) -> Verdict:
+        if probe >= PROBE_DIE_S or batch >= BATCH_DIE_S:
+            return Verdict.DIE
+        if probe >= PROBE_QUIET_S or batch >= BATCH_QUIET_S:
+            return Verdict.QUIET
+        # While storage hangs a clean stop is not possible.
+        if self._nats_timeout and cut_off >= self._nats_timeout:
+            return Verdict.LEAVE
+        return Verdict.FINE
+
+    def _why(self, before: Verdict, probe: float, batch: float, cut_off: float) -> str:
+        if probe >= PROBE_QUIET_S:
+            what, limit = f"storage has not answered for {probe:.0f}s", PROBE_DIE_S
+        else:
+            what, limit = f"a batch has not been committed for {batch:.0f}s", BATCH_DIE_S
+        match self._verdict:
+            case Verdict.DIE:
+                return f"{what}: this server ends, another one may see the storage in better shape; check the storage"
+            case Verdict.QUIET:
+                self._longest = max(probe, batch)
+                return f"{what}: no heartbeats until it answers; this server ends after {limit:.0f}s of silence"
+            case Verdict.LEAVE:
+                return (
+                    f"cut off from NATS for {cut_off:.0f}s while the storage answers: this server stops, so that a "
+                    "member that NATS reaches can take over; check the NATS server and the network"
+                )
+        return f"storage answers again after {self._longest:.0f}s: all is well" if before is Verdict.QUIET else ""

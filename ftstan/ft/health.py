@@ -1,0 +1,123 @@
+"""What the answers of a group's members mean: is it healthy, and who could take over? Pure functions."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ftstan.errors import RefusedError
+from ftstan.ft.states import NodeState, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ftstan.ft.ctl import NodeStatus
+
+_WAITING = {Phase.LISTENING, Phase.TRYING}
+"""Phases of a standby that takes over when it is time."""
+
+
+class Health(enum.IntEnum):
+    """The numbers are exit statuses of ``ftstanctl ft status``."""
+
+    HEALTHY = 0
+    DEGRADED = 1
+    UNSERVED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``problems``: one line each, the gravest first."""
+
+    health: Health
+    problems: tuple[str, ...]
+
+
+def judge(nodes: Sequence[NodeStatus], expect: int = 0) -> Verdict:
+    """Judge a group by the members that answered; ``expect``: how many there should be, 0 if nobody says."""
+    actives = [node for node in nodes if node.state == NodeState.ACTIVE]
+    serving = [node for node in actives if node.serving]
+    problems: list[str] = []
+    if not nodes:
+        problems.append("no member answered")
+    elif not serving:
+        problems.append("nobody serves" + "".join(f"; {name(node)} is {node.phase}" for node in actives))
+    if len(serving) > 1:
+        problems.append(f"{len(serving)} members say that they serve: {', '.join(name(n) for n in serving)}")
+    standbys = [node for node in nodes if can_take_over(node)]
+    if serving and not standbys:
+        problems.append("no standby could take over")
+    problems += [f"{name(node)} is {node.phase}" for node in nodes if node not in actives and node not in standbys]
+    ids = sorted({node.store_id for node in nodes if node.store_id})
+    if len(ids) > 1:
+        problems.append(f"members have different datastores: {', '.join(store[:8] for store in ids)}")
+    if nodes and len(nodes) < expect:
+        problems.append(f"{len(nodes)} of {expect} members answered")
+    if not serving:
+        return Verdict(Health.UNSERVED, tuple(problems))
+    return Verdict(Health.DEGRADED if problems else Health.HEALTHY, tuple(problems))
+
+
+def can_take_over(node: NodeStatus) -> bool:
+    """Whether a member is a standby that nothing holds back."""
+    return node.state == NodeState.STANDBY and node.phase in _WAITING
+
+
+def find_active(nodes: Sequence[NodeStatus]) -> NodeStatus | None:
+    """The member that serves; of several, the one with the highest epoch."""
+    return max((n for n in nodes if n.state == NodeState.ACTIVE and n.serving), key=lambda n: n.epoch, default=None)
+
+
+def find_node(nodes: Sequence[NodeStatus], word: str) -> NodeStatus:
+    """The member that ``word`` names: its server id or the beginning of it, or its host. Raises ``RefusedError``."""
+    found = [n for n in nodes if n.server == word] or [n for n in nodes if word and n.server.startswith(word)]
+    found = found or [n for n in nodes if n.host == word]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(name(node) for node in nodes) or "nobody"
+    if found:
+        raise RefusedError(
+            f'"{word}" means {len(found)} members: {", ".join(name(n) for n in found)}',
+            hint="name one by enough of its server id",
+        )
+    raise RefusedError(f'no member "{word}" answered', hint=f"these did: {known}")
+
+
+def find_successor(nodes: Sequence[NodeStatus], active: NodeStatus, word: str) -> NodeStatus | None:
+    """Who is to follow ``active``: the standby that ``word`` names, ``None`` (any) without a word.
+
+    Raises ``RefusedError``: nobody could, or not that one.
+    """
+    if not word:
+        if not any(can_take_over(node) for node in nodes):
+            raise RefusedError("no standby could take over", hint="see ftstanctl ft status; start or resume a standby")
+        return None
+    target = find_node(nodes, word)
+    if target.server == active.server:
+        raise RefusedError(f"{name(target)} is the active one already", hint="name a standby, or none for any")
+    if target.paused:
+        raise RefusedError(f"{name(target)} is paused", hint=f"run ftstanctl ft resume {target.server} first")
+    if not can_take_over(target):
+        raise RefusedError(
+            f"{name(target)} cannot take over: it is {target.phase}", hint="see docs/ft.md for its state"
+        )
+    return target
+
+
+def find_standby(nodes: Sequence[NodeStatus], word: str) -> NodeStatus:
+    """The member that is to be paused or resumed; without a word the only standby. Raises ``RefusedError``."""
+    if word:
+        return find_node(nodes, word)
+    standbys = [node for node in nodes if node.state == NodeState.STANDBY]
+    if len(standbys) != 1:
+        raise RefusedError(
+            f"{len(standbys)} standbys answered: name one",
+            hint=f"these answered: {', '.join(name(node) for node in standbys) or 'no standby'}",
+        )
+    return standbys[0]
+
+
+def name(node: NodeStatus) -> str:
+    """A member for people."""
+    return f"{node.server} on {node.host}"

@@ -1,0 +1,71 @@
+"""The history of a datastore's owners, made of its epoch records. Views only."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ftstan.errors import StoreError
+from ftstan.ft.ctl import EpochEntry
+from ftstan.ft.direct import epoch_disk
+from ftstan.ft.epoch import read_records
+from ftstan.ft.mounts import find_mount
+from ftstan.ft.ownership import read_mountinfo
+from ftstan.ft.slots import Cause
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ftstan.disk import Disk
+    from ftstan.ft.slots import EpochRecord
+
+_UNREADABLE = "unreadable"
+
+
+def history_of(records: Sequence[tuple[int, EpochRecord | None]]) -> tuple[EpochEntry, ...]:
+    """Give each activation (slot and record, newest first) the time at which the next one began."""
+    entries: list[EpochEntry] = []
+    until = 0
+    for slot, record in records:
+        if record is None:
+            entries.append(EpochEntry(slot, "", "", 0, 0, until, _UNREADABLE, 0, mixed=False))
+            until = 0
+            continue
+        entries.append(
+            EpochEntry(
+                epoch=record.epoch,
+                server=record.server_id,
+                host=record.host,
+                pid=record.pid,
+                since_ns=record.since_ns,
+                until_ns=until,
+                cause=record.cause.name.lower(),
+                after=record.after,
+                mixed=record.ft_mixed,
+            )
+        )
+        until = record.since_ns
+    return tuple(entries)
+
+
+def cause_text(entry: EpochEntry) -> str:
+    """For people. A cause that only a later release knows is shown as it is called there."""
+    if entry.cause == _UNREADABLE:
+        return "its record cannot be read"
+    known = Cause.__members__.get(entry.cause.upper())
+    return known.describe(entry.after) if known is not None else entry.cause
+
+
+def open_history(disk: Disk, path: str, count: int) -> tuple[EpochEntry, ...]:
+    """The newest ``count`` epochs of the datastore directory ``path``, which is only read. Raises ``StoreError``."""
+    try:
+        root = disk.open_dir(path)
+    except OSError as error:
+        raise StoreError(
+            f"datastore {path}: {error.strerror or error}", hint="give the directory that the server has as -dir"
+        ) from error
+    try:
+        is_network = find_mount(read_mountinfo(), os.path.realpath(path)).is_network
+        return history_of(read_records(epoch_disk(disk, is_network=is_network), root, count))
+    finally:
+        disk.close(root)

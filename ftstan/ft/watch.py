@@ -1,0 +1,265 @@
+"""The watch: a small thread of an owner that asks storage once a second whether all is still well.
+
+It detects; it does not carry safety (that is the confirm behind every batch, ``docs/ft.md``). One storage call at a
+time, each of which may hang for ever: so nothing waits for this thread. It publishes since when a probe is running, and
+the control loop judges that (``ft/guard.py``). A probe is, in this order:
+
+1. **confirm**, through a descriptor of its own: an idle owner notices, too;
+2. **ft.watch**, 4 KiB written and synced through a descriptor that carries a lock of its own: a file server that took
+   the locks of this host away answers EIO (``docs/compat/nfs-facts.md``), while files without locks go on working;
+3. the **lock file** is still the one that is locked;
+4. the **state files** are still those that this activation wrote; if not, the store writes them again from memory.
+
+``ft.watch`` is a new file for each activation: a former owner on the same host may hold the lock of the old one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import struct
+import threading
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from portalocker.constants import LockFlags
+from portalocker.exceptions import LockException
+
+from ftstan.errors import FencedError, FtstanError, StoreError
+from ftstan.ft.lock import OfdLocker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from portalocker.portalocker import BaseLocker
+
+    from ftstan.clock import Clock
+    from ftstan.disk import Disk
+    from ftstan.ft.epoch import Confirmer
+
+WATCH_NAME = "ft.watch"
+RECORD_SIZE = 4096
+
+_MAGIC = b"FTSTWAT1"
+_CRC = struct.Struct("<I")
+# epoch, counter, server id with its length
+_BODY = struct.Struct("<QQH128s")
+_HEAD_SIZE = len(_MAGIC) + _CRC.size
+_MAX_SERVER_ID = 128
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRecord:
+    """What stands in ``ft.watch``: who was alive, and how many probes it had made in its activation."""
+
+    epoch: int
+    server_id: str
+    counter: int
+
+    def encode(self) -> bytes:
+        """Build the 4,096 bytes of the file."""
+        server_id = self.server_id.encode()[:_MAX_SERVER_ID]
+        body = _BODY.pack(self.epoch, self.counter, len(server_id), server_id).ljust(RECORD_SIZE - _HEAD_SIZE, b"\0")
+        return _MAGIC + _CRC.pack(zlib.crc32(body)) + body
+
+
+def decode_watch(data: bytes) -> WatchRecord | None:
+    """Read what stands in ``ft.watch``; ``None`` if it is torn or something else."""
+    if len(data) != RECORD_SIZE or not data.startswith(_MAGIC):
+        return None
+    if _CRC.unpack_from(data, len(_MAGIC))[0] != zlib.crc32(data[_HEAD_SIZE:]):
+        return None
+    epoch, counter, size, server_id = _BODY.unpack_from(data, _HEAD_SIZE)
+    return WatchRecord(epoch, server_id[:size].decode("utf-8", "replace"), counter)
+
+
+class Watched(Protocol):
+    """What the probe needs of the owner (``ft/ownership.py``). Called on the watch thread."""
+
+    @property
+    def identity(self) -> tuple[int, bytes]:
+        """Number and nonce of the activation."""
+        ...
+
+    @property
+    def raises(self) -> int:
+        """Counts up when the owner begins to raise its own epoch, and again when it has: odd while under way."""
+        ...
+
+    def new_confirmer(self) -> Confirmer:
+        """A confirmer of the present activation. Raises ``FencedError``."""
+        ...
+
+    def verify_lock(self) -> None:
+        """Raise ``FencedError`` if the lock file is not the one that was locked."""
+        ...
+
+
+class Probe:
+    """One look at everything. Belongs to the watch thread. ``look`` compares the state files of the store."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        root_fd: int,
+        owner: Watched,
+        *,
+        server_id: str,
+        look: Callable[[], None],
+        locker: BaseLocker | None = None,
+    ) -> None:
+        self._disk = disk
+        self._root_fd = root_fd
+        self._owner = owner
+        self._server_id = server_id
+        self._look = look
+        self._locker = locker
+        self._confirmer: Confirmer | None = None
+        self._raises = 0
+        self._fd: int | None = None
+        self._counter = 0
+
+    def __call__(self) -> None:
+        """Ask storage everything once. Raises ``FencedError`` (not ours) and ``StoreError`` (storage fails)."""
+        if not self._confirm():
+            return
+        try:
+            self._write()
+        except OSError as error:
+            # Without space a server goes on refusing publishes, and storage has answered.
+            if error.errno not in _FULL:
+                raise _failed(WATCH_NAME, error) from error
+        self._owner.verify_lock()
+        try:
+            self._look()
+        except OSError as error:
+            raise _failed("a state file", error) from error
+
+    def close(self) -> None:
+        """Release the descriptors."""
+        self._forget()
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            with contextlib.suppress(OSError):
+                self._disk.close(fd)
+
+    def _confirm(self) -> bool:
+        """Confirm; false if that cannot be judged now, because this server itself goes on to the next epoch."""
+        raises = self._owner.raises
+        if raises % 2:
+            return False
+        try:
+            if self._confirmer is None or raises != self._raises:
+                self._forget()
+                self._confirmer = self._owner.new_confirmer()
+                self._raises = raises
+            else:
+                self._confirmer()
+        except FencedError:
+            if self._owner.raises == raises:
+                raise
+            # The successor in the next slot is this server.
+            self._forget()
+            return False
+        return True
+
+    def _forget(self) -> None:
+        confirmer, self._confirmer = self._confirmer, None
+        if confirmer is not None:
+            with contextlib.suppress(OSError):
+                confirmer.close()
+
+    def _write(self) -> None:
+        if self._fd is None:
+            self._fd = self._create()
+        self._counter += 1
+        record = WatchRecord(self._owner.identity[0], self._server_id, self._counter)
+        self._disk.pwrite(self._fd, record.encode(), 0)
+        # Always something new: a second sync with nothing to write would say that all is well.
+        self._disk.fdatasync(self._fd)
+
+    def _create(self) -> int:
+        """A new file with a lock of its own; the store was confirmed just before."""
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(self._root_fd, WATCH_NAME)
+        fd = self._disk.open(self._root_fd, WATCH_NAME, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
+        try:
+            locker = OfdLocker() if self._locker is None else self._locker
+            locker.lock(fd, LockFlags.EXCLUSIVE | LockFlags.NON_BLOCKING)
+        except LockException as error:
+            self._disk.close(fd)
+            cause = error.__cause__
+            raise cause if isinstance(cause, OSError) else OSError(str(error)) from error
+        return fd
+
+
+def _failed(what: str, error: OSError) -> StoreError:
+    name = errno.errorcode.get(error.errno or 0, "no errno")
+    return StoreError(
+        f"the storage of this server fails: {what}: {(error.strerror or str(error)).lower()} ({name})",
+        hint="check the storage and the kernel log of this host",
+    )
+
+
+class Watch:
+    """The thread. ``on_failure(error)`` is called on it, once, when a probe says that this server must end.
+
+    Read from other threads: ``since`` is the start of the running probe (seconds), ``passed`` counts successful probes,
+    ``passed_at`` is the end of the last one.
+    """
+
+    def __init__(
+        self, probe: Probe, clock: Clock, interval: float, on_failure: Callable[[BaseException], None]
+    ) -> None:
+        """``interval``: seconds between two probes."""
+        self._probe = probe
+        self._clock = clock
+        self._interval = interval
+        self._on_failure = on_failure
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self.since: float | None = None
+        self.passed = 0
+        self.passed_at = 0.0
+
+    def start(self) -> None:
+        """Begin; the first probe comes after one interval, and out of the way of a takeover that has just confirmed."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> bool:
+        """No more probes, and no failures any more; waits at most ``timeout`` seconds and returns whether it ended."""
+        self._stop.set()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def turn(self) -> bool:
+        """Probe once; returns whether to go on."""
+        self.since = self._clock.mono()
+        try:
+            self._probe()
+        except BaseException as error:  # noqa: BLE001  # whatever it is, nobody watches any more
+            self.since = None
+            if not self._stop.is_set():
+                self._on_failure(_for_people(error))
+            return False
+        self.passed_at = self._clock.mono()
+        self.passed += 1
+        self.since = None
+        return True
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(self._interval) and self.turn():
+                pass
+        finally:
+            self._probe.close()
+
+
+def _for_people(error: BaseException) -> BaseException:
+    """The hint belongs to the one line that is left."""
+    if isinstance(error, FtstanError) and error.hint:
+        return type(error)(f"{error.text}; {error.hint}")
+    return error

@@ -1,0 +1,192 @@
+"""One node as operators see it: its status, and what it does when it is asked.
+
+Implements ``ft.desk.Member``. Lives on the control thread; whatever storage must answer is posted to the data plane and
+waited for no longer than a bound, so that a node whose storage hangs, or that recovers, can still say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING, TypeVar
+
+from ftstan import __version__
+from ftstan.errors import FencedError, RefusedError, StoreError
+from ftstan.ft.ctl import NodeStatus
+from ftstan.ft.history import history_of
+from ftstan.ft.states import NodeState, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ftstan.ft.ctl import EpochEntry
+    from ftstan.ft.epoch import Activation
+    from ftstan.ft.ownership import StoreOwner
+    from ftstan.ft.slots import EpochRecord
+    from ftstan.group import FtGroup
+    from ftstan.server import Node
+
+T = TypeVar("T")
+
+_MOMENT_S = 0.25
+"""A status is answered after that long, whatever storage does."""
+
+_READ_WITHIN_S = 2.0
+_RECORD_WITHIN_S = 10.0
+
+
+class NodeMember:
+    """What ``Node`` and its group do, for whoever asks. A standalone server has a status, too."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._holder: EpochRecord | None = None
+        self._looking: asyncio.Future[EpochRecord | None] | None = None
+        self._recovered = (0, 0)
+
+    def on_progress(self, done: int, of: int) -> None:
+        """Take note of a recovery: channels done, and how many there are. Any thread may call it."""
+        self._recovered = (done, of)
+
+    # ---- views ---------------------------------------------------------------------------------------------------
+
+    async def status(self) -> NodeStatus:
+        """Itself, as of now; the holder as of the last time that storage said it."""
+        node, group = self._node, self._node.group
+        activation = self._activation()
+        if activation is None:
+            await self._look()
+        holder = activation.record() if activation is not None else self._holder
+        return NodeStatus(
+            cluster=node.options.cluster_id,
+            group=node.options.ft_group,
+            server=node.server_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            state=str(node.state),
+            phase=str(self._phase()),
+            serving=node.is_serving() and not node.stopping.is_set(),
+            paused=group is not None and group.standby.paused,
+            mixed=(group is not None and group.standby.mixed) or (holder is not None and holder.ft_mixed),
+            epoch=activation.epoch if activation is not None else 0,
+            holder_epoch=holder.epoch if holder is not None else 0,
+            holder=holder.describe() if holder is not None else "",
+            store_id=holder.store_id.hex() if holder is not None else "",
+            probe_age=self._probe_age(),
+            warm_lag=None,
+            uptime=round(node.uptime, 3),
+            version=__version__,
+        )
+
+    async def page(self) -> dict[str, object]:
+        """The status with what only monitoring shows: recovery, and what came of trying the store lock."""
+        status = await self.status()
+        done, of = self._recovered
+        tries = self._node.group.tries if self._node.group is not None else {}
+        return {**status.to_json(), "recovery": {"channels": done, "of": of}, "lock_tries": tries}
+
+    def _activation(self) -> Activation | None:
+        """The present one: an owner goes on to the next epoch when its numbers are used up."""
+        owner = self._node.owner
+        return owner.present if owner is not None else None
+
+    def _phase(self) -> Phase:
+        node = self._node
+        if node.stopping.is_set():
+            return Phase.STOPPED
+        if node.group is not None and node.state != NodeState.ACTIVE:
+            return node.group.standby.phase
+        if node.is_serving():
+            return Phase.ACTIVE
+        return Phase.RECOVERING if self._activation() is not None else Phase.STARTING
+
+    def _probe_age(self) -> float | None:
+        owner = self._node.owner
+        if owner is None or owner.answered_at is None:
+            return None
+        return round(max(self._node.clock.mono() - owner.answered_at, 0.0), 3)
+
+    async def _look(self) -> None:
+        """Read the newest epoch record; one reading at a time, however often anybody asks."""
+        owner = self._node.owner
+        if owner is None or self._node.stopping.is_set():
+            return
+        if self._looking is None:
+            self._looking = self._node.call(owner.read_owner)
+        looking = self._looking
+        await asyncio.wait([looking], timeout=_MOMENT_S)
+        if looking.done():
+            self._looking = None
+            if not looking.cancelled() and looking.exception() is None:
+                self._holder = looking.result()
+
+    async def history(self, count: int) -> tuple[EpochEntry, ...]:
+        """The newest epochs. Raises ``StoreError``."""
+        owner = self._owner()
+        return history_of(await self._within(_READ_WITHIN_S, lambda: owner.read_records(count)))
+
+    async def read_key(self) -> bytes | None:
+        """The key of the group. Raises ``StoreError``."""
+        return await self._within(_READ_WITHIN_S, self._owner().read_key)
+
+    # ---- changes -------------------------------------------------------------------------------------------------
+
+    async def switchover(self, to: str) -> None:
+        """Hand over. Raises ``RefusedError`` unless this node serves and the successor is another one."""
+        node = self._node
+        if node.stopping.is_set():
+            raise RefusedError("this server is stopping already", hint="see ftstanctl ft status for who takes over")
+        if node.state != NodeState.ACTIVE:
+            raise RefusedError(
+                "this server is not the active one: there is nothing to hand over",
+                hint="ask the active server; ftstanctl ft switchover finds it",
+            )
+        if to == node.server_id:
+            raise RefusedError("this server is the active one already", hint="name a standby, or none for any")
+        if not node.is_serving():
+            raise RefusedError("this server is still recovering", hint="wait until it serves, then ask again")
+        await self._group().switchover(to)
+
+    async def pause(self) -> None:
+        """Hold back. Raises ``RefusedError`` on the active."""
+        if self._node.state == NodeState.ACTIVE:
+            raise RefusedError(
+                "this server is active, and only a standby can be paused",
+                hint="run ftstanctl ft switchover first, then pause it",
+            )
+        self._group().pause()
+
+    async def resume(self) -> None:
+        """Take part again."""
+        self._group().resume()
+
+    async def set_mixed(self, *, on: bool) -> None:
+        """Record the operator's word in an epoch of its own. Raises ``RefusedError`` unless this node serves."""
+        node, owner = self._node, self._owner()
+        if not node.is_ft_active():
+            raise RefusedError("only an active server that serves can record that", hint="ask the active server")
+        try:
+            await self._within(_RECORD_WITHIN_S, lambda: owner.set_mixed(on=on))
+        except FencedError as error:
+            node.fenced(error)
+        self._group().note_epoch()
+
+    # ---- with storage --------------------------------------------------------------------------------------------
+
+    def _owner(self) -> StoreOwner:
+        assert self._node.owner is not None
+        return self._node.owner
+
+    def _group(self) -> FtGroup:
+        assert self._node.group is not None
+        return self._node.group
+
+    async def _within(self, seconds: float, function: Callable[[], T]) -> T:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._node.call(function)
+        except TimeoutError:
+            raise StoreError(
+                f"storage has not answered for {seconds:g}s", hint="check the storage below the server's datastore"
+            ) from None

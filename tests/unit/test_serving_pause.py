@@ -1,0 +1,115 @@
+"""A process that was paused asks storage before any timer fires and before anything that it read is applied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ftstan.clock import ManualClock
+from ftstan.errors import FencedError, StoreError
+from ftstan.serving import Serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SUSPICION_S = 1.25
+
+
+class Everything:
+    """Broker, store and link in one, which note what is asked of them, in order."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.done: list[str] = []
+        self.fenced = False
+        self.on_commit: Callable[[], None] = lambda: None
+        self.connected = True
+        self.replies = self.deliveries = self.acks = b""
+        self.output_size = 0
+        self.link_events: list[object] = []
+        self.has_work = False
+        self.events_first = False
+        self.answered = self.window = None
+        self.subscriptions = self.inactivity = self
+
+    recovering = False
+
+    def confirm(self) -> None:
+        self.done.append("confirm")
+        if self.fenced:
+            raise FencedError("somebody else owns the store")
+
+    def commit(self) -> dict[bytes, StoreError]:
+        self.done.append("commit")
+        self.on_commit()
+        return {}
+
+    def recv_into(self, _: memoryview) -> int:
+        return 0
+
+    def feed(self, *_: object) -> int:
+        self.done.append("apply")
+        return 0
+
+    def run_timers(self, *_: object) -> bool:
+        self.done.append("timers")
+        return True
+
+    def conclude(self, _: object) -> bool:
+        self.done.append("conclude")
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self.done.append(name)
+
+
+def serving() -> tuple[Everything, Serving]:
+    clock = ManualClock()
+    all_of_it = Everything(clock)
+    return all_of_it, Serving(
+        all_of_it,
+        all_of_it,  # type: ignore[arg-type]
+        all_of_it,  # type: ignore[arg-type]
+        clock,
+        "test",
+        suspicion_s=SUSPICION_S,
+    )
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_after_a_pause_an_owner_that_was_replaced_applies_nothing_and_fires_no_timer(*, readable: bool) -> None:
+    node, server = serving()
+    server.turn(readable=readable)
+    node.done.clear()
+    node.fenced = True
+    node.clock.advance(SUSPICION_S + 0.01)
+    with pytest.raises(FencedError):
+        server.turn(readable=readable)
+    assert node.done == ["confirm"]
+
+
+def test_after_a_pause_an_owner_goes_on_when_storage_says_so() -> None:
+    node, server = serving()
+    node.clock.advance(3600)
+    server.turn(readable=True)
+    assert node.done[:3] == ["confirm", "apply", "timers"]
+
+
+def test_without_a_pause_a_turn_asks_storage_once_behind_its_commit() -> None:
+    node, server = serving()
+    for _ in range(3):
+        node.done.clear()
+        node.clock.advance(0.2)
+        server.turn(readable=True)
+        assert node.done[:4] == ["apply", "timers", "stage", "commit"]
+        assert node.done.count("confirm") == 1
+
+
+def test_a_batch_is_published_from_before_its_commit_until_it_is_confirmed() -> None:
+    node, server = serving()
+    seen: list[float | None] = []
+    node.on_commit = lambda: seen.append(server.batch_since)
+    node.clock.advance(0.5)
+    server.turn(readable=True)
+    assert (seen, server.batch_since) == ([node.clock.mono()], None)
