@@ -45,7 +45,7 @@ _PROGRAM_S = 60.0
 _FROM_THE_PUBLISHES = {"restart-queue"}
 """Its statements count the redeliveries in a pause behind the restart, and those are due by the time of the publishes:
 who starts more slowly must make that pause shorter."""
-_SHORTEST_S = 1.5
+_SHORTEST_S = 0.3
 _START_S = 2.0
 """A recorded server that took longer to listen was a standby before."""
 _ONE_WRITE_S = 0.001
