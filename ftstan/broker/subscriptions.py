@@ -147,6 +147,8 @@ class Subscriptions:
     def _start_position(self, channel: Channel, request: messages.SubscriptionRequest) -> int:
         """The sequence before the first one to deliver. What is applied but not durable counts as new."""
         store = channel.store
+        # The store looks for what is too old once a second; a new reader must not get what has outlived its age since.
+        store.expire(self._broker.wall)
         first, last = store.first, store.last
         position = request.start_position
         if last == 0 or position == messages.StartPosition.NEW_ONLY:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import threading
 import time
 from dataclasses import dataclass
@@ -46,10 +47,10 @@ class ClientError(Exception):
 class NodeClient:
     """The process in which the client runs. Connections and subscriptions go by names that the test gives."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, name: str = "node") -> None:
         # A sanitizer that is preloaded into Python has no business in Node.js.
         environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-        self._child = Child(["node", str(SCRIPT)], stage.directory / "node.log", environment, piped=True)
+        self._child = Child(["node", str(SCRIPT)], stage.directory / f"{name}.log", environment, piped=True)
         stage.adopt(self._child)
         self._results: queue.Queue[dict[str, Any]] = queue.Queue()
         self._events: list[dict[str, Any]] = []
@@ -96,8 +97,8 @@ class NodeClient:
             guids.append(guid)
         return guids
 
-    def subscribe(self, by: str, name: str, channel: str = CHANNEL, **options: Any) -> None:
-        self._call("subscribe", by=by, **{"as": name}, channel=channel, options=options)
+    def subscribe(self, by: str, name: str, channel: str = CHANNEL, group: str = "", **options: Any) -> None:
+        self._call("subscribe", by=by, **{"as": name}, channel=channel, group=group, options=options)
 
     def ack(self, name: str, *sequences: int) -> None:
         self._call("ack", of=name, sequences=sequences)
@@ -135,6 +136,13 @@ class NodeClient:
             return len(got) == len(sequences)
 
         until(there, f"{list(sequences)} on {name}")
+
+    def suspend(self) -> None:
+        """Stop the whole process; its connections stay open."""
+        self._child.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._child.signal(signal.SIGCONT)
 
     def happened(self, event: str, of: str) -> list[dict[str, Any]]:
         return [e for e in list(self._events) if e["event"] == event and e["of"] == of]
@@ -282,7 +290,90 @@ class TestSubscriptions:
         connected.wait_for("sub", [6])
 
 
+class TestQueueGroups:
+    def test_each_message_goes_to_one_member(self, connected: NodeClient, server: Server) -> None:
+        connected.connect("other", server.port)
+        for by, name in (("me", "one"), ("me", "two"), ("other", "three")):
+            connected.subscribe(by, name, group="workers")
+        connected.publish("me", *(str(n) for n in range(6, 36)))
+        members = ("one", "two", "three")
+        until(lambda: sum(len(connected.messages(name)) for name in members) >= 30, "30 messages")
+        got = [message.sequence for name in members for message in connected.messages(name)]
+        assert sorted(got) == list(range(6, 36))
+        assert all(connected.messages(name) for name in members)
+
+    def test_what_a_member_leaves_behind_goes_to_the_others(self, connected: NodeClient, server: Server) -> None:
+        connected.connect("other", server.port)
+        connected.subscribe("me", "stays", group="workers")
+        connected.subscribe("other", "leaves", group="workers", manualAcks=True, ackWait=60_000)
+        connected.publish("me", "six", "seven", "eight", "nine")
+        until(lambda: connected.messages("leaves"), "a message to the member that will leave")
+        until(lambda: len(connected.messages("stays")) + len(connected.messages("leaves")) >= 4, "four messages")
+        held = {message.sequence for message in connected.messages("leaves")}
+        connected.close("other")
+        until(lambda: {m.sequence for m in connected.messages("stays")} == {6, 7, 8, 9}, "all at the one that stays")
+        assert {m.sequence for m in connected.messages("stays") if m.redelivered} == held
+
+    def test_a_durable_group_goes_on_with_whoever_comes_back(self, connected: NodeClient, server: Server) -> None:
+        connected.subscribe("me", "first", group="workers", durable="audit", all=True)
+        connected.wait_for("first", [1, 2, 3, 4, 5])
+        connected.close_subscription("first")
+        connected.publish("me", "six")
+        connected.connect("other", server.port)
+        connected.subscribe("other", "second", group="workers", durable="audit", all=True)
+        connected.wait_for("second", [6])
+
+
+class TestConnectionLost:
+    def test_a_client_gives_up_when_nobody_answers_its_pings(self, stage: Stage, node: NodeClient) -> None:
+        nats = stage.nats()
+        server = stage.server("server", "-ns", nats.url)
+        server.wait_for(READY)
+        node.connect("me", nats.port, stanPingInterval=300, stanMaxPingOut=2)
+        server.kill()
+        until(lambda: node.happened("lost", "me"), "the client to give up")
+        (lost,) = node.happened("lost", "me")
+        assert "stan: connection lost due to PING failure" in lost["text"]
+
+    def test_a_client_that_was_replaced_is_told_by_its_next_ping(
+        self, stage: Stage, node: NodeClient, server: Server
+    ) -> None:
+        node.connect("first", server.port, client_id="me", stanPingInterval=300, stanMaxPingOut=1000)
+        node.subscribe("first", "sub")
+        node.suspend()
+        other = NodeClient(stage, "other")
+        other.connect("second", server.port, client_id="me")
+        node.resume()
+        until(lambda: node.happened("lost", "first"), "the first client to be told")
+        assert "client has been replaced or is no longer registered" in node.happened("lost", "first")[0]["text"]
+        other.publish("second", "it is the second one's name now")
+        assert node.messages("sub") == []
+
+
 class TestFailover:
+    def test_members_of_a_group_share_on_the_other_node(self, stage: Stage, node: NodeClient) -> None:
+        a, b = stage.routed_pair()
+        node.connect("me", b.port, stanPingInterval=300, stanMaxPingOut=100)
+        node.connect("other", b.port, stanPingInterval=300, stanMaxPingOut=100)
+        node.subscribe("me", "one", group="workers", durable="audit", all=True)
+        node.subscribe("other", "two", group="workers", durable="audit", all=True)
+        node.publish("me", "before")
+        until(lambda: node.messages("one") or node.messages("two"), "the first message")
+
+        a.kill()
+        b.wait_until_active()
+
+        node.publish("me", *(str(n) for n in range(2, 12)))
+        fresh = [1, *range(2, 12)]
+        until(
+            lambda: {m.sequence for name in ("one", "two") for m in node.messages(name)} == set(fresh),
+            "all messages at the members",
+        )
+        new = [m.sequence for name in ("one", "two") for m in node.messages(name) if not m.redelivered]
+        assert sorted(sequence for sequence in new if sequence > 1) == list(range(2, 12))
+        assert all(node.messages(name) for name in ("one", "two"))
+        assert not node.happened("lost", "me")
+
     def test_pings_keep_a_connection_over_a_failover(self, stage: Stage, node: NodeClient) -> None:
         a, b = stage.routed_pair()
         node.connect("me", b.port, stanPingInterval=300, stanMaxPingOut=100)

@@ -200,6 +200,13 @@ def test_when_everything_has_expired_every_position_starts_with_the_next_message
     assert started(driver, position, sequence=2, delta=100 * SECOND) == [11]
 
 
+@pytest.mark.parametrize("position", [StartPosition.FIRST, StartPosition.LAST_RECEIVED, StartPosition.SEQUENCE_START])
+def test_a_new_reader_gets_nothing_past_its_age_also_before_the_store_has_looked(position: int) -> None:
+    driver = limited(ChannelLimits(max_age=5 * SECOND))
+    driver.wait(6)
+    assert started(driver, position, sequence=2, delta=100 * SECOND) == [11]
+
+
 def test_a_lagging_subscription_skips_what_was_dropped_before_it_was_sent() -> None:
     driver = Driver(options=BrokerOptions(limits=ChannelLimits(max_msgs=3)))
     driver.connect()

@@ -80,7 +80,7 @@ def test_every_recorded_payload_decodes_to_what_was_recorded(recording: Path) ->
         }.get(kind, lambda _: None)(raw)
         assert hot is None or hot == tuple(fields.values())[: len(hot)], line
         seen += 1
-    assert seen > 20
+    assert seen > 10
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.name.split(".")[0])
@@ -101,7 +101,7 @@ def test_what_the_recorded_server_sent_is_what_we_would_send(recording: Path) ->
             suffix = codec.redelivery_suffix(message.redelivery_count) if message.redelivered else b""
             assert stored + suffix == raw, line
         seen += 1
-    assert seen > 5
+    assert seen > 2
 
 
 def test_every_recorded_payload_that_the_server_could_not_decode_is_refused_for_the_same_reason() -> None:

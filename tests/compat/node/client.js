@@ -67,9 +67,12 @@ const operations = {
     })))
   },
 
-  async subscribe ({ by, as, channel, options }) {
+  async subscribe ({ by, as, channel, group, options }) {
     const connection = connections.get(by)
-    const subscription = connection.subscribe(channel, configure(connection.subscriptionOptions(), options))
+    const configured = configure(connection.subscriptionOptions(), options)
+    const subscription = group
+      ? connection.subscribe(channel, group, configured)
+      : connection.subscribe(channel, configured)
     const messages = new Map()
     subscription.on('message', (message) => {
       const sequence = message.getSequence()
