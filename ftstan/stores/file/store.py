@@ -93,7 +93,7 @@ class FileStore:
         """Read the directory. Raises ``RecoveryError``."""
         env = self._env
         try:
-            recovery.remove_temporaries(env.disk, env.root)
+            recovery.remove_temporaries(env, env.root)
             statescan.check_marker(env)
             info = statescan.read_server(env)
             self._clients.known = statescan.read_clients(env)

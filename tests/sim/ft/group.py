@@ -23,7 +23,7 @@ from ftstan.ft.standby import HeartbeatHeard, ReleasedHeard
 from ftstan.ft.subjects import Released, decode_released, encode_released
 from ftstan.stores.file.env import FileStoreOptions
 from tests.sim.disk import CrashMode, SimDisk
-from tests.sim.ft.hosts import Client, ClientDisk, Dirty, put
+from tests.sim.ft.hosts import Client, ClientDisk, Late, put
 from tests.sim.ft.ledger import Ledger
 from tests.sim.ft.locks import LockService
 from tests.sim.ft.nodes import ROOT, Node
@@ -73,7 +73,7 @@ class Group:
         self._lives = 0
         self._generous_until = 0.0
         self._clients = [Client(random.Random(f"client {seed} {i}")) for i in range(shape.members)]
-        self._ghosts: list[Dirty] = []
+        self._ghosts: list[Late] = []
         self._cut_off: set[int] = set()
         self._resume_at: dict[int, float] = {}
         self._start_at: dict[int, float] = {}
@@ -262,7 +262,7 @@ class Group:
 
     def _abandon_host(self, member: int) -> None:
         client = self._clients[member]
-        self._ghosts += [write for write in client.dirty if self.rng.random() < 0.6]
+        self._ghosts += client.abandoned()
         self._clients[member] = Client(client.rng)
 
     def _power_cut(self) -> None:
@@ -317,12 +317,10 @@ class Group:
         sources = [client for client in self._clients if client.dirty]
         if self._ghosts and (not sources or self.rng.random() < 0.5):
             write = self._ghosts.pop(self.rng.randrange(len(self._ghosts)))
-            put(self.volume, write.node, write.data, write.offset)
+            put(self.volume, write)
             self.met["late pages of dead hosts"] += 1
         elif sources:
-            landed = self.rng.choice(sources).write_back(self.volume)
-            assert landed is not None
-            write = landed
+            write = self.rng.choice(sources).write_back(self.volume)
             self.met["pages written back"] += 1
         else:
             return

@@ -32,12 +32,21 @@ PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Dirty:
-    """A write that the server has not seen. ``epoch``: under which its process wrote, 0 if it owned nothing."""
+class Late:
+    """Bytes on their way to the server. ``epoch``: under which they were written, 0 if by nobody who owned the store."""
 
     node: FileNode
     offset: int
     data: bytes
+    epoch: int
+
+
+@dataclass(slots=True)
+class _Dirty:
+    """What of one page the server has not seen: the bytes from ``start`` to ``end`` of the file, as they are by then."""
+
+    start: int
+    end: int
     epoch: int
 
 
@@ -47,7 +56,7 @@ class Client:
     def __init__(self, rng: Random) -> None:
         self.rng = rng
         self.views: dict[FileNode, bytearray] = {}
-        self.dirty: list[Dirty] = []
+        self.dirty: dict[tuple[FileNode, int], _Dirty] = {}
         self.writers: Counter[FileNode] = Counter()
         self.believes_itself = False
         """Whether opens are answered from memory: delegations that were taken away during a freeze."""
@@ -57,43 +66,53 @@ class Client:
 
     def revalidate(self, node: FileNode) -> None:
         """Ask the server, and keep what it does not know yet."""
-        view = self.views[node] = bytearray(node.data)
-        for write in self.dirty:
-            if write.node is node:
-                _put(view, write.data, write.offset)
+        old, new = self.view(node), bytearray(node.data)
+        for (owner, _), dirty in self.dirty.items():
+            if owner is node:
+                _put(new, bytes(old[dirty.start : dirty.end]), dirty.start)
+        self.views[node] = new
 
-    def write(self, write: Dirty) -> None:
-        _put(self.view(write.node), write.data, write.offset)
-        self.dirty.append(write)
+    def write(self, node: FileNode, data: bytes, offset: int, epoch: int) -> None:
+        _put(self.view(node), data, offset)
+        end = offset + len(data)
+        for page in range(offset // PAGE, -(-end // PAGE)):
+            start, stop = max(offset, page * PAGE), min(end, (page + 1) * PAGE)
+            dirty = self.dirty.setdefault((node, page), _Dirty(start, stop, epoch))
+            dirty.start, dirty.end, dirty.epoch = min(dirty.start, start), max(dirty.end, stop), epoch
 
     def flush(self, volume: Volume, node: FileNode) -> None:
-        """Bring every dirty byte of one file to the server, in order."""
-        left = []
-        for write in self.dirty:
-            if write.node is node:
-                put(volume, node, write.data, write.offset)
-            else:
-                left.append(write)
-        self.dirty = left
+        """Bring every dirty page of one file to the server."""
+        for key in sorted((k for k in self.dirty if k[0] is node), key=lambda k: k[1]):
+            self._send(volume, key)
 
-    def write_back(self, volume: Volume) -> Dirty | None:
-        """Bring some dirty write to the server, perhaps with the rest of its page as this host remembers it."""
-        if not self.dirty:
-            return None
-        write = self.dirty.pop(self.rng.randrange(len(self.dirty)))
-        start, end = write.offset, write.offset + len(write.data)
+    def write_back(self, volume: Volume) -> Late:
+        """Bring some dirty page to the server, perhaps the whole of it as this host remembers it."""
+        key = self.rng.choice(list(self.dirty))
         if self.rng.random() < 0.5:
-            start -= start % PAGE
-            end += -end % PAGE
-        view = self.view(write.node)
-        put(volume, write.node, bytes(view[start:end]), start)
-        return write
+            dirty = self.dirty[key]
+            dirty.start, dirty.end = key[1] * PAGE, min((key[1] + 1) * PAGE, len(self.view(key[0])))
+        return self._send(volume, key)
+
+    def _send(self, volume: Volume, key: tuple[FileNode, int]) -> Late:
+        late = self._late(key)
+        del self.dirty[key]
+        put(volume, late)
+        return late
+
+    def _late(self, key: tuple[FileNode, int]) -> Late:
+        dirty = self.dirty[key]
+        return Late(key[0], dirty.start, bytes(self.view(key[0])[dirty.start : dirty.end]), dirty.epoch)
+
+    def abandoned(self) -> list[Late]:
+        """The host is dead: what of its dirty pages is on its way all the same."""
+        return [self._late(key) for key in self.dirty if self.rng.random() < 0.6]
 
 
-def put(volume: Volume, node: FileNode, data: bytes, offset: int) -> None:
+def put(volume: Volume, late: Late) -> None:
     """A write arrives at the server."""
+    node = late.node
     before = len(node.data)
-    node.write(data, offset)
+    node.write(late.data, late.offset)
     volume.grow(len(node.data) - before)
     node.mtime_ns = volume.now_ns()
 
@@ -106,7 +125,7 @@ def _put(view: bytearray, data: bytes, offset: int) -> None:
 
 
 class ClientDisk(SimDisk):
-    """A process on a host with a client of its own. ``epoch``: under which it writes, for ``Dirty``."""
+    """A process on a host with a client of its own. ``epoch``: under which it writes, for ``Late``."""
 
     def __init__(self, volume: Volume, met: Counter[str], client: Client) -> None:
         super().__init__(volume, met)
@@ -176,7 +195,7 @@ class ClientDisk(SimDisk):
         if flags & os.O_DIRECT:
             super()._write(fd, data, offset)
         else:
-            self.client.write(Dirty(node, offset, data, self.epoch))
+            self.client.write(node, data, offset, self.epoch)
 
     def _release(self, handle: _Handle) -> None:
         node = handle.node

@@ -23,6 +23,7 @@ from ftstan.ft.ownership import StoreOwner
 from ftstan.ft.subjects import Released
 from ftstan.stores.file.store import FileStore
 from tests.sim.disk import Killed
+from tests.sim.ft.hosts import ClientDisk
 from tests.sim.ft.load import Load
 from tests.sim.ft.locks import SimLocker
 from tests.sim.model import Violation
@@ -291,6 +292,8 @@ class Node:
             self._tell(sb.ActivationLost(error.text))
             return
         self.epoch = activation.epoch
+        if isinstance(self.disk, ClientDisk):
+            self.disk.epoch = activation.epoch
         ledger.took(activation.epoch, above)
         self.group.met["activations"] += 1
         beat = Heartbeat(
