@@ -28,10 +28,10 @@ from tests.sim.ft.ledger import Ledger
 from tests.sim.ft.locks import LockService
 from tests.sim.ft.nodes import ROOT, Node
 from tests.sim.model import UNLIMITED, Violation
-from tests.sim.volume import DirNode, FileNode, Volume
+from tests.sim.volume import FileNode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ftstan.stores.interface import ChannelLimits
 
@@ -275,10 +275,9 @@ class Group:
             self._resume_at.pop(member, None)
         self.locks.holders.clear()
         mode = self.rng.choice((CrashMode.LOST, CrashMode.ORDERED, CrashMode.UNORDERED, CrashMode.KEPT))
-        linked = {write.node.ino for write in self._ghosts if write.node.links}
-        self.volume = SimDisk(self.volume, self.met).crash(self.rng, mode).volume
-        now = {node.ino: node for node in _files(self.volume) if node.ino in linked}
-        self._ghosts = [replace(w, node=now[w.node.ino]) for w in self._ghosts if w.node.links and w.node.ino in now]
+        moved: dict[FileNode, FileNode] = {}
+        self.volume = self.volume.after_power_cut(self.rng, mode, self.met, moved)
+        self._ghosts = [replace(late, node=moved[late.node]) for late in self._ghosts if late.node in moved]
 
     def _partition(self) -> None:
         """A member is cut off from NATS, or comes back."""
@@ -351,22 +350,17 @@ class Group:
         everything = {b"channel.%d" % i for i in range(self.shape.channels)}
         for _ in range(_LONGEST_HEALING):
             for node in self.nodes:
+                if node.is_misled:
+                    # What one forged heartbeat can do to a member that never heard an owner: the operator restarts it.
+                    self.met["members restarted after a mistaken alarm"] += 1
+                    node.kill()
+                    self._bury(node)
                 node.spend(60)
                 if node.serving and node.told >= everything:
                     return node
             self.pass_time(0.1)
         states = ", ".join(f"{n}: {n.ended or n._standby.phase.value}" for n in self.nodes)
         raise Violation(f"nobody serves although nothing is wrong any more: {states}")
-
-
-def _files(volume: Volume) -> Iterator[FileNode]:
-    folders = [volume.root]
-    while folders:
-        for node in folders.pop().entries.values():
-            if isinstance(node, DirNode):
-                folders.append(node)
-            else:
-                yield node
 
 
 def run_history(seed: int, shape: Shape) -> Counter[str]:

@@ -155,7 +155,7 @@ class Load:
                 self.told.add(name)
         for name, sequence, payload in self._read:
             ledger.fix(self._lives[name], sequence, payload, epoch)
-        for name in self._made.keys() | self._removed.keys():
+        for name in sorted(self._made.keys() | self._removed.keys()):
             made, removed = self._made.get(name, {}), self._removed.get(name, set())
             ledger.answer_subs(self._lives[name], set(made), removed, epoch)
             self._subs.setdefault(name, {}).update(made)

@@ -7,10 +7,13 @@ that both believe they are the one do.
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 from portalocker.exceptions import AlreadyLocked
 from portalocker.portalocker import BaseLocker
+
+from tests.sim.ft.hosts import ClientDisk
 
 if TYPE_CHECKING:
     from portalocker.constants import LockFlags
@@ -63,7 +66,10 @@ class SimLocker(BaseLocker):
     def lock(self, file_obj: FileArgument, flags: LockFlags) -> None:
         assert isinstance(file_obj, int)
         if not self._service.take(self._disk._handles[file_obj].node, self._disk):
-            raise AlreadyLocked(OSError(11, "busy"), "busy", fh=file_obj)
+            raise AlreadyLocked(OSError(errno.EAGAIN, "busy"), "busy", fh=file_obj)
+        if isinstance(self._disk, ClientDisk):
+            # The server has answered a request about a lock: by now this host knows which delegations it lost.
+            self._disk.client.believes_itself = False
 
     def unlock(self, file_obj: FileArgument) -> None:
         assert isinstance(file_obj, int)

@@ -20,6 +20,7 @@ from ftstan.ft.cadence import FtTiming
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.ownership import StoreOwner
+from ftstan.ft.states import Phase
 from ftstan.ft.subjects import Released
 from ftstan.stores.file.store import FileStore
 from tests.sim.disk import Killed
@@ -92,6 +93,11 @@ class Node:
     def serving(self) -> bool:
         """Whether it has recovered and serves, as far as it knows."""
         return self._load is not None and self._load.ready and not self.ended
+
+    @property
+    def is_misled(self) -> bool:
+        """Whether it takes its own datastore for the wrong one."""
+        return not self.ended and self._standby.phase is Phase.WRONG_STORE
 
     @property
     def told(self) -> set[bytes]:
