@@ -269,10 +269,8 @@ class Volume:
         volume._settle()
         return volume
 
-    def after_power_cut(
-        self, rng: Random, mode: CrashMode, met: Counter[str], moved: dict[FileNode, FileNode] | None = None
-    ) -> Volume:
-        """A copy as the next boot finds it; everything in it is durable. ``moved``: takes which file became which."""
+    def after_power_cut(self, rng: Random, mode: CrashMode, met: Counter[str]) -> Volume:
+        """A copy as the next boot finds it; everything in it is durable."""
         made: dict[int, Node] = {}
 
         def found(node: Node) -> Node:
@@ -286,8 +284,6 @@ class Volume:
                     data = node.survive(rng, met)
                 copied = FileNode(node.ino, meta, meta, node.mtime_ns, data=data, durable=bytearray(data))
                 made[id(node)] = copied
-                if moved is not None:
-                    moved[node] = copied
                 return copied
             folder = DirNode(node.ino, meta, meta, node.mtime_ns)
             made[id(node)] = folder

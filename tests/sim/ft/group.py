@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftstan.clock import ManualClock
@@ -266,7 +266,7 @@ class Group:
         self._clients[member] = Client(client.rng)
 
     def _power_cut(self) -> None:
-        """All machines and the storage go down at once."""
+        """All machines and the storage go down at once: what was on its way between them never arrives."""
         self.met["fault: power cut"] += 1
         for member, node in enumerate(self.nodes):
             if not node.ended:
@@ -275,9 +275,8 @@ class Group:
             self._resume_at.pop(member, None)
         self.locks.holders.clear()
         mode = self.rng.choice((CrashMode.LOST, CrashMode.ORDERED, CrashMode.UNORDERED, CrashMode.KEPT))
-        moved: dict[FileNode, FileNode] = {}
-        self.volume = self.volume.after_power_cut(self.rng, mode, self.met, moved)
-        self._ghosts = [replace(late, node=moved[late.node]) for late in self._ghosts if late.node in moved]
+        self.volume = SimDisk(self.volume, self.met).crash(self.rng, mode).volume
+        self._ghosts.clear()
 
     def _partition(self) -> None:
         """A member is cut off from NATS, or comes back."""
