@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 class Requests:
     """Things that are made and removed by request: ``key`` is unique for ever, ``values`` what is stored.
 
-    ``made`` and ``removed``: under which epoch that was answered, or found to be so, first; ``leaving``: removals asked
-    for, not answered.
+    ``made`` and ``removed``: under which epoch that was answered first; ``leaving``: removals asked for, not answered.
     """
 
     what: str
@@ -48,13 +47,11 @@ class Requests:
                 raise Violation(f"{self.what} {key!r}: answered under epoch {by}, gone under {epoch}")
 
     def settle(self, found: dict[bytes, object], epoch: int) -> None:
-        """What ``epoch`` found is there from now on.
+        """What ``epoch`` did not find and was to leave has left.
 
         What was asked for and not answered stays open: until an owner has replaced the file, a former owner's record
-        may still arrive in it, and nobody was told anything.
+        may still arrive in it, or go with the power, and nobody was told anything.
         """
-        for key in found:
-            self.made.setdefault(key, epoch)
         for key in self.leaving - found.keys():
             self.removed.setdefault(key, epoch)
         self.leaving -= self.removed.keys()
