@@ -8,7 +8,7 @@ network file system each host has a client of its own, and this is what was meas
 - a file reads, and has the size, as at its last open on this host; an open asks the server again, except while the host
   holds the file open for writing, or woke up from a freeze and trusts a delegation that was taken away;
 - ``O_DIRECT`` asks the server for the bytes, though not for the size;
-- a sync makes durable what this host sent, and nothing else;
+- a sync makes everything durable that the server has of the file, whoever sent it;
 - names change at the server, at once.
 """
 
@@ -58,8 +58,6 @@ class Client:
         self.rng = rng
         self.views: dict[FileNode, bytearray] = {}
         self.dirty: dict[tuple[FileNode, int], _Dirty] = {}
-        self.sent: set[FileNode] = set()
-        """Files with bytes that this host sent and did not ask to be made durable."""
         self.writers: Counter[FileNode] = Counter()
         self.believes_itself = False
         """Whether opens are answered from memory: delegations that were taken away during a freeze."""
@@ -99,7 +97,6 @@ class Client:
     def _send(self, volume: Volume, key: tuple[FileNode, int]) -> Late:
         late = self._late(key)
         del self.dirty[key]
-        self.sent.add(key[0])
         put(volume, late)
         return late
 
@@ -159,8 +156,8 @@ class ClientDisk(SimDisk):
         with self._lock:
             handle = self._handles.get(fd)
             super().close(fd)
-            if handle is not None and isinstance(handle.node, FileNode):
-                self.client.flush(self.volume, handle.node)
+            if handle is not None:
+                self._hand_over(handle.node)
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         with self._lock:
@@ -184,29 +181,20 @@ class ClientDisk(SimDisk):
     def ftruncate(self, fd: int, size: int) -> None:
         with self._lock:
             super().ftruncate(fd, size)
-            self.client.sent.add(self._file(fd)[0])
             self.client.revalidate(self._file(fd)[0])
 
     def direct(self) -> Disk:
         """The same process, each file opened with ``O_DIRECT``."""
         return cast("Disk", _Direct(self))
 
-    def _hand_over(self, node: Node) -> bool:
-        if not isinstance(node, FileNode):
-            return True
-        client = self.client
-        client.flush(self.volume, node)
-        # A client asks the server to commit what it has sent; what another one sent stays as it is.
-        mine = node in client.sent
-        client.sent.discard(node)
-        self.met["syncs that commit nothing"] += not mine and bool(node.changes)
-        return mine
+    def _hand_over(self, node: Node) -> None:
+        if isinstance(node, FileNode):
+            self.client.flush(self.volume, node)
 
     def _write(self, fd: int, data: bytes, offset: int) -> None:
         node, flags = self._file(fd)
         if flags & os.O_DIRECT:
             super()._write(fd, data, offset)
-            self.client.sent.add(node)
         else:
             self.client.write(node, data, offset, self.epoch)
 

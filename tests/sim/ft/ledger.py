@@ -27,6 +27,8 @@ class Requests:
     """Things that are made and removed by request: ``key`` is unique for ever, ``values`` what is stored.
 
     ``made`` and ``removed``: under which epoch that was answered first; ``leaving``: removals asked for, not answered.
+    What was asked for and not answered stays open: until an owner has replaced the file, a former owner's record may
+    still arrive in it, or go with the power, and nobody was told anything.
     """
 
     what: str
@@ -45,16 +47,6 @@ class Requests:
         for key, by in self.made.items():
             if by < epoch and key not in found and key not in self.leaving and self.removed.get(key, epoch) >= epoch:
                 raise Violation(f"{self.what} {key!r}: answered under epoch {by}, gone under {epoch}")
-
-    def settle(self, found: dict[bytes, object], epoch: int) -> None:
-        """What ``epoch`` did not find and was to leave has left.
-
-        What was asked for and not answered stays open: until an owner has replaced the file, a former owner's record
-        may still arrive in it, or go with the power, and nobody was told anything.
-        """
-        for key in self.leaving - found.keys():
-            self.removed.setdefault(key, epoch)
-        self.leaving -= self.removed.keys()
 
     def answer(self, made: Iterable[bytes], removed: Iterable[bytes], epoch: int) -> None:
         """The confirmed owner of ``epoch`` has answered."""
@@ -160,8 +152,6 @@ class Ledger:
             generation = recovery.lives[name]
             for sequence, payload in found.messages.items():
                 self.fix(generation, sequence, payload, epoch)
-            generation.subs.settle(found.subs, epoch)
-        self.clients.settle(recovery.clients, epoch)
 
     def _judge_channel(self, name: bytes, generation: Generation, recovery: Recovery) -> None:
         epoch = recovery.epoch
