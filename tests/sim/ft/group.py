@@ -23,6 +23,7 @@ from ftstan.ft.standby import HeartbeatHeard, ReleasedHeard
 from ftstan.ft.subjects import Released, decode_released, encode_released
 from ftstan.stores.file.env import FileStoreOptions
 from tests.sim.disk import CrashMode, SimDisk
+from tests.sim.ft.gopeer import interlude
 from tests.sim.ft.hosts import Client, ClientDisk, Late, put
 from tests.sim.ft.ledger import Ledger
 from tests.sim.ft.locks import LockService
@@ -41,7 +42,10 @@ _LONGEST_HEALING = 600
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a group stores, and how bad its days are. ``faults``: chance of one in each turn."""
+    """What a group stores, and how bad its days are. ``faults``: chance of one in each turn.
+
+    ``mixed``: an original server is a member, too, and nothing is done to the lock that it trusts.
+    """
 
     members: int = 3
     network: bool = False
@@ -52,6 +56,7 @@ class Shape:
     limits: ChannelLimits = UNLIMITED
     deletes: bool = False
     hard_links: bool = True
+    mixed: bool = False
 
 
 class Group:
@@ -171,6 +176,12 @@ class Group:
                     node.hear(event)
                 node.wake()
 
+    @property
+    def _clean(self) -> bool:
+        """Whether the last owner stopped cleanly, and nobody has begun to write since."""
+        owners = [n for n in self.nodes if n.epoch == self.ledger.top and n.epoch]
+        return bool(owners) and owners[0].ended == "stopped" and not self.somebody_reached_above(self.ledger.top)
+
     def _bury(self, node: Node) -> None:
         """A process that came to its end: its handles are closed, and its locks with them."""
         node.disk.kill()
@@ -178,8 +189,8 @@ class Group:
 
     # ---- what goes wrong -----------------------------------------------------------------------------------------
 
-    def _faults(self) -> list[Callable[[], None]]:
-        common = [
+    def _faults(self) -> list[Callable[[], object]]:
+        common: list[Callable[[], object]] = [
             self._pause,
             self._pause,
             self._pause,
@@ -193,6 +204,9 @@ class Group:
             self._forge,
             self._stop,
         ]
+        if self.shape.mixed:
+            safe = [self._kill, self._partition, self._forge, self._stop, self._stop, self._original_serves]
+            return [*safe, *(self._original_serves for _ in range(4))]
         return [*common, self._freeze, self._freeze, self._kill_host] if self.network else common
 
     def _some(self, *, owners: bool = True) -> int | None:
@@ -219,7 +233,7 @@ class Group:
         member = self._pause()
         if member is not None:
             self.met["fault: freeze"] += 1
-            self._clients[member].believes_itself = True
+            self._clients[member].freeze()
             self._take_lock_from(member)
 
     def _take_lock_from(self, member: int) -> None:
@@ -309,6 +323,12 @@ class Group:
         if member is not None and not self.nodes[member].stopping:
             self.met["fault: clean stop asked for"] += 1
             self.nodes[member].stopping = True
+
+    def _original_serves(self) -> None:
+        """After a clean stop an original server gets the lock first, publishes, and leaves."""
+        file = self.volume.root.entries.get(LOCK_NAME)
+        if self._clean and file is not None and not self.locks.holders.get(file):
+            self.met["fault: an original server serves"] += interlude(self, self.rng) > 0
 
     def _land_one(self) -> None:
         """A late page arrives: of a host that lives, stands still or is long dead."""

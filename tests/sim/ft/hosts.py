@@ -6,7 +6,8 @@ network file system each host has a client of its own, and this is what was meas
 - a write is dirty in the client until a sync, a close, or whenever the client likes, in any order, long after the
   process was paused or its host given up; it may carry the whole page with it, as this host remembers the page;
 - a file reads, and has the size, as at its last open on this host; an open asks the server again, except while the host
-  holds the file open for writing, or woke up from a freeze and trusts a delegation that was taken away;
+  holds the file open for writing, or woke up from a freeze, trusts a delegation that was taken away, and has not met the
+  server since;
 - ``O_DIRECT`` asks the server for the bytes, though not for the size;
 - a sync makes everything durable that the server has of the file, whoever sent it;
 - names change at the server, at once.
@@ -59,11 +60,19 @@ class Client:
         self.views: dict[FileNode, bytearray] = {}
         self.dirty: dict[tuple[FileNode, int], _Dirty] = {}
         self.writers: Counter[FileNode] = Counter()
-        self.believes_itself = False
-        """Whether opens are answered from memory: delegations that were taken away during a freeze."""
+        self.believed: set[FileNode] = set()
+        """Files whose opens are answered from memory: delegations that were taken away during a freeze."""
 
     def view(self, node: FileNode) -> bytearray:
         return self.views.setdefault(node, bytearray(node.data))
+
+    def freeze(self) -> None:
+        """The host stands still: the server takes its delegations away, and it does not know when it wakes up."""
+        self.believed = {node for node, view in self.views.items() if view == node.data}
+
+    def meet_server(self) -> None:
+        """A request that cannot be answered from memory: with its answer this host learns what it has lost."""
+        self.believed.clear()
 
     def revalidate(self, node: FileNode) -> None:
         """Ask the server, and keep what it does not know yet."""
@@ -144,7 +153,7 @@ class ClientDisk(SimDisk):
 
     def _opened(self, node: FileNode, flags: int) -> None:
         client = self.client
-        if node in client.views and (client.writers[node] or client.believes_itself):
+        if node in client.views and (client.writers[node] or node in client.believed):
             if client.views[node] != node.data:
                 self.met["opens answered from memory"] += 1
         else:
@@ -164,6 +173,7 @@ class ClientDisk(SimDisk):
             at_server = super().pread(fd, size, offset)
             node, flags = self._file(fd)
             if flags & os.O_DIRECT:
+                self.client.meet_server()
                 return at_server
             remembered = bytes(self.client.view(node)[offset : offset + size])
             self.met["stale reads"] += remembered != at_server

@@ -61,7 +61,7 @@ class Requests:
     ) -> None:
         """The owner of ``epochs[0]`` answers now; that of ``epochs[1]`` had recovered ``found`` before."""
         for key in made:
-            if key not in found:
+            if key not in found and key not in self.leaving and self.removed.get(key, epochs[1]) >= epochs[1]:
                 raise Violation(f"{self.what} {key!r}: answered under epoch {epochs[0]}, gone under {epochs[1]}")
         for key in removed:
             if key in found:

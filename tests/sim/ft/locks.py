@@ -68,8 +68,7 @@ class SimLocker(BaseLocker):
         if not self._service.take(self._disk._handles[file_obj].node, self._disk):
             raise AlreadyLocked(OSError(errno.EAGAIN, "busy"), "busy", fh=file_obj)
         if isinstance(self._disk, ClientDisk):
-            # The server has answered a request about a lock: by now this host knows which delegations it lost.
-            self._disk.client.believes_itself = False
+            self._disk.client.meet_server()
 
     def unlock(self, file_obj: FileArgument) -> None:
         assert isinstance(file_obj, int)

@@ -65,6 +65,8 @@ class Node:
         self.epoch = 0
         self.batches = 0
         self.idle = False
+        self.stop_before: Callable[[str, tuple[object, ...]], bool] | None = None
+        """Pauses the process before the first storage call for which it holds: for histories written by hand."""
         self.timer: float | None = None
         self._jobs: deque[Callable[[], None]] = deque()
         self._posts: deque[Callable[[], None]] = deque()
@@ -189,9 +191,12 @@ class Node:
 
     # ---- the data side: its own thread ---------------------------------------------------------------------------
 
-    def _on_call(self, _number: int, call: str, _args: tuple[object, ...]) -> None:
+    def _on_call(self, _number: int, call: str, args: tuple[object, ...]) -> None:
         self._budget -= 1
-        if self._budget < 0:
+        if self.stop_before is not None and self.stop_before(call, args):
+            self.stop_before, self.paused = None, True
+            self._yield()
+        elif self._budget < 0:
             self._yield()
         if self._killed is not None:
             raise Killed(self._killed)
@@ -253,6 +258,8 @@ class Node:
             mountinfo=_MOUNTS[self.group.network],
         )
         owner._lock = StoreLock(self.disk, owner.root, ROOT, SimLocker(self.group.locks, self.disk))
+        if isinstance(self.disk, ClientDisk):
+            owner._epoch_disk = self.disk.direct()
         self._owner = owner
         self._tell(sb.StoreSeen(owner.store_id()))
 

@@ -13,7 +13,8 @@ SMALL_SLICES = Shape(network=True, options=SMALL.options)
 LIMITS = Shape(options=TIGHT.options, limits=TIGHT.shape.limits, deletes=True)
 NETWORK_LIMITS = replace(LIMITS, network=True)
 CAREFULLY = Shape(options=CAREFUL.options, hard_links=False, deletes=True, channels=3)
-SHAPES = (LOCAL, NETWORK, SMALL_SLICES, LIMITS, NETWORK_LIMITS, CAREFULLY)
+MIXED = Shape(options=replace(SMALL.options, sync_index=True), mixed=True)
+SHAPES = (LOCAL, NETWORK, SMALL_SLICES, LIMITS, NETWORK_LIMITS, CAREFULLY, MIXED)
 
 
 def shape_of(seed: int) -> Shape:
