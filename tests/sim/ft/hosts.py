@@ -1,13 +1,14 @@
 """Hosts of a group: what each kernel remembers of the shared volume, and what it has not written back yet.
 
 On one machine (or a coherent cluster file system) all processes see one page cache: that is ``SimDisk`` itself. On a
-network file system each host has a client of its own, and this is what was measured there (``docs/compat/nfs-facts.md``):
+network file system each host has a client of its own; of what was measured there (``docs/compat/nfs-facts.md``) this is
+simulated:
 
 - a write is dirty in the client until a sync, a close, or whenever the client likes, in any order, long after the
   process was paused or its host given up; it may carry the whole page with it, as this host remembers the page;
-- a file reads, and has the size, as at its last open on this host; an open asks the server again, except while the host
-  holds the file open for writing, or woke up from a freeze, trusts a delegation that was taken away, and has not met the
-  server since;
+- a file reads, and has the size, as at its last open on this host; an open asks the server again, except while the
+  host holds the file open for writing, or woke up from a freeze, trusts a delegation that was taken away, and has not
+  met the server since;
 - ``O_DIRECT`` asks the server for the bytes, though not for the size;
 - a sync makes everything durable that the server has of the file, whoever sent it;
 - names change at the server, at once.
@@ -35,7 +36,7 @@ PAGE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Bytes on their way to the server. ``epoch``: under which they were written, 0 if by nobody who owned the store."""
+    """Bytes on their way to the server. ``epoch``: under which they were written, 0 if by nobody who owned it."""
 
     node: FileNode
     offset: int
@@ -45,7 +46,7 @@ class Late:
 
 @dataclass(slots=True)
 class _Dirty:
-    """What of one page the server has not seen: the bytes from ``start`` to ``end`` of the file, as they are by then."""
+    """What of one page the server has not seen: the file from ``start`` to ``end``, as it is when it is sent."""
 
     start: int
     end: int
@@ -222,5 +223,5 @@ class _Direct:
     def open(self, dirfd: int, name: str, flags: int, mode: int = 0o666) -> int:
         return self._disk.open(dirfd, name, flags | os.O_DIRECT, mode)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - every other call is the disk's
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._disk, name)

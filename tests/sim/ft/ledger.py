@@ -83,7 +83,7 @@ class Generation:
 
 @dataclass(slots=True)
 class Found:
-    """What one owner recovered of one channel at ``now_ns``. ``pending``: (subscription, sequence), not acknowledged."""
+    """What one owner recovered of one channel at ``now_ns``. ``pending``: (subscription, sequence), not acked."""
 
     messages: dict[int, bytes]
     last: int

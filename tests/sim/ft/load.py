@@ -58,8 +58,6 @@ class Load:
         """Read the store, be confirmed, and let the ledger judge what was found."""
         try:
             found = self.store.recover()
-            if found.refused:
-                raise Violation(f"channels are refused: {found.refused}")
             recovery = Recovery(
                 self.epoch,
                 {channel.name: self._look(channel) for channel in found.channels},
@@ -70,6 +68,8 @@ class Load:
             self._confirm()
             raise
         self._confirm()
+        if found.refused:
+            raise Violation(f"channels are refused: {found.refused}")
         self.ledger.recovered(recovery)
         self._channels = {channel.name: channel for channel in found.channels}
         self._lives = dict(recovery.lives) or {name: self.ledger.generation(name) for name in self._channels}

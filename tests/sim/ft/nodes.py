@@ -288,7 +288,7 @@ class Node:
     def _confirm_now(self) -> None:
         self.owner.confirm()
         self.owner.verify_lock()
-        self._posts.append(lambda: self._hear_confirmed())
+        self._posts.append(self._hear_confirmed)
 
     def _hear_confirmed(self) -> None:
         if self._active is not None:
