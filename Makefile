@@ -7,7 +7,7 @@ DEBUG_VENV  := .venv-debug
 SOURCES := $(shell find ftstan -name '*.pyx' -o -name '*.pxd') setup.py pyproject.toml
 PYTEST_ARGS ?=
 
-.PHONY: build test test-debug soak-store soak-ft lint demo bench clean proto
+.PHONY: build test test-debug soak-store soak-ft soak-fuzz lint demo bench clean proto
 
 build: $(STAMP)
 
@@ -54,6 +54,10 @@ soak-store: build
 # The same for groups: simulated members, hosts, locks and networks on their worst days.
 soak-ft: build
 	$(BIN)/python -m tests.sim.ft.census $(SEED)
+
+# Hostile messages until Ctrl-C or a broken promise.
+soak-fuzz: build
+	$(BIN)/python -m tests.fuzz.hostile $(SEED)
 
 demo: build node_modules/.package-lock.json
 	$(BIN)/python -m demo

@@ -19,6 +19,7 @@ from ftstan.errors import FtstanError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ftstan.bridge import Bridge
     from ftstan.serving import Serving
 
 T = TypeVar("T")
@@ -31,6 +32,8 @@ class DataPlane:
 
     def __init__(self, on_end: Callable[[BaseException], None]) -> None:
         self.serving: Serving | None = None
+        self.bridge: Bridge | None = None
+        """What a member keeps that is about to serve; it is read while nothing is served."""
         self._on_end = on_end
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -75,24 +78,24 @@ class DataPlane:
             self._on_end(error)
 
     def _turn(self) -> None:
-        serving = self.serving
+        station = self.serving or self.bridge
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         link_fd = -1
         timeout = _IDLE_S
-        if serving is not None:
-            link_fd = serving.link.fileno()
+        if station is not None:
+            link_fd = station.link.fileno()
             if link_fd >= 0:
                 poll.register(link_fd, select.POLLIN)
-            timeout = serving.timeout()
+            timeout = station.timeout()
         ready = {fd for fd, _ in poll.poll(-(-timeout * 1000 // 1))}
         if self._wake in ready:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake)
             while self._inbox:
                 self._inbox.popleft()()
-        if serving is not None and serving is self.serving:
-            serving.turn(readable=link_fd in ready)
+        if station is not None and station is (self.serving or self.bridge):
+            station.turn(readable=link_fd in ready)
 
 
 def shown(error: BaseException) -> str:

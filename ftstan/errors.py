@@ -59,5 +59,9 @@ class LockFaultError(FtstanError):
     """The lock could not even be asked for (no lock service, permission, stale handle, I/O error)."""
 
 
+class LockMissingError(LockFaultError):
+    """There is no lock file, or no directory for it."""
+
+
 class NatsError(FtstanError):
     """The NATS server cannot be started, reached or understood."""

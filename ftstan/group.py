@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING
 
 from ftstan import log
 from ftstan.config.units import SECOND
-from ftstan.errors import FencedError, FtstanError, LockBusyError, NatsError
+from ftstan.errors import FencedError, FtstanError, NatsError
 from ftstan.ft import active as act
+from ftstan.ft import handover
 from ftstan.ft import standby as sb
+from ftstan.ft.attempt import attempt, see_store
 from ftstan.ft.cadence import FtTiming
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
 from ftstan.ft.states import NodeState
 from ftstan.ft.subjects import Released, decode_released, encode_released, group_subject, heartbeat_subject
 from ftstan.nats.control import Control
+from ftstan.succession import Succession, no_successor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,13 +40,18 @@ _LOG = {
 }
 
 
+#: How long a stop waits for a standby that keeps what is published meanwhile; a switchover has more patience.
+_STOP_FIND_S, _SWITCHOVER_S = 0.25, 2.0
 _LOCAL_POLL_S, _NETWORK_POLL_S = 0.05, 0.5
 
 
 def _timing(ft: FtOptions, *, is_network: bool) -> FtTiming:
     poll = ft.poll_interval / SECOND or (_NETWORK_POLL_S if is_network else _LOCAL_POLL_S)
     return FtTiming(
-        hb_interval=ft.hb_interval / SECOND, hb_missed_interval=ft.hb_missed_interval / SECOND, poll_interval=poll
+        hb_interval=ft.hb_interval / SECOND,
+        hb_missed_interval=ft.hb_missed_interval / SECOND,
+        poll_interval=poll,
+        steal_after=ft.steal_after / SECOND,
     )
 
 
@@ -71,6 +79,7 @@ class FtGroup:
             on_disconnect=self._nats_down,
             on_reconnect=self._nats_up,
         )
+        self._succession = Succession(node, self._say)
         self._beats = heartbeat_subject(node.options.cluster_id, node.options.ft_group)
         self._ours = group_subject(node.options.cluster_id, node.options.ft_group)
 
@@ -80,7 +89,7 @@ class FtGroup:
         await self._control.subscribe(self._beats, self._on_heartbeat)
         await self._control.subscribe(self._ours, self._on_group_message)
         self._event(sb.Started())
-        self._event(sb.StoreSeen(await self._node.call(self._owner.store_id)))
+        await self._read_store()
         await self._control.start()
         self._spawn(self._wait_for_nats())
 
@@ -104,8 +113,21 @@ class FtGroup:
 
     def _on_group_message(self, _subject: str, data: bytes) -> None:
         released = decode_released(data)
-        if released is not None and self._active is None:
-            self._event(sb.ReleasedHeard(released))
+        if released is not None:
+            if self._active is None:
+                self._event(sb.ReleasedHeard(released))
+            return
+        message = handover.decode(data)
+        if message is None:
+            return
+        ready = self._active is None and self._standby.may_succeed(message.store_id, self._now())
+        match self._succession.heard(message, ready=ready):
+            case None:
+                pass
+            case float(seconds):
+                self._event(sb.YieldTo(seconds))
+            case work:
+                self._spawn(work)
 
     def _nats_down(self, error: NatsError) -> None:
         if self._node.stopping.is_set():
@@ -137,13 +159,15 @@ class FtGroup:
                 case sb.Log(level, text):
                     _LOG[level](text)
                 case sb.TryLock():
-                    self._spawn(self._try_lock())
+                    self._spawn(self._try_lock(action))
                 case sb.ReadStore():
                     self._spawn(self._read_store())
                 case sb.ReleaseLock():
                     self._spawn(self._release())
                 case sb.Activate():
                     self._spawn(self._activate())
+                case sb.Steal():
+                    self._spawn(self._activate(without_lock=True))
                 case act.SendHeartbeat(payload):
                     self._spawn(self._send(payload))
                 case act.ConfirmNow():
@@ -166,22 +190,11 @@ class FtGroup:
                 error if isinstance(error, FtstanError) else FtstanError(f"{type(error).__name__}: {error}")
             )
 
-    async def _try_lock(self) -> None:
-        try:
-            store_id = await self._node.call(self._lock_and_look)
-        except LockBusyError:
-            self._event(sb.TryDone(sb.TryResult.BUSY))
-        except FtstanError as error:
-            self._event(sb.TryDone(sb.TryResult.FAULT, error=error.text))
-        else:
-            self._event(sb.TryDone(sb.TryResult.GRANTED, store_id=store_id))
-
-    def _lock_and_look(self) -> bytes | None:
-        self._owner.try_lock()
-        return self._owner.store_id()
+    async def _try_lock(self, ask: sb.TryLock) -> None:
+        self._event(await self._node.call(lambda: attempt(self._owner, ask)))
 
     async def _read_store(self) -> None:
-        self._event(sb.StoreSeen(await self._node.call(self._owner.store_id)))
+        self._event(await self._node.call(lambda: see_store(self._owner)))
 
     async def _release(self) -> None:
         await self._node.call(self._owner.release)
@@ -203,11 +216,11 @@ class FtGroup:
         if self._active is not None:
             self._drive(self._active.handle(act.Confirmed(), self._now()))
 
-    async def _activate(self) -> None:
-        """The lock is ours: claim, say so, recover, serve."""
+    async def _activate(self, *, without_lock: bool = False) -> None:
+        """The lock is ours, or not worth waiting for: claim, say so, recover, serve."""
         node = self._node
         try:
-            activation = await node.call(self._owner.activate)
+            activation = await node.call(lambda: self._owner.activate(without_lock=without_lock))
         except FencedError as error:
             await node.call(self._owner.release)
             self._event(sb.ActivationLost(error.text))
@@ -224,15 +237,54 @@ class FtGroup:
             activated_ns=activation.since_ns,
             epoch=activation.epoch,
             store_id=activation.store_id,
+            has_lock=not without_lock,
         )
         self._active = act.Active(beat, self._rng, self._timing)
         self._drive(self._active.handle(sb.Started(), self._now()))
+        if without_lock:
+            self._spawn(self._regain_lock(self._active))
         try:
-            await node.serve()
+            await node.serve(lambda: self._succession.decide(activation))
         except FtstanError:
             node.state = NodeState.FAILED
             raise
         self._active.handle(act.PhaseChanged(BeatPhase.SERVING), self._now())
+
+    async def _regain_lock(self, active: act.Active) -> None:
+        """Take the lock once its former holder is gone, so that the others are kept out by it again."""
+        while not self._node.stopping.is_set():
+            if await self._node.call(self._owner.regain_lock):
+                active.handle(act.LockRegained(), self._now())
+                log.stream.info("ft: the store lock is free, and held by this server now")
+                return
+            await asyncio.sleep(self._timing.poll_interval)
+
+    # ---- planned hand-over ---------------------------------------------------------------------------------------
+
+    async def _say(self, payload: bytes) -> None:
+        await self._control.publish(self._ours, payload)
+
+    async def switchover(self, to: str = "") -> str:
+        """Hand over to ``to`` (a server id; empty: to any standby that is ready) and end with status 75.
+
+        Returns the successor's server id as soon as it is ready to follow. Raises ``FtstanError`` if this node does not
+        serve, or if nobody is ready: it goes on serving then.
+        """
+        if self._activation is None or not self._node.is_ft_active():
+            raise FtstanError("this member is not the active one", hint="ask the active: ftstanctl ft status names it")
+        successor = await self._succession.find(self._activation, to, _SWITCHOVER_S)
+        if not successor:
+            raise no_successor(to)
+        self._node.request_handover(successor)
+        return successor
+
+    async def hand_over(self) -> None:
+        """Before the store is closed: let a standby keep what is published from now on, if there is one."""
+        if self._activation is None or not self._node.is_ft_active():
+            return
+        with contextlib.suppress(NatsError):
+            if await self._succession.find(self._activation, "", _STOP_FIND_S):
+                await self._succession.leave()
 
     # ---- stopping ------------------------------------------------------------------------------------------------
 

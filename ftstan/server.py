@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from ftstan import COMPATIBLE_VERSION, log
 from ftstan.broker.broker import Broker, BrokerOptions
 from ftstan.broker.constants import SID_INBOX
+from ftstan.broker.dedup import Window
 from ftstan.clock import Clock, SystemClock
 from ftstan.config.banner import READY, effectless_lines, recovered_line, runtime_version, starting_lines, store_lines
 from ftstan.dataplane import DataPlane, shown
@@ -45,8 +46,9 @@ from ftstan.wire.nuid import Nuid
 from ftstan.wire.subjects import Subjects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
+    from ftstan.bridge import Ahead
     from ftstan.config.options import ServerOptions
     from ftstan.ft.ownership import StoreOwner
     from ftstan.stores.interface import StoreAccess
@@ -89,6 +91,7 @@ class Node:
         self.owner: StoreOwner | None = None
         """The right to the directory of a FILE store; a group needs one."""
         self.stop_signal = 0
+        self._exit_status = 0
         self.stopping = asyncio.Event()
         self._failure: FtstanError | None = None
         self._child: NatsServerChild | None = None
@@ -98,7 +101,10 @@ class Node:
         self._started = self.clock.mono()
         self._counts: dict[str, int] = {}
         self._serving_since = 0.0
-        self._link: Link | None = None
+        self.link: Link | None = None
+        """The data link; it belongs to the data plane's thread."""
+        self.unbridged = 0
+        """Publishes that arrived during hand-overs and were not answered."""
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
@@ -133,7 +139,7 @@ class Node:
             if self._child is not None:
                 log.nats.info(f"Starting http monitor on {options.nats.host}:{port}")
         nats = options.nats
-        self._link = Link(
+        self.link = Link(
             urls, name=self._name("general"), user=nats.user, password=nats.password, token=nats.token, clock=self.clock
         )
         if options.ft_group:
@@ -168,8 +174,8 @@ class Node:
         return [self._child.client_url]
 
     def _connect_first(self) -> None:
-        assert self._link is not None
-        self._link.connect(2.0)
+        assert self.link is not None
+        self.link.connect(2.0)
 
     async def _lock_standalone(self, access: StoreAccess) -> None:
         """A standalone server takes the lock too: two servers on one directory destroy it."""
@@ -193,9 +199,14 @@ class Node:
         """Run something on the data plane's thread."""
         return asyncio.wrap_future(self.plane.call(function))
 
-    async def serve(self) -> None:
-        """Recover and open the server; the store is ours. Raises ``FtstanError``."""
-        await self.call(self._recover)
+    async def serve(self, ahead: Callable[[], Awaitable[Ahead | None]] | None = None) -> None:
+        """Recover and open the server; the store is ours. Raises ``FtstanError``.
+
+        ``ahead`` is asked, once the store is recovered, for what has come before.
+        """
+        recovered = await self.call(self._recover)
+        came = await ahead() if ahead is not None else None
+        await self.call(lambda: self._open(recovered, came))
         for _ in range(round(_READY_S / 0.01)):
             serving = self.plane.serving
             if serving is not None and serving.ready:
@@ -207,7 +218,7 @@ class Node:
 
     # ---- on the data plane's thread ------------------------------------------------------------------------------
 
-    def _recover(self) -> None:
+    def _recover(self) -> Serving:
         options = self.options
         log.stream.info("Recovering the state...")
         self._serving_since = self.clock.mono()
@@ -249,20 +260,25 @@ class Node:
             ),
             self.nuid,
         )
+        if options.dedup_window:
+            broker.window = Window(options.dedup_window, recovered.remembered)
         broker.recover(recovered, self.clock.wall_ns(), round(self.clock.mono() * 1e9))
         log.stream.info(recovered_line(len(recovered.channels) if info is not None else None))
-        assert self._link is not None
-        serving = Serving(store, broker, self._link, self.clock, self._name("general"))
+        assert self.link is not None
+        serving = Serving(store, broker, self.link, self.clock, self._name("general"))
         if not options.ft_group:
             self._guard(broker)
+        return serving
+
+    def _open(self, serving: Serving, ahead: Ahead | None) -> None:
         with contextlib.suppress(NatsError):
             # In a group NATS may be away for a moment; the loop goes on trying.
-            serving.open_link()
+            serving.open_link(ahead)
         self.plane.serving = serving
 
     def _guard(self, broker: Broker) -> None:
         """Refuse to serve a cluster id that another server answers for (``docs/compat/protocol.md``, recovery)."""
-        link = self._link
+        link = self.link
         assert link is not None
         inbox = b"_INBOX." + self.nuid.next().encode()
         request = messages.encode(
@@ -311,6 +327,12 @@ class Node:
         self.stop_signal = number
         self.stopping.set()
 
+    def request_handover(self, successor: str) -> None:
+        """Stop cleanly in favour of ``successor``, and end as a node that stands by when it is started again."""
+        log.stream.info(f"ft: switchover: handing over to server {successor}")
+        self._exit_status = EXIT_FENCED
+        self.stopping.set()
+
     def fenced(self, error: FencedError) -> NoReturn:
         """The store belongs to somebody else: out at once, with one line that says why."""
         end_process(error.text, EXIT_FENCED)
@@ -322,6 +344,8 @@ class Node:
 
     async def _stop(self) -> int:
         log.stream.info("Shutting down.")
+        if self._group is not None:
+            await self._group.hand_over()
         self.state = "SHUTDOWN"
         if self._group is not None:
             await self._group.stopping()
@@ -333,7 +357,7 @@ class Node:
             end_process(f"storage has not answered for {_STOP_S:g}s while stopping", EXIT_FENCED)
         if self._group is not None:
             await self._group.stopped(released=released)
-        return _EXIT_TERM if self.stop_signal == signal.SIGTERM else 0
+        return _EXIT_TERM if self.stop_signal == signal.SIGTERM else self._exit_status
 
     def _stop_serving(self) -> bool:
         """Close the store and give the lock back; returns whether this node was the owner."""
@@ -346,8 +370,8 @@ class Node:
         active = self.owner is not None and serving is not None
         if self._access is not None:
             self._access.close()
-        if self._link is not None:
-            self._link.close()
+        if self.link is not None:
+            self.link.close()
         return active
 
     async def _end_children(self) -> None:

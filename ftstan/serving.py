@@ -10,6 +10,7 @@ never replayed, and what it delivered is due again when the link is back.
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from ftstan.errors import NatsError, StoreError, WireError
@@ -18,6 +19,7 @@ from ftstan.log import stream as log
 from ftstan.nats.link import RECONNECT_WAIT_S, ConnectionLostError, Link
 
 if TYPE_CHECKING:
+    from ftstan.bridge import Ahead
     from ftstan.broker.broker import Broker
     from ftstan.clock import Clock
     from ftstan.stores.interface import Store
@@ -31,6 +33,7 @@ _SEND_DEADLINE_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 2.0
 _TICK_S: Final = 1.0
 _JOIN_BELOW: Final = 64 << 10
+_LATE_COPIES_S: Final = 2.0
 
 
 class Serving:
@@ -42,6 +45,9 @@ class Serving:
         self.link = link
         self.ready = False
         """Whether NATS has processed our subscriptions since the last connect."""
+        self._pongs_due = 0
+        self._forget_at = float("inf")
+        self._leaving: Future[list[bytes]] | None = None
         self._clock = clock
         self._name = name
         self._buffer = bytearray(_FIRST_BUFFER)
@@ -55,16 +61,24 @@ class Serving:
 
     # ---- the link ------------------------------------------------------------------------------------------------
 
-    def open_link(self) -> None:
-        """Subscribe to everything; connects first if the link is down. Raises ``NatsError``."""
+    def open_link(self, ahead: Ahead | None = None) -> None:
+        """Subscribe to everything; connects first if the link is down. Raises ``NatsError``.
+
+        ``ahead``: what has come on this link already, before the store was ours.
+        """
         if not self.link.connected:
             self.link.connect(_CONNECT_TIMEOUT_S)
+        if ahead is not None:
+            self.broker.answered = ahead.answered
+            # A copy of what was answered can be late on its way through other NATS servers.
+            self._forget_at = self._clock.mono() + _LATE_COPIES_S
         self.broker.max_payload = self.link.max_payload
-        self._start, self._end = 0, 0
-        leftover = self.link.leftover
+        leftover = self.link.leftover if ahead is None else ahead.data
         self._buffer[: len(leftover)] = leftover
-        self._end = len(leftover)
+        self._start, self._end = 0, len(leftover)
+        self._more = bool(leftover)
         self.ready = False
+        self._pongs_due = 1 if ahead is None else 1 + ahead.pongs
         self.link.send(self.broker.subscribe_lines() + b"PING\r\n", _SEND_DEADLINE_S)
         if self._was_connected:
             log.info(f'connection "{self._name}" reconnected to NATS Server at "{self.link.url_shown}"')
@@ -74,6 +88,9 @@ class Serving:
         log.error(f'connection "{self._name}" has been disconnected: {error.text}')
         self.link.close()
         self.ready = False
+        if self._leaving is not None:
+            leaving, self._leaving = self._leaving, None
+            leaving.set_exception(error)
         self.broker.link_lost(self._now())
         self._next_connect = self._clock.mono()
 
@@ -104,11 +121,15 @@ class Serving:
                 worked |= self.broker.run_timers(self._clock.wall_ns(), self._now())
                 if worked or self._more or self.broker.has_work:
                     self._road()
+                if self._leaving is not None and self.ready and not self._more:
+                    self._left()
             except (ConnectionLostError, WireError) as error:
                 self._lost(error if isinstance(error, NatsError) else NatsError(error.text))
         if self._clock.mono() >= self._next_tick:
             self._next_tick = self._clock.mono() + _TICK_S
             self.store.confirm()
+            if self._clock.mono() >= self._forget_at:
+                self.broker.answered, self._forget_at = None, float("inf")
             self.broker.tick()
             self.store.tick(self._clock.wall_ns())
 
@@ -161,7 +182,8 @@ class Serving:
             if kind == _PING:
                 self.link.send(b"PONG\r\n", _SEND_DEADLINE_S)
             elif kind == _PONG:
-                self.ready = True
+                self._pongs_due -= 1
+                self.ready = self._pongs_due <= 0
             elif kind == _INFO:
                 self.link.info = json.loads(text)
                 self.broker.max_payload = int(self.link.info.get("max_payload", self.broker.max_payload))
@@ -175,6 +197,8 @@ class Serving:
         failed = self.store.commit()
         if failed:
             self._report(failed)
+        if broker.window is not None and (fresh := broker.window.committed(failed)):
+            self.store.remember(fresh, broker.window.known)
         self.store.confirm()
         self._more = broker.conclude(failed)
         if self.store.events_first:
@@ -200,6 +224,30 @@ class Serving:
             for name, error in failed.items():
                 what = f'publishes to channel "{name.decode("utf-8", "backslashreplace")}"' if name else "connections"
                 log.error(f"{what} fail: {error.text}")
+
+    # ---- planned hand-over ---------------------------------------------------------------------------------------
+
+    def note_taken(self, *, on: bool) -> None:
+        """Begin to note every publish that is taken, or stop that."""
+        self.broker.taken = [] if on else None
+
+    def leave(self) -> Future[list[bytes]]:
+        """Listen to clients no more; the result are the publishes noted, once all of them are answered.
+
+        Raises ``ConnectionLostError`` if the link is down, also as the result if it breaks meanwhile.
+        """
+        self.link.send(self.broker.unsubscribe_lines() + b"PING\r\n", _SEND_DEADLINE_S)
+        self._pongs_due += 1
+        self.ready = False
+        self._leaving = Future()
+        return self._leaving
+
+    def _left(self) -> None:
+        """NATS has given us everything that it had: the road of it is behind us."""
+        leaving, self._leaving = self._leaving, None
+        assert leaving is not None
+        leaving.set_result(self.broker.taken or [])
+        self.broker.taken = None
 
     # ---- stopping ------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 # Installs the system packages that building and testing need, if they are missing (Debian 12, as root).
 set -euo pipefail
 want=(python3.11 python3.11-venv python3.11-dev gcc make nodejs npm openjdk-17-jre-headless
-      curl e2fsprogs iproute2 mount util-linux)
+      curl e2fsprogs iproute2 mount nftables util-linux)
 have() {
     case "$1" in
         nodejs) command -v node ;;

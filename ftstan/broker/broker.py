@@ -115,6 +115,11 @@ class Broker(Core):
         acks = [b"SUB %b %d\r\n" % (s.ack_inbox, sid) for sid, s in self.by_sid.items() if publishable(s.ack_inbox)]
         return b"".join(acks) + b"".join(b"SUB %b %d\r\n" % row for row in rows)
 
+    def unsubscribe_lines(self) -> bytes:
+        """The UNSUB lines of everything but the inbox: this server listens to clients no more."""
+        sids = [*self.by_sid, *(sid for sid in self._handlers), c.SID_PUBLISH]
+        return b"".join(b"UNSUB %d\r\n" % sid for sid in sids)
+
     # ---- in ------------------------------------------------------------------------------------------------------
 
     def on_request(self, sid: int, subject: bytes, reply: bytes, payload: bytes, headers: bytes) -> None:

@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from ftstan.broker.inflight cimport InFlight
 from ftstan.wire.block cimport MsgBlock, SubEvents
-from ftstan.wire.codec cimport Span
+from ftstan.wire.codec cimport PubMsg, Span
 from ftstan.wire.frames cimport Frame, OutBuf
 
 cdef struct Slot:
@@ -85,12 +85,17 @@ cdef class Core:
     cdef public int64_t now
     cdef public size_t max_payload
     cdef public size_t budget
+    cdef public object window
+    cdef public list taken
+    cdef public set answered
     cdef readonly uint64_t in_msgs
     cdef readonly uint64_t in_bytes
     cdef readonly uint64_t out_msgs
     cdef readonly uint64_t out_bytes
     cdef int publish(self, Frame* f) except -1
     cdef int ack(self, Frame* f, Subscription sub) except -1
+    cdef bint is_repeat(self, PubMsg* m, Channel channel, Span reply) except -1
+    cdef bint is_answered(self, PubMsg* m) except -1
     cdef int note_ack(self, size_t start, Py_ssize_t channel) except -1
     cdef int send(self, Subscription sub, MsgBlock block, Py_ssize_t i, bint again) except -1
     cdef int send_available(self, Subscription sub) except -1

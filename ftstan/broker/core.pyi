@@ -2,6 +2,7 @@ from typing import Generic, TypeVar
 
 from typing_extensions import Buffer
 
+from ftstan.broker.dedup import Window
 from ftstan.broker.inflight import InFlight
 from ftstan.errors import StoreError
 from ftstan.stores.interface import ChannelStore
@@ -74,6 +75,9 @@ class Core:
     now: int
     max_payload: int
     budget: int
+    window: Window | None
+    taken: list[bytes] | None
+    answered: set[bytes] | None
     in_msgs: int
     in_bytes: int
     out_msgs: int

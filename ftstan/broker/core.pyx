@@ -45,6 +45,12 @@ cdef enum:
     #: Messages and bytes asked of the store in one read for a subscription that lags behind.
     READ_MSGS = 1024
     READ_BYTES = 1 << 20
+    OURS_SIZE = 4
+    #: In the place of a channel of the batch: the ack depends on none of them.
+    DURABLE = -1
+
+#: What the guids of our own client begin with.
+cdef const char* OURS = "ft1."
 
 
 cdef inline uint64_t mix(uint64_t a, uint64_t b) noexcept nogil:
@@ -211,6 +217,12 @@ cdef class Core:
         self.batch = 1
         self.max_payload = 1 << 20
         self.budget = 4 << 20
+        #: Publishes that were stored before; ``None``: every publish is a new one.
+        self.window = None
+        #: While this owner is leaving: every publish taken, as connection id (or client id), a zero byte, guid.
+        self.taken = None
+        #: For a successor: publishes that the former owner has answered, spelled in the same way.
+        self.answered = None
 
     def __dealloc__(self):
         PyMem_RawFree(self.ack_refs)
@@ -308,6 +320,8 @@ cdef class Core:
         if m.guid.n == 0:
             self.refuse(f.reply, m.guid, INVALID_PUBLISH)
             return 0
+        if (self.taken is not None or self.answered is not None) and self.is_answered(&m):
+            return 0
         found = self.channels.find(m.subject.p, m.subject.n)
         if found == NULL and not valid_channel(as_bytes(m.subject)):
             self.refuse(f.reply, m.guid, INVALID_PUBLISH)
@@ -330,6 +344,13 @@ cdef class Core:
         if channel.refused is not None:
             self.refuse(f.reply, m.guid, channel.refused)
             return 0
+        if (
+            self.window is not None
+            and m.guid.n > OURS_SIZE
+            and memcmp(m.guid.p, OURS, OURS_SIZE) == 0
+            and self.is_repeat(&m, channel, f.reply)
+        ):
+            return 0
         if channel.staged is None:
             channel.staged = MsgBlock()
             self.touch(channel)
@@ -343,6 +364,37 @@ cdef class Core:
             put_field(p, 0x0A, m.guid.p, m.guid.n)
             self.note_ack(start, channel.position)
         return 0
+
+    cdef bint is_repeat(self, PubMsg* m, Channel channel, Span reply) except -1:
+        """Acknowledge a publish that was stored before; a new one is put into the window."""
+        cdef size_t start
+        cdef char* p
+        cdef Span none
+        cdef bytes guid = as_bytes(m.guid)
+        cdef uint64_t seq = self.window.look(channel.name, guid)
+        # A sequence beyond the log is that of a message which was taken away with the damage around it.
+        if seq == 0 or seq > channel.applied:
+            self.window.add(channel.name, guid, channel.applied + 1)
+            return False
+        if reply.n:
+            none.p = reply.p
+            none.n = 0
+            start = self.acks.used
+            p = self.acks.pub(reply, none, field_size(m.guid.n))
+            put_field(p, 0x0A, m.guid.p, m.guid.n)
+            self.note_ack(start, channel.position if seq > channel.durable else DURABLE)
+        return True
+
+    cdef bint is_answered(self, PubMsg* m) except -1:
+        """Note the publish; whether the former owner has answered it."""
+        key = as_bytes(m.conn_id if m.conn_id.n else m.client_id) + b"\0" + as_bytes(m.guid)
+        if self.taken is not None:
+            self.taken.append(key)
+        if self.answered is None or key not in self.answered:
+            return False
+        # Once: a client that missed the answer may publish it again.
+        self.answered.discard(key)
+        return True
 
     cdef refuse(self, Span reply, Span guid, bytes error):
         """An error ack, at once: it may overtake the good ones."""
@@ -474,7 +526,7 @@ cdef class Core:
             errors.append(None if error is None else error.text.encode())
         for i in range(self.ack_count):
             ref = &self.ack_refs[i]
-            error = errors[ref.channel]
+            error = None if ref.channel == DURABLE else errors[ref.channel]
             if error is None:
                 good.put(self.acks.buf + ref.start, ref.end - ref.start)
                 continue

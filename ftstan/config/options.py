@@ -8,6 +8,7 @@ Source: ``docs/compat/config.md`` (options, refused combinations).
 
 from __future__ import annotations
 
+import enum
 import string
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -25,6 +26,23 @@ STORE_SQL = "SQL"
 FT_MIXED_AUTO = "auto"
 """As the datastore says; on for a group on a datastore of an original server that never saw one of ours."""
 FT_MIXED = (FT_MIXED_AUTO, "on", "off")
+
+
+class MountRisk(enum.StrEnum):
+    """Ways to mount a datastore that refuse the start of a group's member, by the names that ``-ft_allow`` takes.
+
+    What each one can do is in ``docs/ft.md`` (Mounts).
+    """
+
+    NOLOCK = "nolock"
+    LOCAL_LOCK = "local_lock"
+    NFS3 = "nfs3"
+    SOFT = "soft"
+    NOCTO = "nocto"
+    RECOVER_LOST_LOCKS = "recover_lost_locks"
+    GLUSTER = "gluster"
+    DIRECT_IO = "direct_io"
+
 
 ALL_INTERFACES = "0.0.0.0"  # noqa: S104  # the original's default, which operators expect
 DEFAULT_PORT = 4222
@@ -244,6 +262,22 @@ def _check_ft(ft: FtOptions) -> None:
     for name in ("nats_timeout", "poll_interval", "steal_after"):
         if getattr(ft, name) < 0:
             raise ConfigError(f"ft_{name} cannot be negative", hint="give a duration such as 1s, or 0s for none")
+    if 0 < ft.steal_after < ft.hb_missed_interval:
+        raise ConfigError(
+            f"ft_steal_after ({format_duration(ft.steal_after)}) is shorter than the silence that makes a standby "
+            f"suspect ({format_duration(ft.hb_missed_interval)})",
+            hint="give ft_steal_after several times ft_hb_missed_interval, or 0s for never",
+        )
+    if ft.steal_after and ft.mixed == "on":
+        raise ConfigError(
+            "ft_steal_after cannot be used in a group with original servers: they obey no epoch",
+            hint="leave out -ft_steal_after until every member runs ftstan",
+        )
+    for name in ft.allow:
+        if name not in list(MountRisk):
+            raise ConfigError(
+                f'ft_allow has no mount problem of the name "{name}"', hint="use some of: " + ", ".join(MountRisk)
+            )
     if ft.mixed not in FT_MIXED:
         raise ConfigError(f'ft_mixed is "{ft.mixed}"', hint="use one of: " + ", ".join(FT_MIXED))
 

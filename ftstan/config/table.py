@@ -134,10 +134,10 @@ FLAGS: tuple[Flag, ...] = (
         ("ft_poll_interval", _D, 0, "Time between two looks at the store lock (default: 50ms, 500ms on a network)"),
         ("!ft_nats_timeout", _D, 5 * SECOND, "How long an active server may be cut off from NATS (0s: for ever)"),
         ("!ft_probe_interval", _D, SECOND, "Time between two probes of the storage by the active server"),
-        ("!ft_steal_after", _D, 0, "Take a silent owner's store without its lock after this long (0s: never)"),
+        ("ft_steal_after", _D, 0, "Take a silent owner's store without its lock after this long (0s: never)"),
         ("!ft_mixed", _S, FT_MIXED_AUTO, "Whether original servers are members of the group: auto, on or off"),
-        ("!ft_allow", _S, "", "Mount problems that shall not refuse a start, comma separated"),
-        ("!dedup_window", _I, 0, "Publishes of our own client whose repeats are recognised (0: none)"),
+        ("ft_allow", _S, "", "Mount problems that shall not refuse a start, comma separated"),
+        ("dedup_window", _I, 0, "Publishes of our own client whose repeats are recognised (0: none)"),
     ),
     *_flags(
         Group.FILE,

@@ -6,32 +6,47 @@ entry-point group ``ftstan.stores``.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
+from ftstan.config.options import MountRisk
 from ftstan.config.units import SECOND
 from ftstan.disk import LocalDisk
-from ftstan.ft.ownership import StoreOwner
+from ftstan.ft.mountcheck import check_mount
+from ftstan.ft.mounts import find_mount
+from ftstan.ft.ownership import StoreOwner, read_mountinfo
+from ftstan.log import stream as log
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 
 if TYPE_CHECKING:
-    from ftstan.config.options import FileOptions
+    from ftstan.config.options import FileOptions, ServerOptions
     from ftstan.stores.interface import Lock, StoreContext
+
+
+_RECOVER_LOST_LOCKS = "/sys/module/nfs/parameters/recover_lost_locks"
 
 
 class FileAccess:
     """One node's access to a datastore directory. Implements ``StoreAccess``."""
 
     def __init__(self, context: StoreContext) -> None:
-        """Open the directory, creating it if it is missing. Raises ``StoreError``."""
+        """Judge the mount, then open the directory, creating it if it is missing.
+
+        Raises ``ConfigError`` for a mount that a group cannot live with, and ``StoreError``.
+        """
         self._context = context
         options = context.options
+        mountinfo = read_mountinfo()
+        _check_mount(options, mountinfo, _recover_lost_locks())
         self.owner = StoreOwner(
             LocalDisk(),
             options.dir,
             server_id=context.server_id,
             clock=context.clock,
             in_group=bool(options.ft_group),
+            mountinfo=mountinfo,
+            direct=MountRisk.DIRECT_IO not in options.ft.allow,
         )
         self.place = f"datastore {options.dir}"
 
@@ -64,6 +79,27 @@ class FileAccess:
     def close(self) -> None:
         """Release everything, the directory handle too."""
         self.owner.close()
+
+
+def _check_mount(options: ServerOptions, mountinfo: str, recover_lost_locks: str) -> None:
+    warnings = check_mount(
+        find_mount(mountinfo, os.path.realpath(options.dir)),
+        options.dir,
+        in_group=bool(options.ft_group),
+        allow=options.ft.allow,
+        recover_lost_locks=recover_lost_locks,
+    )
+    for line in warnings:
+        log.warning(line)
+
+
+def _recover_lost_locks() -> str:
+    """What the nfs module of this kernel says; empty if there is none, and then nothing is mounted with it."""
+    try:
+        with open(_RECOVER_LOST_LOCKS, encoding="ascii", errors="replace") as f:
+            return f.read()
+    except OSError:
+        return ""
 
 
 def _file_store_options(f: FileOptions) -> FileStoreOptions:

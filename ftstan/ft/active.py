@@ -48,7 +48,12 @@ class Confirmed:
     """Storage says that the store is still ours: the answer to ``ConfirmNow``. There is no other answer but the end."""
 
 
-Event = Started | HeartbeatHeard | PhaseChanged | Confirmed | TimerFired | Stopped
+@dataclass(frozen=True, slots=True)
+class LockRegained:
+    """An owner that took the store without its lock has it now."""
+
+
+Event = Started | HeartbeatHeard | PhaseChanged | Confirmed | LockRegained | TimerFired | Stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,8 @@ class Active:
                 self._running = False
             case PhaseChanged(phase):
                 self._say(replace(self._beat, phase=phase))
+            case LockRegained():
+                self._say(replace(self._beat, has_lock=True))
             case TimerFired() if self._running:
                 return self._timer_fired(now)
             case Confirmed() if self._running and self._in_doubt:

@@ -30,6 +30,9 @@ def spread(rng: random.Random, nominal: float, share: float) -> float:
     return nominal + size if rng.random() < 0.5 else nominal - size
 
 
+_INTERVALS = ("hb_interval", "hb_missed_interval", "poll_interval", "first_listen", "try_deadline", "look_interval")
+
+
 @dataclass(frozen=True, slots=True)
 class FtTiming:
     """The intervals of a group, in seconds, before randomisation. The defaults are those of the original.
@@ -37,7 +40,9 @@ class FtTiming:
     ``hb_interval``: between two heartbeats of the active. ``hb_missed_interval``: silence after which a standby
     suspects. ``poll_interval``: between two looks at the lock while standing by (the original never polls).
     ``first_listen``: silence after which a starting node tries the lock for the first time. ``try_deadline``: age at
-    which an unanswered attempt is reported as storage that hangs.
+    which an unanswered attempt is reported as storage that hangs. ``look_interval``: between two looks at what our
+    directory shows. ``steal_after``: silence of an owner on NATS and on storage after which its store is taken without
+    its lock, 0 for never.
 
     Raises ``ConfigError`` if the numbers cannot work together.
     """
@@ -47,9 +52,11 @@ class FtTiming:
     poll_interval: float = 0.05
     first_listen: float = 0.1
     try_deadline: float = 5.0
+    look_interval: float = 10.0
+    steal_after: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("hb_interval", "hb_missed_interval", "poll_interval", "first_listen", "try_deadline"):
+        for name in _INTERVALS:
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"ft: {name} must be longer than zero", hint=f"give ft_{name} a duration such as 1s")
         # The slack of a nanosecond forgives binary fractions: 1.1 * 0.2 is a hair above 0.22.

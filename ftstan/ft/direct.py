@@ -11,6 +11,7 @@ import errno
 import mmap
 import os
 
+from ftstan.config.options import MountRisk
 from ftstan.disk import Disk, LocalDisk
 from ftstan.errors import StoreError
 
@@ -33,7 +34,8 @@ class DirectDisk(LocalDisk):
             raise StoreError(
                 f"{name}: this file system refuses direct I/O, so a read may show what this host remembers instead of "
                 "what the storage holds",
-                hint="use a file system listed as supported in docs/ft.md",
+                hint="use a file system listed as supported in docs/ft.md; who knows that this one never answers from "
+                f"memory starts with -ft_allow {MountRisk.DIRECT_IO}",
             ) from error
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
@@ -72,6 +74,9 @@ class DirectDisk(LocalDisk):
                 view.release()
 
 
-def epoch_disk(disk: Disk, *, is_network: bool) -> Disk:
-    """Choose the disk for ``ft/epoch.py``: ``disk`` itself on a local file system, a direct one on others."""
-    return DirectDisk() if is_network else disk
+def epoch_disk(disk: Disk, *, is_network: bool, direct: bool = True) -> Disk:
+    """Choose the disk for ``ft/epoch.py``: ``disk`` itself on a local file system, a direct one on others.
+
+    ``direct`` off is the operator's word that the file system needs none.
+    """
+    return DirectDisk() if is_network and direct else disk

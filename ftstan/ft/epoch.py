@@ -133,7 +133,9 @@ def claim(
     pid: int | None = None,
     token: Callable[[int], bytes] = secrets.token_bytes,
 ) -> Activation:
-    """Take the next epoch of the datastore ``root_fd`` and make it durable; the caller holds the store lock.
+    """Take the next epoch of the datastore ``root_fd`` and make it durable.
+
+    The caller holds the store lock, or takes the store from a silent owner without it (``docs/ft.md``, "Stealing").
 
     ``survey`` looks at the names in the store; it is called only if no epoch was ever recorded. ``ft_mixed`` is the
     operator's word; ``None`` keeps what is recorded, and at a store's first epoch means: mixed if a group takes over a

@@ -1,7 +1,8 @@
 """The heartbeat of an active server: bytes that the original understands, with our fields where it does not look.
 
 The message is the control message of type 3 (``docs/compat/ft.md``, ``docs/compat/protocol.md``): server id and
-activation time. Epoch, store id and phase travel in fields 100 to 102, which a decoder that does not know them skips.
+activation time. Epoch, store id, phase and a missing lock travel in fields 100 to 103, which a decoder that does not
+know them skips.
 Decoding follows the original's rules: a wrong wire type is an error, unknown fields are skipped, strings are not
 checked.
 Hand-coded, because a heartbeat is built once an activation and must not drag in a protobuf runtime.
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from ftstan.ft.subjects import STORE_ID_SIZE
 
 _MSG_TYPE, _SERVER_ID, _DATA, _REF_ID = 1, 2, 3, 4
-_EPOCH, _STORE_ID, _PHASE = 100, 101, 102
+_EPOCH, _STORE_ID, _PHASE, _NO_LOCK = 100, 101, 102, 103
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WIRE_TYPES = {
     _MSG_TYPE: _VARINT,
@@ -26,6 +27,7 @@ _WIRE_TYPES = {
     _EPOCH: _VARINT,
     _STORE_ID: _BYTES,
     _PHASE: _VARINT,
+    _NO_LOCK: _VARINT,
 }
 _FT_HEARTBEAT = 3
 _MAX_EPOCH = 1 << 63
@@ -61,6 +63,8 @@ class Heartbeat:
     store_id: bytes = b""
     phase: BeatPhase = BeatPhase.UNKNOWN
     time_error: str = ""
+    has_lock: bool = True
+    """False of an owner that took the store without its lock and does not have it yet."""
 
     @property
     def is_ours(self) -> bool:
@@ -79,6 +83,8 @@ def encode_heartbeat(beat: Heartbeat) -> bytes:
         _put_bytes(out, _STORE_ID, beat.store_id)
         if beat.phase is not BeatPhase.UNKNOWN:
             _put_varint(out, _PHASE, beat.phase)
+        if not beat.has_lock:
+            _put_varint(out, _NO_LOCK, 1)
     return bytes(out)
 
 
@@ -106,6 +112,7 @@ def decode_heartbeat(payload: bytes) -> Heartbeat | None:
         store_id=store_id,
         phase=_PHASES.get(_int(fields.get(_PHASE)), BeatPhase.UNKNOWN),
         time_error=time_error,
+        has_lock=not _int(fields.get(_NO_LOCK)),
     )
 
 

@@ -7,7 +7,8 @@ uses it, must never be called on this file.
 
 The file is opened once, never truncated, never written and never deleted: a deleted lock file lets a second holder in
 on the new one. The lock keeps contention low and original servers out. **Safety does not rest on it**: that
-is the work of ``ft/epoch.py``.
+is the work of ``ft/epoch.py``. So a standby that suspects its owner may look at the path again (``renew``): who waits
+on a file that was removed would be refused for ever.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from portalocker.constants import LockFlags
 from portalocker.exceptions import AlreadyLocked, LockException
 from portalocker.portalocker import BaseLocker
 
-from ftstan.errors import FencedError, LockBusyError, LockFaultError
+from ftstan.errors import FencedError, LockBusyError, LockFaultError, LockMissingError
+from ftstan.ft.lockfaults import LockCounts, LockOutcome, advice, kind_of, meaning
 
 if TYPE_CHECKING:
     from portalocker.types import FileArgument
@@ -36,21 +38,6 @@ LOCK_NAME = ".rootdir.lck"
 _FLOCK = struct.Struct("@hhqqi0q")
 
 _BUSY = frozenset({errno.EAGAIN, errno.EACCES})
-
-_ADVICE = {
-    errno.ENOLCK: "the file system offers no lock service: check that the NFS server is NFSv4 and not mounted nolock",
-    errno.ENOENT: "the datastore directory is missing: check that the shared storage is mounted on this host",
-    errno.EACCES: "give the server's user read and write permission on the datastore directory and its lock file",
-    errno.EPERM: "give the server's user read and write permission on the datastore directory and its lock file",
-    errno.EROFS: "the datastore is mounted read-only: remount it read-write",
-    errno.ESTALE: "the directory was replaced on the file server: remount the datastore and restart this server",
-    errno.EIO: "the storage reports an I/O error: check the file server and the kernel log of this host",
-    errno.ENOSPC: "no space is left to create the lock file: free space or inodes on the datastore",
-    errno.EINVAL: "this kernel or file system has no open-file-description locks: use one listed in docs/ft.md",
-    errno.EOPNOTSUPP: "the file system has no record locks: use one of those listed in docs/ft.md",
-    errno.EMFILE: "too many open files: raise the limit of the server process",
-    errno.ENFILE: "too many open files on this host: raise fs.file-max",
-}
 
 
 class OfdLocker(BaseLocker):
@@ -103,32 +90,54 @@ class StoreLock:
         self._locker = OfdLocker() if locker is None else locker
         self._fd: int | None = None
         self._held = False
+        self.counts = LockCounts()
 
     @property
     def held(self) -> bool:
         """Whether the last ``acquire`` was granted and not released since; storage may know better (``verify``)."""
         return self._held
 
-    def acquire(self) -> None:
+    def acquire(self, *, create: bool = True) -> None:
         """Take the lock now or say why not; nothing happens if it is held.
 
-        Raises ``LockBusyError`` if somebody holds it and ``LockFaultError`` if it could not be asked for.
+        Raises ``LockBusyError`` if somebody holds it, ``LockMissingError`` if there is no lock file and ``create`` is
+        off, and ``LockFaultError`` if it could not be asked for.
         """
         if self._held:
             return
-        self._try()
-        if self._mismatch():
+        if self._lock_and_compare(create=create):
             # Granted on a file that was unlinked or replaced after we had opened it: worth nothing. Once more, afresh.
             self.release()
-            self._try()
-            mismatch = self._mismatch()
+            mismatch = self._lock_and_compare(create=create)
             if mismatch:
                 self.release()
+                self.counts.add(LockOutcome.REPLACED)
                 raise LockFaultError(
                     f"{self._path}: {mismatch} while it was being locked, twice",
                     hint="something removes or replaces the lock file: stop it, the file must stay",
                 )
         self._held = True
+        self.counts.add(LockOutcome.GRANTED)
+
+    def renew(self) -> bool:
+        """Let go of an open file that the path does not name any more; returns whether there was one.
+
+        Nothing happens while the lock is held. Not for every attempt: on NFS the look may be a round trip, and an open
+        may block for seconds while a host is dead.
+        """
+        if self._held or self._fd is None:
+            return False
+        with contextlib.suppress(LockFaultError):
+            if not self._mismatch():
+                return False
+        # Removed, replaced, or not to be asked: the next attempt opens what the path names by then.
+        self.release()
+        return True
+
+    def move(self, root_fd: int) -> None:
+        """Go on in another directory handle, the same path opened anew; gives up what was open or held."""
+        self.release()
+        self._root_fd = root_fd
 
     def verify(self) -> None:
         """Raise ``FencedError`` unless the locked file is still the one that the path names."""
@@ -155,12 +164,24 @@ class StoreLock:
         with contextlib.suppress(OSError):
             self._disk.close(fd)
 
-    def _try(self) -> None:
+    def _lock_and_compare(self, *, create: bool) -> str:
+        """Lock once, then say why what was locked is not the path's file; empty if it is."""
+        self._try(create=create)
+        try:
+            return self._mismatch()
+        except LockFaultError:
+            # Nobody will know that it was granted: it must not stay so.
+            self.release()
+            raise
+
+    def _try(self, *, create: bool) -> None:
         try:
             if self._fd is None:
-                self._fd = self._disk.open(self._root_fd, LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o666)
+                flags = os.O_RDWR | (os.O_CREAT if create else 0)
+                self._fd = self._disk.open(self._root_fd, LOCK_NAME, flags, 0o666)
             self._locker.lock(self._fd, LockFlags.EXCLUSIVE | LockFlags.NON_BLOCKING)
         except AlreadyLocked as error:
+            self.counts.add(LockOutcome.BUSY)
             raise LockBusyError(f"{self._path}: the store lock is held by another server") from error
         except OSError as error:
             raise self._fault("open", error) from error
@@ -187,10 +208,11 @@ class StoreLock:
 
     def _fault(self, verb: str, error: OSError) -> LockFaultError:
         name = errno.errorcode.get(error.errno or 0, "no errno")
-        return LockFaultError(
-            f"{verb} {self._path}: {(error.strerror or str(error)).lower()} ({name})",
-            hint=_ADVICE.get(error.errno or 0, "check the storage and the kernel log of this host"),
-        )
+        kind = kind_of(error)
+        self.counts.add(kind)
+        text = f"{verb} {self._path}: {(error.strerror or str(error)).lower()} ({name}): {meaning(kind)}"
+        made = LockMissingError if kind is LockOutcome.MISSING else LockFaultError
+        return made(text, hint=advice(error))
 
 
 def is_held(disk: Disk, root_fd: int) -> bool:

@@ -7,15 +7,18 @@ of the store be measured or read. All calls belong to the data plane's thread; e
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.errors import FencedError, LockFaultError, StoreError
+from ftstan.errors import FencedError, LockBusyError, LockFaultError, StoreError
 from ftstan.ft.direct import epoch_disk
 from ftstan.ft.epoch import Activation, Confirmer, claim, read_owner, remove_old_claims
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.mounts import find_mount
-from ftstan.ft.survey import survey_store
+from ftstan.ft.slots import SLOT_SIZE
+from ftstan.ft.survey import SERVER_NAME, survey_store
 from ftstan.log import stream as log
 
 if TYPE_CHECKING:
@@ -25,15 +28,48 @@ if TYPE_CHECKING:
     from ftstan.ft.slots import EpochRecord
 
 _MOUNTINFO = "/proc/self/mountinfo"
+_WATCH_NAME = "ft.watch"
+
+
+def read_mountinfo() -> str:
+    """The mounts of this process as the kernel lists them."""
+    with open(_MOUNTINFO, encoding="utf-8", errors="surrogateescape") as f:
+        return f.read()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLook:
+    """What a directory showed: the id of its datastore, empty for none, and the newest epoch record.
+
+    ``served``: somebody has served from here, be it an original server, which gives a store no id. ``elsewhere``: the
+    path does not name the directory any more that is open (and locked); what it names instead, if anything, was not
+    looked into.
+    """
+
+    store_id: bytes = b""
+    owner: EpochRecord | None = None
+    served: bool = False
+    elsewhere: bool = False
 
 
 class StoreOwner:
     """The right of this process to write to the directory ``path``."""
 
     def __init__(
-        self, disk: Disk, path: str, *, server_id: str, clock: Clock, in_group: bool, mountinfo: str | None = None
+        self,
+        disk: Disk,
+        path: str,
+        *,
+        server_id: str,
+        clock: Clock,
+        in_group: bool,
+        mountinfo: str | None = None,
+        direct: bool = True,
     ) -> None:
-        """Open the directory, creating it if it is missing. Raises ``StoreError``."""
+        """Open the directory, creating it if it is missing. Raises ``StoreError``.
+
+        ``direct``: read the epoch past this host's cache, if the file system is not known to be local.
+        """
         self._disk = disk
         self._server_id = server_id
         self._clock = clock
@@ -47,15 +83,92 @@ class StoreOwner:
                 f"unable to create the root directory [{path}]: {(error.strerror or str(error)).lower()}",
                 hint="give -dir a directory that this user may write",
             ) from error
-        if mountinfo is None:
-            with open(_MOUNTINFO, encoding="utf-8", errors="surrogateescape") as f:
-                mountinfo = f.read()
-        mount = find_mount(mountinfo, os.path.realpath(path))
+        mount = find_mount(read_mountinfo() if mountinfo is None else mountinfo, os.path.realpath(path))
         self.is_network = mount.is_network
-        self._epoch_disk = epoch_disk(disk, is_network=self.is_network)
+        self._epoch_disk = epoch_disk(disk, is_network=self.is_network, direct=direct)
         self._lock = StoreLock(disk, self.root, path)
         self._activation: Activation | None = None
         self._confirmer: Confirmer | None = None
+        self._lockless = False
+        self.holder: EpochRecord | None = None
+        """The newest epoch record that was read, for status and log lines: it says who took the store last."""
+
+    # ---- looking, while others may own it ------------------------------------------------------------------------
+
+    def look(self) -> StoreLook:
+        """Look at what the path names now; nothing is created. Raises ``StoreError``.
+
+        Follows the path to another directory (a share that was mounted, or a store that was moved here since), unless
+        the lock is held or the store is ours: then that is only told.
+        """
+        if not self._is_here():
+            if self._lock.held or self._activation is not None:
+                return StoreLook(elsewhere=True)
+            if not self._follow():
+                return StoreLook(elsewhere=True)
+        owner = self.read_owner()
+        if owner is not None:
+            return StoreLook(owner.store_id, owner, served=True)
+        try:
+            self._disk.stat(self.root, SERVER_NAME)
+        except FileNotFoundError:
+            return StoreLook()
+        except OSError as error:
+            raise self._unreadable(error) from error
+        return StoreLook(served=True)
+
+    def read_watch(self) -> bytes | None:
+        """What an owner rewrites once a second; empty if there is none, ``None`` if it cannot be read."""
+        try:
+            fd = self._epoch_disk.open(self.root, _WATCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return b""
+        except (OSError, StoreError):
+            return None
+        try:
+            return self._epoch_disk.pread(fd, SLOT_SIZE, 0)
+        except OSError:
+            return None
+        finally:
+            self._epoch_disk.close(fd)
+
+    def _is_here(self) -> bool:
+        """Whether the path still names the directory that is open; a handle that went stale is no longer here."""
+        try:
+            fd = self._disk.open_dir(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise self._unreadable(error) from error
+        try:
+            ours, named = self._disk.fstat(self.root), self._disk.fstat(fd)
+        except OSError as error:
+            if error.errno == errno.ESTALE:
+                return False
+            raise self._unreadable(error) from error
+        finally:
+            self._disk.close(fd)
+        return (ours.dev, ours.ino) == (named.dev, named.ino)
+
+    def _follow(self) -> bool:
+        """Go on in the directory that the path names now; false if it names none."""
+        try:
+            root = self._disk.open_dir(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise self._unreadable(error) from error
+        old, self.root = self.root, root
+        self._lock.move(root)
+        with contextlib.suppress(OSError):
+            self._disk.close(old)
+        return True
+
+    def _unreadable(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"datastore {self.path}: {(error.strerror or str(error)).lower()}",
+            hint="check the storage and the kernel log of this host",
+        )
 
     # ---- taking --------------------------------------------------------------------------------------------------
 
@@ -64,29 +177,24 @@ class StoreOwner:
         """The lock of the directory."""
         return self._lock
 
-    def try_lock(self) -> None:
-        """Try the store lock once. Raises ``LockBusyError`` or ``LockFaultError``."""
-        self._lock.acquire()
+    def try_lock(self, *, create: bool = True) -> None:
+        """Try the store lock once. Raises as ``StoreLock.acquire`` does."""
+        self._lock.acquire(create=create)
 
     def read_owner(self) -> EpochRecord | None:
         """The newest epoch record, ``None`` if no ftstan server ever owned the store. Raises ``StoreError``."""
-        return read_owner(self._epoch_disk, self.root)
+        self.holder = read_owner(self._epoch_disk, self.root)
+        return self.holder
 
-    def store_id(self) -> bytes | None:
-        """The store's id, empty if it has none yet, ``None`` if it cannot be read: what the standby loop asks for."""
-        try:
-            owner = self.read_owner()
-        except StoreError:
-            return None
-        return owner.store_id if owner is not None else b""
-
-    def activate(self, lost: LostEpochs | None = None) -> Activation:
+    def activate(self, lost: LostEpochs | None = None, *, without_lock: bool = False) -> Activation:
         """Take the next epoch; the lock is held. ``lost``: what a repair knows of epochs that are gone.
 
+        ``without_lock``: the holder of the lock is silent, and the epoch fences it; ``regain_lock`` follows.
         Raises ``FencedError``, ``RecoveryError`` or ``StoreError``.
         """
-        if not self._lock.held:
+        if not self._lock.held and not without_lock:
             raise LockFaultError("the store lock is not held")
+        self._lockless = not self._lock.held
         self._take(lost)
         assert self._activation is not None
         assert self._confirmer is not None
@@ -112,6 +220,7 @@ class StoreOwner:
             Confirmer(self._epoch_disk, self.root, activation, is_network=self.is_network),
         )
         self._activation = activation
+        self.holder = activation.record()
         if old is not None:
             old.close()
 
@@ -161,8 +270,23 @@ class StoreOwner:
     # ---- giving up -----------------------------------------------------------------------------------------------
 
     def verify_lock(self) -> None:
-        """Raise ``FencedError`` if the lock file is not the one that we locked."""
-        self._lock.verify()
+        """Raise ``FencedError`` if the lock file is not the one that we locked; an owner without lock has none yet."""
+        if not self._lockless:
+            self._lock.verify()
+
+    def regain_lock(self) -> bool:
+        """Try for the lock that this owner took the store without; returns whether it holds it.
+
+        Whoever holds it was fenced by the epoch, so there is nothing to hurry or to fail for.
+        """
+        if self._lockless:
+            self._lock.renew()
+            try:
+                self._lock.acquire()
+            except (LockBusyError, LockFaultError):
+                return False
+            self._lockless = False
+        return self._lock.held
 
     def release(self) -> None:
         """Give the lock back. What was written under it stays valid until somebody takes a higher epoch."""
@@ -171,6 +295,7 @@ class StoreOwner:
                 self._confirmer.close()
         self._confirmer = None
         self._activation = None
+        self._lockless = False
         self._lock.release()
 
     def close(self) -> None:

@@ -7,11 +7,17 @@ Theory of operation. Events come in with the time (seconds of ``Clock.mono``); a
 - **Polling.** Among our own nodes the lock is also tried every 50 ms or so, because the kernel knows of a dead owner
   long before silence tells it. Not in a mixed group: original servers expect their own cadence.
 - **Released.** An owner that stopped on purpose says so: try now.
-- **Gates.** No attempt without NATS, while paused, after stop, or on a datastore that is not the group's. They are
-  checked again when a try is granted: a node that may not serve gives the lock back before it touched anything.
+- **Gates.** No attempt without NATS, while paused, after stop, on a datastore that is not the group's
+  (``ft/identity.py``), or while another member was named as the successor. They are checked again when a try is
+  granted: a node that may not serve gives the lock back before it touched anything.
+- **First start.** Where nothing shows that our directory is the group's, a whole interval of silence comes before the
+  first attempt: a share that is not mounted must not become a second store of a group that is alive.
+- **Stealing**, if the operator wants it: an owner whose lock stays and who is silent on NATS and storage for long
+  (``ft/steal.py``) is replaced without its lock. While the new owner has none, the others poll for it slowly.
 - One attempt at a time. Its answer may take for ever (storage hangs): past the deadline that is reported, not feared.
 
-A granted lock ends the machine's work with ``Activate``; the driver claims the epoch (``ft/epoch.py``) and serves.
+A granted lock ends the machine's work with ``Activate``, a stolen store with ``Steal``; the driver claims the epoch
+(``ft/epoch.py``) and serves.
 
 ====================  ==========================================  ===============================
 event                 while waiting                               while a try is under way
@@ -23,6 +29,7 @@ event                 while waiting                               while a try is
 ``TryDone`` granted   cannot be                                   ``Activate``, or give it back
 ``TryDone`` other     cannot be                                   note it, wait again
 ``NatsDown``          timers stop                                 a grant will be given back
+``YieldTo``           nothing for a while                         a grant will be given back
 ``ActivationLost``    back to waiting                             cannot be
 ``Stopped``           nothing any more                            a grant will be given back
 ====================  ==========================================  ===============================
@@ -30,12 +37,39 @@ event                 while waiting                               while a try is
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.ft.cadence import POLL_SPREAD, SPREAD, FtTiming, RateLimit, spread
+from ftstan.ft.events import (
+    Action,
+    Activate,
+    ActivationFailed,
+    ActivationLost,
+    Event,
+    HeartbeatHeard,
+    Level,
+    Log,
+    NatsDown,
+    NatsUp,
+    Paused,
+    ReadStore,
+    ReleasedHeard,
+    ReleaseLock,
+    Resumed,
+    SetTimer,
+    Started,
+    Steal,
+    Stopped,
+    StoreSeen,
+    TimerFired,
+    TryDone,
+    TryLock,
+    TryResult,
+    YieldTo,
+)
+from ftstan.ft.identity import GroupStore
 from ftstan.ft.states import NodeState, Phase
+from ftstan.ft.steal import OwnerSilence
 
 if TYPE_CHECKING:
     import random
@@ -43,164 +77,34 @@ if TYPE_CHECKING:
     from ftstan.ft.heartbeat import Heartbeat
     from ftstan.ft.subjects import Released
 
-
-class Level(enum.StrEnum):
-    """How loud a log line is."""
-
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-# --- what happens ---
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The node is ready to stand by."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeartbeatHeard:
-    """A heartbeat arrived on the group's subject (decoded; what does not decode is not an event)."""
-
-    beat: Heartbeat
-
-
-@dataclass(frozen=True, slots=True)
-class ReleasedHeard:
-    """An owner says that it has let go of the lock."""
-
-    released: Released
-
-
-@dataclass(frozen=True, slots=True)
-class NatsUp:
-    """The connection to NATS works."""
-
-
-@dataclass(frozen=True, slots=True)
-class NatsDown:
-    """The connection to NATS is lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class Paused:
-    """The operator wants this node not to take over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """The operator takes that back."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoreSeen:
-    """The datastore's id as read from our own directory: 16 bytes, or empty if no ftstan server ever owned it.
-
-    ``None``: it could not be read.
-    """
-
-    store_id: bytes | None
-
-
-class TryResult(enum.Enum):
-    """How an attempt at the lock ended."""
-
-    GRANTED = enum.auto()
-    BUSY = enum.auto()
-    FAULT = enum.auto()
-
-
-@dataclass(frozen=True, slots=True)
-class TryDone:
-    """The answer to ``TryLock``. ``error`` is the text of a fault.
-
-    ``store_id`` is what the directory says (as in ``StoreSeen``): read behind every grant, else optional.
-    """
-
-    result: TryResult
-    store_id: bytes | None = None
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TimerFired:
-    """The time of the last ``SetTimer`` has come; too early or too often does no harm."""
-
-
-@dataclass(frozen=True, slots=True)
-class ActivationLost:
-    """The driver could not activate, wrote nothing and gave the lock back: stand by again. ``why`` is for the log."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class ActivationFailed:
-    """The driver could not activate, and the process will end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """The node shuts down."""
-
-
-Event = (
-    Started
-    | HeartbeatHeard
-    | ReleasedHeard
-    | NatsUp
-    | NatsDown
-    | Paused
-    | Resumed
-    | StoreSeen
-    | TryDone
-    | TimerFired
-    | ActivationLost
-    | ActivationFailed
-    | Stopped
-)
-
-# --- what to do about it ---
-
-
-@dataclass(frozen=True, slots=True)
-class TryLock:
-    """Try the store lock once, without waiting, and answer with ``TryDone``."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadStore:
-    """Read the datastore's id from our directory and answer with ``StoreSeen``."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseLock:
-    """Give the lock back; nothing was written under it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Activate:
-    """The lock is ours and every gate is open: claim the epoch and serve."""
-
-
-@dataclass(frozen=True, slots=True)
-class Log:
-    """Write a line."""
-
-    level: Level
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class SetTimer:
-    """Send ``TimerFired`` at ``at`` (seconds); replaces the timer before."""
-
-    at: float
-
-
-Action = TryLock | ReadStore | ReleaseLock | Activate | Log | SetTimer
+__all__ = [
+    "Action",
+    "Activate",
+    "ActivationFailed",
+    "ActivationLost",
+    "Event",
+    "HeartbeatHeard",
+    "Level",
+    "Log",
+    "NatsDown",
+    "NatsUp",
+    "Paused",
+    "ReadStore",
+    "ReleaseLock",
+    "ReleasedHeard",
+    "Resumed",
+    "SetTimer",
+    "Standby",
+    "Started",
+    "Steal",
+    "Stopped",
+    "StoreSeen",
+    "TimerFired",
+    "TryDone",
+    "TryLock",
+    "TryResult",
+    "YieldTo",
+]
 
 
 class Standby:
@@ -225,16 +129,18 @@ class Standby:
         # Drawn once: members that differ by their whole life do not meet at the lock again and again.
         self._missed = spread(rng, self._timing.hb_missed_interval, SPREAD)
         self._mixed = mixed
-        self._own_store = store_id
-        self._group_store: bytes | None = None
-        self._stranger: Heartbeat | None = None
-        self._proven = self._reading = False
+        self._store = GroupStore(store_id)
+        self._silence = OwnerSilence(self._timing.steal_after, 2 * self._missed)
+        self._owner_has_lock = True
+        self._reading = False
         self._top_epoch = 0
         self._state = NodeState.STANDBY
         self._started = False
         self._nats = self._paused = False
+        self._yield_until = float("-inf")
         self._suspect_at: float | None = None
         self._poll_at: float | None = None
+        self._look_at: float | None = None
         self._try_since: float | None = None
         self._try_suspects = self._try_again = self._try_late = False
         self._late_at = 0.0
@@ -266,11 +172,15 @@ class Standby:
             return Phase.PAUSED
         if not self._nats:
             return Phase.WAITING_FOR_NATS
-        if self._is_wrong_store():
+        if self._store.is_wrong:
             return Phase.WRONG_STORE
         if self._try_since is not None and self._try_suspects:
             return Phase.TRYING
         return Phase.LISTENING
+
+    def may_succeed(self, store_id: bytes, now: float) -> bool:
+        """Whether this member would take over the store ``store_id`` now, if it were free."""
+        return self._store.own == store_id and self._may_try(now)
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event at ``now`` seconds."""
@@ -304,14 +214,21 @@ class Standby:
                     self._listen(now, first=self._suspect_at is None)
             case NatsDown():
                 self._nats = False
+                self._silence.broken()
             case Paused():
                 self._paused = True
+                self._silence.broken()
             case Resumed():
                 self._paused = False
                 self._listen(now)
+            case YieldTo(seconds):
+                self._yield_until = now + seconds
+                self._listen(now)
             case StoreSeen(store_id):
                 self._reading = False
-                return self._store_seen(store_id, now)
+                if store_id is None:
+                    return self._unseen(event.error, now)
+                return self._store_seen(store_id, now, served=event.served)
             case HeartbeatHeard(beat):
                 return self._heard(beat, now)
             case ReleasedHeard(released):
@@ -329,28 +246,50 @@ class Standby:
             self._mixed = True
             self._poll_at = None
             self._suspect_at = now + self._missed
-            return []
-        self._group_store = beat.store_id
-        if self._own_store is None:
-            self._suspect_at = now + self._missed
-            return self._read_store()
-        if beat.store_id != self._own_store:
-            # Perhaps the store was born after we looked: look again before anybody is alarmed.
-            self._stranger = beat
-            return self._read_store()
-        self._proven, self._stranger = True, None
+            self._store.heard_original(beat.server_id)
+            return self._read_store() if self._store.is_wrong else []
+        was_wrong = self._store.is_wrong
+        if not self._store.heard(beat):
+            if self._store.own is None:
+                self._suspect_at = now + self._missed
+            # Perhaps the store was born, or mounted, after we looked: look again before anybody is alarmed.
+            return [*self._stranger(beat, now), *self._read_store()]
+        if was_wrong:
+            self._listen(now)
+        if beat.epoch > self._top_epoch:
+            self._yield_until = float("-inf")
         if beat.epoch >= self._top_epoch:
             # A former owner that does not know it yet must not keep the group waiting.
             self._top_epoch = beat.epoch
             self._suspect_at = now + self._missed
+            self._silence.broken()
+            self._heed_lock(now, held=beat.has_lock)
         return []
+
+    def _stranger(self, beat: Heartbeat, now: float) -> list[Action]:
+        """Another datastore is served under our group's name, although an owner of ours was heard."""
+        if not self._store.is_proven or not self._store_notice.allow(now):
+            return []
+        text = (
+            f'ft: serverID "{beat.server_id}" is active in this group on another datastore '
+            f"({beat.store_id.hex()}): all members must share one"
+        )
+        return [Log(Level.ERROR, text)]
+
+    def _heed_lock(self, now: float, *, held: bool) -> None:
+        """An owner without the lock is alive all the same: once it is free, leave it time to take it."""
+        if held != self._owner_has_lock:
+            self._owner_has_lock = held
+            self._poll_after(now)
 
     def _released(self, released: Released, now: float) -> list[Action]:
         if released.server_id == self._server_id or released.epoch < self._top_epoch:
             return []
-        if self._own_store and released.store_id != self._own_store:
+        if self._store.own and released.store_id != self._store.own:
             return []
         self._top_epoch = released.epoch
+        self._owner_has_lock = True
+        self._silence.broken()
         if self._try_since is not None:
             # The attempt under way may have been refused before the owner let go.
             self._try_again = True
@@ -363,33 +302,20 @@ class Standby:
         self._reading = True
         return [ReadStore()]
 
-    def _store_seen(self, store_id: bytes | None, now: float) -> list[Action]:
-        if store_id is None:
+    def _unseen(self, error: str, now: float) -> list[Action]:
+        if not error or not self._fault_notice.allow(now):
             return []
-        was_wrong = self._is_wrong_store()
-        if store_id != self._own_store:
-            self._own_store, self._proven, self._top_epoch = store_id, False, 0
-        if store_id and store_id == self._group_store:
-            self._proven = True
-        if was_wrong and not self._is_wrong_store():
-            self._listen(now)
-        stranger, self._stranger = self._stranger, None
-        if stranger is None or stranger.store_id == store_id or not self._store_notice.allow(now):
+        return [Log(Level.ERROR, f"ft: this server could not take over now: {error}")]
+
+    def _store_seen(self, store_id: bytes, now: float, *, served: bool) -> list[Action]:
+        was_wrong = self._store.is_wrong
+        if self._store.seen(store_id, served=served):
+            self._top_epoch = 0
+        if not self._store.is_wrong:
+            if was_wrong:
+                self._listen(now)
             return []
-        text = (
-            f'ft: serverID "{stranger.server_id}" is active in this group on the datastore {stranger.store_id.hex()}, '
-            f"but the one of this server is {store_id.hex() or 'unused so far'}: all members must share one datastore; "
-            "check that the storage is mounted here"
-        )
-        return [Log(Level.ERROR, text)]
-
-    def _is_wrong_store(self) -> bool:
-        """Whether the group serves another datastore than ours.
-
-        Once we have heard an owner of our own datastore, a heartbeat with another id is a stranger's, and stops nobody.
-        """
-        known = self._group_store is not None and self._own_store is not None
-        return known and not self._proven and self._group_store != self._own_store
+        return [Log(Level.ERROR, self._store.complaint())] if self._store_notice.allow(now) else []
 
     # --- trying ---
 
@@ -398,18 +324,24 @@ class Standby:
             return self._still_trying(self._try_since, now)
         suspects = self._suspect_at is not None and now >= self._suspect_at
         polls = self._poll_at is not None and now >= self._poll_at
-        if suspects and self._is_wrong_store():
+        looks = self._is_listening and self._look_at is not None and now >= self._look_at
+        if looks:
+            self._look_after(now)
+        if suspects and self._store.is_wrong:
             self._suspect_at = now + self._missed
-            return self._read_store()
-        return self._try(now) if suspects or polls else []
+            looks = True
+        looking = self._read_store() if looks else []
+        return [*looking, *self._try(now)] if suspects or polls else looking
 
     def _try(self, now: float) -> list[Action]:
-        if not self._may_try():
+        if not self._may_try(now):
             return []
         self._try_since, self._late_at = now, now + self._timing.try_deadline
         self._try_suspects = self._suspect_at is not None and now >= self._suspect_at
         self._try_again = False
-        return [TryLock()]
+        if not self._try_suspects:
+            return [TryLock()]
+        return [TryLock(suspicious=True, expect=self._store.expected, served=self._store.must_be_served)]
 
     def _still_trying(self, since: float, now: float) -> list[Action]:
         if now < self._late_at:
@@ -420,13 +352,16 @@ class Standby:
         text = f"ft: storage has not answered for {now - since:.0f}s: waiting for storage lock"
         return [Log(Level.WARNING, text)]
 
-    def _may_try(self) -> bool:
+    @property
+    def _is_listening(self) -> bool:
+        return self._started and self._nats and not self._paused
+
+    def _may_try(self, now: float) -> bool:
         return (
             self._state is NodeState.STANDBY
-            and self._started
-            and self._nats
-            and not self._paused
-            and not self._is_wrong_store()
+            and now >= self._yield_until
+            and self._is_listening
+            and not self._store.is_wrong
         )
 
     def _try_done(self, done: TryDone, now: float) -> list[Action]:
@@ -436,9 +371,9 @@ class Standby:
         suspected, again = self._try_suspects, self._try_again
         self._try_since = None
         self._try_suspects = self._try_again = self._try_late = False
-        actions = self._store_seen(done.store_id, now) if done.store_id is not None else []
+        actions = self._store_seen(done.store_id, now, served=done.served) if done.store_id is not None else []
         if done.result is TryResult.GRANTED:
-            if self._may_try():
+            if self._may_try(now):
                 self._state = NodeState.ACTIVE
                 return [*actions, Activate()]
             self._listen(now)
@@ -448,18 +383,39 @@ class Standby:
         if done.result is TryResult.FAULT:
             # No quick polling of a storage that fails; suspicion tries again.
             self._poll_at = None
-            if self._fault_notice.allow(now):
-                text = (
-                    f"ft: error attempting to get the store lock: ft: fatal error getting the store lock: {done.error}"
-                )
-                actions.append(Log(Level.ERROR, text))
-            return actions
+            self._silence.broken()
+            return [*actions, *self._fault(done, now)]
         self._poll_after(now)
         if again:
             return [*actions, *self._try(now)]
-        if suspected and self._busy_notice.allow(now):
-            actions.append(Log(Level.INFO, "ft: unable to get store lock at this time, going back to standby"))
+        if suspected and done.result is TryResult.BUSY:
+            return [*actions, *self._refused(done, now)]
         return actions
+
+    def _fault(self, done: TryDone, now: float) -> list[Action]:
+        if not self._fault_notice.allow(now):
+            return []
+        text = f"ft: error attempting to get the store lock: ft: fatal error getting the store lock: {done.error}"
+        return [Log(Level.ERROR, f"{text}; {done.hint}" if done.hint else text)]
+
+    def _refused(self, done: TryDone, now: float) -> list[Action]:
+        """Nobody was heard, and the lock is held: whoever has it is named, and replaced if the operator wants that."""
+        silent = self._silence.refused(done.owner, done.watch, now)
+        if silent and done.owner is not None and not self._mixed and self._may_try(now):
+            self._state = NodeState.ACTIVE
+            text = (
+                f"ft: TAKING THE DATASTORE WITHOUT ITS LOCK: {done.owner.describe()} was silent on NATS and on storage "
+                f"for {self._silence.seconds:.0f}s (ft_steal_after {self._timing.steal_after:g}s); it can acknowledge "
+                "nothing any more"
+            )
+            return [Log(Level.WARNING, text), Steal()]
+        if not self._busy_notice.allow(now):
+            return []
+        holder = f"it was taken last by {done.owner.describe()}" if done.owner else "no ftstan server ever owned it"
+        return [
+            Log(Level.INFO, "ft: unable to get store lock at this time, going back to standby"),
+            Log(Level.INFO, f"ft: the datastore's lock is held, and no owner is heard: {holder}"),
+        ]
 
     def _activation_lost(self, why: str, now: float) -> list[Action]:
         if self._state is not NodeState.ACTIVE:
@@ -477,21 +433,26 @@ class Standby:
         if not (self._started and self._nats):
             return
         self._suspect_at = now + self._missed
-        if first:
-            self._poll_at = now + spread(self._rng, self._timing.first_listen, SPREAD)
-        else:
+        self._look_after(now)
+        if not first:
             self._poll_after(now)
+        elif self._store.expected is not None:
+            self._poll_at = now + spread(self._rng, self._timing.first_listen, SPREAD)
+
+    def _look_after(self, now: float) -> None:
+        self._look_at = now + spread(self._rng, self._timing.look_interval, POLL_SPREAD)
 
     def _poll_after(self, now: float) -> None:
-        wait = spread(self._rng, self._timing.poll_interval, POLL_SPREAD)
-        self._poll_at = None if self._mixed else now + wait
+        interval = self._timing.poll_interval if self._owner_has_lock else self._timing.hb_missed_interval
+        self._poll_at = None if self._mixed else now + spread(self._rng, interval, POLL_SPREAD)
 
     def _next_timer(self) -> float | None:
         if self._state is not NodeState.STANDBY:
             return None
         if self._try_since is not None:
             return self._late_at
-        if not self._started or not self._nats or self._paused:
+        if not self._is_listening:
             return None
-        times = [at for at in (self._suspect_at, None if self._is_wrong_store() else self._poll_at) if at is not None]
-        return min(times, default=None)
+        poll_at = None if self._store.is_wrong else self._poll_at
+        times = [at for at in (self._suspect_at, poll_at, self._look_at) if at is not None]
+        return max(min(times), self._yield_until) if times else None

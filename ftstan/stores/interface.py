@@ -15,7 +15,7 @@ Rules that every store keeps:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLIENTS",
+    "REMEMBERED_SIZE",
     "ChannelLimits",
     "ChannelStore",
     "ClientInfo",
@@ -46,6 +47,9 @@ __all__ = [
 
 #: The key under which ``Store.commit`` reports that client registrations could not be stored: no channel has this name.
 CLIENTS = b""
+
+#: Bytes in the digest of a remembered publish.
+REMEMBERED_SIZE = 16
 
 #: Raises ``FencedError`` unless the store is still ours, judged by storage and nothing else.
 Confirm = Callable[[], None]
@@ -191,12 +195,14 @@ class Recovered:
     """What a store held when it was opened. ``info`` is ``None`` for a store that never served.
 
     ``refused``: channels that are damaged and must not be written, with the text that publishers and subscribers get.
+    ``remembered``: what the last ``Store.remember`` was given, oldest first.
     """
 
     info: ServerInfo | None
     clients: list[ClientInfo]
     channels: list[ChannelStore]
     refused: dict[bytes, str] = field(default_factory=dict)
+    remembered: dict[bytes, int] = field(default_factory=dict)
 
 
 class Store(Protocol):
@@ -243,6 +249,14 @@ class Store(Protocol):
 
         The key ``CLIENTS`` stands for the client registrations. Raises ``StoreError`` if the store cannot go on and
         ``FencedError`` if it is not ours.
+        """
+        ...
+
+    def remember(self, fresh: Sequence[bytes], window: Mapping[bytes, int]) -> None:
+        """Make the digests of publishes durable whose messages are; between ``commit`` and ``confirm``.
+
+        ``window``: every digest (``REMEMBERED_SIZE`` bytes) with its sequence, oldest first; ``fresh``: those that are
+        new. Raises ``StoreError`` if the store cannot go on.
         """
         ...
 

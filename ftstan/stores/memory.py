@@ -11,7 +11,7 @@ from ftstan.stores.interface import ChannelLimits, ClientInfo, Recovered, Server
 from ftstan.stores.limits import reached_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ftstan.stores.interface import StoreContext
     from ftstan.wire.block import MsgBlock, SubEvents
@@ -207,6 +207,9 @@ class MemoryStore:
             channel.commit()
         self._touched.clear()
         return {}
+
+    def remember(self, fresh: Sequence[bytes], window: Mapping[bytes, int]) -> None:
+        """Nothing outlives this process."""
 
     def confirm(self) -> None:
         """Nobody else can own this memory."""

@@ -140,6 +140,8 @@ class Driver:
     def _commit(self) -> bool:
         self.broker.stage()
         failed = self.store.commit()
+        if self.broker.window is not None and (fresh := self.broker.window.committed(failed)):
+            self.store.remember(fresh, self.broker.window.known)
         self.store.confirm()
         return self.broker.conclude(failed)
 

@@ -220,9 +220,9 @@ class StanClient:
 
     # Publishing
 
-    def offer(self, channel: bytes, *payloads: bytes) -> list[bytes]:
+    def offer(self, channel: bytes, *payloads: bytes, guids: list[bytes] | None = None) -> list[bytes]:
         """Publish in one write without waiting for acks; gives the guids."""
-        guids = [_NUID.next().encode() for _ in payloads]
+        guids = guids or [_NUID.next().encode() for _ in payloads]
         frames = [
             pub_frame(
                 self._subjects.publish.encode() + b"." + channel,

@@ -35,7 +35,7 @@ class Load:
         client = self._clients[-1]
         goal = len(client.acks) + acks
         while len(client.acks) < goal:
-            if len(self._payloads) - self._given_up - self._answered < _WINDOW:
+            if self.unanswered < _WINDOW:
                 self._offer(client)
             client.nats.read(0.001)
         # In the socket, applied, committed, or acked a moment ago: the server dies among all of these.
@@ -47,6 +47,11 @@ class Load:
         client = self._clients[-1]
         last = self._offer(client)[-1]
         client.nats.pump(lambda: last in client.acks, "the last ack")
+
+    @property
+    def unanswered(self) -> int:
+        """Publishes that nobody has acked, without those that were given up."""
+        return len(self._payloads) - self._given_up - self._answered
 
     def give_up(self) -> None:
         """What is unanswered now may stay so: the server that had it was killed."""

@@ -86,3 +86,28 @@ def test_a_durable_goes_on_after_a_kill_with_what_was_pending(stage: Stage) -> N
     again = client.subscribe(CHANNEL, durable=b"audit", acks=False)
     client.nats.pump(lambda: len(again.received) == 10, "the ten that were not acked")
     assert [(m.sequence, m.data, m.redelivered) for m in again.received] == [(n, b"%d" % n, True) for n in range(1, 11)]
+
+
+def test_a_publish_that_our_client_repeats_after_a_kill_is_acked_and_stored_once(stage: Stage) -> None:
+    ports = free_ports(2)
+    words = ("-dedup_window", "1000")
+    server = stage.file_server("server", *words, port=ports[0], monitor=ports[1])
+    server.wait_for(READY)
+    first = StanClient(server.port, "first")
+    first.connect()
+    guids = [b"ft1.%d" % i for i in range(100)]
+    payloads = [b"payload %d" % i for i in range(100)]
+    first.offer(CHANNEL, *payloads, guids=guids)
+    first.settle(guids)
+    server.kill()
+
+    server = stage.file_server("server", *words, port=ports[0], monitor=ports[1])
+    server.wait_for(READY)
+    second = StanClient(server.port, "second")
+    second.connect()
+    second.offer(CHANNEL, *payloads, b"new", guids=[*guids, b"ft1.new"])
+    second.settle([*guids, b"ft1.new"])
+    assert not second.errors
+    assert list(second.read_to(CHANNEL, 101).values()) == [*payloads, b"new"]
+    assert second.publish(CHANNEL, b"behind them")
+    assert second.read_to(CHANNEL, 102)[102] == b"behind them"

@@ -145,11 +145,14 @@ def test_an_owner_that_stops_says_so_only_after_it_has_unlocked(stage: Stage) ->
     a.wait_until_active()
     server_id, epoch = a.serverz()["server_id"], owner_of(stage.store)
     observer = NatsConnection(nats.port)
-    heard: list[Released | None] = []
+    heard: list[Released] = []
     granted: list[bool] = []
 
     def on_message(arrived: Arrived) -> None:
-        heard.append(decode_released(arrived.payload))
+        released = decode_released(arrived.payload)
+        if released is None:
+            return
+        heard.append(released)
         disk = LocalDisk()
         root = disk.open_dir(str(stage.store))
         lock = StoreLock(disk, root, str(stage.store))

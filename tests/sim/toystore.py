@@ -19,7 +19,7 @@ from tests.oracle.goproto import decode
 from tests.oracle.goview import MESSAGE_FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ftstan.stores.interface import ChannelStore
     from tests.sim.disk import SimDisk
@@ -163,6 +163,9 @@ class ToyStore:
             self.write(ops)
             self.sync()
         return {}
+
+    def remember(self, fresh: Sequence[bytes], window: Mapping[bytes, int]) -> None:
+        """This store remembers nothing."""
 
     def confirm(self) -> None:
         """Nobody else is there."""

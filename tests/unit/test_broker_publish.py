@@ -165,3 +165,20 @@ def test_a_new_channel_may_not_differ_from_another_in_case_alone(driver: Driver)
     answer = driver.call(SUBJECTS.subscribe, messages.encode(request))
     assert answer == messages.encode(messages.SubscriptionResponse(error=clash))
     assert driver.publish(b"y", channel=b"foo.Bar") == [PubAck(b"y")]
+
+
+def test_while_the_owner_is_leaving_every_publish_that_it_answers_is_noted(driver: Driver) -> None:
+    send(driver, pub_msg(b"before", b"foo", b"x", conn_id=b"conn.me"))
+    driver.broker.taken = []
+    send(driver, pub_msg(b"good", b"foo", b"x", conn_id=b"conn.me"))
+    send(driver, pub_msg(b"of an old client", b"foo", b"x", client_id=b"me"))
+    send(driver, pub_msg(b"refused", b"a/b", b"x", conn_id=b"conn.me"))
+    assert driver.broker.taken == [b"conn.me\0good", b"me\0of an old client", b"conn.me\0refused"]
+
+
+def test_what_the_former_owner_answered_is_neither_stored_nor_answered_again(driver: Driver) -> None:
+    driver.broker.answered = {b"conn.me\0g1"}
+    assert send(driver, pub_msg(b"g1", b"foo", b"x", conn_id=b"conn.me")) == []
+    assert pub_acks(send(driver, pub_msg(b"g2", b"foo", b"y", conn_id=b"conn.me"))) == [PubAck(b"g2", b"")]
+    assert pub_acks(send(driver, pub_msg(b"g1", b"foo", b"z", client_id=b"me"))) == [PubAck(b"g1", b"")]
+    assert stored(driver) == [b"y", b"z"]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.ft.active import Action, Active, Confirmed, ConfirmNow, Event, PhaseChanged, SendHeartbeat
+from ftstan.ft.active import Action, Active, Confirmed, ConfirmNow, Event, LockRegained, PhaseChanged, SendHeartbeat
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
 from ftstan.ft.standby import HeartbeatHeard, Level, Log, SetTimer, Started, Stopped, TimerFired
 
@@ -71,6 +71,18 @@ def test_the_phase_is_told_with_the_next_heartbeat(node: Node) -> None:
     assert node.on(PhaseChanged(BeatPhase.SERVING)) == []
     node.wait()
     assert node.sent[-1] == replace(MINE, phase=BeatPhase.SERVING)
+
+
+def test_an_owner_that_stole_the_store_tells_when_it_has_the_lock() -> None:
+    node = Node()
+    node.machine = Active(replace(MINE, has_lock=False), random.Random(3))
+    node.on(Started())
+    assert node.on(PhaseChanged(BeatPhase.SERVING)) == []
+    node.wait()
+    assert node.on(LockRegained()) == []
+    node.wait()
+    assert [beat.has_lock for beat in node.sent] == [False, False, True]
+    assert node.sent[-1].phase is BeatPhase.SERVING
 
 
 def test_our_own_echo_does_not_disturb_the_cadence(node: Node) -> None:

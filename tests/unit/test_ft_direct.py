@@ -73,8 +73,9 @@ def test_a_file_system_without_direct_io_is_refused_in_plain_words(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(error, match="direct I/O" if code == errno.EINVAL else "Input/output"):
+    with pytest.raises(error, match="direct I/O" if code == errno.EINVAL else "Input/output") as caught:
         DirectDisk().open(9, "ft.epoch", os.O_RDONLY)
+    assert not isinstance(caught.value, StoreError) or "-ft_allow direct_io" in caught.value.hint
 
 
 def test_a_write_that_stops_inside_a_page_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,3 +87,9 @@ def test_a_write_that_stops_inside_a_page_is_an_error(monkeypatch: pytest.Monkey
 def test_a_local_file_system_is_read_through_the_disk_given() -> None:
     disk = LocalDisk()
     assert epoch_disk(disk, is_network=False) is disk
+
+
+def test_a_network_file_system_is_read_through_it_only_if_the_operator_says_so() -> None:
+    disk = LocalDisk()
+    assert isinstance(epoch_disk(disk, is_network=True), DirectDisk)
+    assert epoch_disk(disk, is_network=True, direct=False) is disk

@@ -29,6 +29,7 @@ beats = st.builds(
     epoch=st.integers(1, 2**63 - 1),
     store_id=st.binary(min_size=16, max_size=16),
     phase=st.sampled_from(BeatPhase),
+    has_lock=st.booleans(),
 )
 
 

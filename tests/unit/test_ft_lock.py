@@ -8,15 +8,16 @@ import fcntl
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from portalocker.constants import LockFlags
 from portalocker.exceptions import LockException
 
 from ftstan.disk import LocalDisk
-from ftstan.errors import FencedError, LockBusyError, LockFaultError
+from ftstan.errors import FencedError, LockBusyError, LockFaultError, LockMissingError
 from ftstan.ft.lock import LOCK_NAME, OfdLocker, StoreLock
+from ftstan.ft.lockfaults import LockOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -219,23 +220,118 @@ def test_a_file_that_is_removed_again_and_again_is_a_fault_and_not_a_lock(root: 
 
 
 @pytest.mark.parametrize(
-    ("code", "advice"),
+    ("code", "kind", "text", "advice"),
     [
-        (errno.ENOLCK, "no lock service"),
-        (errno.ESTALE, "remount"),
-        (errno.EIO, "I/O error"),
-        (errno.EOPNOTSUPP, "no record locks"),
-        (errno.EINVAL, "no open-file-description locks"),
-        (errno.ENOTTY, "check the storage"),
+        (errno.ENOLCK, LockOutcome.NO_LOCK_SERVICE, "no lock service", "NFSv4"),
+        (errno.EOPNOTSUPP, LockOutcome.NO_LOCK_SERVICE, "no lock service", "NFSv4"),
+        (errno.ENOSYS, LockOutcome.NO_LOCK_SERVICE, "no lock service", "NFSv4"),
+        (errno.EINVAL, LockOutcome.NO_LOCK_SERVICE, "no lock service", "no open-file-description locks"),
+        (errno.EPERM, LockOutcome.PERMISSION, "may not lock", "read and write permission"),
+        (errno.EROFS, LockOutcome.READ_ONLY, "read-only", "read-write"),
+        (errno.ESTALE, LockOutcome.STALE, "no longer knows", "remount"),
+        (errno.EIO, LockOutcome.IO, "the storage fails", "kernel log"),
+        (errno.ETIMEDOUT, LockOutcome.IO, "the storage fails", "kernel log"),
+        (errno.EMFILE, LockOutcome.TOO_MANY_FILES, "no more files", "of the server process"),
+        (errno.ENFILE, LockOutcome.TOO_MANY_FILES, "no more files", "fs.file-max"),
+        (errno.ENOSPC, LockOutcome.NO_SPACE, "lack of space", "free space"),
+        (errno.EDQUOT, LockOutcome.NO_SPACE, "lack of space", "quota"),
+        (errno.ENOENT, LockOutcome.MISSING, "not there", "mounted"),
+        (errno.ENOTTY, LockOutcome.OTHER, "should not give", "check the storage"),
     ],
 )
-def test_a_lock_that_cannot_be_asked_for_names_the_errno_and_what_to_do(root: Root, code: int, advice: str) -> None:
+def test_a_lock_that_cannot_be_asked_for_is_counted_by_its_kind_and_names_the_errno_and_what_to_do(
+    root: Root, code: int, kind: LockOutcome, text: str, advice: str
+) -> None:
     lock = StoreLock(root.disk, root.fd, str(root.path), Fails(code))
     with pytest.raises(LockFaultError) as caught:
         lock.acquire()
-    assert f"({errno.errorcode[code]})" in str(caught.value)
-    assert str(root.file) in str(caught.value)
+    assert str(caught.value).startswith(f"lock {root.file}: {os.strerror(code).lower()} ({errno.errorcode[code]}): ")
+    assert text in str(caught.value)
     assert advice in caught.value.hint
+    assert {name: n for name, n in lock.counts.as_dict().items() if n} == {kind.value: 1}
+    assert not lock.held
+
+
+def test_a_lock_that_is_refused_by_permission_of_the_file_is_told_apart_from_a_busy_one(root: Root) -> None:
+    """One errno, two meanings: EACCES from the open is a matter of rights, from the lock call it is a holder."""
+
+    class NoRight(LocalDisk):
+        def open(self, dirfd: int, name: str, flags: int, mode: int = 0o666) -> int:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    forbidden = StoreLock(NoRight(), root.fd, str(root.path))
+    with pytest.raises(LockFaultError, match=r"^open .* permission denied \(EACCES\)"):
+        forbidden.acquire()
+    held, busy = root.lock(), root.lock()
+    held.acquire()
+    with pytest.raises(LockBusyError):
+        busy.acquire()
+    assert (forbidden.counts[LockOutcome.PERMISSION], forbidden.counts[LockOutcome.BUSY]) == (1, 0)
+    assert (busy.counts[LockOutcome.PERMISSION], busy.counts[LockOutcome.BUSY]) == (0, 1)
+    assert held.counts[LockOutcome.GRANTED] == 1
+    assert set(held.counts.as_dict()) == {outcome.value for outcome in LockOutcome}
+
+
+def test_a_careful_attempt_makes_no_lock_file(root: Root) -> None:
+    lock = root.lock()
+    with pytest.raises(LockMissingError, match="ENOENT"):
+        lock.acquire(create=False)
+    assert not root.file.exists()
+    lock.acquire()
+    lock.release()
+    lock.acquire(create=False)
+    assert lock.held
+
+
+def test_a_careful_attempt_on_a_removed_file_does_not_make_it_again(root: Root) -> None:
+    holder, standby = root.lock(), root.lock()
+    holder.acquire()
+    with pytest.raises(LockBusyError):
+        standby.acquire()
+    root.file.unlink()
+    holder.release()
+    with pytest.raises(LockMissingError):
+        standby.acquire(create=False)
+    assert not root.file.exists()
+    assert not standby.held
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_standby_that_looks_again_is_not_kept_waiting_by_a_removed_file(root: Root, replaced: bool) -> None:
+    holder, standby = root.lock(), root.lock()
+    holder.acquire()
+    with pytest.raises(LockBusyError):
+        standby.acquire()
+    assert not standby.renew()
+    root.file.unlink()
+    if replaced:
+        root.file.touch()
+    with pytest.raises(LockBusyError):
+        standby.acquire()
+    assert standby.renew()
+    standby.acquire()
+    standby.verify()
+
+
+def test_a_holder_does_not_let_go_by_looking_again(root: Root) -> None:
+    lock = root.lock()
+    lock.acquire()
+    root.file.unlink()
+    assert not lock.renew()
+    assert lock.held
+
+
+def test_a_grant_that_cannot_be_compared_with_the_path_is_given_back(root: Root) -> None:
+    class Stale(LocalDisk):
+        def stat(self, dirfd: int, name: str) -> NoReturn:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    lock = StoreLock(Stale(), root.fd, str(root.path))
+    with pytest.raises(LockFaultError, match="ESTALE"):
+        lock.acquire()
+    assert not lock.held
+    # Not even by a descriptor that nobody remembers.
+    root.lock().acquire()
 
 
 def test_a_missing_directory_is_a_fault_with_advice(tmp_path: Path) -> None:

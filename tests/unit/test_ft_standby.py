@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ftstan.ft.cadence import FtTiming
 from ftstan.ft.heartbeat import Heartbeat
+from ftstan.ft.slots import EpochRecord
 from ftstan.ft.standby import (
     Action,
     Activate,
@@ -31,12 +32,14 @@ from ftstan.ft.standby import (
     SetTimer,
     Standby,
     Started,
+    Steal,
     Stopped,
     StoreSeen,
     TimerFired,
     TryDone,
     TryLock,
     TryResult,
+    YieldTo,
 )
 from ftstan.ft.states import NodeState, Phase
 from ftstan.ft.subjects import Released
@@ -47,11 +50,15 @@ ME = "ME"
 PEER = Heartbeat("PEER", 1_700_000_000_000_000_000, epoch=5, store_id=STORE)
 ORIGINAL = Heartbeat("GOPEER", 1_700_000_000_000_000_000)
 RELEASED = Released("PEER", 5, STORE)
+#: What a look under suspicion shows while PEER owns the store.
+OWNER = EpochRecord(5, 5, "PEER", b"n" * 16, STORE, "host-p", 77, 1_700_000_000_000_000_000, 1, ft_mixed=False)
+SUSPICIOUS = TryLock(suspicious=True, expect=STORE)
 BUSY = TryDone(TryResult.BUSY)
+REFUSED = TryDone(TryResult.BUSY, STORE, owner=OWNER, watch=b"epoch 5, probe 1")
 GRANTED = TryDone(TryResult.GRANTED, STORE)
 NOTICE = Log(Level.INFO, "ft: unable to get store lock at this time, going back to standby")
 # Slow polling keeps histories readable where polling is not the point.
-NO_POLL = FtTiming(poll_interval=1000.0)
+NO_POLL = FtTiming(poll_interval=1000.0, look_interval=1000.0)
 
 
 class Node:
@@ -61,6 +68,7 @@ class Node:
         self, timing: FtTiming | None = None, *, store: bytes | None = STORE, mixed: bool = False, seed: int = 1
     ):
         self.machine = Standby(ME, random.Random(seed), timing, mixed=mixed, store_id=store)
+        self.first_try = TryLock() if store else TryLock(suspicious=True)
         self.now = 100.0
         self.timer: float | None = None
 
@@ -91,8 +99,8 @@ class Node:
         """Started, on NATS, and the first try was refused."""
         self.on(NatsUp())
         assert self.on(Started()) == [Log(Level.INFO, "Starting in standby mode")]
-        assert self.wait() == [TryLock()]
-        assert self.on(BUSY) == []
+        assert self.wait() == [self.first_try]
+        self.on(BUSY)
 
 
 def test_a_starting_node_listens_briefly_and_then_tries() -> None:
@@ -102,6 +110,16 @@ def test_a_starting_node_listens_briefly_and_then_tries() -> None:
     assert node.phase() is Phase.LISTENING
     assert node.wait() == [TryLock()]
     assert 0.09 <= node.now - 100.0 <= 0.11
+
+
+@pytest.mark.parametrize("store", [b"", None], ids=["never used", "unreadable"])
+def test_where_nothing_shows_the_groups_store_a_starting_node_hears_a_whole_interval_first(store: bytes | None) -> None:
+    """A share that is not mounted looks like a new store; the group, if there is one, must have time to be heard."""
+    node = Node(store=store)
+    node.on(NatsUp())
+    node.on(Started())
+    assert node.wait() == [TryLock(suspicious=True, expect=None)]
+    assert 1.125 <= node.now - 100.0 <= 1.375
 
 
 def test_a_granted_lock_activates() -> None:
@@ -131,7 +149,7 @@ def test_silence_for_the_missed_interval_makes_a_standby_try() -> None:
     node = Node(NO_POLL)
     node.stand_by()
     started = node.now
-    assert node.wait() == [TryLock()]
+    assert node.wait() == [SUSPICIOUS]
     assert node.phase() is Phase.TRYING
     assert 1.0 <= node.now - started <= 1.375
 
@@ -144,7 +162,7 @@ def test_the_missed_interval_is_drawn_once_within_a_tenth(seed: int) -> None:
     for _ in range(4):
         node.on(HeartbeatHeard(PEER))
         heard = node.now
-        assert node.wait() == [TryLock()]
+        assert node.wait() == [SUSPICIOUS]
         waits.append(node.now - heard)
         node.on(BUSY)
     assert 1.125 <= waits[0] <= 1.375
@@ -159,7 +177,7 @@ def test_each_heartbeat_restarts_the_suspicion() -> None:
         assert node.on(HeartbeatHeard(PEER)) == []
         assert node.on(TimerFired()) == []
     last = node.now
-    assert node.wait() == [TryLock()]
+    assert node.wait() == [SUSPICIOUS]
     assert node.now - last >= 1.125
 
 
@@ -182,7 +200,7 @@ def test_a_message_that_is_no_heartbeat_of_the_owner_restarts_nothing(beat: Hear
     for _ in range(3):
         node.now += 0.3
         node.on(HeartbeatHeard(beat))
-    assert node.wait() == [TryLock()]
+    assert node.wait() == [SUSPICIOUS]
     assert node.now <= due
 
 
@@ -214,7 +232,7 @@ def test_a_mixed_group_is_not_polled() -> None:
     node = Node(mixed=True)
     node.stand_by()
     started = node.now
-    assert node.wait() == [TryLock()]
+    assert node.wait() == [SUSPICIOUS]
     assert node.now - started >= 1.0
 
 
@@ -225,7 +243,7 @@ def test_an_original_server_switches_the_mixed_group_on_and_counts_as_owner() ->
     node.on(HeartbeatHeard(ORIGINAL))
     assert node.mixed()
     heard = node.now
-    assert node.wait() == [TryLock()]
+    assert node.wait() == [replace(SUSPICIOUS, served=True)]
     assert node.now - heard >= 1.125
 
 
@@ -262,12 +280,44 @@ def test_refused_suspicions_are_noted_at_a_falling_rate() -> None:
     node.stand_by()
     started, notes = node.now, []
     for _ in range(60):
-        assert node.wait() == [TryLock()]
+        assert node.wait() == [SUSPICIOUS]
         if NOTICE in node.on(BUSY):
             notes.append(node.now - started)
     assert len(notes) < 9
     gaps = [later - earlier for earlier, later in itertools.pairwise(notes)]
     assert gaps == sorted(gaps)
+
+
+def test_the_notice_is_followed_by_who_took_the_store_last() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    node.wait()
+    notice, holder = node.on(REFUSED)
+    assert notice == NOTICE
+    assert isinstance(holder, Log)
+    assert holder.level is Level.INFO
+    assert all(word in holder.text for word in ("epoch 5", "server PEER", "host host-p", "pid 77", "since 2023-11-14"))
+
+
+def test_the_holder_of_a_store_that_was_never_ours_is_not_invented() -> None:
+    node = Node(NO_POLL, store=b"")
+    node.on(NatsUp())
+    node.on(Started())
+    node.wait()
+    _, holder = node.on(TryDone(TryResult.BUSY, b"", watch=b""))
+    assert isinstance(holder, Log)
+    assert "no ftstan server ever owned it" in holder.text
+
+
+def test_a_fault_comes_with_advice() -> None:
+    node = Node()
+    node.stand_by()
+    node.wait()
+    (line,) = node.on(TryDone(TryResult.FAULT, error="open /s/x: stale (ESTALE)", hint="remount the datastore"))
+    assert isinstance(line, Log)
+    assert line.text.endswith(
+        "ft: fatal error getting the store lock: open /s/x: stale (ESTALE); remount the datastore"
+    )
 
 
 def test_a_fault_is_an_error_line_and_is_not_hammered() -> None:
@@ -283,7 +333,7 @@ def test_a_fault_is_an_error_line_and_is_not_hammered() -> None:
         )
     ]
     failed = node.now
-    assert node.wait() == [TryLock()]
+    assert node.wait() == [SUSPICIOUS]
     assert node.now - failed > 0.5
     assert node.state() is NodeState.STANDBY
 
@@ -371,9 +421,11 @@ def test_a_node_with_another_datastore_than_its_group_never_tries_and_says_so() 
     assert STORE.hex() in complaint.text
     assert OTHER_STORE.hex() in complaint.text
     assert node.phase() is Phase.WRONG_STORE
+    lines = []
     for _ in range(20):
         assert node.wait() == [ReadStore()]
-        assert node.on(StoreSeen(OTHER_STORE)) == []
+        lines += node.on(StoreSeen(OTHER_STORE))
+    assert 0 < len(lines) < 8
     assert node.on(ReleasedHeard(replace(RELEASED, store_id=OTHER_STORE))) == []
 
 
@@ -404,7 +456,10 @@ def test_a_grant_on_an_empty_directory_is_given_back_when_the_group_had_a_store(
     assert node.on(HeartbeatHeard(PEER)) == [ReadStore()]
     assert node.on(StoreSeen(None)) == []
     node.wait()
-    assert node.on(TryDone(TryResult.GRANTED, b"")) == [ReleaseLock()]
+    complaint, given_back = node.on(TryDone(TryResult.GRANTED, b""))
+    assert given_back == ReleaseLock()
+    assert isinstance(complaint, Log)
+    assert "shows none" in complaint.text
     assert node.phase() is Phase.WRONG_STORE
 
 
@@ -440,7 +495,7 @@ def test_a_lost_activation_goes_back_to_standby_and_gives_the_winner_time() -> N
     assert line == Log(Level.WARNING, "ft: going back to standby: ft: epoch 6 was not obtained")
     assert node.state() is NodeState.STANDBY
     lost = node.now
-    assert node.wait() == [TryLock()]
+    assert node.wait() == [SUSPICIOUS]
     assert node.now - lost >= 1.125
 
 
@@ -463,18 +518,266 @@ def test_a_timer_that_fires_too_early_is_set_again() -> None:
     assert node.timer == due
 
 
+def test_an_attempt_under_suspicion_says_which_datastore_it_expects() -> None:
+    node = Node(NO_POLL, store=b"")
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    node.on(StoreSeen(STORE))
+    assert node.wait() == [SUSPICIOUS]
+
+
+def test_a_directory_that_is_emptied_while_standing_by_is_not_the_groups_store_any_more() -> None:
+    """Nobody was ever heard; that it once showed a datastore is enough."""
+    node = Node()
+    node.stand_by()
+    (line,) = node.on(StoreSeen(b""))
+    assert isinstance(line, Log)
+    assert line.level is Level.ERROR
+    assert "this server stood by for the datastore " + STORE.hex() in line.text
+    assert "shows none" in line.text
+    assert node.phase() is Phase.WRONG_STORE
+    for _ in range(20):
+        assert TryLock() not in node.wait()
+        assert node.phase() is Phase.WRONG_STORE
+        node.on(StoreSeen(b""))
+    assert node.on(StoreSeen(STORE)) == []
+    assert node.phase() is Phase.LISTENING
+    assert node.wait() == [TryLock()]
+
+
+def test_an_attempt_that_was_not_made_leads_to_no_activation() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    assert node.wait() == [SUSPICIOUS]
+    (line,) = node.on(TryDone(TryResult.NOT_ASKED, b""))
+    assert isinstance(line, Log)
+    assert node.phase() is Phase.WRONG_STORE
+    assert node.wait() == [ReadStore()]
+
+
+def test_another_store_in_the_directory_counts_only_when_its_owner_is_heard() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(StoreSeen(OTHER_STORE))
+    assert node.phase() is Phase.WRONG_STORE
+    node.on(HeartbeatHeard(replace(PEER, store_id=OTHER_STORE)))
+    assert node.phase() is Phase.LISTENING
+    assert node.wait() == [TryLock()]
+
+
+def test_a_store_that_was_lost_stays_the_groups_store_for_a_member_that_heard_its_owner() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    node.on(HeartbeatHeard(replace(PEER, server_id="FORGED", store_id=OTHER_STORE)))
+    node.now += 10
+    (line,) = node.on(StoreSeen(b""))
+    assert isinstance(line, Log)
+    assert STORE.hex() in line.text
+    node.on(StoreSeen(OTHER_STORE))
+    assert node.phase() is Phase.WRONG_STORE
+
+
+def test_beside_an_active_original_server_a_directory_that_nobody_served_from_is_not_the_groups() -> None:
+    node = Node(store=None)
+    node.on(NatsUp())
+    node.on(Started())
+    node.on(StoreSeen(b"", served=False))
+    assert node.on(HeartbeatHeard(ORIGINAL)) == [ReadStore()]
+    (line,) = node.on(StoreSeen(b"", served=False))
+    assert isinstance(line, Log)
+    assert "GOPEER" in line.text
+    for _ in range(10):
+        assert TryLock not in {type(action) for action in node.wait()}
+        node.on(StoreSeen(b"", served=False))
+    assert node.phase() is Phase.WRONG_STORE
+    # It has just begun: its files appear a moment after its first heartbeat.
+    assert node.on(StoreSeen(b"")) == []
+    assert node.wait() == [TryLock(suspicious=True, expect=None, served=True)]
+
+
+def test_a_stranger_under_the_groups_name_is_told_and_stops_nobody() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    line, read = node.on(HeartbeatHeard(replace(PEER, server_id="STRANGER", store_id=OTHER_STORE)))
+    assert isinstance(line, Log)
+    assert line.level is Level.ERROR
+    assert "STRANGER" in line.text
+    assert read == ReadStore()
+    assert node.phase() is Phase.LISTENING
+
+
+def test_the_directory_is_looked_at_now_and_then_while_the_owner_is_well() -> None:
+    node = Node(FtTiming(poll_interval=1000.0))
+    node.stand_by()
+    looks = []
+    for _ in range(60):
+        node.on(HeartbeatHeard(PEER))
+        node.now += 1.0
+        if node.on(TimerFired()) == [ReadStore()]:
+            looks.append(node.now)
+            node.on(StoreSeen(STORE))
+    gaps = [later - earlier for earlier, later in itertools.pairwise(looks)]
+    assert 4 <= len(looks) <= 8
+    assert all(8.0 <= gap <= 13.0 for gap in gaps)
+
+
+def test_a_standby_that_cannot_read_the_store_says_so_before_it_is_needed() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    lines = []
+    for _ in range(20):
+        lines += node.on(StoreSeen(None, error="ft.epoch: Input/output error; check the datastore's storage"))
+        node.now += 1.0
+    assert 0 < len(lines) < 8
+    assert lines[0] == Log(
+        Level.ERROR,
+        "ft: this server could not take over now: ft.epoch: Input/output error; check the datastore's storage",
+    )
+    assert node.phase() is Phase.LISTENING
+
+
+# --- stealing ---
+
+STEAL = FtTiming(poll_interval=1e6, look_interval=1e6, steal_after=10.0)
+
+
+def refuse(node: Node, done: TryDone, times: int) -> list[Action]:
+    """So many suspicions, each refused with ``done``; the last answer's actions."""
+    actions: list[Action] = []
+    for _ in range(times):
+        assert node.wait() == [SUSPICIOUS]
+        actions = node.on(done)
+    return actions
+
+
+def test_an_owner_that_is_silent_on_nats_and_storage_is_replaced_without_its_lock() -> None:
+    node = Node(STEAL)
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    heard = node.now
+    actions: list[Action] = []
+    while Steal() not in actions:
+        actions = refuse(node, REFUSED, 1)
+    line = actions[-2]
+    assert isinstance(line, Log)
+    assert line.level is Level.WARNING
+    assert "WITHOUT ITS LOCK" in line.text
+    assert "host host-p pid 77" in line.text
+    assert 10.0 <= node.now - heard <= 10.0 + 3 * 1.375
+    assert node.state() is NodeState.ACTIVE
+
+
+def test_nothing_is_stolen_unless_the_operator_wants_it() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    for _ in range(500):
+        assert Steal() not in refuse(node, REFUSED, 1)
+
+
+def test_an_owner_that_writes_is_not_stolen_from() -> None:
+    node = Node(STEAL)
+    node.stand_by()
+    for probe in range(100):
+        assert Steal() not in refuse(node, replace(REFUSED, watch=b"probe %d" % (probe // 3)), 1)
+
+
+def test_an_owner_that_is_heard_is_not_stolen_from() -> None:
+    node = Node(STEAL)
+    node.stand_by()
+    for _ in range(100):
+        assert Steal() not in refuse(node, REFUSED, 3)
+        node.on(HeartbeatHeard(PEER))
+
+
+def test_a_former_owner_that_still_talks_is_no_sign_of_life() -> None:
+    node = Node(STEAL)
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    actions: list[Action] = []
+    for _ in range(12):
+        node.on(HeartbeatHeard(replace(PEER, epoch=4)))
+        actions = refuse(node, REFUSED, 1)
+        if Steal() in actions:
+            return
+    raise AssertionError(actions)
+
+
+@pytest.mark.parametrize(
+    "done",
+    [
+        replace(REFUSED, owner=replace(OWNER, ft_mixed=True)),
+        replace(REFUSED, owner=None),
+        replace(REFUSED, watch=None),
+        BUSY,
+    ],
+    ids=["a mixed group", "never ours", "storage unreadable", "not looked at"],
+)
+def test_a_store_whose_holder_may_obey_no_epoch_or_cannot_be_seen_is_not_stolen(done: TryDone) -> None:
+    node = Node(STEAL)
+    node.stand_by()
+    for _ in range(100):
+        assert Steal() not in refuse(node, done, 1)
+
+
+def test_no_member_steals_after_an_original_server_was_heard() -> None:
+    node = Node(STEAL)
+    node.stand_by()
+    node.on(HeartbeatHeard(ORIGINAL))
+    for _ in range(100):
+        assert node.wait() == [replace(SUSPICIOUS, served=True)]
+        assert Steal() not in node.on(REFUSED)
+
+
+@pytest.mark.parametrize(("gone", "back"), [(NatsDown(), NatsUp()), (Paused(), Resumed())])
+def test_a_node_that_could_not_hear_or_try_starts_to_count_anew(gone: Event, back: Event) -> None:
+    node = Node(STEAL)
+    node.stand_by()
+    for _ in range(20):
+        assert Steal() not in refuse(node, REFUSED, 5)
+        node.on(gone)
+        node.on(back)
+
+
+def test_the_time_that_a_standby_slept_itself_is_not_the_owners_silence() -> None:
+    node = Node(STEAL)
+    node.stand_by()
+    refuse(node, REFUSED, 2)
+    node.now += 3600
+    assert Steal() not in refuse(node, REFUSED, 1)
+    assert Steal() not in refuse(node, REFUSED, 1)
+
+
+def test_an_owner_without_the_lock_is_given_time_to_take_it() -> None:
+    """Else its lock, freed at last by the one that it was stolen from, would go to whoever polls first."""
+    node = Node()
+    node.stand_by()
+    node.on(HeartbeatHeard(replace(PEER, has_lock=False)))
+    stolen = node.now
+    node.wait()
+    assert node.now - stolen >= 1.0
+    node.on(BUSY)
+    node.on(HeartbeatHeard(PEER))
+    regained = node.now
+    assert node.wait() == [TryLock()]
+    assert node.now - regained <= 0.06
+
+
 EVENTS = st.sampled_from([
     Started(), NatsUp(), NatsDown(), Paused(), Resumed(), Stopped(),
     ActivationFailed(), ActivationLost("x"), TimerFired(),
     HeartbeatHeard(PEER), HeartbeatHeard(ORIGINAL), HeartbeatHeard(replace(PEER, store_id=OTHER_STORE)),
     ReleasedHeard(RELEASED), StoreSeen(STORE), StoreSeen(b""), StoreSeen(None), GRANTED, BUSY,
-    TryDone(TryResult.GRANTED, OTHER_STORE), TryDone(TryResult.FAULT, error="x"),
+    REFUSED, TryDone(TryResult.NOT_ASKED, b""), TryDone(TryResult.GRANTED, OTHER_STORE),
+    TryDone(TryResult.FAULT, error="x"),
 ])  # fmt: skip
 
 
 @given(st.lists(st.tuples(EVENTS, st.floats(0, 3)), max_size=60))
 def test_in_any_history_one_try_at_a_time_and_every_gate_open_at_activation(history: list[tuple[Event, float]]) -> None:
-    node = Node(store=None)
+    node = Node(FtTiming(steal_after=2.0), store=None)
     nats = paused = started = trying = ended = False
     for event, pause in history:
         node.now += pause
@@ -487,10 +790,42 @@ def test_in_any_history_one_try_at_a_time_and_every_gate_open_at_activation(hist
         if isinstance(event, TryDone):
             granted = event.result is TryResult.GRANTED
             assert (Activate() in actions or ReleaseLock() in actions) == (granted and not active)
-            assert Activate() not in actions or trying
+            assert not {Activate(), Steal()} & set(actions) or trying
             trying = False
         gates_open = nats and started and not paused and not ended
-        assert gates_open or not {TryLock(), Activate()} & set(actions)
-        if TryLock() in actions:
+        tries = [action for action in actions if isinstance(action, TryLock)]
+        assert gates_open or not (tries or {Activate(), Steal()} & set(actions))
+        assert not (Steal() in actions and node.mixed())
+        if tries:
             assert not trying
             trying = True
+
+
+def test_a_member_that_was_not_named_holds_back_for_a_while() -> None:
+    node = Node()
+    node.stand_by()
+    assert node.on(YieldTo(5.0)) == []
+    assert node.on(ReleasedHeard(RELEASED)) == []
+    assert not node.machine.may_succeed(STORE, node.now)
+    since = node.now
+    assert node.wait() == [SUSPICIOUS]
+    assert 5.0 <= node.now - since < 5.1
+
+
+def test_a_grant_that_comes_after_another_was_named_is_given_back() -> None:
+    node = Node()
+    node.on(NatsUp())
+    node.on(Started())
+    assert node.wait() == [TryLock()]
+    node.on(YieldTo(5.0))
+    assert node.on(GRANTED) == [ReleaseLock()]
+
+
+def test_holding_back_ends_when_a_new_owner_is_heard() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    node.on(YieldTo(500.0))
+    node.on(HeartbeatHeard(PEER))
+    since = node.now
+    assert node.wait() == [SUSPICIOUS]
+    assert node.now - since < 2.0

@@ -29,15 +29,20 @@ FLOORS = {
     "broker": 3,
     "ft": 4,
     "monitor": 4,
+    "bridge": 5,
     "dataplane": 5,
     "group": 5,
     "server": 5,
     "serving": 5,
+    "succession": 5,
     "cli": 7,
 }
 
 #: Rooms that are several modules: the pieces of one node's life, and the ground that everybody stands on.
-TOGETHER = ({"dataplane", "group", "server", "serving"}, {"__init__", "clock", "disk", "errors", "log"})
+TOGETHER = (
+    {"bridge", "dataplane", "group", "server", "serving", "succession"},
+    {"__init__", "clock", "disk", "errors", "log"},
+)
 
 MAX_LINES = 520
 

@@ -10,6 +10,8 @@ import pytest
 from ftstan.config.options import (
     ChannelLimits,
     FileOptions,
+    FtOptions,
+    MountRisk,
     NatsOptions,
     ServerOptions,
     StoreLimits,
@@ -93,11 +95,31 @@ def test_file_options_are_checked_for_the_file_store_only(change: dict[str, Any]
         (ServerOptions(ft_group="ft"), "ft: only FILE or SQL stores supported in FT mode"),
         (ServerOptions(store="FILE", ft_group="ft"), "for FILE stores, root directory must be specified"),
         (replace(FILE, ft_group="a b"), "ft: unable to subscribe on ft subject: nats: invalid subject"),
+        (
+            replace(FILE, ft=FtOptions(allow=("soft", "bogus"))),
+            'ft_allow has no mount problem of the name "bogus"',
+        ),
+        (replace(FILE, ft=FtOptions(allow=("soft", "nfs3", "gluster"))), ""),
+        (
+            replace(FILE, ft=FtOptions(steal_after=10**9)),
+            "ft_steal_after (1s) is shorter than the silence that makes a standby suspect (1.25s)",
+        ),
+        (
+            replace(FILE, ft=FtOptions(steal_after=10**10, mixed="on")),
+            "ft_steal_after cannot be used in a group with original servers: they obey no epoch",
+        ),
+        (replace(FILE, ft=FtOptions(steal_after=10**10)), ""),
         (replace(FILE, cluster_id="a.>"), "could not flush the subscriptions, nats: connection closed"),
     ],
 )
 def test_a_combination_that_cannot_serve_is_refused(options: ServerOptions, text: str) -> None:
     assert refusal(options) == text
+
+
+def test_an_unknown_mount_problem_is_answered_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_start(replace(FILE, ft=FtOptions(allow=("",))))
+    assert all(risk in caught.value.hint for risk in MountRisk)
 
 
 @pytest.mark.parametrize("cluster_id", ["", "a b", "a\tb", "a\nb", ".a", "a.", "a..b"])

@@ -160,6 +160,19 @@ class DurableContract:
         put(store, channel, b"on", at=place.clock.wall_ns())
         assert messages(channel) == [(31, b"on")]
 
+    def test_remembered_publishes_are_there_in_order_up_to_the_last_ones(self, place: Place) -> None:
+        window: dict[bytes, int] = {}
+        for i in range(400):
+            if i % 40 == 0:
+                store, found = recovered(place)
+                assert list(found.remembered.items())[-len(window) :] == list(window.items())
+                window = dict(list(found.remembered.items())[-50:])
+            fresh = [i.to_bytes(16, "big"), (1000 + i).to_bytes(16, "big")]
+            window |= {fresh[0]: i + 1, fresh[1]: i + 1}
+            store.remember(fresh, window)
+            if i % 40 == 39:
+                store.close() if i % 80 == 39 else store.abandon()
+
     def test_an_abandoned_store_has_written_nothing_more(self, place: Place) -> None:
         store, channel = opened(place)
         put(store, channel, b"a")

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from ftstan.wire.block import MsgBlock
 
 _TEMPORARY = re.compile(
-    re.escape(TEMPORARY) + r"[0-9]+\.(dat|idx|subs\.dat|clients\.dat|server\.dat|confirmed\.bin|ckpt\.bin|deleting)\Z"
+    re.escape(TEMPORARY)
+    + r"[0-9]+\.(dat|idx|subs\.dat|clients\.dat|server\.dat|confirmed\.bin|ckpt\.bin|dedup\.bin|deleting)\Z"
 )
 
 

@@ -26,6 +26,7 @@ from ftstan.stores.file import (
 from ftstan.stores.file.channel import FileChannel, Register, Unsynced
 from ftstan.stores.file.clients import Clients
 from ftstan.stores.file.env import FileEnv, FileStoreOptions, Ownership, is_full
+from ftstan.stores.file.remembered import Remembered
 from ftstan.stores.file.slices import show, store_error
 from ftstan.stores.file.statefile import StateFileError, replace_file
 from ftstan.stores.file.tools import exact
@@ -40,6 +41,8 @@ from ftstan.stores.interface import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from ftstan.clock import Clock
     from ftstan.disk import Disk
     from ftstan.stores.file.checkpoint import Entry
@@ -79,6 +82,7 @@ class FileStore:
         self._channels: dict[bytes, FileChannel] = {}
         self._register = Register()
         self._clients = Clients(self._env)
+        self._remembered = Remembered(self._env)
         self._upkeep = Upkeep(self._env, path)
         self._broken: set[bytes] = set()
         self._next_sync = clock.mono()
@@ -94,6 +98,7 @@ class FileStore:
         env = self._env
         try:
             recovery.remove_temporaries(env, env.root)
+            remembered = self._remembered.load()
             statescan.check_marker(env)
             info = statescan.read_server(env)
             self._clients.known = statescan.read_clients(env)
@@ -113,7 +118,7 @@ class FileStore:
             )
         channels: list[ChannelStore] = list(self._channels.values())
         refused = {c.name: quarantine.refusal(c.name).text for c in self._channels.values() if c.quarantined}
-        return Recovered(info, list(self._clients.known.values()), channels, refused)
+        return Recovered(info, list(self._clients.known.values()), channels, refused, remembered)
 
     def _recover_channels(self) -> None:
         env = self._env
@@ -300,6 +305,10 @@ class FileStore:
             results = [attempt(item) for item in pending]
         return [r for r in results if r is not None]
 
+    def remember(self, fresh: Sequence[bytes], window: Mapping[bytes, int]) -> None:
+        """Write and sync ``dedup.bin``. Raises ``StateFileError``."""
+        self._remembered.write(fresh, window)
+
     def confirm(self) -> None:
         """Raise ``FencedError`` unless the store is still ours."""
         self._env.owner.confirm()
@@ -383,6 +392,7 @@ class FileStore:
             self._clients.close()
             exact.make_root_exact(self._env, [c.name for c in self._channels.values() if c.created])
             self._clients.file.park()
+            self._remembered.close()
             self._leave_word()
         except OSError as error:
             raise store_error(error, "the datastore cannot be closed") from error
@@ -415,5 +425,6 @@ class FileStore:
         for channel in self._channels.values():
             channel.release()
         self._clients.file.park()
+        self._remembered.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False)

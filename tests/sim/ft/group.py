@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from ftstan.clock import ManualClock
 from ftstan.ft.epoch import EPOCH_NAME
+from ftstan.ft.events import HeartbeatHeard, ReleasedHeard
 from ftstan.ft.heartbeat import Heartbeat, decode_heartbeat, encode_heartbeat
 from ftstan.ft.lock import LOCK_NAME
 from ftstan.ft.slots import SLOT_SIZE, decode_slot, is_blank
-from ftstan.ft.standby import HeartbeatHeard, ReleasedHeard
 from ftstan.ft.subjects import Released, decode_released, encode_released
 from ftstan.stores.file.env import FileStoreOptions
 from tests.sim.disk import CrashMode, SimDisk

@@ -11,15 +11,18 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ftstan.errors import FencedError, FtstanError, LockBusyError
+from ftstan.errors import FencedError, FtstanError
 from ftstan.ft import active as act
-from ftstan.ft import standby as sb
+from ftstan.ft import events as sb
+from ftstan.ft.attempt import attempt, see_store
 from ftstan.ft.cadence import FtTiming
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.ownership import StoreOwner
+from ftstan.ft.standby import Standby
 from ftstan.ft.states import Phase
 from ftstan.ft.subjects import Released
 from ftstan.stores.file.store import FileStore
@@ -74,7 +77,7 @@ class Node:
         self._load: Load | None = None
         timing = FtTiming(poll_interval=0.5 if group.network else 0.05)
         self._timing = timing
-        self._standby = sb.Standby(name, self.rng, timing)
+        self._standby = Standby(name, self.rng, timing)
         self._active: act.Active | None = None
         self._budget = 0
         self._killed: int | None = None
@@ -172,7 +175,7 @@ class Node:
                 case sb.SetTimer(at):
                     self.timer = at
                 case sb.TryLock():
-                    self._jobs.append(self._try_lock)
+                    self._jobs.append(partial(self._try_lock, action))
                 case sb.ReadStore():
                     self._jobs.append(self._read_store)
                 case sb.ReleaseLock():
@@ -261,7 +264,7 @@ class Node:
         if isinstance(self.disk, ClientDisk):
             owner._epoch_disk = self.disk.direct()
         self._owner = owner
-        self._tell(sb.StoreSeen(owner.store_id()))
+        self._tell(see_store(owner))
 
     @property
     def owner(self) -> StoreOwner:
@@ -269,18 +272,11 @@ class Node:
         assert self._owner is not None
         return self._owner
 
-    def _try_lock(self) -> None:
-        try:
-            self.owner.try_lock()
-        except LockBusyError:
-            self._tell(sb.TryDone(sb.TryResult.BUSY))
-        except FtstanError as error:
-            self._tell(sb.TryDone(sb.TryResult.FAULT, error=error.text))
-        else:
-            self._tell(sb.TryDone(sb.TryResult.GRANTED, store_id=self.owner.store_id()))
+    def _try_lock(self, ask: sb.TryLock) -> None:
+        self._tell(attempt(self.owner, ask))
 
     def _read_store(self) -> None:
-        self._tell(sb.StoreSeen(self.owner.store_id()))
+        self._tell(see_store(self.owner))
 
     def _release(self) -> None:
         self.owner.release()

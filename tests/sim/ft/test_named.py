@@ -117,10 +117,8 @@ def test_a_lock_file_unlinked_under_load_costs_the_owner_its_store_and_nobody_a_
     with group_of(shape) as group:
         owner = group.serve()
         group._unlink_lock()
-        # A standby that was there before goes on with the file that it has open; one that comes now makes a new one.
-        newcomer = next(node for node in group.nodes if node is not owner)
-        newcomer.kill()
-        group._bury(newcomer)
+        # As long as the owner is heard nobody makes a new lock file; once it is not, somebody does.
+        owner.connect(False)
         for _ in range(200):
             for node in list(group.nodes):
                 node.spend(60)

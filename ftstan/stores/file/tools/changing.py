@@ -9,7 +9,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from ftstan.errors import DamageError
-from ftstan.stores.file import checkpoint
+from ftstan.stores.file import checkpoint, remembered
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.file.tools.reading import ChannelFiles, Source, channel_names
 from ftstan.stores.interface import ChannelLimits
@@ -71,9 +71,10 @@ def rewrite(
         )
     # What it says of slices is about to be wrong. That would be found out, but nobody should have to.
     env.owner.confirm()
-    with contextlib.suppress(FileNotFoundError):
-        env.disk.unlink(env.root, checkpoint.NAME)
-        env.disk.fsync(env.root)
+    for side_file in (checkpoint.NAME, remembered.NAME):
+        with contextlib.suppress(FileNotFoundError):
+            env.disk.unlink(env.root, side_file)
+    env.disk.fsync(env.root)
     names: Sequence[bytes] = channel_names(source_of(env))[0] if only is None else [only]
     done = []
     for name in names:

@@ -1,0 +1,113 @@
+"""What a successor keeps while the owner is leaving: the bytes of publishes that arrive before the store is ours.
+
+Lives on the data plane's thread, and is its station while there is nothing to serve. It parses only as much as it must:
+the bytes go to the broker as they came, once it is known which of them the owner has answered (``ft/handover.py``).
+"""
+
+from __future__ import annotations
+
+import select
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ftstan.broker.constants import SID_PUBLISH
+from ftstan.errors import NatsError, WireError
+from ftstan.wire.frames import Parser
+
+if TYPE_CHECKING:
+    from ftstan.clock import Clock
+    from ftstan.nats.link import Link
+
+#: Bytes that are kept at most. What arrives beyond that makes the bridge worthless: it is dropped as a whole.
+LIMIT: Final = 64 << 20
+_IDLE_S: Final = 3600.0
+_OPEN_S: Final = 1.0
+_CHUNK: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What came before we owned the store. ``data``: from the link; ``answered``: publishes in it to leave out.
+
+    ``pongs``: answers to PINGs of the bridge that are in ``data``, or still on their way.
+    """
+
+    data: bytes
+    answered: set[bytes]
+    pongs: int
+
+
+class Bridge:
+    """Keeps what arrives on ``subject``, on the link that will serve. Not open yet after construction."""
+
+    def __init__(self, link: Link, clock: Clock, subject: str) -> None:
+        self.link = link
+        self.subject = subject
+        self.broken = ""
+        """Why what was kept cannot be used; empty while it can."""
+        self._clock = clock
+        self._data = bytearray()
+        self._chunk = bytearray(_CHUNK)
+
+    def open(self) -> None:
+        """Subscribe, and return when NATS has processed it. Raises ``NatsError``."""
+        end = self._clock.mono() + _OPEN_S
+        link = self.link
+        if not link.connected:
+            link.connect(_OPEN_S)
+        self._data += link.leftover
+        link.send(b"SUB %b %d\r\nPING\r\n" % (self.subject.encode(), SID_PUBLISH), _OPEN_S)
+        parser = Parser(link.max_payload)
+        poll = select.poll()
+        poll.register(link.fileno(), select.POLLIN)
+        events = parser.feed(bytes(self._data))
+        while not any(event[0] == "PONG" for event in events):
+            left = end - self._clock.mono()
+            if left <= 0:
+                raise NatsError("nats: timeout")
+            poll.poll(left * 1000)
+            at = len(self._data)
+            self._read()
+            try:
+                events = parser.feed(bytes(memoryview(self._data)[at:]))
+            except WireError as error:
+                raise NatsError(error.text) from error
+
+    def timeout(self) -> float:
+        """Seconds until something is due without new bytes."""
+        return _IDLE_S
+
+    def turn(self, *, readable: bool) -> None:
+        """Keep what has arrived."""
+        if not readable or self.broken:
+            return
+        try:
+            self._read()
+        except NatsError as error:
+            self.broken = error.text
+
+    def _read(self) -> None:
+        with memoryview(self._chunk) as view:
+            while n := self.link.recv_into(view):
+                self._data += view[:n]
+                if len(self._data) > LIMIT:
+                    self.give_up(f"more than {LIMIT >> 20} MiB arrived")
+                    return
+                if n < len(view):
+                    return
+
+    def give_up(self, why: str) -> int:
+        """Let go of what was kept, and of the link; returns how many publishes that were."""
+        self.broken = self.broken or why
+        self.link.close()
+        data, self._data = self._data, bytearray()
+        try:
+            events = Parser(self.link.max_payload).feed(bytes(data))
+        except WireError:
+            return 0
+        return sum(event[0] in {"MSG", "HMSG"} for event in events)
+
+    def hand_on(self, answered: set[bytes]) -> Ahead:
+        """Give everything to who serves from now on; the link stays as it is."""
+        data, self._data = bytes(self._data), bytearray()
+        return Ahead(data, answered, pongs=1)

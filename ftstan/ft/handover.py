@@ -1,0 +1,196 @@
+"""The messages of a planned hand-over, in which no publish goes without an answer (``docs/ft.md``, planned hand-over).
+
+On the group's own subject, in this order:
+
+1. ``Leaving``: the owner wants to go, and where publishes arrive. From before this message on it notes every publish
+   that it takes.
+2. ``Subscribed``: a standby listens for publishes, too, and keeps what arrives.
+3. ``Took``: the owner has stopped listening, has answered everything that it took and confirmed it, and names those
+   publishes and its successor. In parts, because the list can be long.
+4. ``Released`` (``ft/subjects.py``): the store is unlocked.
+
+The successor stores what it kept and what nobody named. Without a whole ``Took`` it stores nothing of that: the
+publishers' ack timeout rules, as after a crash. Nothing here can hurt the promise of the store; it only decides which
+unanswered publishes are answered by whom.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ftstan.ft.subjects import STORE_ID_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Bytes of publish keys in one ``Took``: in base64 they stay below the smallest payload limit that servers use.
+PART_BYTES: Final = 512 << 10
+_MAX_SIZE: Final = 1 << 20
+_MAX_EPOCH: Final = 1 << 63
+_MAX_PARTS: Final = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """The owner of ``epoch`` looks for a successor: ``to`` (a server id), or anybody if that is empty.
+
+    ``publishes`` is the subject on which publishes arrive.
+    """
+
+    server_id: str
+    epoch: int
+    store_id: bytes
+    publishes: str
+    to: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """``server_id`` keeps what is published from now on, for the case that it succeeds the owner of ``epoch``."""
+
+    server_id: str
+    epoch: int
+    store_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """Part ``part`` of ``parts`` of the publishes that the owner of ``epoch`` took since its ``Leaving``.
+
+    ``keys`` are what ``Core.taken`` collects: connection id (or client id), a zero byte, guid.
+    """
+
+    server_id: str
+    epoch: int
+    store_id: bytes
+    successor: str
+    part: int
+    parts: int
+    keys: tuple[bytes, ...]
+
+
+Message = Leaving | Subscribed | Took
+
+
+def split_keys(keys: Sequence[bytes]) -> list[list[bytes]]:
+    """Divide ``keys`` into parts that fit into a message; at least one part, which may be empty."""
+    parts: list[list[bytes]] = [[]]
+    size = 0
+    for key in keys:
+        size += len(key) + 2
+        if size > PART_BYTES and parts[-1]:
+            parts.append([])
+            size = len(key) + 2
+        parts[-1].append(key)
+    return parts
+
+
+def encode(message: Message) -> bytes:
+    """Build the payload for the group's own subject."""
+    fields: dict[str, Any] = {
+        "type": type(message).__name__.lower(),
+        "server": message.server_id,
+        "epoch": message.epoch,
+        "store": message.store_id.hex(),
+    }
+    match message:
+        case Leaving():
+            fields |= {"publishes": message.publishes, "to": message.to}
+        case Took():
+            packed = b"".join(len(key).to_bytes(2, "little") + key for key in message.keys)
+            fields |= {
+                "successor": message.successor,
+                "part": message.part,
+                "parts": message.parts,
+                "keys": base64.b64encode(packed).decode(),
+            }
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode(payload: bytes) -> Message | None:
+    """Read the message in ``payload``, or ``None`` if it is anything else. Keys that we do not know are ignored."""
+    if len(payload) > _MAX_SIZE:
+        return None
+    try:
+        fields = json.loads(payload)
+        return _message(fields) if isinstance(fields, dict) else None
+    except (ValueError, TypeError, KeyError, RecursionError, binascii.Error):
+        return None
+
+
+def _message(fields: dict[str, Any]) -> Message | None:
+    server_id, epoch = _text(fields["server"]), _number(fields["epoch"], _MAX_EPOCH)
+    store_id = bytes.fromhex(fields["store"])
+    if len(store_id) != STORE_ID_SIZE or not server_id:
+        return None
+    match fields["type"]:
+        case "leaving":
+            publishes = _text(fields["publishes"])
+            if not publishes or not publishes.isprintable() or " " in publishes:
+                return None
+            return Leaving(server_id, epoch, store_id, publishes, _text(fields.get("to", "")))
+        case "subscribed":
+            return Subscribed(server_id, epoch, store_id)
+        case "took":
+            parts = _number(fields["parts"], _MAX_PARTS)
+            part = _number(fields["part"] + 1, parts + 1) - 1
+            keys = _unpack(base64.b64decode(fields["keys"], validate=True))
+            return Took(server_id, epoch, store_id, _text(fields["successor"]), part, parts, keys)
+    return None
+
+
+def _unpack(packed: bytes) -> tuple[bytes, ...]:
+    keys = []
+    at = 0
+    while at < len(packed):
+        end = at + 2 + int.from_bytes(packed[at : at + 2], "little")
+        if end > len(packed):
+            raise ValueError("a key is cut short")
+        keys.append(packed[at + 2 : end])
+        at = end
+    return tuple(keys)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value
+
+
+def _number(value: object, below: int) -> int:
+    """Check a positive number. bool is an int in Python, but not a number here."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < below:
+        raise ValueError("not a number in range")
+    return value
+
+
+class TakenElsewhere:
+    """What a successor has heard of one owner's ``Took`` so far."""
+
+    def __init__(self, leaving: Leaving) -> None:
+        self.leaving = leaving
+        self.successor = ""
+        self._parts: dict[int, tuple[bytes, ...]] = {}
+        self._count = 0
+
+    def add(self, took: Took) -> None:
+        """Note a part; one of another owner or another store is nothing."""
+        ours = self.leaving
+        if (took.server_id, took.epoch, took.store_id) != (ours.server_id, ours.epoch, ours.store_id):
+            return
+        self.successor = took.successor
+        self._count = took.parts
+        self._parts[took.part] = took.keys
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every part has come."""
+        return self._count > 0 and len(self._parts) == self._count
+
+    def keys(self) -> set[bytes]:
+        """Every publish that the owner took."""
+        return {key for part in self._parts.values() for key in part}

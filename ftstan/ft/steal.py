@@ -1,0 +1,57 @@
+"""When an owner that holds the lock counts as gone: pure bookkeeping of its silence, part of the standby.
+
+A dead host's lock stays with the file server until its lease expires, and longer where nothing expires. With
+``-ft_steal_after`` a standby does not wait for it: an owner that was silent **on NATS and on storage** for that long is
+replaced under the next epoch, without the lock. That is safe because an owner acknowledges nothing that the epoch file
+does not confirm (``docs/ft.md``); the silence only decides whether it is worth while. Silent on storage means that
+``ft.watch``, which an owner rewrites every second, and the epoch record have not changed.
+
+Silence counts only while it is watched: a standby that slept itself has seen nothing of the time in between.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ftstan.ft.slots import EpochRecord
+
+
+class OwnerSilence:
+    """Adds up the silence of one owner. ``after``: seconds of it that are enough, 0 for never.
+
+    ``longest_gap``: what may lie between two looks; more than that was not watched.
+    """
+
+    def __init__(self, after: float, longest_gap: float) -> None:
+        self._after = after
+        self._longest_gap = longest_gap
+        self._sign: tuple[int, bytes, bytes] | None = None
+        self._looked = 0.0
+        self._silent = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long the owner has been watched being silent."""
+        return self._silent
+
+    def broken(self) -> None:
+        """The owner was heard, or this node could not have heard it: start over."""
+        self._sign, self._silent = None, 0.0
+
+    def refused(self, owner: EpochRecord | None, watch: bytes | None, now: float) -> bool:
+        """The lock was refused; storage showed ``owner`` and its watch file. Returns whether that was long enough.
+
+        Never for a store without an owner of ours or of a mixed group: who holds the lock there may obey no epoch.
+        ``watch`` is empty if there is no such file, ``None`` if it could not be read: then nothing is known.
+        """
+        if not self._after or owner is None or owner.ft_mixed or watch is None:
+            self.broken()
+            return False
+        sign = owner.epoch, owner.nonce, watch
+        if sign != self._sign:
+            self._sign, self._silent = sign, 0.0
+        else:
+            self._silent += min(now - self._looked, self._longest_gap)
+        self._looked = now
+        return self._silent >= self._after

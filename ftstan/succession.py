@@ -1,0 +1,220 @@
+"""Both ends of a planned hand-over, as the driver of a member runs them (``docs/ft.md``, planned hand-over).
+
+The owner that leaves: find a successor, stop listening, name what was answered. The successor: keep what arrives, and
+decide when the store is ours whether that may be used. On the control thread; what touches the link is posted to the
+data plane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from ftstan import log
+from ftstan.bridge import Ahead, Bridge
+from ftstan.errors import FtstanError, NatsError
+from ftstan.ft.handover import Leaving, Message, Subscribed, TakenElsewhere, Took, encode, split_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ftstan.ft.epoch import Activation
+    from ftstan.server import Node
+
+#: How long a successor waits for the whole ``Took`` after it said ``Subscribed``.
+TOOK_WITHIN_S: Final = 0.5
+#: How long what was kept may wait for the store: the owner closes it in this time, or has failed to.
+OURS_WITHIN_S: Final = 10.0
+#: How long members that were not named hold back.
+YIELD_S: Final = 5.0
+_LEAVE_WITHIN_S: Final = 2.0
+
+
+class Succession:
+    """One member's part in hand-overs. ``send`` publishes on the group's own subject; raises ``NatsError``."""
+
+    def __init__(self, node: Node, send: Callable[[bytes], Awaitable[None]]) -> None:
+        self._node = node
+        self._send = send
+        self._asking: Leaving | None = None
+        self._found: asyncio.Future[str] | None = None
+        self.successor = ""
+        """Server id of the member that was chosen to follow us; empty while there is none."""
+        self._taken: TakenElsewhere | None = None
+        self._whole = asyncio.Event()
+        self._since = 0.0
+
+    # ---- the owner that leaves -----------------------------------------------------------------------------------
+
+    async def find(self, activation: Activation, to: str, within_s: float) -> str:
+        """Ask for a successor (``to``: a server id, empty for anybody); returns its server id, or empty if none came.
+
+        From now on every publish that is taken is noted. Raises ``NatsError`` if nobody can be asked.
+        """
+        if self.successor:
+            return self.successor
+        serving = self._node.plane.serving
+        if serving is None:
+            return ""
+        await self._node.call(lambda: serving.note_taken(on=True))
+        self._found = asyncio.get_running_loop().create_future()
+        publishes = serving.broker.subjects.publish_all
+        self._asking = Leaving(self._node.server_id, activation.epoch, activation.store_id, publishes, to)
+        try:
+            await self._send(encode(self._asking))
+            async with asyncio.timeout(within_s):
+                self.successor = await self._found
+        except TimeoutError:
+            await self._node.call(lambda: serving.note_taken(on=False))
+        finally:
+            self._found = None
+        return self.successor
+
+    async def leave(self) -> None:
+        """Stop listening and name what was answered. What goes wrong here costs publishers an ack, nothing else."""
+        serving, asking = self._node.plane.serving, self._asking
+        if serving is None or asking is None or not self.successor:
+            return
+        try:
+            async with asyncio.timeout(_LEAVE_WITHIN_S):
+                left = await self._node.call(serving.leave)
+                keys_taken: list[bytes] = await asyncio.wrap_future(left)
+                parts = split_keys(keys_taken)
+                for i, keys in enumerate(parts):
+                    took = Took(
+                        self._node.server_id,
+                        asking.epoch,
+                        asking.store_id,
+                        self.successor,
+                        i,
+                        len(parts),
+                        tuple(keys),
+                    )
+                    await self._send(encode(took))
+        except (NatsError, TimeoutError) as error:
+            why = error.text if isinstance(error, NatsError) else "NATS did not answer in time"
+            log.stream.warning(f"ft: the hand-over is not seamless, publishers have to repeat: {why}")
+
+    # ---- the successor -------------------------------------------------------------------------------------------
+
+    def heard(self, message: Message, *, ready: bool) -> Awaitable[None] | float | None:
+        """Take a message. Returns work to do, or for how many seconds to hold back, or nothing.
+
+        ``ready``: whether this member would take over that store now.
+        """
+        me = self._node.server_id
+        if message.server_id == me:
+            return None
+        match message:
+            case Leaving():
+                if message.to and message.to != me:
+                    return YIELD_S
+                return self._follow(message) if ready else None
+            case Subscribed():
+                asked = self._asking
+                if (
+                    self._found is not None
+                    and not self._found.done()
+                    and asked is not None
+                    and (message.epoch, message.store_id) == (asked.epoch, asked.store_id)
+                    and asked.to in {"", message.server_id}
+                ):
+                    self._found.set_result(message.server_id)
+            case Took():
+                return self._took(message)
+        return None
+
+    def _took(self, took: Took) -> Awaitable[None] | float | None:
+        taken = self._taken
+        if taken is not None:
+            taken.add(took)
+            if taken.successor not in {"", self._node.server_id}:
+                self._taken = None
+                return self._drop("another member was chosen")
+            if taken.is_whole:
+                self._whole.set()
+        return YIELD_S if took.successor != self._node.server_id else None
+
+    async def _follow(self, leaving: Leaving) -> None:
+        """Keep publishes from now on, and say so."""
+        if self._taken is not None:
+            await self._drop("the owner began again")
+        node = self._node
+        assert node.link is not None
+        bridge = Bridge(node.link, node.clock, leaving.publishes)
+        taken = self._taken = TakenElsewhere(leaving)
+        self._whole.clear()
+        self._since = node.clock.mono()
+
+        def opened() -> None:
+            bridge.open()
+            node.plane.bridge = bridge
+
+        try:
+            await node.call(opened)
+            self._since = node.clock.mono()
+            await self._send(encode(Subscribed(node.server_id, leaving.epoch, leaving.store_id)))
+            async with asyncio.timeout(TOOK_WITHIN_S):
+                await self._whole.wait()
+            await asyncio.sleep(OURS_WITHIN_S)
+            why = f"the owner did not let go of the store within {OURS_WITHIN_S:g}s"
+        except TimeoutError:
+            why = "the owner did not say what it had answered"
+        except NatsError as error:
+            why = error.text
+        if self._taken is taken:
+            self._taken = None
+            await self._drop(why)
+
+    async def _drop(self, why: str) -> None:
+        def drop() -> int:
+            bridge, self._node.plane.bridge = self._node.plane.bridge, None
+            return bridge.give_up(why) if bridge is not None else 0
+
+        self._node.unbridged += (dropped := await self._node.call(drop))
+        if dropped:
+            log.stream.warning(f"ft: {dropped} publishes that arrived during a hand-over are not answered: {why}")
+
+    async def decide(self, activation: Activation) -> Ahead | None:
+        """What may be used of what was kept, now that the store is ours; waits for the former owner's last word."""
+        taken = self._taken
+        if taken is None:
+            return None
+        left = self._since + TOOK_WITHIN_S - self._node.clock.mono()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(left, 0.0)):
+                await self._whole.wait()
+        if self._taken is not taken:
+            return None
+        self._taken = None
+        why = ""
+        if not taken.is_whole:
+            why = "the owner did not say what it had answered"
+        elif activation.predecessor[0] != taken.leaving.epoch:
+            why = "somebody else has owned the store since"
+        elif taken.successor != self._node.server_id:
+            why = "another member was chosen"
+        if why:
+            await self._drop(why)
+            return None
+
+        def hand_on() -> Ahead | str:
+            bridge, self._node.plane.bridge = self._node.plane.bridge, None
+            if bridge is None or bridge.broken:
+                return bridge.broken if bridge is not None else "the link was lost"
+            return bridge.hand_on(taken.keys())
+
+        ahead = await self._node.call(hand_on)
+        if isinstance(ahead, str):
+            log.stream.warning(f"ft: publishes that arrived during the hand-over are not answered: {ahead}")
+            return None
+        return ahead
+
+
+def no_successor(to: str) -> FtstanError:
+    """What a switchover that found nobody says."""
+    return FtstanError(
+        f"no standby is ready to take over{f' as {to}' if to else ''}",
+        hint="ftstanctl ft status shows the members; start one, resume it, or name another",
+    )

@@ -1,0 +1,97 @@
+"""What a successor keeps while the owner is leaving."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ftstan import bridge as module
+from ftstan.bridge import Bridge
+from ftstan.clock import SystemClock
+from ftstan.nats.embedded import NatsServerChild, NatsServerOptions
+from ftstan.nats.link import Link
+from ftstan.wire.frames import Parser, pub_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CLOCK = SystemClock()
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    loop = asyncio.new_event_loop()
+    child = NatsServerChild(NatsServerOptions(cluster_id="c", host="127.0.0.1", port=-1))
+    loop.run_until_complete(child.start())
+    yield child.client_url
+    loop.run_until_complete(child.stop())
+    loop.close()
+
+
+def link_to(url: str) -> Link:
+    return Link([url], name="test", clock=CLOCK)
+
+
+def publish(url: str, *payloads: bytes) -> None:
+    sender = link_to(url)
+    sender.connect(5.0)
+    sender.send(b"".join(pub_frame(b"pub.foo", b"reply", payload) for payload in payloads) + b"PING\r\n", 5.0)
+    parser, buffer = Parser(), bytearray(4096)
+    while not any(event[0] == "PONG" for event in parser.feed(bytes(buffer[: sender.recv_into(memoryview(buffer))]))):
+        pass
+    sender.close()
+
+
+def keep(bridge: Bridge, count: int) -> list[bytes]:
+    """Let the bridge read until ``count`` messages are there; hands them on."""
+    end = CLOCK.mono() + 20
+    while CLOCK.mono() < end:
+        bridge.turn(readable=True)
+        kept = [event[4] for event in Parser(1 << 20).feed(bytes(bridge._data)) if event[0] == "MSG"]
+        if len(kept) >= count:
+            break
+    return kept
+
+
+def test_what_is_published_after_open_is_kept_as_it_came_and_the_link_goes_on(url: str) -> None:
+    bridge = Bridge(link_to(url), CLOCK, "pub.>")
+    bridge.open()
+    publish(url, b"one", b"two\r\nPONG\r\n")
+    assert keep(bridge, 2) == [b"one", b"two\r\nPONG\r\n"]
+    ahead = bridge.hand_on({b"x"})
+    events = Parser(1 << 20).feed(ahead.data)
+    assert [event[0] for event in events if event[0] != "INFO"] == ["PONG", "MSG", "MSG"]
+    assert (ahead.pongs, ahead.answered) == (1, {b"x"})
+    assert bridge.link.connected
+    bridge.link.close()
+
+
+def test_giving_up_counts_what_was_kept_and_lets_go_of_the_link(url: str) -> None:
+    bridge = Bridge(link_to(url), CLOCK, "pub.>")
+    bridge.open()
+    publish(url, b"one", b"two", b"three")
+    keep(bridge, 3)
+    assert bridge.give_up("why") == 3
+    assert (bridge.broken, bridge.link.connected) == ("why", False)
+
+
+def test_more_than_the_limit_makes_all_of_it_worthless(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LIMIT", 1 << 20)
+    bridge = Bridge(link_to(url), CLOCK, "pub.>")
+    bridge.open()
+    publish(url, *[bytes(100_000)] * 20)
+    end = CLOCK.mono() + 20
+    while not bridge.broken and CLOCK.mono() < end:
+        bridge.turn(readable=True)
+    assert bridge.broken == "more than 1 MiB arrived"
+    assert not bridge.link.connected
+
+
+def test_a_lost_link_makes_all_of_it_worthless(url: str) -> None:
+    bridge = Bridge(link_to(url), CLOCK, "pub.>")
+    bridge.open()
+    bridge.link.close()
+    bridge.turn(readable=True)
+    assert bridge.broken

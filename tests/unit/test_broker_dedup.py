@@ -1,0 +1,121 @@
+"""The window of publishes that were stored: what is a repeat, what is not, and when it may be acknowledged."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftstan.broker.dedup import Window
+from tests.compat.driver import SUBJECTS, Driver, PubAck, pub_acks, pub_msg
+from tests.unit.test_broker_failures import RefusingStore
+from tests.unit.test_broker_publish import stored
+
+
+@pytest.fixture
+def store() -> RefusingStore:
+    return RefusingStore()
+
+
+@pytest.fixture
+def driver(store: RefusingStore) -> Driver:
+    made = Driver(store)
+    made.connect()
+    made.broker.window = Window(3, {})
+    return made
+
+
+def offer(driver: Driver, guid: bytes, data: bytes = b"x", channel: bytes = b"foo") -> None:
+    payload = pub_msg(guid, channel, data, conn_id=b"conn.me")
+    driver.frame(f"{SUBJECTS.publish}.{channel.decode()}", payload, b"_STAN.acks.x")
+
+
+def publish(driver: Driver, guid: bytes, data: bytes = b"x", channel: bytes = b"foo") -> list[PubAck]:
+    offer(driver, guid, data, channel)
+    return pub_acks(driver.run())
+
+
+def test_a_repeat_is_acknowledged_and_not_stored(driver: Driver) -> None:
+    for _ in range(3):
+        assert publish(driver, b"ft1.a") == [PubAck(b"ft1.a", b"")]
+    assert stored(driver) == [b"x"]
+
+
+def test_a_repeat_in_the_same_batch_gets_its_ack_with_the_first(driver: Driver) -> None:
+    offer(driver, b"ft1.a")
+    offer(driver, b"ft1.a")
+    assert pub_acks(driver.run()) == [PubAck(b"ft1.a", b"")] * 2
+    assert stored(driver) == [b"x"]
+
+
+@pytest.mark.parametrize("guid", [b"a", b"ft1", b"ft1.", b"FT1.a", b"xft1.a"])
+def test_other_guids_are_never_looked_at(driver: Driver, guid: bytes) -> None:
+    publish(driver, guid)
+    publish(driver, guid)
+    assert stored(driver) == [b"x", b"x"]
+
+
+def test_one_guid_on_two_channels_names_two_publishes(driver: Driver) -> None:
+    publish(driver, b"ft1.a", channel=b"foo")
+    publish(driver, b"ft1.a", channel=b"bar")
+    assert (stored(driver, b"foo"), stored(driver, b"bar")) == ([b"x"], [b"x"])
+
+
+def test_only_the_newest_are_remembered(driver: Driver) -> None:
+    for guid in (b"ft1.a", b"ft1.b", b"ft1.c", b"ft1.d", b"ft1.b", b"ft1.a"):
+        publish(driver, guid)
+    assert len(stored(driver)) == 5
+
+
+def test_without_a_window_every_publish_is_new() -> None:
+    driver = Driver()
+    driver.connect()
+    publish(driver, b"ft1.a")
+    publish(driver, b"ft1.a")
+    assert stored(driver) == [b"x", b"x"]
+
+
+def test_a_failed_publish_and_its_repeat_get_errors_and_the_next_repeat_is_stored(
+    driver: Driver, store: RefusingStore
+) -> None:
+    store.broken.add(b"foo")
+    offer(driver, b"ft1.a")
+    offer(driver, b"ft1.a")
+    assert pub_acks(driver.run()) == [PubAck(b"ft1.a", b"foo: no disk")] * 2
+    store.broken.clear()
+    assert publish(driver, b"ft1.a") == [PubAck(b"ft1.a", b"")]
+    assert stored(driver) == [b"x"]
+
+
+def test_a_repeat_of_what_is_durable_does_not_share_the_fate_of_the_batch(driver: Driver, store: RefusingStore) -> None:
+    publish(driver, b"ft1.a")
+    store.broken.add(b"foo")
+    offer(driver, b"ft1.a")
+    offer(driver, b"ft1.b")
+    assert sorted(pub_acks(driver.run()), key=lambda ack: ack.guid) == [
+        PubAck(b"ft1.a", b""),
+        PubAck(b"ft1.b", b"foo: no disk"),
+    ]
+
+
+def test_what_is_remembered_of_messages_that_are_not_in_the_log_counts_for_nothing() -> None:
+    driver = Driver()
+    driver.connect()
+    window = Window(3, {})
+    window.add(b"foo", b"ft1.a", 7)
+    driver.broker.window = window
+    assert publish(driver, b"ft1.a") == [PubAck(b"ft1.a", b"")]
+    assert stored(driver) == [b"x"]
+
+
+def test_a_window_names_what_is_durable_and_forgets_what_failed() -> None:
+    window = Window(10, {})
+    window.add(b"foo", b"ft1.a", 1)
+    window.add(b"bar", b"ft1.b", 1)
+    fresh = window.committed({b"bar"})
+    assert [window.known[digest] for digest in fresh] == [1]
+    assert (window.look(b"foo", b"ft1.a"), window.look(b"bar", b"ft1.b")) == (1, 0)
+    assert window.committed(()) == []
+
+
+def test_a_smaller_window_keeps_the_newest_of_what_was_known() -> None:
+    known = {bytes([i]) * 16: i for i in range(1, 6)}
+    assert list(Window(2, known).known.values()) == [4, 5]
