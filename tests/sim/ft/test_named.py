@@ -16,6 +16,7 @@ import pytest
 
 from ftstan import log
 from ftstan.clock import ManualClock
+from ftstan.errors import FencedError
 from ftstan.ft.epoch import EPOCH_NAME
 from ftstan.ft.slots import SLOT_SIZE
 from ftstan.stores.file import slices
@@ -434,6 +435,44 @@ def test_a_delivery_record_for_a_sequence_that_was_discarded_is_dropped() -> Non
     (found,) = open_file_store(disk.crash(process_only=True), clock).recover().channels
     (sub,) = found.recovered_subs()
     assert (found.last, sub.pending, sub.state.last_sent) == (1, {1}, 1)
+
+
+def test_a_late_index_entry_does_not_name_what_a_clean_stop_has_cut() -> None:
+    disk, clock = SimDisk(), ManualClock()
+    disk.make_dirs(STORE)
+    former = open_file_store(disk, clock)
+    former.recover()
+    channel = former.create_channel(b"foo", UNLIMITED)
+    successors = [disk.sibling(), disk.sibling()]
+    stores = []
+    writes: list[int] = []
+
+    def publish(sequence: int) -> None:
+        block = MsgBlock()
+        block.append(sequence, b"foo", b"", b"x", clock.wall_ns())
+        channel.append(block)
+        assert former.commit() == {}
+
+    def around_writes(_number: int, call: str, _args: tuple[object, ...]) -> None:
+        if call != "pwrite":
+            return
+        writes.append(len(writes))
+        if len(writes) == 1:
+            # Before the data: the successor measures, and nothing is published under it.
+            stores.append(open_file_store(successors[0], clock))
+            stores[0].recover()
+        else:
+            # Before the entry that names it: the successor stops cleanly.
+            stores[0].close()
+
+    publish(1)
+    disk.on_call = around_writes
+    publish(2)
+    with pytest.raises(FencedError):
+        former.confirm()
+    assert len(writes) == 2
+    found = open_file_store(successors[1], clock).recover()
+    assert (found.refused, found.channels[0].last) == ({}, 1)
 
 
 # ---- broken on purpose -----------------------------------------------------------------------------------------------
