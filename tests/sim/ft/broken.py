@@ -13,7 +13,7 @@ from ftstan.ft import epoch
 from ftstan.ft.epoch import Confirmer
 from ftstan.ft.ownership import StoreOwner
 from ftstan.ft.slots import SLOT_SIZE, decode_slot, encode_slot
-from ftstan.stores.file import recovery, statefile
+from ftstan.stores.file import recovery
 from ftstan.stores.file.slices import SliceLog
 from ftstan.stores.file.statefile import StateFile, read_file
 from tests.sim.ft.load import Load
@@ -166,31 +166,6 @@ def no_seal(patch: Patch) -> None:
     patch.setattr(recovery, "_seal", all_count)
 
 
-def replaced_without_confirm(patch: Patch) -> None:
-    """A state file is renamed into its place by whoever has written it."""
-
-    class Believer:
-        def __init__(self, env: FileEnv) -> None:
-            self._env = env
-
-        def __getattr__(self, name: str) -> object:
-            return self if name == "owner" else getattr(self._env, name)
-
-        @property
-        def slice_base(self) -> int:
-            return self._env.owner.slice_base
-
-        def confirm(self) -> None:
-            """Never asks."""
-
-    replace = statefile.replace_file
-
-    def hasty(env: FileEnv, dirfd: int, name: str, data: bytes) -> int:
-        return replace(Believer(env), dirfd, name, data)  # type: ignore[arg-type]
-
-    patch.setattr(statefile, "replace_file", hasty)
-
-
 def heartbeat_obeyed(patch: Patch) -> None:
     def obey(self: Node) -> None:
         raise FencedError("a higher epoch was heard")
@@ -211,7 +186,6 @@ VARIANTS: dict[str, Callable[[Patch], None]] = {
     "slices by the highest number": slices_by_highest_number,
     "tail not copied": tail_not_copied,
     "no seal": no_seal,
-    "state files replaced without a confirm": replaced_without_confirm,
     "heartbeat obeyed": heartbeat_obeyed,
 }
 
