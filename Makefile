@@ -7,7 +7,7 @@ DEBUG_VENV  := .venv-debug
 SOURCES := $(shell find ftstan -name '*.pyx' -o -name '*.pxd') setup.py pyproject.toml
 PYTEST_ARGS ?=
 
-.PHONY: build test test-debug soak-store soak-fuzz lint demo bench bench-ft clean proto
+.PHONY: build test test-debug soak-store soak-ft soak-fuzz lint demo bench bench-ft clean proto
 
 build: $(STAMP)
 
@@ -50,6 +50,10 @@ test-debug: $(DEBUG_VENV)/.ready node_modules/.package-lock.json
 # Simulated histories of the file store until Ctrl-C or a broken promise; SEED starts where an earlier run stopped.
 soak-store: build
 	$(BIN)/python -m tests.sim.census $(SEED)
+
+# The same for groups: simulated members, hosts, locks and networks on their worst days.
+soak-ft: build
+	$(BIN)/python -m tests.sim.ft.census $(SEED)
 
 # Hostile messages until Ctrl-C or a broken promise.
 soak-fuzz: build

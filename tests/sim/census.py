@@ -30,7 +30,7 @@ from tests.sim.model import Violation
 from tests.sim.variants import VARIANTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 #: What is counted when the store comes by: (where, name, what the table calls it).
 _PATHS: tuple[tuple[Any, str, str], ...] = (
@@ -137,9 +137,9 @@ def run(seed: int, histories: int = 4) -> Counter[str]:
     return met
 
 
-def table(met: Counter[str]) -> str:
+def table(met: Counter[str], required: Iterable[str] = REQUIRED) -> str:
     """How often each was met."""
-    names = sorted({*REQUIRED, *met})
+    names = sorted({*required, *met})
     width = max(map(len, names))
     return "\n".join(f"{name:<{width}}  {met[name]:>9}" for name in names)
 

@@ -384,9 +384,13 @@ class SimDisk:
                     node.forget()
                 raise
             node = self._get(fd).node
+            self._hand_over(node)
             node.sync()
             if name == "fsync":
                 node.durable_meta = node.meta
+
+    def _hand_over(self, node: Node) -> None:
+        """Bring to the volume what this machine alone holds of ``node``: nothing, unless a subclass remembers."""
 
     def _write(self, fd: int, data: bytes, offset: int) -> None:
         node, flags = self._file(fd)

@@ -166,7 +166,7 @@ class FileChannel:
         try:
             if not self.quarantined:
                 try:
-                    return self.log.read(sequence, max_msgs, max_bytes)
+                    return self._read_log(sequence, max_msgs, max_bytes)
                 except DamageError as error:
                     self._quarantine(error)
             return quarantine.read_around(
@@ -175,11 +175,24 @@ class FileChannel:
         except OSError as error:
             raise store_error(error, f'channel "{show(self.name)}": reading sequence {sequence}') from error
 
+    def _read_log(self, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock | None:
+        while True:
+            try:
+                return self.log.read(sequence, max_msgs, max_bytes)
+            except FileNotFoundError:
+                if not self.log.drop_gone():
+                    raise
+
     def sequence_at(self, timestamp: int) -> int:
         """First sequence at or after a time in nanoseconds."""
         self._env.files.trim(_A_CHANNEL)
         try:
-            return self.log.sequence_at(timestamp)
+            while True:
+                try:
+                    return self.log.sequence_at(timestamp)
+                except FileNotFoundError:
+                    if not self.log.drop_gone():
+                        raise
         except OSError as error:
             raise store_error(error, f'channel "{show(self.name)}": reading its index') from error
 

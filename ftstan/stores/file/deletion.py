@@ -116,7 +116,9 @@ def carry_out(env: FileEnv, intent: Intent) -> None:
         finally:
             disk.close(dirfd)
         env.owner.confirm()
-        disk.rmdir(env.root, dirname)
+        # A former owner that was paused between its confirm and this call may have come first.
+        with contextlib.suppress(FileNotFoundError):
+            disk.rmdir(env.root, dirname)
         disk.fsync(env.root)
     # Only now may the intent go: without it a directory that came back with a crash would be a channel again.
     env.owner.confirm()

@@ -70,8 +70,21 @@ def read_channel(env: FileEnv, slog: SliceLog, known: Entry | None) -> Reading |
         log.warning(f'directory "{show(slog.name)}" in the datastore is the file system\'s own: skipped')
         return None
     # Unlink, then list: a former owner's late link finds no source, so what is not listed now never will be.
-    recovery.remove_temporaries(disk, dirfd)
+    recovery.remove_temporaries(env, dirfd)
     names = disk.listdir(dirfd)
+    while True:
+        try:
+            return _read_listed(env, slog, dirfd, names, known)
+        except FileNotFoundError:
+            # What is listed can still go: a former owner, paused behind a confirm, removes what its limits retired.
+            before, names = names, disk.listdir(dirfd)
+            if sorted(names) == sorted(before):
+                raise
+
+
+def _read_listed(
+    env: FileEnv, slog: SliceLog, dirfd: int, names: list[tuple[str, bool]], known: Entry | None
+) -> Reading | None:
     if not any(name == "subs.dat" or name.startswith("msgs.") for name, is_dir in names if not is_dir):
         log.warning(f'directory "{show(slog.name)}" in the datastore holds no channel: skipped')
         return None

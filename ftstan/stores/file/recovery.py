@@ -24,7 +24,6 @@ from ftstan.stores.file.tools import exact
 from ftstan.stores.file.view import Slice, dat_name, show
 
 if TYPE_CHECKING:
-    from ftstan.disk import Disk
     from ftstan.stores.file.damage import Bad
     from ftstan.stores.file.slices import SliceLog
     from ftstan.wire.block import MsgBlock
@@ -35,12 +34,18 @@ _TEMPORARY = re.compile(
 )
 
 
-def remove_temporaries(disk: Disk, dirfd: int) -> None:
-    """Unlink what former owners had not made visible: a late link or rename of theirs then finds no source."""
-    for name, is_dir in disk.listdir(dirfd):
-        if _TEMPORARY.match(name) and not is_dir:
-            with contextlib.suppress(FileNotFoundError):
-                disk.unlink(dirfd, name)
+def remove_temporaries(env: FileEnv, dirfd: int) -> None:
+    """Unlink what former owners had not made visible: a late link or rename of theirs then finds no source.
+
+    Raises ``OSError`` and ``FencedError``.
+    """
+    names = [name for name, is_dir in env.disk.listdir(dirfd) if _TEMPORARY.match(name) and not is_dir]
+    if names:
+        # Listed, then confirmed: so none of them is a successor's, who would find its batch without its file.
+        env.owner.confirm()
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            env.disk.unlink(dirfd, name)
 
 
 @dataclass(slots=True)

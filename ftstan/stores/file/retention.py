@@ -52,38 +52,80 @@ class RetainedSlices(SliceView):
         ``warn``: say so the first time. An index that cannot be read stops this, never the publish that caused it.
         """
         limits = self.limits
-        try:
-            while self.count > 1 and (
-                (limits.max_msgs and self.count > limits.max_msgs)
-                or (limits.max_bytes and self.size > limits.max_bytes)
-            ):
-                if warn and not self.limits_hit:
-                    self.limits_hit = True
-                    log.warning(reached_limits(show(self.name), self.count, self.size, limits))
-                excess = self.count - limits.max_msgs if limits.max_msgs else 0
+        while self.count > 1 and (
+            (limits.max_msgs and self.count > limits.max_msgs) or (limits.max_bytes and self.size > limits.max_bytes)
+        ):
+            if warn and not self.limits_hit:
+                self.limits_hit = True
+                log.warning(reached_limits(show(self.name), self.count, self.size, limits))
+            excess = self.count - limits.max_msgs if limits.max_msgs else 0
+            try:
                 self._drop_from_head(max(excess, 0), max(self.size - limits.max_bytes, 0) if limits.max_bytes else 0)
-        except (OSError, DamageError) as error:
-            self._complain(f"Unable to remove first message: {error}")
+            except (OSError, DamageError) as error:
+                if not self._head_is_gone(error):
+                    self._complain(f"Unable to remove first message: {error}")
+                    return
 
     def expire(self, now_ns: int) -> None:
         """Drop messages that are older than the age limit, from the front, up to the first that is not."""
         age = self.limits.max_age
         if not age or now_ns < self._look_again:
             return
-        try:
-            while self.count:
-                s = self._head()
+        while self.count:
+            s = self._head()
+            try:
                 index, _ = self._entries_from(s, self.first, _LOOK)
-                k = records.first_younger(index, now_ns - age + 1)
-                if k:
-                    self._advance(index, k, s)
-                if k * _ENTRY < len(index):
-                    self._look_again = records.entry(index, k)[2] + age
-                    return
-            self._look_again = 0
-        except (OSError, DamageError) as error:
-            self._complain(f"Error during expiration: {error}")
-            self._look_again = now_ns + _EXPIRY_RETRY_NS
+            except (OSError, DamageError) as error:
+                if self._head_is_gone(error):
+                    continue
+                self._complain(f"Error during expiration: {error}")
+                self._look_again = now_ns + _EXPIRY_RETRY_NS
+                return
+            k = records.first_younger(index, now_ns - age + 1)
+            if k:
+                self._advance(index, k, s)
+            if k * _ENTRY < len(index):
+                self._look_again = records.entry(index, k)[2] + age
+                return
+        self._look_again = 0
+
+    def _head_is_gone(self, error: Exception) -> bool:
+        """Whether ``error`` was that a former owner removed the oldest slice, which has been dropped then."""
+        try:
+            return isinstance(error, FileNotFoundError) and self.drop_gone()
+        except OSError:
+            return False
+
+    def drop_gone(self) -> bool:
+        """Look whether the oldest slice is still there; if its data is not, its messages are dropped.
+
+        A former owner that was paused between its confirm and its unlink removes what its limits had retired, even
+        after we have listed it. Without its index, which goes first, the slice is read through its data until that
+        goes, too. Returns whether anything has changed. ``OSError`` passes through.
+        """
+        s = self._head() if self.count else None
+        later = [] if s is None else self.slices[self.slices.index(s) + 1 :]
+        if s is None or not later:
+            return False
+        if _is_there(self._env, self.dirfd, dat_name(s.number)):
+            if s.index is not None or not s.contiguous or _is_there(self._env, self.dirfd, idx_name(s.number)):
+                return False
+            s.index = self.index_from_data(s)
+            return len(s.index) == s.entries * _ENTRY
+        log.warning(
+            f'channel "{show(self.name)}": {dat_name(s.number)} is gone: a former owner removed what the limits had '
+            f"retired; the log starts at sequence {later[0].first}"
+        )
+        self.first = later[0].first
+        self.count = sum(x.entries for x in later)
+        self.size = sum(x.size for x in later)
+        return True
+
+    def index_from_data(self, s: Slice) -> bytes:
+        """The entries of a slice, made anew from its records."""
+        data = self._pread(s, dat_name(s.number), s.end - records.VERSION_SIZE, records.VERSION_SIZE)
+        block, _, _ = records.scan_data(data, self.name, s.first - 1, self._env.crc, self._env.options.check_crc)
+        return records.index_entries(block, 0, len(block), records.VERSION_SIZE, self._env.crc)
 
     def _complain(self, text: str) -> None:
         """An error that comes back with every batch is told once."""
@@ -214,3 +256,11 @@ class RetainedSlices(SliceView):
         if size <= records.VERSION_SIZE + s.entries * _ENTRY:
             return None
         return self._pread(s, idx_name(s.number), s.entries * _ENTRY, records.VERSION_SIZE)
+
+
+def _is_there(env: FileEnv, dirfd: int, name: str) -> bool:
+    try:
+        env.disk.stat(dirfd, name)
+    except FileNotFoundError:
+        return False
+    return True

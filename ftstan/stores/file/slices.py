@@ -188,9 +188,7 @@ class SliceLog(RetainedSlices):
         if active is None:
             return
         s = active.slice
-        data = self._pread(s, dat_name(s.number), s.end - records.VERSION_SIZE, records.VERSION_SIZE)
-        block, _, _ = records.scan_data(data, self.name, s.first - 1, self._env.crc, self._env.options.check_crc)
-        s.index = records.index_entries(block, 0, len(block), records.VERSION_SIZE, self._env.crc)
+        s.index = self.index_from_data(s)
         active.index_dirty = False
         self._close_active()
 

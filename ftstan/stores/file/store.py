@@ -34,7 +34,7 @@ from ftstan.stores.file.remembered import Remembered
 from ftstan.stores.file.serverfile import ServerFile
 from ftstan.stores.file.slices import show, store_error
 from ftstan.stores.file.statefile import StateFileError
-from ftstan.stores.file.syncing import Syncer
+from ftstan.stores.file.syncing import Broken, Syncer
 from ftstan.stores.file.tools import exact
 from ftstan.stores.file.upkeep import Upkeep
 from ftstan.stores.interface import (
@@ -62,8 +62,6 @@ _FLUSHED_AT_ONCE = 4
 _FLUSH_S = 0.005
 #: Channels without news in one digest.
 _IN_TURN = 256
-#: Storage that answers so to two channels is not a matter of one file.
-_GONE = (errno.EIO, errno.ESTALE, errno.EROFS, errno.ENXIO, errno.ENODEV)
 
 
 class FileStore:
@@ -102,7 +100,7 @@ class FileStore:
         self._clients = Clients(self._env)
         self._remembered = Remembered(self._env)
         self._upkeep = Upkeep(self._env, path)
-        self._broken: set[bytes] = set()
+        self._broken = Broken()
         self._next_sync = clock.mono()
         self._fitness = Fitness(self._env)
         self._progress = progress
@@ -125,7 +123,7 @@ class FileStore:
         """Read the directory. Raises ``RecoveryError``, and ``StoppedError`` if it was told to stop."""
         env = self._env
         try:
-            recovery.remove_temporaries(env.disk, env.root)
+            recovery.remove_temporaries(env, env.root)
             remembered = self._remembered.load()
             statescan.check_marker(env)
             info = self._server.read()
@@ -303,7 +301,7 @@ class FileStore:
                 except OSError as error:
                     self._fail(channel, error, failed)
                     continue
-                self._broken.discard(channel.name)
+                self._broken.forget(channel.name)
                 if fd is not None:
                     indexes.append(Unsynced(fd, channel))
         for refusal, item in self._syncer.sync(indexes):
@@ -333,7 +331,7 @@ class FileStore:
         if item.state is not None and not is_full(error):
             raise store_error(error, "a state file cannot be synced") from error
         channel.leave(item)
-        self._note_broken(channel, error)
+        self._broken.note(channel.name, error)
 
     def _fail(self, channel: FileChannel, error: OSError, failed: dict[bytes, StoreError]) -> None:
         if error.errno in (errno.ENOTDIR, errno.ENAMETOOLONG) and not channel.created:
@@ -342,17 +340,7 @@ class FileStore:
             refusal = store_error(error, f'channel "{show(channel.name)}"')
         channel.fail(refusal)
         failed[channel.name] = refusal
-        self._note_broken(channel, error)
-
-    def _note_broken(self, channel: FileChannel, error: OSError) -> None:
-        if error.errno in _GONE:
-            self._broken.add(channel.name)
-            if len(self._broken) > 1:
-                names = ", ".join(f'"{show(name)}"' for name in sorted(self._broken))
-                raise StoreError(
-                    f"storage fails on channels {names}: {error.strerror}",
-                    hint="check the storage; a standby may see it in better shape",
-                ) from error
+        self._broken.note(channel.name, error)
 
     def remember(self, fresh: Sequence[bytes], window: Mapping[bytes, int]) -> None:
         """Write and sync ``dedup.bin``. Raises ``StateFileError``."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
+
+from ftstan.errors import StoreError
+from ftstan.stores.file.view import show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,6 +16,8 @@ if TYPE_CHECKING:
     from ftstan.stores.file.env import FileEnv
 
 _THREADS = 4
+#: Storage that answers so to two channels is not a matter of one file.
+_GONE = (errno.EIO, errno.ESTALE, errno.EROFS, errno.ENXIO, errno.ENODEV)
 
 
 class Syncer:
@@ -49,3 +55,26 @@ class Syncer:
         """End the threads."""
         if self._pool is not None:
             self._pool.shutdown(wait=wait)
+
+
+class Broken:
+    """Channels whose last write or sync failed as if the storage were gone."""
+
+    def __init__(self) -> None:
+        self._names: set[bytes] = set()
+
+    def note(self, name: bytes, error: OSError) -> None:
+        """Storage refused this channel. Raises ``StoreError`` if it is not the only one."""
+        if error.errno not in _GONE:
+            return
+        self._names.add(name)
+        if len(self._names) > 1:
+            names = ", ".join(f'"{show(n)}"' for n in sorted(self._names))
+            raise StoreError(
+                f"storage fails on channels {names}: {error.strerror}",
+                hint="check the storage; a standby may see it in better shape",
+            ) from error
+
+    def forget(self, name: bytes) -> None:
+        """A commit of this channel succeeded."""
+        self._names.discard(name)

@@ -171,6 +171,11 @@ def _cut(env: FileEnv, slog: SliceLog, s: Slice) -> None:
             "left as it is, run: ftstanctl store verify"
         )
         return
+    if index is None:
+        # Bytes are cut, so the index is replaced, too: a former owner's entry that names them may still be on its way,
+        # and would make damage of what nobody was told.
+        wanted = records.VERSION_SIZE + s.entries * _ENTRY
+        index = (read_file(env, dirfd, idx_name(s.number)) or b"")[records.VERSION_SIZE : wanted]
     fd = disk.open(dirfd, dat_name(s.number), os.O_RDWR)
     try:
         # Opened by path and confirmed after that: so this is our file, not a successor's.

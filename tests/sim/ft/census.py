@@ -1,0 +1,104 @@
+"""Histories of groups of every shape, and how often each fault, late write and refusal was met in them.
+
+``REQUIRED`` names what a fair number of histories must have met at least once; a name that stays at zero means that
+they prove nothing about it. Run as a module (``make soak-ft``) it goes on until it is stopped or a promise is broken.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ftstan import log
+from tests.sim import census
+from tests.sim.ft.group import run_history
+from tests.sim.ft.shapes import shape_of
+from tests.sim.model import Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_FAULTS = (
+    "pause",
+    "freeze",
+    "process killed",
+    "host killed",
+    "power cut",
+    "lock file unlinked",
+    "lock lost",
+    "generous lock service",
+    "NATS cut",
+    "forged heartbeat",
+    "clean stop asked for",
+    "an original server serves",
+)
+_ENDS = ("killed", "stopped", "fenced", "failed")
+_ZOMBIES = ("pwrite", "fsync", "fdatasync", "link", "rename", "unlink")
+REQUIRED = (
+    *(f"fault: {name}" for name in _FAULTS),
+    *(f"ended: {name}" for name in _ENDS),
+    *(f"zombie {name}" for name in _ZOMBIES),
+    "two lock holders",
+    "refused confirms",
+    "activations lost",
+    "answers after a successor's recovery",
+    "late pages of former owners",
+    "late pages of dead hosts",
+    "late pages over files of the log",
+    "pages written back",
+    "stale reads",
+    "stale sizes",
+    "opens answered from memory",
+    "writes-interrupted",
+    "data-torn",
+    "data-reordered",
+    "names-lost",
+    "links-refused",
+    "deletions",
+    "clean stops",
+    "acked messages",
+)
+
+
+def run(seeds: Iterable[int]) -> Counter[str]:
+    """The histories of ``seeds``. Raises ``Violation``."""
+    met: Counter[str] = Counter()
+    for seed in seeds:
+        met += run_history(seed, shape_of(seed))
+    return met
+
+
+def table(met: Counter[str]) -> str:
+    """How often each was met."""
+    return census.table(met, REQUIRED)
+
+
+def soak() -> int:
+    """Histories without end; the table every minute. Returns 1 if a promise was broken."""
+    # The stores report every death that they find: a million lines of it tell nothing.
+    log.configure(file=os.devnull)
+    met: Counter[str] = Counter()
+    seed = int(sys.argv[1]) if len(sys.argv) > 1 else time.time_ns() % 1_000_000_000
+    shown = time.monotonic()
+    print(f"soak of groups from seed {seed} on; stop it with Ctrl-C", flush=True)
+    try:
+        while True:
+            try:
+                met += run([seed])
+            except Violation as violation:
+                print(f"{table(met)}\nBROKEN: {violation}")
+                return 1
+            seed += 1
+            if time.monotonic() - shown > 60:
+                shown = time.monotonic()
+                print(f"{table(met)}\nseed {seed}: no promise broken", flush=True)
+    except KeyboardInterrupt:
+        print(f"{table(met)}\nstopped at seed {seed}: no promise broken")
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(soak())

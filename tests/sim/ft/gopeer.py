@@ -1,0 +1,78 @@
+"""An original server in a group's life, as far as the store can tell: it obeys the lock and nothing else.
+
+It knows no epoch and reads none. It finds the log by the numbers of the slices, as that server does, goes on in the
+highest one (or opens the next number), syncs data and index, and acknowledges (``docs/compat/filestore.md``). It
+follows a clean stop only: after a crash of ours, ``ftstanctl store handover`` comes first (``docs/store.md``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from ftstan.stores.file import records
+from ftstan.wire.block import MsgBlock
+from tests.sim.disk import SimDisk
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from tests.sim.ft.group import Group
+
+_DAT = re.compile(r"msgs\.([0-9]+)\.dat\Z")
+
+
+def interlude(group: Group, rng: Random) -> int:
+    """Take the lock, publish to every channel, leave; returns how many messages were acknowledged."""
+    disk = SimDisk(group.volume, group.met)
+    root = disk.open_dir("/")
+    acked = 0
+    for name, is_dir in sorted(disk.listdir(root)):
+        if is_dir:
+            acked += _publish(group, disk, disk.open_dir_at(root, name), name.encode(), rng)
+    disk.kill()
+    return acked
+
+
+def _publish(group: Group, disk: SimDisk, folder: int, channel: bytes, rng: Random) -> int:
+    crc = records.Crc(group.shape.options.crc_polynomial)
+    number, last = _find_end(disk, folder, crc)
+    if not number:
+        return 0
+    block = MsgBlock()
+    for sequence in range(last + 1, last + 1 + rng.randint(1, 3)):
+        block.append(sequence, channel, b"", b"go %d" % group.serial(), group.clock.wall_ns())
+    records.seal(block, crc)
+    if rng.random() < 0.3:
+        number += 1
+        for kind in ("dat", "idx"):
+            fd = disk.open(folder, f"msgs.{number}.{kind}", os.O_RDWR | os.O_CREAT)
+            disk.pwrite(fd, records.VERSION, 0)
+            disk.close(fd)
+        disk.fsync(folder)
+    dat = disk.open(folder, f"msgs.{number}.dat", os.O_RDWR)
+    idx = disk.open(folder, f"msgs.{number}.idx", os.O_RDWR)
+    at = disk.fstat(dat).size
+    disk.pwrite(dat, bytes(memoryview(block)), at)
+    disk.pwrite(idx, records.index_entries(block, 0, len(block), at, crc), disk.fstat(idx).size)
+    life = group.ledger.generation(channel)
+    for i in range(len(block)):
+        group.ledger.offer(life, block.sequence(i), block.payload(i), block.timestamp(i))
+    for fd in (dat, idx):
+        disk.fsync(fd)
+        disk.close(fd)
+    for i in range(len(block)):
+        group.ledger.ack(life, block.sequence(i), block.payload(i), group.ledger.top)
+    return len(block)
+
+
+def _find_end(disk: SimDisk, folder: int, crc: records.Crc) -> tuple[int, int]:
+    """Number of the highest slice, and the last sequence that its index names; zeros if there is no slice."""
+    numbers = [int(m[1]) for name, is_dir in disk.listdir(folder) if not is_dir and (m := _DAT.match(name))]
+    if not numbers:
+        return 0, 0
+    fd = disk.open(folder, f"msgs.{max(numbers)}.idx", os.O_RDONLY)
+    index = disk.pread(fd, disk.fstat(fd).size, records.VERSION_SIZE)
+    disk.close(fd)
+    return max(numbers), records.scan_index(index, crc).last

@@ -1,0 +1,227 @@
+"""Hosts of a group: what each kernel remembers of the shared volume, and what it has not written back yet.
+
+On one machine (or a coherent cluster file system) all processes see one page cache: that is ``SimDisk`` itself. On a
+network file system each host has a client of its own; of what was measured there (``docs/compat/nfs-facts.md``) this is
+simulated:
+
+- a write is dirty in the client until a sync, a close, or whenever the client likes, in any order, long after the
+  process was paused or its host given up; it may carry the whole page with it, as this host remembers the page;
+- a file reads, and has the size, as at its last open on this host; an open asks the server again, except while the
+  host holds the file open for writing, or woke up from a freeze, trusts a delegation that was taken away, and has not
+  met the server since;
+- ``O_DIRECT`` asks the server for the bytes, though not for the size;
+- a sync makes everything durable that the server has of the file, whoever sent it;
+- names change at the server, at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from tests.sim.disk import SimDisk
+from tests.sim.volume import FileNode
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from ftstan.disk import Disk, FileStat
+    from tests.sim.disk import _Handle
+    from tests.sim.volume import Node, Volume
+
+PAGE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Bytes on their way to the server. ``epoch``: under which they were written, 0 if by nobody who owned it."""
+
+    node: FileNode
+    offset: int
+    data: bytes
+    epoch: int
+
+
+@dataclass(slots=True)
+class _Dirty:
+    """What of one page the server has not seen: the file from ``start`` to ``end``, as it is when it is sent."""
+
+    start: int
+    end: int
+    epoch: int
+
+
+class Client:
+    """One host's memory of a network file system."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.views: dict[FileNode, bytearray] = {}
+        self.dirty: dict[tuple[FileNode, int], _Dirty] = {}
+        self.writers: Counter[FileNode] = Counter()
+        self.believed: set[FileNode] = set()
+        """Files whose opens are answered from memory: delegations that were taken away during a freeze."""
+
+    def view(self, node: FileNode) -> bytearray:
+        return self.views.setdefault(node, bytearray(node.data))
+
+    def freeze(self) -> None:
+        """The host stands still: the server takes its delegations away, and it does not know when it wakes up."""
+        self.believed = {node for node, view in self.views.items() if view == node.data}
+
+    def meet_server(self) -> None:
+        """A request that cannot be answered from memory: with its answer this host learns what it has lost."""
+        self.believed.clear()
+
+    def revalidate(self, node: FileNode) -> None:
+        """Ask the server, and keep what it does not know yet."""
+        old, new = self.view(node), bytearray(node.data)
+        for (owner, _), dirty in self.dirty.items():
+            if owner is node:
+                _put(new, bytes(old[dirty.start : dirty.end]), dirty.start)
+        self.views[node] = new
+
+    def write(self, node: FileNode, data: bytes, offset: int, epoch: int) -> None:
+        _put(self.view(node), data, offset)
+        end = offset + len(data)
+        for page in range(offset // PAGE, -(-end // PAGE)):
+            start, stop = max(offset, page * PAGE), min(end, (page + 1) * PAGE)
+            dirty = self.dirty.setdefault((node, page), _Dirty(start, stop, epoch))
+            dirty.start, dirty.end, dirty.epoch = min(dirty.start, start), max(dirty.end, stop), epoch
+
+    def flush(self, volume: Volume, node: FileNode) -> None:
+        """Bring every dirty page of one file to the server."""
+        for key in sorted((k for k in self.dirty if k[0] is node), key=lambda k: k[1]):
+            self._send(volume, key)
+
+    def write_back(self, volume: Volume) -> Late:
+        """Bring some dirty page to the server, perhaps the whole of it as this host remembers it."""
+        key = self.rng.choice(list(self.dirty))
+        if self.rng.random() < 0.5:
+            dirty = self.dirty[key]
+            dirty.start, dirty.end = key[1] * PAGE, min((key[1] + 1) * PAGE, len(self.view(key[0])))
+        return self._send(volume, key)
+
+    def _send(self, volume: Volume, key: tuple[FileNode, int]) -> Late:
+        late = self._late(key)
+        del self.dirty[key]
+        put(volume, late)
+        return late
+
+    def _late(self, key: tuple[FileNode, int]) -> Late:
+        dirty = self.dirty[key]
+        return Late(key[0], dirty.start, bytes(self.view(key[0])[dirty.start : dirty.end]), dirty.epoch)
+
+    def abandoned(self) -> list[Late]:
+        """The host is dead: what of its dirty pages is on its way all the same."""
+        return [self._late(key) for key in self.dirty if self.rng.random() < 0.6]
+
+
+def put(volume: Volume, late: Late) -> None:
+    """A write arrives at the server."""
+    node = late.node
+    before = len(node.data)
+    node.write(late.data, late.offset)
+    volume.grow(len(node.data) - before)
+    node.mtime_ns = volume.now_ns()
+
+
+def _put(view: bytearray, data: bytes, offset: int) -> None:
+    end = offset + len(data)
+    if end > len(view):
+        view.extend(bytes(end - len(view)))
+    view[offset:end] = data
+
+
+class ClientDisk(SimDisk):
+    """A process on a host with a client of its own. ``epoch``: under which it writes, for ``Late``."""
+
+    def __init__(self, volume: Volume, met: Counter[str], client: Client) -> None:
+        super().__init__(volume, met)
+        self.client = client
+        self.epoch = 0
+
+    def open(self, dirfd: int, name: str, flags: int, mode: int = 0o666) -> int:
+        with self._lock:
+            fd = super().open(dirfd, name, flags & ~os.O_DIRECT, mode)
+            handle = self._handles[fd]
+            handle.flags |= flags & os.O_DIRECT
+            if isinstance(handle.node, FileNode) and not flags & os.O_DIRECT:
+                self._opened(handle.node, flags)
+            return fd
+
+    def _opened(self, node: FileNode, flags: int) -> None:
+        client = self.client
+        if node in client.views and (client.writers[node] or node in client.believed):
+            if client.views[node] != node.data:
+                self.met["opens answered from memory"] += 1
+        else:
+            client.revalidate(node)
+        if flags & os.O_ACCMODE != os.O_RDONLY:
+            client.writers[node] += 1
+
+    def close(self, fd: int) -> None:
+        with self._lock:
+            handle = self._handles.get(fd)
+            super().close(fd)
+            if handle is not None:
+                self._hand_over(handle.node)
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        with self._lock:
+            at_server = super().pread(fd, size, offset)
+            node, flags = self._file(fd)
+            if flags & os.O_DIRECT:
+                self.client.meet_server()
+                return at_server
+            remembered = bytes(self.client.view(node)[offset : offset + size])
+            self.met["stale reads"] += remembered != at_server
+            return remembered
+
+    def fstat(self, fd: int) -> FileStat:
+        with self._lock:
+            stat = super().fstat(fd)
+            view = self.client.views.get(cast("FileNode", self._get(fd).node))
+            if view is None:
+                return stat
+            self.met["stale sizes"] += len(view) != stat.size
+            return stat._replace(size=len(view))
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        with self._lock:
+            super().ftruncate(fd, size)
+            self.client.revalidate(self._file(fd)[0])
+
+    def direct(self) -> Disk:
+        """The same process, each file opened with ``O_DIRECT``."""
+        return cast("Disk", _Direct(self))
+
+    def _hand_over(self, node: Node) -> None:
+        if isinstance(node, FileNode):
+            self.client.flush(self.volume, node)
+
+    def _write(self, fd: int, data: bytes, offset: int) -> None:
+        node, flags = self._file(fd)
+        if flags & os.O_DIRECT:
+            super()._write(fd, data, offset)
+        else:
+            self.client.write(node, data, offset, self.epoch)
+
+    def _release(self, handle: _Handle) -> None:
+        node = handle.node
+        if isinstance(node, FileNode) and handle.flags & os.O_ACCMODE != os.O_RDONLY and not handle.flags & os.O_DIRECT:
+            self.client.writers[node] -= 1
+        super()._release(handle)
+
+
+class _Direct:
+    def __init__(self, disk: ClientDisk) -> None:
+        self._disk = disk
+
+    def open(self, dirfd: int, name: str, flags: int, mode: int = 0o666) -> int:
+        return self._disk.open(dirfd, name, flags | os.O_DIRECT, mode)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)

@@ -1,0 +1,252 @@
+"""The independent judge of a group: what was promised to anybody, by whichever node, and what each later owner found.
+
+- *acked means*: in every later owner's log, same sequence, same bytes (limits aside, which take from the front);
+- *one (channel, sequence), one content*, over all that was ever delivered or acknowledged by anybody;
+- a request that was answered (a subscription, a client, a deletion) holds for every later owner;
+- no two activations have one number, and numbers only grow.
+
+An owner's answer may come late, after its successor has recovered: then the successor must have found it all the same.
+Knows nothing of files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tests.sim.model import UNLIMITED, ChannelModel, Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ftstan.stores.interface import ChannelLimits
+
+
+@dataclass(slots=True)
+class Requests:
+    """Things that are made and removed by request: ``key`` is unique for ever, ``values`` what is stored.
+
+    ``made`` and ``removed``: under which epoch that was answered first; ``leaving``: removals asked for, not answered.
+    What was asked for and not answered stays open: until an owner has replaced the file, a former owner's record may
+    still arrive in it, or go with the power, and nobody was told anything.
+    """
+
+    what: str
+    values: dict[bytes, object] = field(default_factory=dict)
+    made: dict[bytes, int] = field(default_factory=dict)
+    removed: dict[bytes, int] = field(default_factory=dict)
+    leaving: set[bytes] = field(default_factory=set)
+
+    def judge(self, found: dict[bytes, object], epoch: int) -> None:
+        """Compare with what the owner of ``epoch`` recovered."""
+        for key, value in found.items():
+            if self.values.get(key) != value:
+                raise Violation(f"{self.what} {key!r}: {value} was never asked for")
+            if self.removed.get(key, epoch) < epoch:
+                raise Violation(f"{self.what} {key!r}: gone under epoch {self.removed[key]}, back under {epoch}")
+        for key, by in self.made.items():
+            if by < epoch and key not in found and key not in self.leaving and self.removed.get(key, epoch) >= epoch:
+                raise Violation(f"{self.what} {key!r}: answered under epoch {by}, gone under {epoch}")
+
+    def answer(self, made: Iterable[bytes], removed: Iterable[bytes], epoch: int) -> None:
+        """The confirmed owner of ``epoch`` has answered."""
+        for key in made:
+            self.made.setdefault(key, epoch)
+        for key in removed:
+            self.removed[key] = min(epoch, self.removed.get(key, epoch))
+            self.leaving.discard(key)
+
+    def judge_late(
+        self, found: dict[bytes, object], made: Iterable[bytes], removed: Iterable[bytes], epochs: tuple[int, int]
+    ) -> None:
+        """The owner of ``epochs[0]`` answers now; that of ``epochs[1]`` had recovered ``found`` before."""
+        for key in made:
+            if key not in found and key not in self.leaving and self.removed.get(key, epochs[1]) >= epochs[1]:
+                raise Violation(f"{self.what} {key!r}: answered under epoch {epochs[0]}, gone under {epochs[1]}")
+        for key in removed:
+            if key in found:
+                raise Violation(f"{self.what} {key!r}: removed under epoch {epochs[0]}, back under {epochs[1]}")
+
+
+@dataclass(slots=True)
+class Generation:
+    """One life of a channel, between its creation and its deletion. ``by``: epoch that first fixed each sequence.
+
+    ``sent``: (subscription, sequence) pairs that any owner delivered.
+    """
+
+    model: ChannelModel
+    by: dict[int, int] = field(default_factory=dict)
+    subs: Requests = field(default_factory=lambda: Requests("subscription"))
+    sent: set[tuple[bytes, int]] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Found:
+    """What one owner recovered of one channel at ``now_ns``. ``pending``: (subscription, sequence), not acked."""
+
+    messages: dict[int, bytes]
+    last: int
+    now_ns: int
+    subs: dict[bytes, object]
+    pending: set[tuple[bytes, int]]
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What one owner recovered, when it was confirmed afterwards. ``lives``: the generation of each channel."""
+
+    epoch: int
+    channels: dict[bytes, Found]
+    clients: dict[bytes, object]
+    lives: dict[bytes, Generation] = field(default_factory=dict)
+
+
+class Ledger:
+    """All promises of one group."""
+
+    def __init__(self, limits: ChannelLimits = UNLIMITED) -> None:
+        self.limits = limits
+        self.generations: dict[bytes, Generation] = {}
+        self.clients = Requests("client")
+        self.dying: set[bytes] = set()
+        self.recoveries: list[Recovery] = []
+        self.epochs: list[int] = []
+        self.acked = 0
+        self.late_answers = 0
+
+    # ---- owners --------------------------------------------------------------------------------------------------
+
+    @property
+    def top(self) -> int:
+        """The highest epoch that anybody took."""
+        return max(self.epochs, default=0)
+
+    def took(self, epoch: int, began_above: int) -> None:
+        """An activation has its number; ``began_above``: ``top`` when it began to look for one."""
+        if epoch in self.epochs:
+            raise Violation(f"epoch {epoch} was taken twice")
+        if epoch <= began_above:
+            raise Violation(f"epoch {epoch} was taken after {began_above}")
+        self.epochs.append(epoch)
+
+    def recovered(self, recovery: Recovery) -> None:
+        """An owner read the store and was confirmed after that: judge what it found."""
+        epoch = recovery.epoch
+        if epoch < self.top:
+            # Superseded since that confirm: it has told nobody anything yet, and nobody will ask it.
+            return
+        for name in sorted(self.dying - recovery.channels.keys()):
+            # Asked for and not answered: it went as a whole.
+            self.generations.pop(name, None)
+        self.dying.clear()
+        for name in recovery.channels:
+            if name not in self.generations:
+                raise Violation(f"channel {name!r}: under epoch {epoch} it is there, and nobody made it")
+            recovery.lives[name] = self.generations[name]
+        for name, generation in self.generations.items():
+            self._judge_channel(name, generation, recovery)
+        self.clients.judge(recovery.clients, epoch)
+        self.recoveries.append(recovery)
+        for name, found in recovery.channels.items():
+            generation = recovery.lives[name]
+            for sequence, payload in found.messages.items():
+                self.fix(generation, sequence, payload, epoch)
+
+    def _judge_channel(self, name: bytes, generation: Generation, recovery: Recovery) -> None:
+        epoch = recovery.epoch
+        promised = {s: p for s, p in generation.model.fixed.items() if generation.by[s] < epoch}
+        found = recovery.channels.get(name)
+        if found is None:
+            if promised or any(by < epoch for by in generation.subs.made.values()):
+                raise Violation(f"channel {name!r}: it is gone under epoch {epoch}")
+            return
+        self._judge_messages(generation, found, promised, epoch)
+        generation.subs.judge(found.subs, epoch)
+        if strangers := found.pending - generation.sent:
+            raise Violation(f"channel {name!r}: {sorted(strangers)} were never sent, and are pending under {epoch}")
+        if beyond := sorted(s for _, s in found.pending if s > found.last):
+            raise Violation(f"channel {name!r}: {beyond} are pending under {epoch}, the log ends at {found.last}")
+
+    @staticmethod
+    def _judge_messages(generation: Generation, found: Found, promised: dict[int, bytes], epoch: int) -> None:
+        model = generation.model
+        view = ChannelModel(model.name, model.limits, model.stamps, fixed=promised)
+        if missing := view.missing(found.messages, found.last, found.now_ns):
+            raise Violation(f"{model}: {missing} were acked or delivered and are gone under epoch {epoch}")
+        for sequence, payload in found.messages.items():
+            if payload not in model.offered.get(sequence, ()):
+                raise Violation(f"{model}: nobody published {payload!r} as sequence {sequence}")
+            if promised.get(sequence, payload) != payload:
+                raise Violation(f"{model}: {sequence} had {promised[sequence]!r}, {payload!r} under epoch {epoch}")
+
+    # ---- promises ------------------------------------------------------------------------------------------------
+
+    def generation(self, name: bytes) -> Generation:
+        """The present life of a channel; it begins with the first call."""
+        if name not in self.generations:
+            self.generations[name] = Generation(ChannelModel(name, self.limits))
+        return self.generations[name]
+
+    def offer(self, generation: Generation, sequence: int, payload: bytes, timestamp: int) -> None:
+        """Somebody is about to store a message."""
+        generation.model.offer(sequence, payload, timestamp)
+        generation.model.staged.clear()
+
+    def fix(self, generation: Generation, sequence: int, payload: bytes, epoch: int) -> None:
+        """A content was acknowledged or delivered by the confirmed owner of ``epoch``."""
+        generation.model.fix(sequence, payload)
+        generation.by[sequence] = min(epoch, generation.by.get(sequence, epoch))
+
+    def ack(self, generation: Generation, sequence: int, payload: bytes, epoch: int) -> None:
+        """A publisher was told. Whoever recovered under a higher epoch before that must have found it."""
+        self.acked += 1
+        self.fix(generation, sequence, payload, epoch)
+        for later in self._later(generation, epoch):
+            self._judge_messages(generation, later.channels[generation.model.name], {sequence: payload}, later.epoch)
+
+    def answer_subs(self, generation: Generation, made: set[bytes], removed: set[bytes], epoch: int) -> None:
+        """Subscribers were told."""
+        generation.subs.answer(made, removed, epoch)
+        for later in self._later(generation, epoch):
+            found = later.channels[generation.model.name].subs
+            generation.subs.judge_late(found, made, removed, (epoch, later.epoch))
+
+    def answer_clients(self, made: set[bytes], removed: set[bytes], epoch: int) -> None:
+        """Clients were told."""
+        self.clients.answer(made, removed, epoch)
+        for later in self.recoveries:
+            if later.epoch > epoch:
+                self.late_answers += 1
+                self.clients.judge_late(later.clients, made, removed, (epoch, later.epoch))
+
+    def _later(self, generation: Generation, epoch: int) -> Iterator[Recovery]:
+        """Owners that had recovered before an answer of ``epoch`` came; the channel must have been among it."""
+        name = generation.model.name
+        for later in self.recoveries:
+            if later.epoch > epoch:
+                self.late_answers += 1
+                if later.lives.get(name) is generation:
+                    yield later
+                elif self.generations.get(name) is generation:
+                    raise Violation(f"{generation.model}: answered under {epoch}, it was not there under {later.epoch}")
+
+    def deleting(self, name: bytes, epoch: int) -> None:
+        """The deletion of a channel was asked for; a former owner cannot have it any more."""
+        if epoch == self.top:
+            self.dying.add(name)
+
+    def stays(self, name: bytes, epoch: int) -> None:
+        """The deletion was refused before anything had changed."""
+        if epoch == self.top:
+            self.dying.discard(name)
+
+    def deleted(self, generation: Generation, epoch: int) -> None:
+        """It was answered."""
+        name = generation.model.name
+        for later in self.recoveries:
+            if later.epoch > epoch and later.lives.get(name) is generation:
+                raise Violation(f"{generation.model}: deleted under epoch {epoch}, there under {later.epoch}")
+        if self.generations.get(name) is generation:
+            del self.generations[name]
+        self.dying.discard(name)

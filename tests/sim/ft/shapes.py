@@ -1,0 +1,22 @@
+"""Kinds of groups that the histories run: options, limits and storage that together reach every path of a takeover."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.sim.ft.group import Shape
+from tests.sim.variants import CAREFUL, SMALL, TIGHT
+
+LOCAL = Shape()
+NETWORK = Shape(network=True)
+SMALL_SLICES = Shape(network=True, options=SMALL.options)
+LIMITS = Shape(options=TIGHT.options, limits=TIGHT.shape.limits, deletes=True)
+NETWORK_LIMITS = replace(LIMITS, network=True)
+CAREFULLY = Shape(options=CAREFUL.options, hard_links=False, deletes=True, channels=3)
+MIXED = Shape(options=replace(SMALL.options, sync_index=True), mixed=True)
+SHAPES = (LOCAL, NETWORK, SMALL_SLICES, LIMITS, NETWORK_LIMITS, CAREFULLY, MIXED)
+
+
+def shape_of(seed: int) -> Shape:
+    """The shape of the history ``seed``: two to four members of each kind in turn."""
+    return replace(SHAPES[seed % len(SHAPES)], members=2 + seed // len(SHAPES) % 3)

@@ -1,0 +1,48 @@
+"""Thousands of bad days of a group: no promise is broken, and every fault that the argument speaks of was met."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ftstan import log
+from tests.sim.ft import broken, census
+from tests.sim.ft.group import run_history
+from tests.sim.ft.shapes import SHAPES, shape_of
+from tests.sim.model import Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HISTORIES = 2100
+#: Histories after which a group that is broken on purpose must have been caught.
+PATIENCE = 400
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """The stores report every death that they find: a million lines of it tell nothing."""
+    log.configure(file=os.devnull)
+    yield
+    log.configure()
+
+
+def test_no_history_breaks_a_promise_and_every_fault_was_met() -> None:
+    met = census.run(range(HISTORIES))
+    print(census.table(met))
+    assert [name for name in census.REQUIRED if not met[name]] == []
+    assert met["histories"] == HISTORIES
+
+
+def test_a_history_is_told_again_by_its_seed() -> None:
+    for seed in range(len(SHAPES)):
+        assert run_history(seed, shape_of(seed)) == run_history(seed, shape_of(seed))
+
+
+@pytest.mark.parametrize("rule", broken.CAUGHT_BY_CHANCE)
+def test_a_group_that_is_broken_on_purpose_is_caught_by_chance(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken.VARIANTS[rule](monkeypatch)
+    with pytest.raises(Violation):
+        census.run(range(PATIENCE))
