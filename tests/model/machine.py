@@ -29,6 +29,7 @@ WINDOWS = st.sampled_from([1, 2, 3, 5, 100])
 ACK_WAITS = st.sampled_from([1, 2, 3, 7])
 DOWN = st.sampled_from([0.0, 1.5, 20.0])
 WHICH = st.integers(0, 7)
+ODD, EVEN = 0.0037, 0.05
 NAMES = {
     "plain": (b"", b""),
     "durable": (b"dur", b""),
@@ -117,34 +118,36 @@ class MemoryMachine(RuleBasedStateMachine):
     @rule(client=CLIENTS)
     def connects(self, client: bytes) -> None:
         """A client whose id is taken waits for the probe of the one that has it."""
-        driver, reference, start = self.servers.driver, self.reference, self.servers.now
+        driver, reference = self.servers.driver, self.reference
         new = Client(client, self._fresh(b"hb"), self._fresh(b"conn"), 0.0)
+        # A probe must not end in the instant in which something else is due: their order would be open.
+        driver.wait(ODD)
+        self._watch()
         old = reference.clients.get(client)
         reply = driver.reply()
         driver.frame(SUBJECTS.discovery, connect_request(client, new.hb_inbox, new.conn_id), reply)
         driver.alive.add(new.hb_inbox)
         if old is None:
             out = driver.run()
-            reference.connect(new, start)
-            self._watch()
+            reference.connect(new, self.servers.now)
         else:
             out = self._probe(old, new)
+        driver.wait(EVEN - ODD)
+        self._watch()
         (answer,) = [messages.parse(messages.ConnectResponse, o.payload) for o in out if o.subject == reply]
         taken = old is not None and old.answers
         assert answer.error == (b"stan: clientID already registered" if taken else b"")
 
     def _probe(self, old: Client, new: Client) -> list[Out]:
-        driver, start = self.servers.driver, self.servers.now
-        before = len(driver.out)
+        driver = self.servers.driver
+        before, start = len(driver.out), self.servers.now
         if not old.answers:
             self.reference.later(start + PROBE_TIMEOUT * old.listens, lambda t: self.reference.connect(new, t))
         driver.run()
         (probe,) = [i for i in range(before, len(driver.out)) if driver.out[i].subject == old.hb_inbox]
-        out = [driver.out.pop(probe)]
-        driver.wait(PROBE_TIMEOUT + 0.05)
-        out = driver.out[before:]
-        self._watch()
-        return out
+        driver.out.pop(probe)
+        driver.wait(PROBE_TIMEOUT)
+        return driver.out[before:]
 
     @precondition(lambda self: self.reference.clients)
     @rule(which=WHICH, how=st.sampled_from(["answers", "is silent", "does not listen"]))

@@ -57,6 +57,8 @@ class Member:
     ack_wait: int
     wake: float = 0.0
     marked: bool = False
+    stalled: bool = False
+    """A new message has filled its window."""
     first: list[int] = field(default_factory=list)
     last_pass: tuple[float, float, int] = (0.0, 0.0, 0)
 
@@ -80,14 +82,26 @@ class Line:
     def is_open(self, member: Member) -> bool:
         return len(self.held(member)) < member.window
 
-    def choose(self) -> Member:
-        """The member that gets the next message; the head of the list goes to its end when it is chosen."""
-        willing = [m for m in self.members if self.is_open(m)]
-        willing = [m for m in willing if not m.marked] or willing
-        chosen = min(willing, key=lambda m: len(self.held(m)), default=self.members[0])
-        if chosen is self.members[0]:
+    def rank(self, member: Member) -> tuple[bool, int, int]:
+        return member.marked, len(self.held(member)), self.members.index(member)
+
+    def choose(self, member: Member, *, again: bool = False) -> None:
+        """The member that gets the next message; the head of the list goes to its end when it is chosen.
+
+        Whether the window of a member that redeliveries have filled is open to more of them is left open.
+        """
+        best = min((m for m in self.members if self.is_open(m)), key=self.rank, default=None)
+        doubtful = again and not self.is_open(member) and not member.stalled
+        if not doubtful or (best is not None and self.rank(best) < self.rank(member)):
+            assert member is (best or self.members[0]), "to another member than the rules choose"
+        if member is self.members[0]:
             self.members.append(self.members.pop(0))
-        return chosen
+
+    def release(self, sequence: int) -> None:
+        """Its holder does not wait for its ack any more."""
+        sent = self.pending.pop(sequence, None)
+        if sent is not None and sent.holder is not None and self.is_open(sent.holder):
+            sent.holder.stalled = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +189,7 @@ class Reference:
 
     def ack(self, member: Member, sequence: int) -> None:
         """Counts for whichever member of the group holds the message, and for nothing else."""
-        member.line.pending.pop(sequence, None)
+        member.line.release(sequence)
         member.line.counts.pop(sequence, None)
 
     def restart(self, at: float) -> None:
@@ -192,7 +206,8 @@ class Reference:
                 sent.expiry = stored + sent.holder.ack_wait if sent.holder else None
                 sent.earliest = 0.0
             for member in line.members:
-                member.marked, member.wake = False, at + member.ack_wait
+                member.marked, member.stalled = False, not line.is_open(member)
+                member.wake = at + member.ack_wait
                 member.first = [s for s in sorted(line.held(member)) if (line.pending[s].expiry or 0.0) <= at + EARLY]
 
     # What leaves the server
@@ -240,9 +255,10 @@ class Reference:
         assert message.count == 0, "a count on a new message"
         assert not any(m.first for m in line.members), "a new message before old ones"
         assert line.is_open(member), "more than max in flight"
-        assert line.choose() is member, "to another member than the rules choose"
+        line.choose(member)
         line.position = message.sequence
         line.pending[message.sequence] = Sent(member, at + member.ack_wait)
+        member.stalled = not line.is_open(member)
 
     def _again(self, member: Member, message: Delivery, at: float) -> None:
         line, sequence = member.line, message.sequence
@@ -256,8 +272,10 @@ class Reference:
             assert sequence == member.first.pop(0), "not in order, or not by whom it was held"
         else:
             self._due(holder, sequence, sent, at)
-            assert line.choose() is member, "to another member than the rules choose"
+            line.choose(member, again=True)
         expiry = at if sent.expiry is None or holder is not member else sent.expiry
+        if holder is not member:
+            line.release(sequence)
         line.pending[sequence] = Sent(member, expiry + member.ack_wait)
         holder.wake = at + holder.ack_wait
 
