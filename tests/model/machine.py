@@ -299,9 +299,6 @@ class FileMachine(MemoryMachine):
     make_servers = FileServers
     servers: FileServers
 
-    def _a_second_passes(self) -> None:
-        self.time_passes(1.0)
-
     def _start(self, end: Callable[[], None], down: float = 0.0) -> None:
         """Another server starts when the present one has ended."""
         self._watch()
@@ -314,7 +311,7 @@ class FileMachine(MemoryMachine):
 
     @rule(down=DOWN)
     def server_is_killed(self, down: float) -> None:
-        self._a_second_passes()
+        self.time_passes(1.0)
         self._start(self.servers.kill, down)
 
     @rule(down=DOWN)
@@ -323,14 +320,14 @@ class FileMachine(MemoryMachine):
 
     @rule(down=DOWN)
     def power_fails(self, down: float) -> None:
-        self._a_second_passes()
+        self.time_passes(1.0)
         self._start(self.servers.lose_power, down)
 
     @precondition(lambda self: self.reference.clients)
     @rule(channel=st.sampled_from([b"late", b"foo"]))
     def another_server_takes_over(self, channel: bytes) -> None:
         """What the former owner is asked for is neither answered nor, once its successor has written, stored."""
-        self._a_second_passes()
+        self.time_passes(1.0)
         if not self.reference.clients:
             return
         client = next(iter(self.reference.clients.values()))
@@ -339,17 +336,6 @@ class FileMachine(MemoryMachine):
         if channel == b"foo":
             self.everything_that_was_due_has_left()
             self.publishes(0, channel, 1)
-
-
-class SyncedMachine(FileMachine):
-    """On the file store with ``-file_sync_subs``: the next server goes on with everything."""
-
-    @staticmethod
-    def make_servers() -> FileServers:
-        return FileServers(sync_subs=True)
-
-    def _a_second_passes(self) -> None:
-        """Nothing needs it."""
 
 
 def _subscription_request(request: Request, inbox: bytes) -> messages.SubscriptionRequest:

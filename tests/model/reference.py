@@ -75,6 +75,9 @@ class Line:
     pending: dict[int, Sent] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
     recovering: bool = False
+    offered: bool = False
+    """Something has happened for which new messages are offered."""
+    passed_at: float = 0.0
 
     def held(self, member: Member) -> list[int]:
         return [sequence for sequence, sent in self.pending.items() if sent.holder is member]
@@ -82,26 +85,32 @@ class Line:
     def is_open(self, member: Member) -> bool:
         return len(self.held(member)) < member.window
 
-    def rank(self, member: Member) -> tuple[bool, int, int]:
-        return member.marked, len(self.held(member)), self.members.index(member)
-
-    def choose(self, member: Member, *, again: bool = False) -> None:
+    def choose(self, *, again: bool) -> Member | None:
         """The member that gets the next message; the head of the list goes to its end when it is chosen.
 
-        Whether the window of a member that redeliveries have filled is open to more of them is left open.
+        A member is asked until it has refused: one that redeliveries have filled takes more of them until then.
         """
-        best = min((m for m in self.members if self.is_open(m)), key=self.rank, default=None)
-        doubtful = again and not self.is_open(member) and not member.stalled
-        if not doubtful or (best is not None and self.rank(best) < self.rank(member)):
-            assert member is (best or self.members[0]), "to another member than the rules choose"
-        if member is self.members[0]:
+        willing = [m for m in self.members if not m.stalled]
+        willing = [m for m in willing if not m.marked] or willing
+        if not willing and not again:
+            return None
+        chosen = min(willing, key=lambda m: len(self.held(m)), default=self.members[0])
+        if chosen is self.members[0]:
             self.members.append(self.members.pop(0))
+        return chosen
+
+    def offer(self) -> Member | None:
+        """The member that takes the next new message; those that cannot are not asked again."""
+        while (member := self.choose(again=False)) is not None and not self.is_open(member):
+            member.stalled = True
+        return member
 
     def release(self, sequence: int) -> None:
         """Its holder does not wait for its ack any more."""
         sent = self.pending.pop(sequence, None)
-        if sent is not None and sent.holder is not None and self.is_open(sent.holder):
+        if sent is not None and sent.holder is not None and sent.holder.stalled and self.is_open(sent.holder):
             sent.holder.stalled = False
+            self.offered = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +154,8 @@ class Reference:
 
     def publish(self, channel: bytes, data: bytes, at: float) -> None:
         self.channels.setdefault(channel, []).append((data, at))
+        for line in self.lines.values():
+            line.offered |= line.channel == channel
 
     def subscribe(self, request: Request, inbox: bytes, ack_inbox: bytes, at: float) -> bytes:
         """The error text; with none, the subscription is there."""
@@ -166,6 +177,7 @@ class Reference:
             for sent in line.pending.values():
                 sent.holder = member
         line.members.append(member)
+        line.offered = True
         self.members.append(member)
         return b""
 
@@ -200,6 +212,7 @@ class Reference:
         for line in self.lines.values():
             line.counts.clear()
             line.recovering = line.queue
+            line.offered = True
             line.members.sort(key=self.members.index)
             for sequence, sent in line.pending.items():
                 stored = self.channels[line.channel][sequence - 1][1]
@@ -255,7 +268,7 @@ class Reference:
         assert message.count == 0, "a count on a new message"
         assert not any(m.first for m in line.members), "a new message before old ones"
         assert line.is_open(member), "more than max in flight"
-        line.choose(member)
+        assert line.offer() is member, "to another member than the rules choose"
         line.position = message.sequence
         line.pending[message.sequence] = Sent(member, at + member.ack_wait)
         member.stalled = not line.is_open(member)
@@ -272,12 +285,22 @@ class Reference:
             assert sequence == member.first.pop(0), "not in order, or not by whom it was held"
         else:
             self._due(holder, sequence, sent, at)
-            line.choose(member, again=True)
+            if line.passed_at != at:
+                # New messages are offered behind all that is redelivered in one instant.
+                self._refuse(line)
+                line.passed_at = at
+            assert line.choose(again=True) is member, "to another member than the rules choose"
         expiry = at if sent.expiry is None or holder is not member else sent.expiry
         if holder is not member:
             line.release(sequence)
         line.pending[sequence] = Sent(member, expiry + member.ack_wait)
         holder.wake = at + holder.ack_wait
+
+    def _refuse(self, line: Line) -> None:
+        """What was offered and not delivered was refused by all that were asked."""
+        if line.offered and line.position < len(self.channels[line.channel]) and not any(map(line.is_open, line.members)):
+            line.offer()
+        line.offered = False
 
     def _due(self, holder: Member, sequence: int, sent: Sent, at: float) -> None:
         assert sent.expiry is not None
@@ -316,6 +339,7 @@ class Reference:
             if line.recovering:
                 line.recovering = False
                 line.counts.clear()
+            self._refuse(line)
             for member in line.members:
                 assert not member.first, f"{member.first} had to come first, and did not"
                 assert line.position == len(self.channels[line.channel]) or not line.is_open(member), "not delivered"

@@ -64,20 +64,16 @@ class MemoryServers:
 
 
 class FileServers(MemoryServers):
-    """The file store on a simulated disk, with small slices and state files that are rewritten often.
+    """The file store on a simulated disk, with small slices and state files that are rewritten often."""
 
-    ``sync_subs``: what was sent and acknowledged is durable with its batch; else it is within a second.
-    """
-
-    def __init__(self, *, sync_subs: bool = False) -> None:
-        self.sync_subs = sync_subs
+    def __init__(self) -> None:
         self.disk = SimDisk()
         self.disk.make_dirs(STORE)
         super().__init__()
         self.driver.store.set_server_info(server_info(CLUSTER))
 
     def _open(self) -> Store:
-        options = FileStoreOptions(slice_max_msgs=5, compact_min_size=0, sync_subs=self.sync_subs)
+        options = FileStoreOptions(slice_max_msgs=5, compact_min_size=0)
         return open_file_store(self.disk.sibling(), self.clock, options)
 
     def stop(self) -> None:

@@ -373,9 +373,8 @@ class FileChannel:
             self.log.lose_index()
 
     def write_events(self) -> None:
-        """Hand the events to the file system, unless they may wait until the file is replaced. Raises ``OSError``."""
-        ready = self._subs.replaced or (self._env.options.sync_subs and self.created and not self._controls)
-        if self._events and ready and not self.quarantined:
+        """Hand the events to the file system, if the file has been replaced already. Raises ``OSError``."""
+        if self._events and self._subs.replaced and not self.quarantined:
             self._write_events()
 
     def sync_events(self) -> None:
