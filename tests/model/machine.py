@@ -1,4 +1,4 @@
-"""Histories of clients, messages and servers: every rule is one thing that happens, and is checked against the reference.
+"""Histories of clients, messages and servers: every rule is one thing that happens, held to the reference.
 
 Rules take small numbers: ``which`` counts round the live subscriptions, oldest first. A failing history is printed as a
 script of such lines.
@@ -6,6 +6,7 @@ script of such lines.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from hypothesis import strategies as st
@@ -28,6 +29,9 @@ CHANNELS = st.sampled_from([b"foo", b"foo", b"foo", b"bar"])
 WINDOWS = st.sampled_from([1, 2, 3, 5, 100])
 ACK_WAITS = st.sampled_from([1, 2, 3, 7])
 DOWN = st.sampled_from([0.0, 1.5, 20.0])
+LATER = st.sampled_from([0.0, 7.0, 15.0])
+ENDS = st.sampled_from(["unsubscribe", "close"])
+FEW = st.integers(0, 2)
 WHICH = st.integers(0, 7)
 ODD, EVEN = 0.0037, 0.05
 NAMES = {
@@ -61,6 +65,8 @@ class MemoryMachine(RuleBasedStateMachine):
         self.read = 0
         """How much of what left the server was looked at."""
         self.ended: list[Member] = []
+        self.published: list[bytes] = []
+        """What waits for its ack."""
 
     # Watching
 
@@ -113,7 +119,7 @@ class MemoryMachine(RuleBasedStateMachine):
         self.connects(b"ann")
         self.connects(b"bob")
         for i, kind in enumerate(kinds):
-            self.subscribes(i, b"foo", kind, "first", window, 2)
+            self.subscribes(which=i, channel=b"foo", kind=kind, start="first", window=window, ack_wait=2)
 
     @rule(client=CLIENTS)
     def connects(self, client: bytes) -> None:
@@ -150,13 +156,14 @@ class MemoryMachine(RuleBasedStateMachine):
         return driver.out[before:]
 
     @precondition(lambda self: self.reference.clients)
-    @rule(which=WHICH, how=st.sampled_from(["answers", "is silent", "does not listen"]))
-    def client_now(self, which: int, how: str) -> None:
-        """What becomes of heartbeats from now on."""
+    @rule(which=WHICH, how=st.sampled_from(["answers", "is silent", "does not listen"]), seconds=LATER)
+    def client_now(self, which: int, how: str, seconds: float) -> None:
+        """What becomes of heartbeats from now on, and some time."""
         driver, client = self.servers.driver, self._client(which)
         client.answers, client.listens = how == "answers", how != "does not listen"
         (driver.alive.add if client.answers else driver.alive.discard)(client.hb_inbox)
         (driver.absent.discard if client.listens else driver.absent.add)(client.hb_inbox)
+        self.time_passes(seconds)
 
     def _client(self, which: int) -> Client:
         clients = list(self.reference.clients.values())
@@ -179,7 +186,9 @@ class MemoryMachine(RuleBasedStateMachine):
     def who_is_not_connected_is_refused(self, channel: bytes) -> None:
         assert self.servers.driver.ping(b"nobody") == b"client has been replaced or is no longer registered"
         assert self.servers.driver.close(b"nobody") == b"stan: unknown clientID"
-        assert self._publish(b"nobody", channel, [b"guid"]) == {b"stan: invalid publish request"}
+        self.published.append(b"refused")
+        self._offer(channel, b"refused", b"nobody")
+        self._acknowledged(b"stan: invalid publish request")
         assert self._subscribe(Request(b"nobody", channel)) == b"stan: unknown clientID"
 
     # Messages
@@ -187,47 +196,83 @@ class MemoryMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.reference.clients)
     @rule(which=WHICH, channel=CHANNELS, count=st.integers(1, 4))
     def publishes(self, which: int, channel: bytes, count: int) -> None:
-        guids = [self._fresh(b"message") for _ in range(count)]
-        for guid in guids:
-            self.reference.publish(channel, guid, self.servers.now)
-        assert self._publish(self._client(which).conn_id, channel, guids) == {b""}
+        self._publish(self._client(which), channel, count)
+        self._acknowledged()
 
-    def _publish(self, conn_id: bytes, channel: bytes, guids: list[bytes]) -> set[bytes]:
-        """The errors; everything is acknowledged in the order in which it was published."""
-        driver = self.servers.driver
-        for guid in guids:
-            payload = pub_msg(guid, channel, guid, conn_id=conn_id)
-            driver.frame(f"{SUBJECTS.publish}.{channel.decode()}", payload, b"_STAN.acks.here")
-        acks = pub_acks(driver.run())
-        assert [a.guid for a in acks] == guids
-        return {a.error for a in acks}
+    def _publish(self, client: Client, channel: bytes, count: int) -> None:
+        """Put messages into the next batch."""
+        for _ in range(count):
+            data = self._fresh(b"message")
+            self.published.append(data)
+            self.reference.publish(channel, data, self.servers.now)
+            self._offer(channel, data, client.conn_id)
+
+    def _offer(self, channel: bytes, data: bytes, conn_id: bytes) -> None:
+        payload = pub_msg(data, channel, data, conn_id=conn_id)
+        self.servers.driver.frame(f"{SUBJECTS.publish}.{channel.decode()}", payload, b"_STAN.acks.here")
+
+    def _acknowledged(self, error: bytes = b"") -> None:
+        """The next batch answers all that was published, in the order in which it was."""
+        acks = pub_acks(self.servers.driver.run())
+        assert [(a.guid, a.error) for a in acks] == [(data, error) for data in self.published]
+        self.published.clear()
 
     # Subscriptions
 
     @precondition(lambda self: self.reference.clients)
     @rule(which=WHICH, channel=CHANNELS, kind=KINDS, start=STARTS, window=WINDOWS, ack_wait=ACK_WAITS)
-    def subscribes(self, which: int, channel: bytes, kind: str, start: str, window: int, ack_wait: int) -> None:
-        self._subscribe(Request(self._client(which).client_id, channel, *NAMES[kind], *POSITIONS[start], window, ack_wait))
+    def subscribes(self, *, which: int, channel: bytes, kind: str, start: str, window: int, ack_wait: int) -> None:
+        self._subscribe(
+            Request(self._client(which).client_id, channel, *NAMES[kind], *POSITIONS[start], window, ack_wait)
+        )
 
     @precondition(lambda self: self.reference.clients)
     @rule(which=WHICH, kind=st.sampled_from(["queue", "durable queue"]), window=WINDOWS, ack_wait=ACK_WAITS)
     def joins(self, which: int, kind: str, window: int, ack_wait: int) -> None:
-        self.subscribes(which, b"foo", kind, "first", window, ack_wait)
+        self.subscribes(which=which, channel=b"foo", kind=kind, start="first", window=window, ack_wait=ack_wait)
 
-    def _subscribe(self, request: Request) -> bytes:
+    @precondition(lambda self: self.reference.offline() and self.reference.clients)
+    @rule(which=WHICH, window=WINDOWS, ack_wait=ACK_WAITS, meanwhile=FEW)
+    def resumes(self, which: int, window: int, ack_wait: int, meanwhile: int) -> None:
+        """A durable, or a group without members; more may be published in the same batch."""
+        lines = self.reference.offline()
+        request = replace(lines[which % len(lines)].request, window=window, ack_wait=ack_wait)
+        if request.queue:
+            request = replace(request, client_id=self._client(which).client_id)
+        assert self._subscribe(request, meanwhile) == b""
+
+    def _subscribe(self, request: Request, meanwhile: int = 0) -> bytes:
         """The error, which is that of the reference."""
-        driver, inbox = self.servers.driver, self._fresh(b"in")
-        answer = self._call(SUBJECTS.subscribe, messages.encode(_subscription_request(request, inbox)))
-        response = messages.parse(messages.SubscriptionResponse, answer)
+        driver, inbox, reply = self.servers.driver, self._fresh(b"in"), self.servers.driver.reply()
+        driver.frame(SUBJECTS.subscribe, messages.encode(_subscription_request(request, inbox)), reply)
+        for _ in range(meanwhile):
+            self._offer(request.channel, self._fresh(b"message"), self.reference.clients[request.client_id].conn_id)
+        out = driver.run()
+        (answer,) = [i for i, o in enumerate(out) if o.subject == reply]
+        response = messages.parse(messages.SubscriptionResponse, out[answer].payload)
         assert response.error == self.reference.subscribe(request, inbox, response.ack_inbox, self.servers.now)
-        left = [o.subject for o in driver.out[self.read :] if o.subject == inbox or o.payload == answer]
-        assert inbox not in left[:1], "a message before the response"
+        assert inbox not in [o.subject for o in out[:answer]], "a message before the response"
+        for ack in pub_acks(out):
+            assert ack.error == b""
+            self.reference.publish(request.channel, ack.guid, self.servers.now)
+        assert len(pub_acks(out)) == meanwhile
         return response.error
 
     @precondition(lambda self: self.reference.members)
-    @rule(which=WHICH, how=st.sampled_from(["unsubscribe", "close"]))
+    @rule(which=WHICH, how=ENDS)
     def leaves(self, which: int, how: str) -> None:
-        member = self._member(which)
+        self._ends(self._member(which), how)
+
+    @precondition(lambda self: self._heirs_wait())
+    @rule(which=WHICH, how=ENDS)
+    def leaves_its_messages_to_others(self, which: int, how: str) -> None:
+        members = self._heirs_wait()
+        self._ends(members[which % len(members)], how)
+
+    def _heirs_wait(self) -> list[Member]:
+        return [m for m in self.reference.members if m.line.held(m) and len(m.line.members) > 1]
+
+    def _ends(self, member: Member, how: str) -> None:
         assert self._leave(member, how) == b""
         self.reference.leave(member, self.servers.now, unsubscribe=how == "unsubscribe")
         self.ended.append(member)
@@ -299,29 +344,31 @@ class FileMachine(MemoryMachine):
     make_servers = FileServers
     servers: FileServers
 
-    def _start(self, end: Callable[[], None], down: float = 0.0) -> None:
-        """Another server starts when the present one has ended."""
+    def _start(self, end: Callable[[], None], down: float, meanwhile: int) -> None:
+        """Another server starts when the present one has ended; messages are published in its first batch."""
         self._watch()
         self.servers.clock.advance(down)
         self.reference.advance(self.servers.now)
         end()
         self.read = 0
         self.reference.restart(self.servers.now)
-        self.servers.driver.run()
+        if self.reference.clients:
+            self._publish(self._client(0), b"foo", meanwhile)
+        self._acknowledged()
 
-    @rule(down=DOWN)
-    def server_is_killed(self, down: float) -> None:
+    @rule(down=DOWN, meanwhile=FEW)
+    def server_is_killed(self, down: float, meanwhile: int) -> None:
         self.time_passes(1.0)
-        self._start(self.servers.kill, down)
+        self._start(self.servers.kill, down, meanwhile)
 
-    @rule(down=DOWN)
-    def server_is_stopped(self, down: float) -> None:
-        self._start(self.servers.stop, down)
+    @rule(down=DOWN, meanwhile=FEW)
+    def server_is_stopped(self, down: float, meanwhile: int) -> None:
+        self._start(self.servers.stop, down, meanwhile)
 
-    @rule(down=DOWN)
-    def power_fails(self, down: float) -> None:
+    @rule(down=DOWN, meanwhile=FEW)
+    def power_fails(self, down: float, meanwhile: int) -> None:
         self.time_passes(1.0)
-        self._start(self.servers.lose_power, down)
+        self._start(self.servers.lose_power, down, meanwhile)
 
     @precondition(lambda self: self.reference.clients)
     @rule(channel=st.sampled_from([b"late", b"foo"]))
@@ -332,10 +379,8 @@ class FileMachine(MemoryMachine):
             return
         client = next(iter(self.reference.clients.values()))
         payload = pub_msg(b"late", channel, b"late", conn_id=client.conn_id)
-        self._start(lambda: self.servers.fail_over(f"{SUBJECTS.publish}.{channel.decode()}", payload))
-        if channel == b"foo":
-            self.everything_that_was_due_has_left()
-            self.publishes(0, channel, 1)
+        subject = f"{SUBJECTS.publish}.{channel.decode()}"
+        self._start(lambda: self.servers.fail_over(subject, payload), 0.0, 1)
 
 
 def _subscription_request(request: Request, inbox: bytes) -> messages.SubscriptionRequest:

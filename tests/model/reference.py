@@ -1,9 +1,9 @@
-"""The reference: what the clients of a server must, may and must not see, told from ``docs/compat/protocol.md`` alone.
+"""The reference: what clients of a server must, may and must not see, told from ``docs/compat/protocol.md`` alone.
 
-The reference is told what clients ask for, and shown what leaves the server. It keeps one ``Line`` for every position in
-a channel: a plain subscription, a durable, or a queue group, with the members that are served from it. Whatever leaves is
-checked when it leaves (``delivered``), and what should have left, at the end of every step (``settle``). Times are
-seconds; the server's clock is the reference's, so that every bound is exact but for ``EARLY`` and ``LATE``.
+The reference is told what clients ask for, and shown what leaves the server. It keeps one ``Line`` for every position
+in a channel: a plain subscription, a durable, or a queue group, with the members that are served from it. Whatever
+leaves is checked when it leaves (``delivered``), and what should have left, at the end of every step (``settle``). Times
+are seconds; the server's clock is the reference's, so that every bound is exact but for ``EARLY`` and ``LATE``.
 """
 
 from __future__ import annotations
@@ -63,13 +63,26 @@ class Member:
     last_pass: tuple[float, float, int] = (0.0, 0.0, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A subscription request."""
+
+    client_id: bytes
+    channel: bytes
+    durable: bytes = b""
+    queue: bytes = b""
+    start: StartPosition.ValueType = StartPosition.FIRST
+    sequence: int = 0
+    delta: float = 0.0
+    window: int = 1024
+    ack_wait: int = 30
+
+
 @dataclass(slots=True, eq=False)
 class Line:
-    """A position in a channel."""
+    """A position in a channel; ``request`` made it."""
 
-    channel: bytes
-    queue: bool
-    durable: bool
+    request: Request
     position: int
     members: list[Member] = field(default_factory=list)
     pending: dict[int, Sent] = field(default_factory=dict)
@@ -78,6 +91,14 @@ class Line:
     offered: bool = False
     """Something has happened for which new messages are offered."""
     passed_at: float = 0.0
+
+    @property
+    def channel(self) -> bytes:
+        return self.request.channel
+
+    @property
+    def queue(self) -> bool:
+        return bool(self.request.queue)
 
     def held(self, member: Member) -> list[int]:
         return [sequence for sequence, sent in self.pending.items() if sent.holder is member]
@@ -91,7 +112,7 @@ class Line:
         A member is asked until it has refused: one that redeliveries have filled takes more of them until then.
         """
         willing = [m for m in self.members if not m.stalled]
-        willing = [m for m in willing if not m.marked] or willing
+        willing = [m for m in willing if not m.marked] or [m for m in willing if not again]
         if not willing and not again:
             return None
         chosen = min(willing, key=lambda m: len(self.held(m)), default=self.members[0])
@@ -111,21 +132,6 @@ class Line:
         if sent is not None and sent.holder is not None and sent.holder.stalled and self.is_open(sent.holder):
             sent.holder.stalled = False
             self.offered = True
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A subscription request; ``back``: how many messages or seconds before the end it starts."""
-
-    client_id: bytes
-    channel: bytes
-    durable: bytes = b""
-    queue: bytes = b""
-    start: StartPosition.ValueType = StartPosition.FIRST
-    sequence: int = 0
-    delta: float = 0.0
-    window: int = 1024
-    ack_wait: int = 30
 
 
 class Reference:
@@ -168,8 +174,7 @@ class Reference:
         if line is not None and line.members and not line.queue:
             return b"stan: duplicate durable registration"
         if line is None:
-            position = _position(request, messages, at)
-            line = self.lines[key] = Line(request.channel, bool(request.queue), bool(request.durable), position)
+            line = self.lines[key] = Line(request, _position(request, messages, at))
         member = Member(inbox, ack_inbox, client, line, request.window, request.ack_wait)
         if not line.members:
             member.first = sorted(line.pending)
@@ -196,8 +201,13 @@ class Reference:
                 line.pending[sequence] = Sent(heir, at - 1, at + 0.1)
             else:
                 line.pending[sequence].holder = None
-        if not line.members and (unsubscribe or not line.durable):
+        if not line.members and (unsubscribe or not line.request.durable):
             self.lines = {key: other for key, other in self.lines.items() if other is not line}
+
+    def offline(self) -> list[Line]:
+        """Durables and groups that can be resumed."""
+        found = [line for line in self.lines.values() if not line.members]
+        return [line for line in found if line.queue or line.request.client_id in self.clients]
 
     def ack(self, member: Member, sequence: int) -> None:
         """Counts for whichever member of the group holds the message, and for nothing else."""
@@ -298,7 +308,11 @@ class Reference:
 
     def _refuse(self, line: Line) -> None:
         """What was offered and not delivered was refused by all that were asked."""
-        if line.offered and line.position < len(self.channels[line.channel]) and not any(map(line.is_open, line.members)):
+        if (
+            line.offered
+            and line.position < len(self.channels[line.channel])
+            and not any(map(line.is_open, line.members))
+        ):
             line.offer()
         line.offered = False
 
