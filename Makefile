@@ -59,6 +59,10 @@ soak-ft: build
 soak-fuzz: build
 	$(BIN)/python -m tests.fuzz.hostile $(SEED)
 
+# Histories of clients and servers against the reference until Ctrl-C or a difference.
+soak-model: build
+	$(BIN)/python -m tests.model $(SEED)
+
 demo: build node_modules/.package-lock.json
 	$(BIN)/python -m demo
 

@@ -55,11 +55,11 @@ STARTS = st.sampled_from(list(POSITIONS))
 class MemoryMachine(RuleBasedStateMachine):
     """Everything that can happen to one server."""
 
-    make_servers: ClassVar[Callable[[], MemoryServers]] = MemoryServers
+    kind: ClassVar[type[MemoryServers]] = MemoryServers
 
     def __init__(self) -> None:
         super().__init__()
-        self.servers = self.make_servers()
+        self.servers = self.kind()
         self.reference = Reference()
         self.serial = 0
         self.read = 0
@@ -222,8 +222,10 @@ class MemoryMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.reference.clients)
     @rule(which=WHICH, channel=CHANNELS, kind=KINDS, start=STARTS, window=WINDOWS, ack_wait=ACK_WAITS)
     def subscribes(self, *, which: int, channel: bytes, kind: str, start: str, window: int, ack_wait: int) -> None:
+        durable, queue = NAMES[kind]
+        position, sequence, delta = POSITIONS[start]
         self._subscribe(
-            Request(self._client(which).client_id, channel, *NAMES[kind], *POSITIONS[start], window, ack_wait)
+            Request(self._client(which).client_id, channel, durable, queue, position, sequence, delta, window, ack_wait)
         )
 
     @precondition(lambda self: self.reference.clients)
@@ -341,7 +343,7 @@ class ForgetfulMachine(MemoryMachine):
 class FileMachine(MemoryMachine):
     """On the file store: the next server goes on, with all that is a second old."""
 
-    make_servers = FileServers
+    kind = FileServers
     servers: FileServers
 
     def _start(self, end: Callable[[], None], down: float, meanwhile: int) -> None:

@@ -2,8 +2,8 @@
 
 The reference is told what clients ask for, and shown what leaves the server. It keeps one ``Line`` for every position
 in a channel: a plain subscription, a durable, or a queue group, with the members that are served from it. Whatever
-leaves is checked when it leaves (``delivered``), and what should have left, at the end of every step (``settle``). Times
-are seconds; the server's clock is the reference's, so that every bound is exact but for ``EARLY`` and ``LATE``.
+leaves is checked when it leaves (``delivered``), and what should have left, at the end of every step (``settle``).
+Times are seconds; the server's clock is the reference's, so that every bound is exact but for ``EARLY`` and ``LATE``.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class FileServers(MemoryServers):
         self.disk = self.disk.crash(mode=CrashMode.LOST)
         self.driver = self._start(self._open(), self.driver)
 
-    def fail_over(self, subject: bytes, request: bytes) -> None:
+    def fail_over(self, subject: str, request: bytes) -> None:
         """Another server takes the store while this one lives, and knows nothing of it until its next request."""
         former, self.driver = self.driver, self._start(self._open(), self.driver)
         before = len(former.out)
