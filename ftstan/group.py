@@ -482,14 +482,22 @@ class FtGroup:
         self._node.request_handover(successor)
         return successor
 
-    async def hand_over(self) -> None:
-        """Before the store is closed: let a standby keep what is published from now on, if there is one."""
+    async def find_successor(self) -> bool:
+        """Before the store is closed: let a standby keep what is published from now on; returns whether one does."""
         if self._activation is None or not self._node.is_ft_active():
-            return
+            return False
         self.note_epoch()
         with contextlib.suppress(NatsError):
-            if await self._succession.find(self._activation, "", _STOP_FIND_S):
-                await self._succession.leave()
+            return bool(await self._succession.find(self._activation, "", _STOP_FIND_S))
+        return False
+
+    async def hand_over(self) -> bool:
+        """Answer what NATS still has for us and name it; returns whether the successor can go on from there.
+
+        It cannot where an original server may follow: that one needs the files of a clean stop.
+        """
+        left = await self._succession.leave()
+        return left and not self._standby.mixed
 
     # ---- stopping ------------------------------------------------------------------------------------------------
 

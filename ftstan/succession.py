@@ -74,11 +74,14 @@ class Succession:
             self._found = None
         return self.successor
 
-    async def leave(self) -> None:
-        """Stop listening and name what was answered. What goes wrong here costs publishers an ack, nothing else."""
+    async def leave(self) -> bool:
+        """Stop listening and name what was answered; returns whether the successor knows all of it.
+
+        What goes wrong here costs publishers an ack, nothing else.
+        """
         serving, asking = self._node.plane.serving, self._asking
         if serving is None or asking is None or not self.successor:
-            return
+            return False
         try:
             async with asyncio.timeout(_LEAVE_WITHIN_S):
                 left = await self._node.call(serving.leave)
@@ -98,6 +101,8 @@ class Succession:
         except (NatsError, TimeoutError) as error:
             why = error.text if isinstance(error, NatsError) else "NATS did not answer in time"
             log.stream.warning(f"ft: the hand-over is not seamless, publishers have to repeat: {why}")
+            return False
+        return True
 
     # ---- the successor -------------------------------------------------------------------------------------------
 
