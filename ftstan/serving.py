@@ -39,7 +39,6 @@ _OPEN_BESIDE_S: Final = 0.001
 #: The same for the work of a stop that can be done while publishes are still served.
 _PREPARE_S: Final = 0.004
 _LATE_COPIES_S: Final = 2.0
-_FLUSH_S: Final = 0.01
 
 
 class Serving:
@@ -312,10 +311,5 @@ class Serving:
         if tidy:
             self.store.close()
             return
-        # What was sent and acknowledged in the last second, as far as there is time.
         self.store.write_events()
-        end = self._clock.mono() + _FLUSH_S
-        while self.store.tick(self._clock.wall_ns()) and self._clock.mono() < end:
-            self.store.confirm()
-        self.store.confirm()
         self.store.abandon()
