@@ -30,6 +30,9 @@ OURS_WITHIN_S: Final = 10.0
 #: How long members that were not named hold back.
 YIELD_S: Final = 5.0
 _LEAVE_WITHIN_S: Final = 2.0
+#: How long a stop waits for a standby that keeps what is published meanwhile; a switchover has more patience.
+_STOP_FIND_S: Final = 0.25
+SWITCHOVER_S: Final = 2.0
 
 
 class Succession:
@@ -73,6 +76,12 @@ class Succession:
         finally:
             self._found = None
         return self.successor
+
+    async def find_any(self, activation: Activation) -> bool:
+        """Before a stop: let any standby follow; returns whether there is one."""
+        with contextlib.suppress(NatsError):
+            return bool(await self.find(activation, "", _STOP_FIND_S))
+        return False
 
     async def leave(self) -> bool:
         """Stop listening and name what was answered; returns whether the successor knows all of it.
