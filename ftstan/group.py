@@ -53,8 +53,6 @@ _LOG = {
     sb.Level.WARNING: log.stream.warning,
     sb.Level.ERROR: log.stream.error,
 }
-
-
 #: Questions that are answered at one time.
 _MAX_ANSWERS = 32
 _DIGEST_S = 1.0
