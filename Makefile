@@ -7,7 +7,7 @@ DEBUG_VENV  := .venv-debug
 SOURCES := $(shell find ftstan -name '*.pyx' -o -name '*.pxd') setup.py pyproject.toml
 PYTEST_ARGS ?=
 
-.PHONY: build test test-debug soak-store soak-ft soak-fuzz lint demo bench bench-ft clean proto
+.PHONY: build test test-debug soak-store soak-ft soak-fuzz soak-model lint demo bench bench-ft clean proto
 
 build: $(STAMP)
 
