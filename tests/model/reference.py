@@ -319,7 +319,7 @@ class Reference:
         assert sent.expiry is not None
         assert at >= max(sent.expiry - EARLY, sent.earliest - LATE), "redelivered before it was due"
         assert holder.line.queue or not holder.marked, "redelivered to a client that misses its heartbeats"
-        this_pass = (at, sent.expiry, sequence)
+        this_pass = (at, round(sent.expiry, 6), sequence)
         if holder.last_pass[0] == at:
             assert holder.last_pass < this_pass, "redelivered out of order"
         else:
