@@ -1,6 +1,6 @@
 """``docs/compat/protocol.md`` says what clients may rely on and which tests show it; this holds the page to the truth.
 
-Each section ends with the tests that show it, or is a table with a column of them. A list of tests is a path and, behind
+Each section ends with the tests that show it, or is a table with a column of them. A list of tests is a path and behind
 it, the names in it, each between backticks. The texts of the table of errors are those of constants of the code, and
 what the table calls planned is nowhere in the code.
 """
@@ -141,6 +141,30 @@ def test_a_section_ends_with_the_tests_that_show_it(title: str) -> None:
     else:
         assert last.startswith("Tests: ")
         assert wrong(last) == []
+
+
+GUIDE = sections((ROOT / "docs/clients.md").read_text(encoding="utf-8"))
+LANGUAGES = ("Go", "Node", "Python", "C", "Java", "C#")
+
+
+def test_the_guide_for_clients_has_a_section_for_each_language() -> None:
+    assert [title.partition(":")[0] for title in GUIDE if ":" in title] == list(LANGUAGES)
+
+
+@pytest.mark.parametrize("title", [title for title in GUIDE if ":" in title])
+def test_the_guide_for_a_language_ends_with_the_tests_that_show_it(title: str) -> None:
+    last = GUIDE[title].rstrip().split("\n\n")[-1]
+    assert last.startswith("Tests: ")
+    assert wrong(last) == []
+
+
+def test_the_guide_says_of_each_language_whether_its_library_was_run() -> None:
+    for title, text in GUIDE.items():
+        if ":" in title:
+            ran = any(test.startswith("tests/compat/test_node_client.py") for test in named(text.split("Tests: ")[-1]))
+            played = "tests/compat/players/test_recorded.py" in text
+            assert ran == title.startswith("Node")
+            assert (ran or played) != ("Not run here" in text), title
 
 
 # ---- errors --------------------------------------------------------------------------------------------------------
