@@ -85,6 +85,9 @@ class Node:
     def phase(self) -> Phase:
         return self.machine.phase
 
+    def follows(self) -> tuple[int, bytes] | None:
+        return self.machine.follows
+
     def mixed(self) -> bool:
         return self.machine.mixed
 
@@ -919,8 +922,8 @@ def test_holding_back_ends_when_a_new_owner_is_heard() -> None:
 def test_a_standby_follows_the_owner_that_it_has_heard_until_it_is_paused() -> None:
     node = Node()
     node.stand_by()
-    assert node.machine.follows is None
+    assert node.follows() is None
     node.on(HeartbeatHeard(PEER))
-    assert node.machine.follows == (PEER.epoch, STORE)
+    assert node.follows() == (PEER.epoch, STORE)
     node.on(Paused())
-    assert node.machine.follows is None
+    assert node.follows() is None
