@@ -116,7 +116,8 @@ def _called(node: ast.Call) -> str:
     return ""
 
 
-def _read(path: str) -> str | None:
+def source_of(path: str) -> str | None:
+    """The text of a file of ours, ``None`` if there is none."""
     file = ROOT / path
     return file.read_text(encoding="utf-8") if file.is_file() else None
 
@@ -124,7 +125,7 @@ def _read(path: str) -> str | None:
 def test_every_row_of_the_coverage_page_is_true() -> None:
     rows = rows_of((ROOT / "docs" / "coverage.md").read_text(encoding="utf-8"))
     assert rows
-    assert problems(rows, _read) == []
+    assert problems(rows, source_of) == []
 
 
 def weaknesses(text: str) -> dict[str, list[str]]:
@@ -133,16 +134,21 @@ def weaknesses(text: str) -> dict[str, list[str]]:
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if re.fullmatch(r"W\d+", cells[0]) and len(cells) == 4:
-            found = re.findall(r"`([\w/]+\.py)` (\w+)", cells[3])
-            out[cells[0]] = [f"tests/{path}::test_{name}" for path, name in found]
+            out[cells[0]] = named_tests(cells[3])
     return out
+
+
+def named_tests(cell: str) -> list[str]:
+    """The node ids that a cell names: a path below ``tests`` in backticks, and a name without its ``test_``."""
+    found = re.findall(r"`(?:tests/)?([\w/]+\.py)` (\w+::)?(\w+)", cell)
+    return [f"tests/{path}::{scope}test_{name}" for path, scope, name in found]
 
 
 def test_every_weakness_of_the_original_store_names_a_test_that_runs() -> None:
     rows = weaknesses((ROOT / "docs" / "store.md").read_text(encoding="utf-8"))
     assert sorted(rows, key=lambda w: int(w[1:])) == [f"W{n}" for n in range(1, 32)]
     assert all(rows.values())
-    assert [why for tests in rows.values() for test in tests if (why := wrong_with(test, _read))] == []
+    assert [why for tests in rows.values() for test in tests if (why := wrong_with(test, source_of))] == []
 
 
 _SOURCE = """
