@@ -30,6 +30,9 @@ OURS_WITHIN_S: Final = 10.0
 #: How long members that were not named hold back.
 YIELD_S: Final = 5.0
 _LEAVE_WITHIN_S: Final = 2.0
+#: How long a stop waits for a standby that keeps what is published meanwhile; a switchover has more patience.
+_STOP_FIND_S: Final = 0.25
+SWITCHOVER_S: Final = 2.0
 
 
 class Succession:
@@ -74,11 +77,20 @@ class Succession:
             self._found = None
         return self.successor
 
-    async def leave(self) -> None:
-        """Stop listening and name what was answered. What goes wrong here costs publishers an ack, nothing else."""
+    async def find_any(self, activation: Activation) -> bool:
+        """Before a stop: let any standby follow; returns whether there is one."""
+        with contextlib.suppress(NatsError):
+            return bool(await self.find(activation, "", _STOP_FIND_S))
+        return False
+
+    async def leave(self) -> bool:
+        """Stop listening and name what was answered; returns whether the successor knows all of it.
+
+        What goes wrong here costs publishers an ack, nothing else.
+        """
         serving, asking = self._node.plane.serving, self._asking
         if serving is None or asking is None or not self.successor:
-            return
+            return False
         try:
             async with asyncio.timeout(_LEAVE_WITHIN_S):
                 left = await self._node.call(serving.leave)
@@ -98,6 +110,8 @@ class Succession:
         except (NatsError, TimeoutError) as error:
             why = error.text if isinstance(error, NatsError) else "NATS did not answer in time"
             log.stream.warning(f"ft: the hand-over is not seamless, publishers have to repeat: {why}")
+            return False
+        return True
 
     # ---- the successor -------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ class Everything:
         self.replies = self.deliveries = self.acks = b""
         self.output_size = 0
         self.link_events: list[object] = []
+        self.opening: list[object] = []
         self.has_work = False
         self.events_first = False
         self.answered = self.window = None
