@@ -16,7 +16,7 @@ from tests.ft.client import Arrived, NatsConnection, StanClient
 from tests.ft.load import CHANNEL, Load
 from tests.ft.mounts import SmallDisk
 from tests.ft.test_pair import owner_of
-from tests.processes import CLUSTER, GROUP, READY, STANDING_BY
+from tests.processes import CLUSTER, GROUP, READY, STANDING_BY, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,6 +101,30 @@ def test_an_owner_whose_lock_moved_while_it_was_paused_under_load_acks_nothing_a
 
     assert a.status() == 75
     assert len(fatal(a)) == 1
+    judge(load, nats)
+
+
+def test_an_owner_that_nats_dropped_during_a_pause_comes_back_and_serves_on(stage: Stage) -> None:
+    """NATS keeps so much for who does not read, and then closes the connection: what is published meanwhile is lost."""
+    nats = stage.nats(settings='max_pending: 1MB\nwrite_deadline: "1s"\n')
+    a, b = pair(stage, nats)
+    _, load = loaded(nats)
+    epoch = owner_of(stage.store).epoch
+
+    a.signal(signal.SIGSTOP)
+
+    def dropped() -> bool:
+        load.press(2000)
+        return "Slow Consumer" in nats.text()
+
+    until(dropped, "NATS to drop the paused owner")
+    a.signal(signal.SIGCONT)
+    a.wait_for("reconnected to NATS Server")
+
+    load.give_up()
+    load.run(1000)
+    assert (a.running, a.ft_status, b.ft_status) == (True, 200, 204)
+    assert owner_of(stage.store).epoch == epoch
     judge(load, nats)
 
 
@@ -295,3 +319,20 @@ def test_an_owner_that_dies_on_a_full_disk_is_replaced_when_there_is_room(stage:
     b.wait_for(READY)
     publisher.wait_for_room()
     publisher.judge(nats, died=True)
+
+
+def test_two_groups_on_one_directory_are_kept_apart_by_its_lock(stage: Stage) -> None:
+    """A mistake of the operator: they hear nothing of each other."""
+    nats = stage.nats()
+    a = stage.member("a", "-ns", nats.url)
+    a.wait_for(READY)
+    _, load = loaded(nats)
+    b = stage.file_server("b", "-ft_group", "another", "-ns", nats.url)
+    b.wait_for(REFUSED)
+    assert (a.ft_status, b.ft_status) == (200, 204)
+
+    a.kill()
+    b.wait_until_active()
+    load.give_up()
+    load.run(1000)
+    judge(load, nats)

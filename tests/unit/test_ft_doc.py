@@ -13,11 +13,12 @@ from ftstan.config.units import format_duration
 from ftstan.ft import deadlines
 from ftstan.ft.lockfaults import LockOutcome
 from ftstan.ft.states import NodeState, Phase
+from ftstan.nats import pulse
 from tests.unit.test_coverage_doc import named_tests, source_of, wrong_with
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "ft.md").read_text(encoding="utf-8")
-DEADLINES = {name: value for name, value in vars(deadlines).items() if name.isupper()}
+DEADLINES = {name: value for name, value in (vars(deadlines) | vars(pulse)).items() if name.isupper()}
 FLAGS = ("hb_interval", "hb_missed_interval", "nats_timeout", "probe_interval")
 
 
