@@ -199,10 +199,10 @@ def test_during_a_long_recovery_monitoring_answers_and_a_signal_ends_it(stage: S
     first = stage.file_server("first", "-mc", "0")
     first.wait_for(READY)
     client = connected(first.port)
-    client.publish(b"c", *(b"%d" % n for n in range(100)))
+    client.publish(b"c", *(b"%d" % n for n in range(4_000)))
     first.kill()
-    for n in range(6000):
-        # Other names for the same bytes are damage, and take the longer to read.
+    # As many as are opened before a store serves. Other names for the same bytes are damage, and take the longer to read.
+    for n in range(60):
         shutil.copytree(stage.store / "c", stage.store / f"c{n}")
 
     server = stage.member("server", "-mc", "0", port=first.port)
