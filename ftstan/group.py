@@ -53,8 +53,6 @@ _LOG = {
     sb.Level.WARNING: log.stream.warning,
     sb.Level.ERROR: log.stream.error,
 }
-
-
 #: Questions that are answered at one time.
 _MAX_ANSWERS = 32
 _DIGEST_S = 1.0
@@ -156,6 +154,7 @@ class FtGroup:
     async def _wait_for_nats(self) -> None:
         await self._control.established.wait()
         self._event(sb.NatsUp())
+        await self._succession.announce(self._standby)
 
     # ---- events in -----------------------------------------------------------------------------------------------
 

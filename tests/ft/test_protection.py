@@ -201,7 +201,7 @@ def test_during_a_long_recovery_monitoring_answers_and_a_signal_ends_it(stage: S
     client = connected(first.port)
     client.publish(b"c", *(b"%d" % n for n in range(4_000)))
     first.kill()
-    # As many as are opened before a store serves. Other names for the same bytes are damage, and take the longer to read.
+    # As many as are opened before a store serves; other names for the same bytes are damage, and take longer to read.
     for n in range(60):
         shutil.copytree(stage.store / "c", stage.store / f"c{n}")
 
