@@ -11,7 +11,7 @@ import pytest
 from ftstan.clock import ManualClock
 from ftstan.disk import LocalDisk
 from ftstan.errors import FencedError, StoreError
-from ftstan.ft.direct import ALIGN, DirectDisk, epoch_disk
+from ftstan.ft.direct import ALIGN, DirectDisk, asking_disk
 from ftstan.ft.epoch import Confirmer, claim
 from ftstan.ft.survey import survey_store
 
@@ -47,7 +47,7 @@ def test_pages_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("buffered_open")
 def test_an_epoch_is_claimed_and_confirmed_through_it(tmp_path: Path) -> None:
-    disk = epoch_disk(LocalDisk(), is_network=True)
+    disk = asking_disk(LocalDisk(), is_network=True)
     root = disk.open_dir(str(tmp_path))
     clock = ManualClock()
     first = claim(disk, root, server_id="A", clock=clock, survey=lambda: survey_store(disk, root))
@@ -86,10 +86,10 @@ def test_a_write_that_stops_inside_a_page_is_an_error(monkeypatch: pytest.Monkey
 
 def test_a_local_file_system_is_read_through_the_disk_given() -> None:
     disk = LocalDisk()
-    assert epoch_disk(disk, is_network=False) is disk
+    assert asking_disk(disk, is_network=False) is disk
 
 
 def test_a_network_file_system_is_read_through_it_only_if_the_operator_says_so() -> None:
     disk = LocalDisk()
-    assert isinstance(epoch_disk(disk, is_network=True), DirectDisk)
-    assert epoch_disk(disk, is_network=True, direct=False) is disk
+    assert isinstance(asking_disk(disk, is_network=True), DirectDisk)
+    assert asking_disk(disk, is_network=True, direct=False) is disk
