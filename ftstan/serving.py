@@ -232,9 +232,12 @@ class Serving:
         failed = self.store.commit()
         if failed:
             self._report(failed)
-        if broker.window is not None and (fresh := broker.window.committed(failed)):
-            self.store.remember(fresh, broker.window.known)
         self.store.confirm()
+        if broker.window is not None and (fresh := broker.window.committed(failed)):
+            # Behind a confirm: what an owner writes that was replaced meanwhile lies behind a seal, and a successor
+            # that found it remembered would acknowledge what no log holds.
+            self.store.remember(fresh, broker.window.known)
+            self.store.confirm()
         self.batch_since = None
         self._more = broker.conclude(failed)
         if self.store.events_first:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -31,7 +31,8 @@ class Everything:
         self.opening: list[object] = []
         self.has_work = False
         self.events_first = False
-        self.answered = self.window = None
+        self.answered = None
+        self.window: Remembering | None = None
         self.subscriptions = self.inactivity = self
 
     recovering = False
@@ -114,3 +115,34 @@ def test_a_batch_is_published_from_before_its_commit_until_it_is_confirmed() -> 
     node.clock.advance(0.5)
     server.turn(readable=True)
     assert (seen, server.batch_since) == ([node.clock.mono()], None)
+
+
+class Remembering:
+    """A window with one publish that the batch has brought."""
+
+    known: ClassVar[dict[bytes, int]] = {b"digest": 1}
+
+    def committed(self, _: object) -> list[bytes]:
+        return list(self.known)
+
+
+def test_an_owner_that_was_replaced_inside_a_commit_remembers_nothing_of_it() -> None:
+    """Its messages may lie behind a seal: a successor that found them remembered would acknowledge them unstored."""
+    node, server = serving()
+    node.window = Remembering()
+
+    def replaced() -> None:
+        node.fenced = True
+
+    node.on_commit = replaced
+    with pytest.raises(FencedError):
+        server.turn(readable=True)
+    assert node.done[-2:] == ["commit", "confirm"]
+
+
+def test_what_is_remembered_was_confirmed_and_is_there_when_the_ack_leaves() -> None:
+    node, server = serving()
+    node.window = Remembering()
+    server.turn(readable=True)
+    start = node.done.index("commit")
+    assert node.done[start : start + 5] == ["commit", "confirm", "remember", "confirm", "conclude"]
