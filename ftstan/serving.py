@@ -104,7 +104,8 @@ class Serving:
         self.ready = False
         if self._leaving is not None:
             leaving, self._leaving = self._leaving, None
-            leaving.set_exception(error)
+            if leaving.set_running_or_notify_cancel():
+                leaving.set_exception(error)
         self.broker.link_lost(self._now())
         self._next_connect = self._clock.mono()
 
@@ -285,7 +286,9 @@ class Serving:
         """NATS has given us everything that it had: the road of it is behind us."""
         leaving, self._leaving = self._leaving, None
         assert leaving is not None
-        leaving.set_result(self.broker.taken or [])
+        # Whoever asked has a deadline, which a slow commit can outlast.
+        if leaving.set_running_or_notify_cancel():
+            leaving.set_result(self.broker.taken or [])
         self.broker.taken = None
 
     # ---- stopping ------------------------------------------------------------------------------------------------

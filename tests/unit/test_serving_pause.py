@@ -13,6 +13,8 @@ from ftstan.serving import Serving
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ftstan.nats.link import ConnectionLostError
+
 SUSPICION_S = 1.25
 
 
@@ -25,9 +27,11 @@ class Everything:
         self.fenced = False
         self.on_commit: Callable[[], None] = lambda: None
         self.connected = True
+        self.lost: ConnectionLostError | None = None
+        self.taken: list[bytes] | None = None
         self.replies = self.deliveries = self.acks = b""
         self.output_size = 0
-        self.link_events: list[object] = []
+        self.link_events: list[tuple[int, bytes]] = []
         self.opening: list[object] = []
         self.has_work = False
         self.events_first = False
@@ -48,6 +52,8 @@ class Everything:
         return {}
 
     def recv_into(self, _: memoryview) -> int:
+        if self.lost is not None:
+            raise self.lost
         return 0
 
     def feed(self, *_: object) -> int:
@@ -57,6 +63,9 @@ class Everything:
     def run_timers(self, *_: object) -> bool:
         self.done.append("timers")
         return True
+
+    def unsubscribe_lines(self) -> bytes:
+        return b""
 
     def conclude(self, _: object) -> bool:
         self.done.append("conclude")
