@@ -44,7 +44,7 @@ test: build node_modules/.package-lock.json
 # The suite against extensions built with bounds checks and assertions.
 test-debug: $(DEBUG_VENV)/.ready node_modules/.package-lock.json
 	tools/sync_debug_tree.sh $(DEBUG_TREE)
-	cd $(DEBUG_TREE) && LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+	cd $(DEBUG_TREE) && LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc FTSTAN_SANITIZED=1 \
 		../../$(DEBUG_VENV)/bin/python -m pytest $(PYTEST_ARGS)
 
 # Simulated histories of the file store until Ctrl-C or a broken promise; SEED starts where an earlier run stopped.

@@ -374,13 +374,15 @@ class Node:
         patience = STOP_S if self.owns else STOP_UNOWNED_S
         try:
             async with asyncio.timeout(patience):
-                await self._prepare_stop()
+                followed = self.group is not None and await self.group.find_successor()
+                if not followed or (self.group is not None and self.group.standby.mixed):
+                    await self._prepare_stop()
                 if self.group is not None:
-                    await self.group.hand_over()
+                    followed = followed and await self.group.hand_over()
                 self.state = "SHUTDOWN"
                 if self.group is not None:
                     await self.group.stopping()
-                released = await self.call(self._stop_serving)
+                released = await self.call(lambda: self._stop_serving(followed=followed))
         except TimeoutError:
             if not self.owns:
                 end_process("storage does not answer: ending without it, nothing was written", status)
@@ -396,13 +398,16 @@ class Node:
         while serving is not None and self.clock.mono() < end and await self.call(serving.prepare_stop):
             pass
 
-    def _stop_serving(self) -> bool:
-        """Close the store and give the lock back; returns whether this node was the owner."""
+    def _stop_serving(self, *, followed: bool) -> bool:
+        """Close the store and give the lock back; returns whether this node was the owner.
+
+        ``followed``: by one of our own, who reads the store as after a crash: nobody waits until it is tidy.
+        """
         serving, self.plane.serving = self.plane.serving, None
         if serving is not None:
             self._store = None
             try:
-                serving.stop()
+                serving.stop(tidy=not followed)
             except StoreError as error:
                 log.stream.error(f"{error.text}; what was acknowledged is safe")
         self._abandon()
