@@ -142,7 +142,7 @@ class Standby:
         self._started = False
         self._nats = self._paused = False
         self._yield_until = float("-inf")
-        self._yield_since: float | None = None
+        self._yield_most: float | None = None
         self._suspect_at: float | None = None
         self._poll_at: float | None = None
         self._look_at: float | None = None
@@ -287,17 +287,16 @@ class Standby:
             # A former owner that does not know it yet must not keep the group waiting.
             self._top_epoch = beat.epoch
             self._suspect_at = now + self._missed
-            self._yield_since = None
+            self._yield_most = None
             self._silence.broken()
             self._heed_lock(now, held=beat.has_lock)
         return []
 
     def _hold_back(self, seconds: float, now: float) -> None:
         """Somebody else was named. Words can be forged: after a long spell of this comes an attempt, or an owner."""
-        since = self._yield_since = now if self._yield_since is None else self._yield_since
-        until = min(now + seconds, since + LONGEST_YIELD_S)
-        if until > now:
-            self._yield_until = until
+        most = self._yield_most = self._yield_most or now + LONGEST_YIELD_S
+        if now < most:
+            self._yield_until = min(now + seconds, most)
             self._listen(now)
 
     def _stranger(self, beat: Heartbeat, now: float) -> list[Action]:
@@ -418,7 +417,7 @@ class Standby:
         if self._try_since is None:
             unasked = done.result is TryResult.GRANTED and self._state is not NodeState.ACTIVE
             return [ReleaseLock()] if unasked else []
-        self._yield_since = None
+        self._yield_most = None
         suspected, again = self._try_suspects, self._try_again
         self._try_since = None
         self._try_suspects = self._try_again = self._try_late = False
