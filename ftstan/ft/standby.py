@@ -39,13 +39,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-<<<<<<< HEAD
 from ftstan.ft.cadence import POLL_SPREAD, SPREAD, FtTiming, spread
-from ftstan.ft.deadlines import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S
-=======
-from ftstan.ft.cadence import POLL_SPREAD, SPREAD, FtTiming, RateLimit, spread
 from ftstan.ft.deadlines import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S, LONGEST_YIELD_S
->>>>>>> review
 from ftstan.ft.events import (
     Action,
     Activate,
