@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SANITIZED = "FTSTAN_SANITIZED" in os.environ
 HISTORIES = 300 if SANITIZED else 2100
 #: Histories after which a group that is broken on purpose must have been caught.
-PATIENCE = 400
+PATIENCE = 1500
 
 
 @pytest.fixture(autouse=True)

@@ -104,13 +104,16 @@ def make_state_exact(env: FileEnv, dirfd: int, name: str, *, durable: bool = Fal
         if not why or why.startswith("bad"):
             if durable:
                 return
-            # Whole, but perhaps in the page cache only: a killed owner's last records, which nobody has written since.
-            fd = env.disk.open(dirfd, name, os.O_RDONLY)
-            try:
-                env.disk.fdatasync(fd)
-            finally:
-                env.disk.close(fd)
-            return
+            if not env.is_remembered:
+                # Whole, but perhaps in the page cache only: a killed owner's last records, not written since.
+                fd = env.disk.open(dirfd, name, os.O_RDONLY)
+                try:
+                    env.disk.fdatasync(fd)
+                finally:
+                    env.disk.close(fd)
+                return
+            # Or in the file server's memory, and a sync commits only what this host sent: so it sends all of it.
+            end = len(data)
         whole = data[:end]
     env.disk.close(replace_file(env, dirfd, name, whole))
 
