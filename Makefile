@@ -7,7 +7,7 @@ DEBUG_VENV  := .venv-debug
 SOURCES := $(shell find ftstan -name '*.pyx' -o -name '*.pxd') setup.py pyproject.toml
 PYTEST_ARGS ?=
 
-.PHONY: build test test-debug soak-store soak-ft soak-fuzz lint demo bench bench-ft clean proto
+.PHONY: build test test-debug soak-store soak-ft soak-fuzz soak-model lint demo bench bench-ft clean proto
 
 build: $(STAMP)
 
@@ -58,6 +58,10 @@ soak-ft: build
 # Hostile messages until Ctrl-C or a broken promise.
 soak-fuzz: build
 	$(BIN)/python -m tests.fuzz.hostile $(SEED)
+
+# Histories of clients and servers against the reference until Ctrl-C or a difference.
+soak-model: build
+	$(BIN)/python -m tests.model $(SEED)
 
 demo: build node_modules/.package-lock.json
 	$(BIN)/python -m demo

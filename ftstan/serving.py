@@ -14,10 +14,10 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from ftstan.errors import NatsError, StoreError, WireError
-from ftstan.ft.cadence import RateLimit
 from ftstan.log import stream as log
 from ftstan.nats.link import RECONNECT_WAIT_S, ConnectionLostError, Link
 from ftstan.nats.pulse import ANSWER_WITHIN_S, Pulse
+from ftstan.ratelimit import RateLimit
 
 if TYPE_CHECKING:
     from ftstan.bridge import Ahead

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftstan.ft.cadence import POLL_SPREAD, SPREAD, FtTiming, RateLimit, spread
+from ftstan.ft.cadence import POLL_SPREAD, SPREAD, FtTiming, spread
 from ftstan.ft.deadlines import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S, LONGEST_YIELD_S
 from ftstan.ft.events import (
     Action,
@@ -73,6 +73,7 @@ from ftstan.ft.mixed import Belief
 from ftstan.ft.slots import Cause
 from ftstan.ft.states import NodeState, Phase
 from ftstan.ft.steal import OwnerSilence
+from ftstan.ratelimit import RateLimit
 
 if TYPE_CHECKING:
     import random
