@@ -137,11 +137,9 @@ class Standby:
         self._store = GroupStore(store_id)
         self._silence = OwnerSilence(self._timing.steal_after, 2 * self._missed)
         self._owner_has_lock = True
-        self._reading = False
-        self._top_epoch = 0
+        self._top_epoch = self._released_by = 0
         self._state = NodeState.STANDBY
-        self._started = False
-        self._nats = self._paused = False
+        self._started = self._reading = self._nats = self._paused = False
         self._yield_until = float("-inf")
         self._yield_most: float | None = None
         self._suspect_at: float | None = None
@@ -149,7 +147,6 @@ class Standby:
         self._look_at: float | None = None
         self._try_since: float | None = None
         self._try_suspects = self._try_again = self._try_late = False
-        self._released_by = 0
         self._late_at = 0.0
         self._back_at: float | None = None
         self._back_off = FIRST_BACK_OFF_S
