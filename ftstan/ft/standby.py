@@ -39,13 +39,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-<<<<<<< HEAD
 from ftstan.ft.cadence import POLL_SPREAD, SPREAD, FtTiming, spread
-from ftstan.ft.deadlines import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S
-=======
-from ftstan.ft.cadence import POLL_SPREAD, SPREAD, FtTiming, RateLimit, spread
 from ftstan.ft.deadlines import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S, LONGEST_YIELD_S
->>>>>>> review
 from ftstan.ft.events import (
     Action,
     Activate,
@@ -159,8 +154,7 @@ class Standby:
         self._back_at: float | None = None
         self._back_off = FIRST_BACK_OFF_S
         self._timer: float | None = None
-        self._busy_notice, self._fault_notice = RateLimit(), RateLimit()
-        self._late_notice, self._store_notice = RateLimit(), RateLimit()
+        self._busy_notice, self._fault_notice, self._late_notice, self._store_notice = (RateLimit() for _ in range(4))
 
     @property
     def state(self) -> NodeState:

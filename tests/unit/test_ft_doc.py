@@ -14,7 +14,8 @@ from ftstan.ft import deadlines
 from ftstan.ft.lockfaults import LockOutcome
 from ftstan.ft.states import NodeState, Phase
 from ftstan.nats import pulse
-from tests.unit.test_coverage_doc import named_tests, source_of, wrong_with
+from tests.named import wrong_with
+from tests.unit.test_coverage_doc import named_tests
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "ft.md").read_text(encoding="utf-8")
@@ -69,7 +70,7 @@ SAID = sorted({line for path in (ROOT / "ftstan").rglob("*.py") for line in spok
 def wrong(named: dict[str, list[str]]) -> list[str]:
     """What is wrong with the tests that rows name; a row without any is wrong, too."""
     none = [f"{row} names no test" for row, tests in named.items() if not tests]
-    pairs = [(row, test, wrong_with(test, source_of)) for row, tests in named.items() for test in tests]
+    pairs = [(row, test, wrong_with(test)) for row, tests in named.items() for test in tests]
     return none + [f"{row}: {test}: {why}" for row, test, why in pairs if why]
 
 
