@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.named import ROOT, read, wrong_with
+from tests.named import ROOT, named_tests, read, wrong_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,12 +84,6 @@ def weaknesses(text: str) -> dict[str, list[str]]:
         if re.fullmatch(r"W\d+", cells[0]) and len(cells) == 4:
             out[cells[0]] = named_tests(cells[3])
     return out
-
-
-def named_tests(cell: str) -> list[str]:
-    """The node ids that a cell names: a path below ``tests`` in backticks, and a name without its ``test_``."""
-    found = re.findall(r"`(?:tests/)?([\w/]+\.py)` (\w+::)?(\w+)", cell)
-    return [f"tests/{path}::{scope}test_{name}" for path, scope, name in found]
 
 
 def test_every_weakness_of_the_original_store_names_a_test_that_runs() -> None:

@@ -14,8 +14,7 @@ from ftstan.ft import deadlines
 from ftstan.ft.lockfaults import LockOutcome
 from ftstan.ft.states import NodeState, Phase
 from ftstan.nats import pulse
-from tests.named import wrong_with
-from tests.unit.test_coverage_doc import named_tests
+from tests.named import named_tests, wrong_with
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "ft.md").read_text(encoding="utf-8")

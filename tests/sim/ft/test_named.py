@@ -31,7 +31,7 @@ from tests.sim.ft.group import Group, Shape
 from tests.sim.ft.hosts import Client, ClientDisk, put
 from tests.sim.ft.shapes import LIMITS, LOCAL, MIXED, NETWORK, SMALL_SLICES
 from tests.sim.history import STORE
-from tests.sim.model import UNLIMITED, Violation
+from tests.sim.model import UNLIMITED, Violation, read_all
 from tests.sim.variants import SMALL
 from tests.sim.volume import DirNode, FileNode
 
@@ -481,6 +481,28 @@ def test_acks_that_a_host_left_with_the_file_server_are_durable_after_a_takeover
     third = open_file_store(volume.crash(Random(1), CrashMode.LOST), clock)
     (sub,) = third.recover().channels[0].recovered_subs()
     assert (sub.pending, sub.state.last_sent) == (set(), 1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_index_that_a_host_left_with_the_file_server_is_written_anew_by_a_clean_stop(seed: int) -> None:
+    volume, clock = SimDisk(), ManualClock()
+    volume.make_dirs(STORE)
+    hosts = [ClientDisk(volume.volume, Counter(), Client(Random(i))) for i in range(2)]
+    first = open_file_store(hosts[0], clock, asking=hosts[0].direct())
+    first.recover()
+    channel = first.create_channel(b"foo", UNLIMITED)
+    for sequence in range(1, 30):
+        block = MsgBlock()
+        block.append(sequence, b"foo", b"", b"x" * 20, clock.wall_ns())
+        channel.append(block)
+        assert first.commit() == {}
+    first.abandon()
+    second = open_file_store(hosts[1], clock, asking=hosts[1].direct())
+    second.recover()
+    second.close()
+    third = open_file_store(volume.crash(Random(seed), CrashMode.UNORDERED), clock)
+    (found,) = third.recover().channels
+    assert (len(read_all(found)), third.quarantined) == (29, [])
 
 
 def subs_file(disk: SimDisk) -> FileNode:

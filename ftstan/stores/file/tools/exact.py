@@ -199,14 +199,15 @@ def _cut(env: FileEnv, slog: SliceLog, s: Slice) -> None:
 def _index_of(env: FileEnv, slog: SliceLog, s: Slice) -> bytes | None:
     """The entries that the index file must hold, ``None`` if it holds exactly those."""
     wanted = records.VERSION_SIZE + s.entries * _ENTRY
+    unsure = s.number in slog.unsure
     if s.index is not None:
         index = s.index[: s.entries * _ENTRY]
-        return None if read_file(env, slog.dirfd, idx_name(s.number)) == records.VERSION + index else index
+        same = not unsure and read_file(env, slog.dirfd, idx_name(s.number)) == records.VERSION + index
+        return None if same else index
     try:
         size = env.disk.stat(slog.dirfd, idx_name(s.number)).size
     except FileNotFoundError:
         size = 0
-    unsure = s.number in slog.unsure
     if size == wanted and not unsure:
         return None
     if size > wanted and not unsure:
