@@ -151,8 +151,7 @@ class Standby:
         self._back_at: float | None = None
         self._back_off = FIRST_BACK_OFF_S
         self._timer: float | None = None
-        self._busy_notice, self._fault_notice = RateLimit(), RateLimit()
-        self._late_notice, self._store_notice = RateLimit(), RateLimit()
+        self._busy_notice, self._fault_notice, self._late_notice, self._store_notice = (RateLimit() for _ in range(4))
 
     @property
     def state(self) -> NodeState:
