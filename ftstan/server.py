@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from ftstan import log, rival
 from ftstan.broker.broker import Broker, BrokerOptions
+from ftstan.broker.constants import ANOTHER_CLUSTER
 from ftstan.broker.dedup import Window
 from ftstan.clock import Clock, SystemClock
 from ftstan.config.banner import READY, effectless_lines, recovered_line, starting_lines, store_lines
@@ -260,7 +261,7 @@ class Node:
         info = recovered.info
         if info is not None and info.cluster_id != options.cluster_id:
             raise ConfigError(
-                f'cluster ID "{options.cluster_id}" does not match recovered value of "{info.cluster_id}"',
+                ANOTHER_CLUSTER.format(cluster_id=options.cluster_id, recovered=info.cluster_id),
                 hint="give -cid the value that this datastore was made with",
             )
         subjects = Subjects.for_cluster(options.cluster_id)
