@@ -137,10 +137,9 @@ class Standby:
         self._store = GroupStore(store_id)
         self._silence = OwnerSilence(self._timing.steal_after, 2 * self._missed)
         self._owner_has_lock = True
-        self._reading = False
+        self._reading = self._started = False
         self._top_epoch = 0
         self._state = NodeState.STANDBY
-        self._started = False
         self._nats = self._paused = False
         self._yield_until = float("-inf")
         self._yield_most: float | None = None
@@ -295,9 +294,9 @@ class Standby:
 
     def _hold_back(self, seconds: float, now: float) -> None:
         """Somebody else was named. Words can be forged: after a long spell of this comes an attempt, or an owner."""
-        most = self._yield_most = self._yield_most or now + LONGEST_YIELD_S
-        if now < most:
-            self._yield_until = min(now + seconds, most)
+        self._yield_most = self._yield_most or now + LONGEST_YIELD_S
+        if now < self._yield_most:
+            self._yield_until = min(now + seconds, self._yield_most)
             self._listen(now)
 
     def _stranger(self, beat: Heartbeat, now: float) -> list[Action]:
