@@ -137,9 +137,10 @@ class Standby:
         self._store = GroupStore(store_id)
         self._silence = OwnerSilence(self._timing.steal_after, 2 * self._missed)
         self._owner_has_lock = True
-        self._top_epoch = self._released_by = 0
+        self._reading = self._started = False
+        self._top_epoch = 0
         self._state = NodeState.STANDBY
-        self._started = self._reading = self._nats = self._paused = False
+        self._nats = self._paused = False
         self._yield_until = float("-inf")
         self._yield_most: float | None = None
         self._suspect_at: float | None = None
@@ -147,11 +148,13 @@ class Standby:
         self._look_at: float | None = None
         self._try_since: float | None = None
         self._try_suspects = self._try_again = self._try_late = False
+        self._released_by = 0
         self._late_at = 0.0
         self._back_at: float | None = None
         self._back_off = FIRST_BACK_OFF_S
         self._timer: float | None = None
-        self._busy_notice, self._fault_notice, self._late_notice, self._store_notice = (RateLimit() for _ in range(4))
+        self._busy_notice, self._fault_notice = RateLimit(), RateLimit()
+        self._late_notice, self._store_notice = RateLimit(), RateLimit()
 
     @property
     def state(self) -> NodeState:
@@ -291,9 +294,9 @@ class Standby:
 
     def _hold_back(self, seconds: float, now: float) -> None:
         """Somebody else was named. Words can be forged: after a long spell of this comes an attempt, or an owner."""
-        most = self._yield_most = self._yield_most or now + LONGEST_YIELD_S
-        if now < most:
-            self._yield_until = min(now + seconds, most)
+        self._yield_most = self._yield_most or now + LONGEST_YIELD_S
+        if now < self._yield_most:
+            self._yield_until = min(now + seconds, self._yield_most)
             self._listen(now)
 
     def _stranger(self, beat: Heartbeat, now: float) -> list[Action]:

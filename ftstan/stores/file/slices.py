@@ -73,9 +73,9 @@ class SliceLog(RetainedSlices):
         self.slices = slices
         self._loose = {} if durable else dict.fromkeys((s.number for s in slices), False)
         self._names_loose = not durable
-        if self._env.is_remembered and not durable:
-            # The last index of each activation may never have been synced by the host that wrote it, and no sync of
-            # another host does that.
+        if not durable:
+            # The last index of each activation may never have been synced by who wrote it, or not with success; a sync
+            # of another host, or one that follows a failed one, does not make up for that.
             last = {
                 (s.number - 1) // NUMBERS_PER_EPOCH: s.number for s in slices if s.number >= self._env.owner.ours_from
             }

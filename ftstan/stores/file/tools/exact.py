@@ -213,6 +213,11 @@ def _index_of(env: FileEnv, slog: SliceLog, s: Slice) -> bytes | None:
     if size > wanted and not unsure:
         data = read_file(env, slog.dirfd, idx_name(s.number)) or b""
         return data[records.VERSION_SIZE : wanted]
+    if size >= wanted:
+        data = (read_file(env, slog.dirfd, idx_name(s.number)) or b"")[records.VERSION_SIZE : wanted]
+        scan = records.scan_index(data, env.crc)
+        if (scan.first, scan.last, scan.count, scan.end) == (s.first, s.last, s.entries, s.end):
+            return data
     # Its own was lost after the slice had been measured: the data has everything.
     data = read_file(env, slog.dirfd, dat_name(s.number)) or b""
     block, _, _ = records.scan_data(
