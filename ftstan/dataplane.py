@@ -67,8 +67,13 @@ class DataPlane:
     def stop(self, timeout: float) -> bool:
         """End the thread after what was posted; returns whether it ended in time."""
         self.call(self._end)
-        self._thread.join(timeout)
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def close(self) -> None:
+        """After ``stop`` has returned true, and when nobody will call any more."""
+        os.close(self._wake)
 
     def _end(self) -> None:
         self._stopping = True
