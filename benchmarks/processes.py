@@ -93,6 +93,8 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._process is not None
+        if error is not None:
+            print(self._log()[-2000:].decode("utf-8", "replace"), file=sys.stderr)
         self._process.send_signal(signal.SIGINT)
         try:
             self._process.wait(10)

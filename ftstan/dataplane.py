@@ -64,8 +64,8 @@ class DataPlane:
             os.eventfd_write(self._wake, 1)
         return future
 
-    def stop(self, timeout: float) -> bool:
-        """End the thread after what was posted; returns whether it ended in time."""
+    def stop(self, timeout: float | None) -> bool:
+        """End the thread after what was posted; returns whether it ended in time. ``None``: wait for ever."""
         self.call(self._end)
         if self._thread.ident is not None:
             self._thread.join(timeout)

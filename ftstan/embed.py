@@ -266,7 +266,13 @@ class StanServer:
 
     async def _end_plane(self, node: Node) -> None:
         node.protection.disown()
-        patience = _PLANE_ENDED_S if self._fenced is not None else _PLANE_STOP_S
-        node.plane.call(node.close)
-        if await asyncio.to_thread(node.plane.stop, patience):
+
+        def release() -> None:
+            node.plane.stop(None)
+            node.close()
             node.plane.close()
+
+        # A thread, because the data plane may hang in storage: its files and its lock are given back when it returns.
+        thread = threading.Thread(target=release, name="release", daemon=True)
+        thread.start()
+        await asyncio.to_thread(thread.join, _PLANE_ENDED_S if self._fenced is not None else _PLANE_STOP_S)

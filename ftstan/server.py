@@ -438,7 +438,7 @@ class Node:
             store.abandon()
 
     def close(self) -> None:
-        """On the data plane's thread, when it ends in a program that goes on: what is open is given back."""
+        """When the data plane's thread is over in a program that goes on: what is open is given back."""
         self.plane.serving = self.plane.bridge = None
         self._abandon()
         if self.link is not None:
