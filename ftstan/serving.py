@@ -90,6 +90,7 @@ class Serving:
         leftover = self.link.leftover if ahead is None else ahead.data
         self._buffer[: len(leftover)] = leftover
         self._start, self._end = 0, len(leftover)
+        self.broker.is_full = False
         self._more = bool(leftover)
         self.ready = False
         self._pongs_due = 1 if ahead is None else 1 + ahead.pongs
@@ -115,7 +116,7 @@ class Serving:
 
     def timeout(self) -> float:
         """Seconds until something is due without new bytes."""
-        if self._more or self.broker.subscriptions.recovering or (self.broker.opening and self.link.connected):
+        if self._more or self.broker.is_full or self.broker.subscriptions.recovering or (self.broker.opening and self.link.connected):
             return 0.0
         now = self._clock.mono()
         due = self._next_tick - now
@@ -144,7 +145,7 @@ class Serving:
                     self._road()
                 if self._leaving is None:
                     self.broker.inactivity.delete_due()
-                elif self.ready and not self._more:
+                elif self.ready and not self._more and not self.broker.is_full:
                     self._left()
             except (ConnectionLostError, WireError) as error:
                 self._lost(error if isinstance(error, NatsError) else NatsError(error.text))
@@ -179,7 +180,8 @@ class Serving:
 
     def _read(self) -> bool:
         """Read what there is, up to a bound, and apply it; returns whether anything was applied."""
-        got = 0
+        # What is left of the last read goes first: else it would grow while the senders are faster than storage.
+        got = _READ_AHEAD if self.broker.is_full else 0
         while got < _READ_AHEAD:
             if self._end == len(self._buffer):
                 self._make_room()

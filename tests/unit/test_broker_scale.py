@@ -18,6 +18,8 @@ from tests.compat.driver import SECOND, Driver, sequences
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ftstan.errors import StoreError
+
 SMALL, LARGE = 40, 160
 UNLIMITED = BrokerOptions(max_channels=0, limits=ChannelLimits(max_subs=0))
 
@@ -161,3 +163,23 @@ def test_whoever_leaves_is_replaced_by_the_last_and_nobody_else_moves() -> None:
         assert [sub.inbox for sub in channel.subs] == inboxes
     made.publish(b"x")
     assert [sequences(made.out, inbox) for inbox in inboxes] == [[1]] * len(inboxes)
+
+
+@pytest.mark.parametrize(("channels", "batches"), [(256, 1), (257, 2), (600, 3)])
+def test_a_batch_writes_to_so_many_channels_and_leaves_the_rest_for_the_next(channels: int, batches: int) -> None:
+    made = driver()
+    for i in range(channels):
+        made.offer(b"x", channel=b"c.%d" % i)
+    commits = 0
+    store_commit = made.store.commit
+
+    def commit() -> dict[bytes, StoreError]:
+        nonlocal commits
+        commits += bool(made.broker.touched)
+        return store_commit()
+
+    made.store.commit = commit  # type: ignore[method-assign]
+    made.run()
+    assert commits == batches
+    assert made.broker.counts()["total_msgs"] == channels
+    assert not made.broker.is_full
