@@ -7,7 +7,7 @@ DEBUG_VENV  := .venv-debug
 SOURCES := $(shell find ftstan -name '*.pyx' -o -name '*.pxd') setup.py pyproject.toml
 PYTEST_ARGS ?=
 
-.PHONY: build test test-debug soak-store soak-ft soak-fuzz lint demo bench bench-ft bench-scale clean proto
+.PHONY: build test test-debug soak-store soak-ft soak-fuzz soak-model lint demo bench bench-ft bench-scale clean proto
 
 build: $(STAMP)
 
@@ -44,7 +44,7 @@ test: build node_modules/.package-lock.json
 # The suite against extensions built with bounds checks and assertions.
 test-debug: $(DEBUG_VENV)/.ready node_modules/.package-lock.json
 	tools/sync_debug_tree.sh $(DEBUG_TREE)
-	cd $(DEBUG_TREE) && LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+	cd $(DEBUG_TREE) && LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc FTSTAN_SANITIZED=1 \
 		../../$(DEBUG_VENV)/bin/python -m pytest $(PYTEST_ARGS)
 
 # Simulated histories of the file store until Ctrl-C or a broken promise; SEED starts where an earlier run stopped.
@@ -58,6 +58,10 @@ soak-ft: build
 # Hostile messages until Ctrl-C or a broken promise.
 soak-fuzz: build
 	$(BIN)/python -m tests.fuzz.hostile $(SEED)
+
+# Histories of clients and servers against the reference until Ctrl-C or a difference.
+soak-model: build
+	$(BIN)/python -m tests.model $(SEED)
 
 demo: build node_modules/.package-lock.json
 	$(BIN)/python -m demo

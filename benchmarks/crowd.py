@@ -1,9 +1,11 @@
-"""Many clients and subscriptions over one raw NATS connection: requests by the thousand, answers counted and checked."""
+"""Many clients and subscriptions over one raw NATS connection: requests by the thousand, their answers checked."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from google.protobuf.message import Message
 
 from ftstan.clock import SystemClock
 from ftstan.nats.link import Link
@@ -11,9 +13,9 @@ from ftstan.wire import messages
 from ftstan.wire.frames import Parser, pub_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from google.protobuf.message import Message
+M = TypeVar("M", bound=Message)
 
 CLUSTER = b"test-cluster"
 _WINDOW = 512
@@ -55,7 +57,8 @@ class Crowd:
             )
             for i in numbers
         ]
-        answers = self._ask(b"_STAN.discover." + CLUSTER, requests, lambda a: messages.parse(messages.ConnectResponse, a))
+        subject = b"_STAN.discover." + CLUSTER
+        answers = self._ask(subject, requests, lambda a: messages.parse(messages.ConnectResponse, a))
         prefix: bytes = answers[-1].pub_prefix
         return prefix
 
@@ -131,7 +134,7 @@ class Crowd:
 
     # ---- how -----------------------------------------------------------------------------------------------------
 
-    def _ask(self, subject: bytes, requests: list[Message], parse: Callable[[bytes], Message]) -> list[Message]:
+    def _ask(self, subject: bytes, requests: Sequence[Message], parse: Callable[[bytes], M]) -> list[M]:
         frames = [pub_frame(subject, b"crowd.answers", messages.encode(request)) for request in requests]
         self._answers.clear()
         for i in range(0, len(frames), _WINDOW):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.ftload import CLUSTER, Publisher
-from benchmarks.ftpair import ACTIVE, READY, STANDING_BY, Pair
+from benchmarks.ftpair import ACTIVE, HANDING_OVER, READY, STANDING_BY, Member, Pair
 from ftstan.clock import SystemClock
 from ftstan.disk import LocalDisk
 from ftstan.ft.ownership import StoreOwner
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 #: An ack that arrives so soon after the signal may have left before it.
 _ON_ITS_WAY_S = 0.001
-_WAYS = {"kill -9": signal.SIGKILL, "SIGTERM": signal.SIGTERM}
+#: A signal to the active, or ``None``: ``ftstanctl ft switchover``.
+_WAYS = {"kill -9": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "switchover": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +123,24 @@ def _store(name: str, options: argparse.Namespace, fill: list[str], channels: li
         _show(f"{name}, {way}", rows)
 
 
-def _failover(pair: Pair, publisher: Publisher, number: signal.Signals, settle: float) -> Failover:
+def _failover(pair: Pair, publisher: Publisher, number: signal.Signals | None, settle: float) -> Failover:
     publisher.run_for(settle)
     pair.standby.wait_for(STANDING_BY)
     successor = pair.standby
     cpu = successor.cpu_seconds()
-    wall, began = time.time(), time.monotonic()
-    former = pair.end_active(number)
+    if number is None:
+        former = pair.switch_over()
+        # The command takes its time to start and to find the members: what counts is when the active has heard it.
+        wall = _logged(former, publisher, HANDING_OVER)
+        began = time.monotonic() - (time.time() - wall)
+    else:
+        wall, began = time.time(), time.monotonic()
+        former = pair.end_active(number)
     # The former owner may go on for a moment; what is asked for is the first ack behind the successor's activation.
-    active = _logged(pair, publisher, ACTIVE) - wall
+    active = _logged(pair.active, publisher, ACTIVE) - wall
     acked = publisher.run_until_acked(began + active) - began
     used = successor.cpu_seconds() - cpu
-    ready = _logged(pair, publisher, READY) - wall
+    ready = _logged(pair.active, publisher, READY) - wall
     while former.process.poll() is None:
         publisher.run_for(0.02)
     pair.replace()
@@ -153,12 +160,12 @@ def _failover(pair: Pair, publisher: Publisher, number: signal.Signals, settle: 
     )
 
 
-def _logged(pair: Pair, publisher: Publisher, words: str) -> float:
-    """Go on publishing until the active has written a line; when it did, Unix time."""
+def _logged(member: Member, publisher: Publisher, words: str) -> float:
+    """Go on publishing until ``member`` has written a line; when it did, Unix time."""
     end = time.monotonic() + 60.0
-    while (at := pair.active.time_of(words)) is None:
-        if time.monotonic() > end or pair.active.process.poll() is not None:
-            raise RuntimeError(f"no {words!r} in\n{pair.active.log.read_text(errors='replace')}")
+    while (at := member.time_of(words)) is None:
+        if time.monotonic() > end:
+            raise RuntimeError(f"no {words!r} in\n{member.log.read_text(errors='replace')}")
         publisher.run_for(0.02)
     return at
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 ACTIVE = "Server is active"
 READY = "Streaming Server is ready"
 STANDING_BY = "Starting in standby mode"
+HANDING_OVER = "ft: switchover: handing over"
 
 _STAMP = re.compile(r"\[\d+\] (\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6}) \[...\] (.*)")
 _PATIENCE_S = 120.0
@@ -66,6 +67,7 @@ class Pair:
         self._port = free_port()
         self._members: list[Member] = []
         self._nats: subprocess.Popen[bytes] | None = None
+        self._asked: list[subprocess.Popen[bytes]] = []
         self.active: Member
         self.standby: Member
 
@@ -94,6 +96,14 @@ class Pair:
         self.active = self.standby
         return former
 
+    def switch_over(self) -> Member:
+        """Ask the active to hand over, without waiting for it; the standby is the active from here on."""
+        words = [sys.executable, "-m", "ftstan.cli.ctl", "ft", "switchover", "--server", self.url, "--cluster", CLUSTER]
+        words += ["--group", "bench", "--dir", str(self._store)]
+        self._asked.append(subprocess.Popen(words, stdout=subprocess.DEVNULL))
+        former, self.active = self.active, self.standby
+        return former
+
     def replace(self) -> None:
         """Start a member in the place of the one that has ended."""
         self.standby = self._start()
@@ -113,7 +123,7 @@ class Pair:
         return member
 
     def _end(self) -> None:
-        processes = [member.process for member in self._members]
+        processes = [*self._asked, *(member.process for member in self._members)]
         for process in [*processes, *([self._nats] if self._nats is not None else [])]:
             process.kill()
             process.wait()

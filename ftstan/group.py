@@ -37,7 +37,7 @@ from ftstan.ft.subjects import (
 )
 from ftstan.ft.warm import Warm, WarmLag
 from ftstan.nats.control import Control
-from ftstan.succession import Succession, no_successor
+from ftstan.succession import SWITCHOVER_S, Succession, no_successor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -53,13 +53,8 @@ _LOG = {
     sb.Level.WARNING: log.stream.warning,
     sb.Level.ERROR: log.stream.error,
 }
-
-
+#: Questions that are answered at one time.
 _MAX_ANSWERS = 32
-"""Questions that are answered at one time."""
-
-#: How long a stop waits for a standby that keeps what is published meanwhile; a switchover has more patience.
-_STOP_FIND_S, _SWITCHOVER_S = 0.25, 2.0
 _DIGEST_S = 1.0
 #: Channels in one second's digest; more have their turn in the next.
 _DIGEST_MOST = 4096
@@ -159,6 +154,7 @@ class FtGroup:
     async def _wait_for_nats(self) -> None:
         await self._control.established.wait()
         self._event(sb.NatsUp())
+        await self._succession.announce(self._standby)
 
     # ---- events in -----------------------------------------------------------------------------------------------
 
@@ -476,20 +472,23 @@ class FtGroup:
         if self._activation is None or not self._node.is_ft_active():
             raise RefusedError("this member is not the active one", hint="ask the active: ftstanctl ft status names it")
         self.note_epoch()
-        successor = await self._succession.find(self._activation, to, _SWITCHOVER_S, switchover=True)
+        successor = await self._succession.find(self._activation, to, SWITCHOVER_S, switchover=True)
         if not successor:
             raise no_successor(to)
         self._node.request_handover(successor)
         return successor
 
-    async def hand_over(self) -> None:
-        """Before the store is closed: let a standby keep what is published from now on, if there is one."""
+    async def find_successor(self) -> bool:
+        """Before the store is closed: let a standby keep what is published from now on; returns whether one does."""
         if self._activation is None or not self._node.is_ft_active():
-            return
+            return False
         self.note_epoch()
-        with contextlib.suppress(NatsError):
-            if await self._succession.find(self._activation, "", _STOP_FIND_S):
-                await self._succession.leave()
+        return await self._succession.find_any(self._activation)
+
+    async def hand_over(self) -> bool:
+        """Answer what NATS still has for us and name it; returns whether one of our own goes on from there at once."""
+        # An original server that may follow needs the files of a clean stop.
+        return await self._succession.leave() and not self._standby.mixed
 
     # ---- stopping ------------------------------------------------------------------------------------------------
 

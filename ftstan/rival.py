@@ -9,7 +9,7 @@ import contextlib
 import select
 from typing import TYPE_CHECKING
 
-from ftstan.broker.constants import GUARD_TIMEOUT, SID_INBOX
+from ftstan.broker.constants import ANOTHER_SERVER, GUARD_TIMEOUT, SID_INBOX
 from ftstan.errors import FtstanError, NatsError
 from ftstan.log import stream as log
 from ftstan.wire import messages
@@ -45,7 +45,7 @@ def refuse_rivals(link: Link, clock: Clock, nuid: Nuid, subjects: Subjects, clus
             close = messages.encode(messages.CloseRequest(client_id=cluster_id.encode()))
             link.send(b"PUB %b %d\r\n%b\r\n" % (response.close_requests, len(close), close), _SEND_S)
     raise NatsError(
-        f'discovered another streaming server with cluster ID "{cluster_id}"',
+        ANOTHER_SERVER.format(cluster_id=cluster_id),
         hint="stop the other server, or give this one another -cid",
     )
 

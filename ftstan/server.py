@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from ftstan import log, rival
 from ftstan.broker.broker import Broker, BrokerOptions
+from ftstan.broker.constants import ANOTHER_CLUSTER
 from ftstan.broker.dedup import Window
 from ftstan.clock import Clock, SystemClock
 from ftstan.config.banner import READY, effectless_lines, recovered_line, starting_lines, store_lines
@@ -165,7 +166,8 @@ class Node:
         # On the data plane's thread: opening the directory may block on storage like everything else in it.
         self.plane.start()
         make = registry.load(options.store)
-        context = StoreContext(options, self.server_id, self.clock, self._no_more, self.member.on_progress, self.host.disk())
+        disk, progress = self.host.disk(), self.member.on_progress
+        context = StoreContext(options, self.server_id, self.clock, self._no_more, progress, disk)
         self._access = await self.call(lambda: make(context))
         if isinstance(self._access, FileAccess):
             self.owner = self._access.owner
@@ -175,14 +177,14 @@ class Node:
             if self._child is not None:
                 log.nats.info(f"Starting http monitor on {options.nats.host}:{port}")
         nats = options.nats
-        self.link = Link(
+        link = self.link = Link(
             urls, name=self._name("general"), user=nats.user, password=nats.password, token=nats.token, clock=self.clock
         )
         if options.ft_group:
             self.group = FtGroup(self, urls)
             await self.group.start()
             return
-        await self.call(self._connect_first)
+        await self.call(lambda: link.connect(2.0))
         await self._lock_standalone(self._access)
         self.owns = True
         await self.call(self._access.activate)
@@ -209,10 +211,6 @@ class Node:
         )
         await self._child.start()
         return [self._child.client_url]
-
-    def _connect_first(self) -> None:
-        assert self.link is not None
-        self.link.connect(2.0)
 
     async def _lock_standalone(self, access: StoreAccess) -> None:
         """A standalone server takes the lock too: two servers on one directory destroy it."""
@@ -268,7 +266,7 @@ class Node:
         info = recovered.info
         if info is not None and info.cluster_id != options.cluster_id:
             raise ConfigError(
-                f'cluster ID "{options.cluster_id}" does not match recovered value of "{info.cluster_id}"',
+                ANOTHER_CLUSTER.format(cluster_id=options.cluster_id, recovered=info.cluster_id),
                 hint="give -cid the value that this datastore was made with",
             )
         subjects = Subjects.for_cluster(options.cluster_id)
@@ -383,13 +381,15 @@ class Node:
         patience = STOP_S if self.owns else STOP_UNOWNED_S
         try:
             async with asyncio.timeout(patience):
-                await self._prepare_stop()
+                followed = self.group is not None and await self.group.find_successor()
+                if not followed or (self.group is not None and self.group.standby.mixed):
+                    await self._prepare_stop()
                 if self.group is not None:
-                    await self.group.hand_over()
+                    followed = followed and await self.group.hand_over()
                 self.state = "SHUTDOWN"
                 if self.group is not None:
                     await self.group.stopping()
-                released = await self.call(self._stop_serving)
+                released = await self.call(lambda: self._stop_serving(followed=followed))
         except TimeoutError:
             if not self.owns:
                 self.host.end("storage does not answer: ending without it, nothing was written", status)
@@ -405,13 +405,16 @@ class Node:
         while serving is not None and self.clock.mono() < end and await self.call(serving.prepare_stop):
             pass
 
-    def _stop_serving(self) -> bool:
-        """Close the store and give the lock back; returns whether this node was the owner."""
+    def _stop_serving(self, *, followed: bool) -> bool:
+        """Close the store and give the lock back; returns whether this node was the owner.
+
+        ``followed``: by one of our own, who reads the store as after a crash: nobody waits until it is tidy.
+        """
         serving, self.plane.serving = self.plane.serving, None
         if serving is not None:
             self._store = None
             try:
-                serving.stop()
+                serving.stop(tidy=not followed)
             except StoreError as error:
                 log.stream.error(f"{error.text}; what was acknowledged is safe")
         self._abandon()

@@ -14,9 +14,10 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from ftstan.errors import NatsError, StoreError, WireError
-from ftstan.ft.cadence import RateLimit
 from ftstan.log import stream as log
 from ftstan.nats.link import RECONNECT_WAIT_S, ConnectionLostError, Link
+from ftstan.nats.pulse import ANSWER_WITHIN_S, Pulse
+from ftstan.ratelimit import RateLimit
 
 if TYPE_CHECKING:
     from ftstan.bridge import Ahead
@@ -71,6 +72,7 @@ class Serving:
         self._next_tick = clock.mono() + _TICK_S
         self._next_connect = 0.0
         self._was_connected = False
+        self._pulse = Pulse(clock.mono())
         self._full = RateLimit()
 
     # ---- the link ------------------------------------------------------------------------------------------------
@@ -94,6 +96,7 @@ class Serving:
         self._more = bool(leftover)
         self.ready = False
         self._pongs_due = 1 if ahead is None else 1 + ahead.pongs
+        self._pulse = Pulse(self._clock.mono())
         self.link.send(self.broker.subscribe_lines() + b"PING\r\n", _SEND_DEADLINE_S)
         if self._was_connected:
             log.info(f'connection "{self._name}" reconnected to NATS Server at "{self.link.url_shown}"')
@@ -116,7 +119,8 @@ class Serving:
 
     def timeout(self) -> float:
         """Seconds until something is due without new bytes."""
-        if self._more or self.broker.is_full or self.broker.subscriptions.recovering or (self.broker.opening and self.link.connected):
+        broker = self.broker
+        if self._more or broker.is_full or broker.subscriptions.recovering or (broker.opening and self.link.connected):
             return 0.0
         now = self._clock.mono()
         due = self._next_tick - now
@@ -128,8 +132,8 @@ class Serving:
 
     def turn(self, *, readable: bool) -> None:
         """Take one batch down the road. Raises ``FencedError`` and ``StoreError``: the store cannot be served."""
-        now = self._clock.mono()
-        if now - self._last_turn > self._suspicion_s:
+        now, before = self._clock.mono(), self._last_turn
+        if now - before > self._suspicion_s:
             # Everything looks overdue after a pause, and somebody else may serve by now: storage is asked before any
             # timer fires and before anything is applied that was read, or waits in the socket, since before.
             self.store.confirm()
@@ -147,6 +151,7 @@ class Serving:
                     self.broker.inactivity.delete_due()
                 elif self.ready and not self._more and not self.broker.is_full:
                     self._left()
+                self._feel_pulse(slept=now - before > 2 * _TICK_S)
             except (ConnectionLostError, WireError) as error:
                 self._lost(error if isinstance(error, NatsError) else NatsError(error.text))
         if self._clock.mono() >= self._next_tick:
@@ -157,6 +162,17 @@ class Serving:
             self.broker.tick()
             more = self.store.tick(self._clock.wall_ns())
             self._next_tick = self._clock.mono() if more else began + _TICK_S
+
+    def _feel_pulse(self, *, slept: bool) -> None:
+        """Ask a link that is silent. Raises ``ConnectionLostError`` if it does not answer."""
+        now = self._clock.mono()
+        if slept:
+            self._pulse.overslept(now)
+        if self._pulse.must_ask(now):
+            self._pongs_due += 1
+            self.link.send(b"PING\r\n", _SEND_DEADLINE_S)
+        elif self._pulse.is_gone(now):
+            raise ConnectionLostError(f"nats: no answer from {self.link.url_shown} for {ANSWER_WITHIN_S:g} s")
 
     def _open_channels(self, seconds: float) -> bool:
         """Open recovered channels that nobody has asked for yet; publishes come first. Returns whether it did."""
@@ -190,6 +206,7 @@ class Serving:
             if n == 0:
                 break
             got += n
+            self._pulse.heard(self._clock.mono())
             self._end += n
             if self._end < len(self._buffer):
                 break
@@ -299,12 +316,19 @@ class Serving:
         except StoreError:
             return False
 
-    def stop(self) -> None:
-        """Finish: what was applied is committed and answered, the store is closed."""
+    def stop(self, *, tidy: bool = True) -> None:
+        """Finish: what was applied is committed and answered, the store is closed.
+
+        Not ``tidy``: what a takeover can do without is left undone, for somebody waits for the store.
+        """
         if self.link.connected:
             try:
                 self._road()
             except NatsError as error:
                 self._lost(error)
         self.store.confirm()
-        self.store.close()
+        if tidy:
+            self.store.close()
+            return
+        self.store.write_events()
+        self.store.abandon()

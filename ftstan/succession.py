@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Final
 from ftstan import log
 from ftstan.bridge import Ahead, Bridge
 from ftstan.errors import NatsError, RefusedError
-from ftstan.ft.handover import Leaving, Message, Subscribed, TakenElsewhere, Took, encode, split_keys
+from ftstan.ft.handover import Leaving, Message, Ready, Subscribed, TakenElsewhere, Took, encode, split_keys
 from ftstan.ft.slots import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from ftstan.ft.epoch import Activation
+    from ftstan.ft.standby import Standby
     from ftstan.server import Node
 
 #: How long a successor waits for the whole ``Took`` after it said ``Subscribed``.
@@ -30,6 +31,12 @@ OURS_WITHIN_S: Final = 10.0
 #: How long members that were not named hold back.
 YIELD_S: Final = 5.0
 _LEAVE_WITHIN_S: Final = 2.0
+#: How often a standby says that it would follow.
+READY_EVERY_S: Final = 5.0
+#: How long a stop waits for a standby that keeps what is published meanwhile, if none has been heard of. Otherwise, and
+#: for a switchover, there is more patience: the owner serves on meanwhile.
+_STOP_FIND_S: Final = 0.25
+SWITCHOVER_S: Final = 2.0
 
 
 class Succession:
@@ -45,6 +52,7 @@ class Succession:
         self._taken: TakenElsewhere | None = None
         self._whole = asyncio.Event()
         self._since = 0.0
+        self._ready_at = float("-inf")
 
     # ---- the owner that leaves -----------------------------------------------------------------------------------
 
@@ -74,11 +82,21 @@ class Succession:
             self._found = None
         return self.successor
 
-    async def leave(self) -> None:
-        """Stop listening and name what was answered. What goes wrong here costs publishers an ack, nothing else."""
+    async def find_any(self, activation: Activation) -> bool:
+        """Before a stop: let any standby follow; returns whether there is one."""
+        is_there = self._node.clock.mono() - self._ready_at < 2.5 * READY_EVERY_S
+        with contextlib.suppress(NatsError):
+            return bool(await self.find(activation, "", SWITCHOVER_S if is_there else _STOP_FIND_S))
+        return False
+
+    async def leave(self) -> bool:
+        """Stop listening and name what was answered; returns whether the successor knows all of it.
+
+        What goes wrong here costs publishers an ack, nothing else.
+        """
         serving, asking = self._node.plane.serving, self._asking
         if serving is None or asking is None or not self.successor:
-            return
+            return False
         try:
             async with asyncio.timeout(_LEAVE_WITHIN_S):
                 left = await self._node.call(serving.leave)
@@ -98,8 +116,20 @@ class Succession:
         except (NatsError, TimeoutError) as error:
             why = error.text if isinstance(error, NatsError) else "NATS did not answer in time"
             log.stream.warning(f"ft: the hand-over is not seamless, publishers have to repeat: {why}")
+            return False
+        return True
 
     # ---- the successor -------------------------------------------------------------------------------------------
+
+    async def announce(self, standby: Standby) -> None:
+        """Say for ever, every few seconds, whom this member would follow, if there is somebody."""
+        while True:
+            follows = standby.follows
+            if follows is not None:
+                with contextlib.suppress(NatsError):
+                    await self._send(encode(Ready(self._node.server_id, *follows)))
+            # Soon for the first time: it is the owner's first heartbeat that makes the difference.
+            await asyncio.sleep(READY_EVERY_S if follows is not None else 0.5)
 
     def heard(self, message: Message, *, ready: bool) -> Awaitable[None] | float | None:
         """Take a message. Returns work to do, or for how many seconds to hold back, or nothing.
@@ -126,6 +156,8 @@ class Succession:
                     self._found.set_result(message.server_id)
             case Took():
                 return self._took(message)
+            case Ready():
+                self._ready_at = self._node.clock.mono()
         return None
 
     def _took(self, took: Took) -> Awaitable[None] | float | None:

@@ -15,6 +15,7 @@ from ftstan.broker import constants as c
 from ftstan.broker.connections import Connections
 from ftstan.broker.core import Core
 from ftstan.broker.inactivity import Inactivity
+from ftstan.broker.malformed import Malformed, quoted
 from ftstan.broker.records import stored_subs
 from ftstan.broker.state import Channel, Subscription
 from ftstan.broker.subscriptions import Subscriptions
@@ -78,6 +79,7 @@ class Broker(Core):
         self.inbox_prefix = self.new_inbox() + b"."
         self.link_events: list[tuple[int, bytes]] = []
         self._was_lost = False
+        self.malformed = Malformed()
         self.connections = Connections(self)
         self.subscriptions = Subscriptions(self)
         self.inactivity = Inactivity(self)
@@ -179,6 +181,10 @@ class Broker(Core):
         if handler is not None:
             handler(reply, payload)
 
+    def on_malformed(self, kind: str, client_id: bytes, reason: str) -> None:
+        """A message that could not be carried out, whatever the server knows; ``client_id`` is empty if unknown."""
+        self.malformed.note(kind, client_id, reason)
+
     def on_link(self, kind: int, text: bytes) -> None:
         """Keep lines of the link itself for the data plane."""
         self.link_events.append((kind, text))
@@ -189,19 +195,16 @@ class Broker(Core):
         if known is not None:
             return known
         if b"\0" in name:
-            raise StoreError(f"mkdir {name.decode('utf-8', 'backslashreplace')}: invalid argument")
+            raise StoreError(c.ZERO_BYTE.format(name=name.decode("utf-8", "backslashreplace")))
         limit = self.options.max_channels
         if limit and len(self.channels) + len(self._later) >= limit:
             raise StoreError(c.TOO_MANY_CHANNELS)
         others = self._folded.get(_lower(name))
         if others:
-            raise StoreError(
-                f"rejecting channel {_quoted(name)} because channel {_quoted(others[0])} alreay exists "
-                "(different cases not allowed)"
-            )
+            raise StoreError(c.CASE_CLASH.format(new=quoted(name), old=quoted(others[0])))
         channel = self._add_channel(Channel(name, self.store.create_channel(name, self.options.limits)))
         self.inactivity.check(channel)
-        log.info(f"Channel {_quoted(name)} has been created")
+        log.info(f"Channel {quoted(name)} has been created")
         return channel
 
     def _add_channel(self, channel: Channel) -> Channel:
@@ -336,6 +339,7 @@ class Broker(Core):
     def tick(self) -> None:
         """Once a second."""
         self.drop_caches()
+        self.malformed.tell(self.now / c.SECOND)
 
     # ---- views ---------------------------------------------------------------------------------------------------
 
@@ -363,19 +367,3 @@ def _ack_lines(subs: Iterable[Subscription]) -> bytes:
 def _lower(name: bytes) -> str:
     """The name in lower case, letter by letter as the original does it: one for one, whatever stands around it."""
     return "".join(ch.lower()[0] for ch in name.decode("utf-8", "surrogateescape"))
-
-
-def _quoted(name: bytes) -> str:
-    """A name in double quotes as the original prints it."""
-    out = []
-    for ch in name.decode("utf-8", "surrogateescape"):
-        code = ord(ch)
-        if ch in '"\\':
-            out.append("\\" + ch)
-        elif 0xDC80 <= code <= 0xDCFF:
-            out.append(f"\\x{code - 0xDC00:02x}")
-        elif ch.isprintable():
-            out.append(ch)
-        else:
-            out.append({"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(ch, f"\\x{code:02x}"))
-    return '"' + "".join(out) + '"'

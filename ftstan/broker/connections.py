@@ -38,12 +38,16 @@ class Connections:
         broker = self._broker
         try:
             request = messages.parse(messages.ConnectRequest, payload)
-        except WireError:
-            request = None
-        if request is None or not request.heartbeat_inbox:
+        except WireError as error:
+            broker.on_malformed("connect", b"", error.text)
+            broker.answer(reply, messages.connect_error(c.INVALID_CONNECT))
+            return
+        if not request.heartbeat_inbox:
+            broker.on_malformed("connect", request.client_id, c.NO_HEARTBEAT_INBOX)
             broker.answer(reply, messages.connect_error(c.INVALID_CONNECT))
             return
         if not valid_client_id(request.client_id):
+            broker.on_malformed("connect", request.client_id, c.INVALID_CLIENT_ID)
             broker.answer(reply, messages.connect_error(c.INVALID_CLIENT_ID))
             return
         known = broker.clients.get(request.client_id)
@@ -172,6 +176,7 @@ class Connections:
         try:
             token = int(subject.rpartition(b".")[2])
         except ValueError:
+            self._broker.on_malformed("heartbeat answer", b"", c.STRANGE_INBOX)
             return
         nobody = headers.startswith(b"NATS/1.0 503")
         if token in self._probe_tokens:
@@ -227,10 +232,12 @@ class Connections:
     def ping(self, reply: bytes, payload: bytes) -> None:
         """A client's Ping: empty or undecodable ones are not answered."""
         if not payload:
+            self._broker.on_malformed("ping", b"", c.EMPTY_PING)
             return
         try:
             request = messages.parse(messages.Ping, payload)
-        except WireError:
+        except WireError as error:
+            self._broker.on_malformed("ping", b"", error.text)
             return
         client = self._broker.conns.get(request.conn_id) if request.conn_id else None
         if client is None:
@@ -244,7 +251,8 @@ class Connections:
         """A CloseRequest."""
         try:
             request = messages.parse(messages.CloseRequest, payload)
-        except WireError:
+        except WireError as error:
+            self._broker.on_malformed("close", b"", error.text)
             self._broker.answer(reply, messages.close_response(c.INVALID_CLOSE))
             return
         client = self._broker.clients.get(request.client_id)

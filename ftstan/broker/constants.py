@@ -60,7 +60,8 @@ SID_CLOSE = 6
 SID_PING = 7
 SID_INBOX = 8
 
-# Error texts that clients see (``docs/compat/protocol.md``, errors).
+# Error texts that clients see (``docs/compat/protocol.md``, error strings). That of an invalid publish is in
+# ``ftstan.broker.core``, that of a channel that is being deleted in ``ftstan.stores.interface``.
 INVALID_CONNECT = "stan: invalid connection request"
 INVALID_CLIENT_ID = "stan: invalid clientID: only alphanumeric and `-` or `_` characters allowed"
 DUPLICATE_CLIENT = "stan: clientID already registered"
@@ -80,3 +81,14 @@ CLIENT_REPLACED = "client has been replaced or is no longer registered"
 TOO_MANY_CHANNELS = "too many channels"
 TOO_MANY_SUBS = "too many subscriptions per channel"
 DURABLE_QUEUE_COLON = "stan: durable name of a durable queue subscriber can't contain the character ':'"
+CASE_CLASH = "rejecting channel {new} because channel {old} alreay exists (different cases not allowed)"
+ZERO_BYTE = "mkdir {name}: invalid argument"
+
+# What keeps a server from starting, in the original's words.
+ANOTHER_SERVER = 'discovered another streaming server with cluster ID "{cluster_id}"'
+ANOTHER_CLUSTER = 'cluster ID "{cluster_id}" does not match recovered value of "{recovered}"'
+
+# What is wrong with a request whose text says less (``docs/compat/protocol.md``, malformed requests).
+NO_HEARTBEAT_INBOX = "no heartbeat inbox"
+EMPTY_PING = "empty"
+STRANGE_INBOX = "not one of our heartbeats"

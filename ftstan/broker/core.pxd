@@ -54,6 +54,7 @@ cdef class Core:
     cdef int acked(self, Subscription sub, uint64_t seq) except -1
     cdef MsgBlock locate(self, Channel channel, uint64_t seq)
     cdef int touch(self, Channel channel) except -1
+    cdef refuse_invalid(self, Span reply, PubMsg* m, str reason)
     cdef refuse(self, Span reply, Span guid, bytes error)
     cdef note_event(self, Subscription sub, uint64_t seq, bint acked)
     cpdef note_implied_ack(self, Subscription sub, uint64_t seq)

@@ -157,6 +157,10 @@ cdef class Core:
         """A line of the link itself (PING, PONG, INFO, +OK, -ERR)."""
         raise FtstanError("Core is not a broker")
 
+    def on_malformed(self, kind, client_id, reason):
+        """A message that could not be carried out, whatever the server knows."""
+        raise FtstanError("Core is not a broker")
+
     def open_channel(self, name):
         """The channel for a first publish; raises ``StoreError`` with the text for the publisher."""
         raise FtstanError("Core is not a broker")
@@ -183,23 +187,23 @@ cdef class Core:
         none.n = 0
         if read_pub_msg(f.payload.p, f.payload.n, &m) != 0:
             if not read_ctrl_msg(f.payload.p, f.payload.n):
-                self.refuse(f.reply, m.guid, INVALID_PUBLISH)
+                self.refuse_invalid(f.reply, &m, "undecodable PubMsg")
             return 0
         if m.guid.n == 0:
-            self.refuse(f.reply, m.guid, INVALID_PUBLISH)
+            self.refuse_invalid(f.reply, &m, "no guid")
             return 0
         if (self.taken is not None or self.answered is not None) and self.is_answered(&m):
             return 0
         found = self.channels.find(m.subject.p, m.subject.n)
         if found == NULL and not valid_channel(as_bytes(m.subject)):
-            self.refuse(f.reply, m.guid, INVALID_PUBLISH)
+            self.refuse_invalid(f.reply, &m, "no legal channel name")
             return 0
         if m.conn_id.n:
             if self.conns.find(m.conn_id.p, m.conn_id.n) == NULL:
-                self.refuse(f.reply, m.guid, INVALID_PUBLISH)
+                self.refuse_invalid(f.reply, &m, "unknown connection id")
                 return 0
         elif self.clients.find(m.client_id.p, m.client_id.n) == NULL:
-            self.refuse(f.reply, m.guid, INVALID_PUBLISH)
+            self.refuse_invalid(f.reply, &m, "unknown client id")
             return 0
         if found == NULL:
             try:
@@ -264,6 +268,11 @@ cdef class Core:
         self.answered.discard(key)
         return True
 
+    cdef refuse_invalid(self, Span reply, PubMsg* m, str reason):
+        """Refuse a publish that nothing can be done with; the log tells the operator why."""
+        self.refuse(reply, m.guid, INVALID_PUBLISH)
+        self.on_malformed("publish", as_bytes(m.client_id), reason)
+
     cdef refuse(self, Span reply, Span guid, bytes error):
         """An error ack, at once: it may overtake the good ones."""
         cdef Span none
@@ -304,10 +313,12 @@ cdef class Core:
         cdef Ack a
         cdef Channel channel = sub.channel
         if read_ack(f.payload.p, f.payload.n, &a) != 0:
+            self.on_malformed("ack", sub.client_id, "undecodable Ack")
             return 0
         if a.subject.n != <size_t>len(channel.name) or memcmp(
             a.subject.p, PyBytes_AS_STRING(channel.name), a.subject.n
         ) != 0:
+            self.on_malformed("ack", sub.client_id, "another channel than that of its subscription")
             return 0
         if sub.pending.find(a.sequence) == NULL and sub.group is not None:
             # An ack counts wherever in the group the message is by now.

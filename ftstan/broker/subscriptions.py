@@ -42,10 +42,13 @@ class Subscriptions:
         """A SubscriptionRequest."""
         try:
             request = messages.parse(messages.SubscriptionRequest, payload)
-        except WireError:
+        except WireError as undecodable:
+            self._broker.on_malformed("subscribe", b"", undecodable.text)
             self._broker.answer(reply, messages.subscription_error(c.INVALID_SUBSCRIBE))
             return
         error = self._check(request)
+        if error and error != c.UNKNOWN_CLIENT:
+            self._broker.on_malformed("subscribe", request.client_id, error)
         if not error:
             try:
                 error = self._start(request, reply)
@@ -258,7 +261,8 @@ class Subscriptions:
         broker = self._broker
         try:
             request = messages.parse(messages.UnsubscribeRequest, payload)
-        except WireError:
+        except WireError as undecodable:
+            broker.on_malformed("subscription close" if close else "unsubscribe", b"", undecodable.text)
             broker.answer(reply, messages.subscription_error(c.INVALID_UNSUBSCRIBE))
             return
         try:

@@ -1,4 +1,4 @@
-"""How often a member acts and speaks: the intervals of a group and the rate limit of repeated log lines.
+"""How often a member acts and speaks: the intervals of a group.
 
 Pure: time comes in as seconds, randomness as a ``random.Random``. Nothing here reads a clock.
 """
@@ -18,10 +18,6 @@ SPREAD = 0.10
 
 POLL_SPREAD = 0.20
 """The same for each single wait between two polls of the lock."""
-
-_FIRST_PAUSE = 1.0
-_LONGEST_PAUSE = 60.0
-_FORGET_AFTER = 120.0
 
 
 def spread(rng: random.Random, nominal: float, share: float) -> float:
@@ -66,31 +62,6 @@ class FtTiming:
                 f"(hb={_duration(self.hb_interval)} missed hb={_duration(self.hb_missed_interval)}",
                 hint="make ft_hb_missed_interval at least 1.1 times ft_hb_interval",
             )
-
-
-class RateLimit:
-    """Lets a repeated line through at a falling rate: at once, then at most one per 1 s, 2 s, 4 s ... 60 s.
-
-    Once it is down to one a minute and nothing was asked for two minutes past the due time, it starts over
-    (``docs/compat/ft.md``).
-    """
-
-    __slots__ = ("_due", "_pause")
-
-    def __init__(self) -> None:
-        self._due: float | None = None
-        self._pause = _FIRST_PAUSE
-
-    def allow(self, now: float) -> bool:
-        """Whether the line may be written at ``now`` seconds."""
-        if self._due is not None and self._pause >= _LONGEST_PAUSE and now > self._due + _FORGET_AFTER:
-            self._due, self._pause = None, _FIRST_PAUSE
-        if self._due is not None:
-            if now < self._due:
-                return False
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        self._due = now + self._pause
-        return True
 
 
 def _duration(seconds: float) -> str:

@@ -11,10 +11,10 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from ftstan.errors import FtstanError, RefusedError, WireError
-from ftstan.ft.cadence import RateLimit
 from ftstan.ft.ctl import Answer, EpochEntry, NodeStatus, Request, Verb, encode_answer
 from ftstan.ft.seal import Recipient, Seals, is_sealed
 from ftstan.log import stream as log
+from ftstan.ratelimit import RateLimit
 
 if TYPE_CHECKING:
     from ftstan.clock import Clock

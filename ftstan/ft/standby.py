@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftstan.ft.cadence import POLL_SPREAD, SPREAD, FtTiming, RateLimit, spread
+from ftstan.ft.cadence import POLL_SPREAD, SPREAD, FtTiming, spread
 from ftstan.ft.deadlines import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S
 from ftstan.ft.events import (
     Action,
@@ -73,6 +73,7 @@ from ftstan.ft.mixed import Belief
 from ftstan.ft.slots import Cause
 from ftstan.ft.states import NodeState, Phase
 from ftstan.ft.steal import OwnerSilence
+from ftstan.ratelimit import RateLimit
 
 if TYPE_CHECKING:
     import random
@@ -196,6 +197,12 @@ class Standby:
         if self._try_since is not None and self._try_suspects:
             return Phase.TRYING
         return Phase.LISTENING
+
+    @property
+    def follows(self) -> tuple[int, bytes] | None:
+        """Epoch and store id of the owner that this member would follow; ``None`` if there is none, or it may not."""
+        own = self._store.own
+        return (self._top_epoch, own) if own and self._top_epoch and self._is_listening else None
 
     def may_succeed(self, store_id: bytes, now: float) -> bool:
         """Whether this member would take over the store ``store_id`` now, if it were free."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ftstan.wire.block import MsgBlock, SubEvents
 
 __all__ = [
+    "BEING_DELETED",
     "CLIENTS",
     "REMEMBERED_SIZE",
     "ChannelLimits",
@@ -50,6 +51,9 @@ __all__ = [
 
 #: The key under which ``Store.commit`` reports that client registrations could not be stored: no channel has this name.
 CLIENTS = b""
+
+#: What a client is told while a deleted channel is still being removed (``docs/compat/protocol.md``, error strings).
+BEING_DELETED = "stan: channel is being deleted"
 
 #: Bytes in the digest of a remembered publish.
 REMEMBERED_SIZE = 16

@@ -10,6 +10,7 @@ import json
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import pytest
 
 from ftstan.wire.subjects import Subjects
 from tests.ft.client import Arrived, NatsConnection
-from tests.processes import CLUSTER, HOST, PATIENCE_S, READY, ROOT, Child, free_ports, until
+from tests.processes import CLUSTER, GROUP, HOST, PATIENCE_S, READY, ROOT, Child, free_ports, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -432,6 +433,62 @@ class TestFailover:
             ("three", True),
             ("four", False),
         ]
+
+    def test_a_stop_of_the_active_costs_publishers_and_subscribers_nothing(
+        self, stage: Stage, node: NodeClient
+    ) -> None:
+        nats = stage.nats()
+        a, b = stage.pair_on(nats)
+        node.connect("me", nats.port)
+        node.subscribe("me", "sub", all=True, durable="audit")
+        node.publish("me", "before")
+        a.signal(signal.SIGTERM)
+        for number in range(20):
+            node.publish("me", *(f"{number}.{i}" for i in range(10)))
+        assert a.status() == 143
+        b.wait_until_active()
+        node.publish("me", "after")
+        node.wait_for_news("sub", range(1, 203))
+        assert not node.happened("lost", "me")
+        assert not node.happened("error", "me")
+
+    def test_a_switchover_costs_publishers_and_subscribers_nothing(self, stage: Stage, node: NodeClient) -> None:
+        nats = stage.nats()
+        a, b = stage.pair_on(nats)
+        node.connect("me", nats.port)
+        node.subscribe("me", "sub", all=True, durable="audit")
+        node.publish("me", "before")
+        words = ["--server", nats.url, "--cluster", CLUSTER, "--group", GROUP, "--dir", str(stage.store)]
+        asked = stage.run("ctl", [sys.executable, "-m", "ftstan.cli.ctl", "ft", "switchover", *words])
+        for number in range(20):
+            node.publish("me", *(f"{number}.{i}" for i in range(10)))
+        assert asked.status() == 0
+        b.wait_until_active()
+        assert a.status() == 75
+        node.publish("me", "after")
+        node.wait_for_news("sub", range(1, 203))
+        assert not node.happened("lost", "me")
+        assert not node.happened("error", "me")
+
+    def test_a_client_that_gave_up_connects_again_under_its_id_and_its_durable_goes_on(
+        self, stage: Stage, node: NodeClient
+    ) -> None:
+        nats = stage.nats()
+        first = stage.file_server("first", "-ns", nats.url)
+        first.wait_for(READY)
+        node.connect("me", nats.port, stanPingInterval=300, stanMaxPingOut=2)
+        node.subscribe("me", "sub", all=True, durable="audit", manualAcks=True, ackWait=60_000)
+        node.publish("me", "one", "two")
+        node.wait_for("sub", [1, 2])
+        first.kill()
+        until(lambda: node.happened("lost", "me"), "the client to give up")
+
+        stage.file_server("second", "-ns", nats.url).wait_for(READY)
+        node.connect("again", nats.port, client_id="me")
+        node.publish("again", "three")
+        node.subscribe("again", "resumed", durable="audit", manualAcks=True)
+        node.wait_for("resumed", [1, 2, 3])
+        assert [m.redelivered for m in node.messages("resumed")] == [True, True, False]
 
     def test_publishes_are_refused_a_connection_of_a_memory_server_that_is_gone(
         self, stage: Stage, node: NodeClient

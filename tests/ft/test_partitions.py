@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.processes
 
-PATIENT = ()
+PATIENT = ("-ft_nats_timeout", "2s")
 
 
 def pair(stage: Stage, network: Network) -> tuple[Server, Server]:

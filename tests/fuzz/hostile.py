@@ -169,6 +169,8 @@ class Attack:
                 self.met["time passed"] += 1
             if i % 200 == 199:
                 self._canary()
+                self.driver.broker.tick()
+                self.met["ticks"] += 1
             self.driver.out.clear()
         self._canary()
 

@@ -26,6 +26,30 @@ def test_whatever_arrives_is_answered_or_ignored_and_leaves_nothing_behind(seed:
     assert attack.met["undecodable PubMsg"]
 
 
+def test_what_is_malformed_is_counted_and_told_in_few_lines_that_nobody_can_forge(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    attack = Attack(11)
+    attack.run(EACH)
+    log = capfd.readouterr().err
+    totals = attack.driver.broker.malformed.totals
+    undecodable = {
+        "connect": ["ConnectRequest"],
+        "subscribe": ["SubscriptionRequest"],
+        "close": ["CloseRequest"],
+        "ping": ["Ping"],
+    }
+    for kind, names in undecodable.items():
+        assert totals[kind] >= sum(attack.met[f"undecodable {name}"] for name in names) > 0
+    assert totals["unsubscribe"] + totals["subscription close"] == attack.met["undecodable UnsubscribeRequest"]
+    assert min(totals["publish"], totals["ack"], totals["heartbeat answer"]) > 0
+    told = [line for line in log.splitlines() if "STREAM: malformed " in line]
+    for kind in totals:
+        assert 0 < sum(f"malformed {kind}: " in line for line in told) <= attack.met["ticks"]
+    assert all(line.isprintable() and len(line) < 600 for line in told)
+    assert [line for line in log.splitlines() if not line.startswith("[")] == []
+
+
 def test_memory_does_not_grow_with_what_is_refused() -> None:
     attack = Attack(77)
     attack.run(2000)

@@ -58,6 +58,21 @@ def test_a_client_of_protocol_one_is_told_subjects_and_pings() -> None:
     )
 
 
+def test_the_server_listens_without_queue_groups_and_to_no_subject_of_pooled_acks() -> None:
+    driver = Driver()
+    driver.connect()
+    inboxes = [driver.subscribe(inbox=b"in.%d" % i, queue=b"g") for i in range(2)]
+    lines = [line.split(b" ") for line in driver.broker.subscribe_lines().splitlines()]
+    assert {len(words) for words in lines} == {3}
+    assert {words[1] for words in lines} == {
+        *inboxes,
+        driver.broker.inbox_prefix + b"*",
+        b"_STAN.pub.tc.>",
+        *(b"_STAN.%b" % name for name in (b"discover.tc", b"discover.tc.pings", b"sub.tc", b"unsub.tc")),
+        *(b"_STAN.%b" % name for name in (b"subclose.tc", b"close.tc")),
+    }
+
+
 def test_a_client_of_protocol_zero_is_told_nothing_about_pings() -> None:
     answer = Driver().call(SUBJECTS.discovery, connect_request(b"me", b"hb", protocol=0))
     assert answer == (

@@ -157,6 +157,14 @@ def test_too_many_channels_is_an_error_for_publishers_and_subscribers() -> None:
     assert answer == messages.encode(messages.SubscriptionResponse(error=b"too many channels"))
 
 
+def test_a_zero_byte_in_a_channel_name_is_what_making_its_directory_would_say(driver: Driver) -> None:
+    assert driver.publish(b"x", channel=b"a\0b") == [PubAck(b"x", b"mkdir a\0b: invalid argument")]
+    request = messages.SubscriptionRequest(client_id=b"me", subject=b"a\0b", max_in_flight=1, ack_wait_in_secs=1)
+    answer = driver.call(SUBJECTS.subscribe, messages.encode(request)) or b""
+    assert messages.parse(messages.SubscriptionResponse, answer).error == b"mkdir a\0b: invalid argument"
+    assert driver.broker.counts()["channels"] == 0
+
+
 def test_a_new_channel_may_not_differ_from_another_in_case_alone(driver: Driver) -> None:
     driver.publish(b"x", channel=b"foo.Bar")
     clash = b'rejecting channel "FOO.bar" because channel "foo.Bar" alreay exists (different cases not allowed)'

@@ -41,6 +41,11 @@ def calls(work: Callable[[], object]) -> int:
     return count
 
 
+def each(n: int, work: Callable[[int], None]) -> None:
+    for i in range(n):
+        work(i)
+
+
 def driver() -> Driver:
     made = Driver(options=UNLIMITED)
     made.connect()
@@ -49,17 +54,17 @@ def driver() -> Driver:
 
 def subscriptions_on_one_channel(n: int) -> tuple[Driver, Callable[[], object]]:
     made = driver()
-    return made, lambda: [subscribe(made, i, b"foo", b"") for i in range(n)]
+    return made, lambda: each(n, lambda i: subscribe(made, i, b"foo", b""))
 
 
 def subscriptions_on_channels(n: int) -> tuple[Driver, Callable[[], object]]:
     made = driver()
-    return made, lambda: [subscribe(made, i, b"foo.%d" % i, b"") for i in range(n)]
+    return made, lambda: each(n, lambda i: subscribe(made, i, b"foo.%d" % i, b""))
 
 
 def members_that_join(n: int) -> tuple[Driver, Callable[[], object]]:
     made = driver()
-    return made, lambda: [subscribe(made, i, b"foo", b"g") for i in range(n)]
+    return made, lambda: each(n, lambda i: subscribe(made, i, b"foo", b"g"))
 
 
 def close_of_a_client_with_subscriptions(n: int) -> tuple[Driver, Callable[[], object]]:
@@ -80,7 +85,7 @@ def unsubscriptions(n: int) -> tuple[Driver, Callable[[], object]]:
     made, fill = subscriptions_on_one_channel(n)
     fill()
     made.broker.feed(*frames(made))
-    return made, lambda: [made.broker.subscriptions.unsubscribe(b"", leave(i), close=False) for i in range(n)]
+    return made, lambda: each(n, lambda i: made.broker.subscriptions.unsubscribe(b"", leave(i), close=False))
 
 
 def clients_that_connect(n: int) -> tuple[Driver, Callable[[], object]]:
@@ -88,7 +93,7 @@ def clients_that_connect(n: int) -> tuple[Driver, Callable[[], object]]:
     requests = [
         messages.encode(messages.ConnectRequest(client_id=b"c%d" % i, heartbeat_inbox=b"hb.%d" % i)) for i in range(n)
     ]
-    return made, lambda: [made.broker.connections.connect(b"r", request) for request in requests]
+    return made, lambda: each(n, lambda i: made.broker.connections.connect(b"r", requests[i]))
 
 
 def heartbeats(n: int) -> tuple[Driver, Callable[[], object]]:

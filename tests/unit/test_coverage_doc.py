@@ -1,33 +1,25 @@
 """``docs/coverage.md`` says what is done and which tests show it; this keeps it from saying more than that.
 
-Tests are looked up in the sources (nothing is imported): a name must be there, and must not be skipped or expected to
-fail. A row may name no test only while it is not done.
+A row may name no test only while it is not done.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.named import ROOT, read, wrong_with
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROOT = Path(__file__).parents[2]
 STATES = ("absent", "partial", "done")
 HEADER = ["id", "what", "state", "tests"]
 
-_MARKS = {"skip", "skipif", "xfail"}
-_CALLS = {"skip", "xfail", "importorskip"}
-_MARK = "pytestmark"
 _SUITE = "tests/unit/test_suite.py"
-_DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-
-Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,53 +70,10 @@ def problems(rows: list[Row], read: Callable[[str], str | None]) -> list[str]:
     return found
 
 
-def wrong_with(test: str, read: Callable[[str], str | None]) -> str:
-    """Why a node id names no test that runs; empty if it does."""
-    path, *names = test.split("::")
-    if not names or not names[-1].startswith("test_"):
-        return "not of the form path::test_name"
-    text = read(path)
-    if text is None:
-        return "no such file"
-    scope: Scope = ast.parse(text)
-    if _is_marked(scope):
-        return "its module does not always run"
-    for name in names:
-        inner = next((node for node in scope.body if isinstance(node, _DEFINITIONS) and node.name == name), None)
-        if inner is None:
-            return f"no {name} there"
-        scope = inner
-        if _is_marked(scope):
-            return "skipped, or expected to fail"
-    if any(_called(node) in _CALLS for node in ast.walk(scope) if isinstance(node, ast.Call)):
-        return "can skip itself"
-    return ""
-
-
-def _is_marked(scope: Scope) -> bool:
-    """Whether a decorator, or a ``pytestmark`` of the module or class, lets it not run or not count."""
-    marks: list[ast.expr] = [] if isinstance(scope, ast.Module) else list(scope.decorator_list)
-    assigned = [node for node in scope.body if isinstance(node, ast.Assign)]
-    marks += [node.value for node in assigned if any(isinstance(t, ast.Name) and t.id == _MARK for t in node.targets)]
-    return any(isinstance(part, ast.Attribute) and part.attr in _MARKS for mark in marks for part in ast.walk(mark))
-
-
-def _called(node: ast.Call) -> str:
-    match node.func:
-        case ast.Attribute(value=ast.Name(id="pytest"), attr=name):
-            return name
-    return ""
-
-
-def _read(path: str) -> str | None:
-    file = ROOT / path
-    return file.read_text(encoding="utf-8") if file.is_file() else None
-
-
 def test_every_row_of_the_coverage_page_is_true() -> None:
     rows = rows_of((ROOT / "docs" / "coverage.md").read_text(encoding="utf-8"))
     assert rows
-    assert problems(rows, _read) == []
+    assert problems(rows, read) == []
 
 
 def weaknesses(text: str) -> dict[str, list[str]]:
@@ -142,7 +91,7 @@ def test_every_weakness_of_the_original_store_names_a_test_that_runs() -> None:
     rows = weaknesses((ROOT / "docs" / "store.md").read_text(encoding="utf-8"))
     assert sorted(rows, key=lambda w: int(w[1:])) == [f"W{n}" for n in range(1, 32)]
     assert all(rows.values())
-    assert [why for tests in rows.values() for test in tests if (why := wrong_with(test, _read))] == []
+    assert [why for tests in rows.values() for test in tests if (why := wrong_with(test))] == []
 
 
 _SOURCE = """

@@ -88,7 +88,7 @@ def test_every_form_of_a_citation_occurs() -> None:
     assert len(cited) > 30
     assert Citation("docs/compat/protocol.md", ("Channel names",)) in cited
     assert Citation("docs/compat/protocol.md", ("subscribe", "delivery", "unsubscribing", "recovery")) in cited
-    assert Citation("docs/compat/protocol.md", ("errors",)) in cited
+    assert Citation("docs/compat/protocol.md", ("error strings",)) in cited
     assert Citation("docs/architecture.md") in cited
 
 

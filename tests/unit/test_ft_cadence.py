@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftstan.errors import ConfigError
-from ftstan.ft.cadence import FtTiming, RateLimit, spread
+from ftstan.ft.cadence import FtTiming, spread
+from ftstan.ratelimit import RateLimit
 
 
 @given(st.integers(), st.floats(0.001, 100), st.sampled_from([0.1, 0.2]))

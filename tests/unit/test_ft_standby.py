@@ -85,6 +85,9 @@ class Node:
     def phase(self) -> Phase:
         return self.machine.phase
 
+    def follows(self) -> tuple[int, bytes] | None:
+        return self.machine.follows
+
     def mixed(self) -> bool:
         return self.machine.mixed
 
@@ -914,3 +917,13 @@ def test_holding_back_ends_when_a_new_owner_is_heard() -> None:
     since = node.now
     assert node.wait() == [SUSPICIOUS]
     assert node.now - since < 2.0
+
+
+def test_a_standby_follows_the_owner_that_it_has_heard_until_it_is_paused() -> None:
+    node = Node()
+    node.stand_by()
+    assert node.follows() is None
+    node.on(HeartbeatHeard(PEER))
+    assert node.follows() == (PEER.epoch, STORE)
+    node.on(Paused())
+    assert node.follows() is None

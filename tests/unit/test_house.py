@@ -22,6 +22,7 @@ FLOORS = {
     "disk": 0,
     "errors": 0,
     "log": 0,
+    "ratelimit": 0,
     "notify": 1,
     "config": 1,
     "wire": 1,
@@ -62,7 +63,7 @@ TOGETHER = (
         "serving",
         "succession",
     },
-    {"__init__", "clock", "disk", "errors", "log"},
+    {"__init__", "clock", "disk", "errors", "log", "ratelimit"},
 )
 
 MAX_LINES = 520

@@ -28,12 +28,13 @@ class Everything:
         self.replies = self.deliveries = self.acks = b""
         self.output_size = 0
         self.link_events: list[object] = []
+        self.opening: list[object] = []
         self.has_work = False
         self.events_first = False
         self.answered = self.window = None
         self.subscriptions = self.inactivity = self
 
-    recovering = False
+    recovering = is_full = False
 
     def confirm(self) -> None:
         self.done.append("confirm")

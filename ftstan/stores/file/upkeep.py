@@ -16,6 +16,7 @@ from ftstan.stores.file.archive import Archivist
 from ftstan.stores.file.retention import ARCHIVED
 from ftstan.stores.file.slices import show, store_error
 from ftstan.stores.file.view import dat_name, idx_name
+from ftstan.stores.interface import BEING_DELETED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -144,7 +145,7 @@ class Upkeep:
             self._carry_out(self._doomed[name])
         if name in self._doomed:
             # In the original's words: it is the publisher who reads them. The log has told the operator.
-            raise StoreError("stan: channel is being deleted", hint="storage refuses the removal; see the log")
+            raise StoreError(BEING_DELETED, hint="storage refuses the removal; see the log")
 
     def _carry_out(self, intent: deletion.Intent) -> None:
         try:

@@ -1,0 +1,1 @@
+"""A broker against a model of what its clients may, must and must not see."""
