@@ -164,9 +164,7 @@ def main() -> None:
     parser.add_argument("--many", type=int, default=10_000, help="channels and clients (default 10000)")
     parser.add_argument("--some", type=int, default=1_000, help="subscriptions and group members (default 1000)")
     parser.add_argument("--factor", type=int, default=4, help="the smaller size is that much smaller (default 4)")
-    parser.add_argument(
-        "--idle", type=float, default=10.0, help="seconds over which idle CPU and heartbeats are taken (default 10)"
-    )
+    parser.add_argument("--idle", type=float, default=10.0, help="seconds of idling (default 10)")
     parser.add_argument("--stores", nargs="*", default=["memory", "file"], help="stores (default: memory and file)")
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES), help="cases (default: all)")
     options = parser.parse_args()
