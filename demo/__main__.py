@@ -82,7 +82,7 @@ def _judge(places: Places, screen: Screen, *, keep: bool) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m demo", description="An FT pair under load, judged from a ledger.")
-    parser.add_argument("--seconds", type=float, default=50.0, help="seconds under load, takeovers excluded (50)")
+    parser.add_argument("--seconds", type=float, default=45.0, help="seconds under load, takeovers excluded (45)")
     parser.add_argument("--keep", action="store_true", help="keep the datastore of a clean run, too")
     return parser
 

@@ -91,7 +91,10 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What was done to the active ``node``, which ends ``epoch``: ``kill`` (SIGKILL) or ``stop`` (SIGTERM)."""
+    """What was done to the active ``node``, which ends ``epoch``.
+
+    ``fault``: ``kill`` (SIGKILL), ``stop`` (SIGTERM), ``switchover`` (``ftstanctl ft switchover``).
+    """
 
     kind: ClassVar[str] = "fault"
     t: int

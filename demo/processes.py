@@ -187,6 +187,33 @@ class Node:
         return self._child.last_lines() if self._child is not None else []
 
 
+class Command:
+    """One ``ftstanctl ft``, asked through the NATS server of ``node``; what it says goes to ``log``."""
+
+    def __init__(self, verb: str, *words: str, node: Node, log: str) -> None:
+        self.log = log
+        self._verb = verb
+        where = ["--server", node.url, "--cluster", CLUSTER, "--group", GROUP]
+        self._child = Child([sys.executable, "-m", "ftstan.cli.ctl", "ft", verb, *where, *words], log, piped=False)
+
+    def done(self) -> bool:
+        """Tell whether it has ended; raises :class:`DemoError` with its own words when it did not succeed."""
+        if self._child.running:
+            return False
+        if self._child.status != 0:
+            said = " ".join(self.said())
+            raise DemoError(f"ftstanctl ft {self._verb} ended with status {self._child.status}: {said}")
+        return True
+
+    def said(self) -> list[str]:
+        """Return what it printed."""
+        return self._child.last_lines()
+
+    def end(self) -> None:
+        """End it if it still runs, and reap it."""
+        self._child.end()
+
+
 class Script:
     """One of the Node.js clients: obeys commands on its standard input, tells its counters on its standard output."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from demo.judge import Switch, Verdict
 
-_FAULTS = {"start": "first start", "kill": "kill -9", "stop": "SIGTERM"}
+_FAULTS = {"start": "first start", "kill": "kill -9", "stop": "SIGTERM", "switchover": "switchover"}
 _RULER = "-" * 72
 
 

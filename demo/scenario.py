@@ -1,4 +1,4 @@
-"""The story the demo tells: an FT pair under load whose active is killed three times and stopped once.
+"""The story the demo tells: an FT pair under load whose active is killed three times, stopped, and switched over.
 
 It acts and records; it must never judge (``judge.py``), and it knows the servers only as an operator does.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from demo.judge import Switch
 from demo.ledger import SUFFIX, Ack, Fault, Tail, Takeover, Writer
-from demo.processes import CHANNEL, CLUSTER, DemoError, Node, Script, free_ports
+from demo.processes import CHANNEL, CLUSTER, Command, DemoError, Node, Script, free_ports
 from demo.report import switch_line
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from demo.screen import Screen
     from ftstan.clock import Clock
 
-FAULTS = ("kill", "kill", "stop", "kill")
+SWITCHOVER = "switchover"
+FAULTS = ("kill", "kill", "stop", SWITCHOVER, "kill")
 RATE = 5000
 READY_TIMEOUT = 30.0
 TAKEOVER_TIMEOUT = 45.0
@@ -73,9 +74,10 @@ class Scenario:
         self._epoch = 0
         self._scripts: dict[str, Script] = {}  # those that must be running
         self._ever_started: list[Script] = []
+        self._commands: list[Command] = []
 
     def play(self) -> None:
-        """Start everything, take the active away four times under load, and let the clients finish."""
+        """Start everything, take the active away five times under load, and let the clients finish."""
         self._begin()
         for fault in FAULTS:
             self._load()
@@ -87,6 +89,8 @@ class Scenario:
         """End every child that still runs."""
         for script in self._ever_started:
             script.end()
+        for command in self._commands:
+            command.end()
         for node in self._nodes:
             node.end()
         self._ledger.close()
@@ -108,6 +112,7 @@ class Scenario:
         active_us = self._now_us()
         self._active = next(node for node in self._nodes if node.is_active())
         self._wait_for_standby()
+        self._show_status()
         self._start("publisher", rate=str(RATE))
         self._start("consumer")
         acks = Tail(self._places.ledger_file("publisher"))
@@ -119,15 +124,33 @@ class Scenario:
         acks = Tail(self._places.ledger_file("publisher"))
         acks.skip()
         done = Fault(self._now_us(), self._epoch, victim.name, fault)
-        victim.signal(_SIGNALS[fault])
+        asked = self._do(fault, victim, heir)
         self._ledger.write(done)
-        self._screen.say(f"sent {_SIGNALS[fault].name} to {victim.name}, the active node")
-        self._wait(f"{heir.name} to take over", TAKEOVER_TIMEOUT, heir.is_active, but=victim, poll=FINE_POLL)
+
+        def taken() -> bool:
+            if asked is not None:
+                asked.done()  # who was refused need not be waited for
+            return heir.is_active()
+
+        self._wait(f"{heir.name} to take over", TAKEOVER_TIMEOUT, taken, but=victim, poll=FINE_POLL)
         self._active = heir
         self._new_epoch(done, self._now_us(), acks, but=victim)
         victim.wait_for_end()
+        if asked is not None:
+            self._answer(asked, but=victim)
         victim.start()
         self._wait_for_standby()
+        if asked is not None:
+            self._show_status()
+
+    def _do(self, fault: str, victim: Node, heir: Node) -> Command | None:
+        """Take the store away from ``victim``; gives the command that was asked to, if it was a command."""
+        if fault == SWITCHOVER:
+            self._screen.say(f"ftstanctl ft switchover: {victim.name} is asked to hand over")
+            return self._ctl("switchover", "--dir", self._places.store, node=heir)
+        victim.signal(_SIGNALS[fault])
+        self._screen.say(f"sent {_SIGNALS[fault].name} to {victim.name}, the active node")
+        return None
 
     def _new_epoch(self, fault: Fault, active_us: int, acks: Tail, but: Node | None = None) -> None:
         ack_us = self._first_ack(acks, active_us, but)
@@ -164,6 +187,22 @@ class Scenario:
             self._scripts.pop(name).stop()
 
     # --- the tools
+
+    def _ctl(self, verb: str, *words: str, node: Node) -> Command:
+        log = self._places.log(f"ftstanctl-{len(self._commands)}-{verb}")
+        command = Command(verb, *words, node=node, log=log)
+        self._commands.append(command)
+        return command
+
+    def _answer(self, command: Command, but: Node | None = None) -> None:
+        """Wait until ``command`` is done and show what it said."""
+        self._wait("ftstanctl", FINISH_TIMEOUT, command.done, but=but)
+        for line in command.said():
+            self._screen.say(f"  {line}")
+
+    def _show_status(self) -> None:
+        self._screen.say("ftstanctl ft status")
+        self._answer(self._ctl("status", "--expect", str(len(self._nodes)), node=self._active))
 
     def _pair(self) -> tuple[Node, Node]:
         port_a, port_b, route_a, route_b, monitor_a, monitor_b = free_ports(6)

@@ -65,7 +65,7 @@ class NodeMember:
             host=socket.gethostname(),
             pid=os.getpid(),
             state=str(node.state),
-            phase=str(self._phase()),
+            phase=str(self.phase),
             serving=node.is_serving() and not node.stopping.is_set(),
             paused=group is not None and group.standby.paused,
             mixed=(group is not None and group.standby.mixed) or (holder is not None and holder.ft_mixed),
@@ -97,7 +97,9 @@ class NodeMember:
         owner = self._node.owner
         return owner.present if owner is not None else None
 
-    def _phase(self) -> Phase:
+    @property
+    def phase(self) -> Phase:
+        """What the node is doing, for people."""
         node = self._node
         if node.stopping.is_set():
             return Phase.STOPPED

@@ -47,6 +47,7 @@ class Pages:
             "uptime": format_uptime(node.uptime),
             "open_fds": len(os.listdir("/proc/self/fd")),
             "max_fds": soft,
+            "ft_phase": str(node.member.phase) if node.options.ft_group else "",
             **_NO_COUNTS,
             **self._counts,
         }

@@ -108,7 +108,8 @@ class Serving:
         self.ready = False
         if self._leaving is not None:
             leaving, self._leaving = self._leaving, None
-            leaving.set_exception(error)
+            if leaving.set_running_or_notify_cancel():
+                leaving.set_exception(error)
         self.broker.link_lost(self._now())
         self._next_connect = self._clock.mono()
 
@@ -257,9 +258,12 @@ class Serving:
         failed = self.store.commit()
         if failed:
             self._report(failed)
-        if broker.window is not None and (fresh := broker.window.committed(failed)):
-            self.store.remember(fresh, broker.window.known)
         self.store.confirm()
+        if broker.window is not None and (fresh := broker.window.committed(failed)):
+            # Behind a confirm: what an owner writes that was replaced meanwhile lies behind a seal, and a successor
+            # that found it remembered would acknowledge what no log holds.
+            self.store.remember(fresh, broker.window.known)
+            self.store.confirm()
         self.batch_since = None
         self._more = broker.conclude(failed)
         if self.store.events_first:
@@ -307,7 +311,9 @@ class Serving:
         """NATS has given us everything that it had: the road of it is behind us."""
         leaving, self._leaving = self._leaving, None
         assert leaving is not None
-        leaving.set_result(self.broker.taken or [])
+        # Whoever asked has a deadline, which a slow commit can outlast.
+        if leaving.set_running_or_notify_cancel():
+            leaving.set_result(self.broker.taken or [])
         self.broker.taken = None
 
     # ---- stopping ------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ fail.
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,3 +72,9 @@ def _called(node: ast.Call) -> str:
         case ast.Attribute(value=ast.Name(id="pytest"), attr=name):
             return name
     return ""
+
+
+def named_tests(cell: str) -> list[str]:
+    """The node ids that a cell names: a path below ``tests`` in backticks, and a name without its ``test_``."""
+    found = re.findall(r"`(?:tests/)?([\w/]+\.py)` (\w+::)?(\w+)", cell)
+    return [f"tests/{path}::{scope}test_{name}" for path, scope, name in found]

@@ -288,9 +288,14 @@ class Stage:
         b.wait_for(STANDING_BY)
         return a, b
 
-    def nats(self, name: str = "nats", port: int = 0) -> Nats:
-        """Start an external nats-server and wait until it answers."""
-        nats = Nats(self.directory / f"{name}.log", port or free_ports(1)[0])
+    def nats(self, name: str = "nats", port: int = 0, settings: str = "") -> Nats:
+        """Start an external nats-server, with lines of its configuration file or none, and wait until it answers."""
+        words: list[str] = []
+        if settings:
+            file = self.directory / f"{name}.conf"
+            file.write_text(settings)
+            words = ["-c", str(file)]
+        nats = Nats(self.directory / f"{name}.log", port or free_ports(1)[0], words)
         self.adopt(nats)
         nats.wait_for("Server is ready")
         return nats
@@ -307,8 +312,8 @@ class Stage:
 class Nats(Child):
     """An external nats-server."""
 
-    def __init__(self, log: Path, port: int) -> None:
-        super().__init__([*_dying_with_us(), binary_path(), "-a", HOST, "-p", str(port)], log)
+    def __init__(self, log: Path, port: int, words: Sequence[str] = ()) -> None:
+        super().__init__([*_dying_with_us(), binary_path(), "-a", HOST, "-p", str(port), *words], log)
         self.port = port
 
     @property

@@ -68,7 +68,9 @@ def _owned(arguments: argparse.Namespace, *, repairing: bool = False) -> Iterato
     with owning(arguments.dir, repairing=repairing) as (owner, epochs):
         options = FileStoreOptions(crc_polynomial=arguments.crc_poly)
         crc = records.Crc(options.crc_polynomial)
-        yield Owned(FileEnv(LocalDisk(), owner.root, SystemClock(), options, owner, crc, path=arguments.dir), epochs)
+        asking = owner.asking if owner.is_network else None
+        env = FileEnv(LocalDisk(), owner.root, SystemClock(), options, owner, crc, asking, path=arguments.dir)
+        yield Owned(env, epochs)
 
 
 # ---- handover and compact ----------------------------------------------------------------------------------------

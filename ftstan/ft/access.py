@@ -83,6 +83,7 @@ class FileAccess:
             _file_store_options(options.file),
             limits=options.limits.channel,
             path=options.dir,
+            asking=self.owner.asking if self.owner.is_network else None,
             most_at_once=_MOST_AT_ONCE,
             stopping=self._context.stopping,
             progress=self._context.progress,

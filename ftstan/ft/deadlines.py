@@ -30,3 +30,6 @@ LAST_WORDS_S = 1.0
 #: The pause after an activation that storage refused: doubled with every refusal in a row, randomised.
 FIRST_BACK_OFF_S = 1.0
 LONGEST_BACK_OFF_S = 60.0
+
+#: How long a member holds back at most for others that were named, before it asks for the lock itself once more.
+LONGEST_YIELD_S = 15.0

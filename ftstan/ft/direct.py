@@ -1,8 +1,9 @@
-"""Storage calls past every cache of this host, for the epoch file on network file systems.
+"""Storage calls past every cache of this host, for what decides on network file systems.
 
 Measured (``docs/compat/nfs-facts.md``): on NFS a fresh open and read can be answered from a delegation without asking
-the server; with ``O_DIRECT`` the server is asked. Direct transfers need aligned memory, so they go through anonymous
-mappings. Offsets and sizes must be multiples of 4 KiB: this is for slots, not for files in general.
+the server; with ``O_DIRECT`` the server is asked. So the epoch file is read and written like this, and what a former
+owner wrote is read like this when the store has become ours. Direct transfers need aligned memory, so they go through
+anonymous mappings.
 """
 
 from __future__ import annotations
@@ -39,20 +40,22 @@ class DirectDisk(LocalDisk):
             ) from error
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
-        """Read ``size`` bytes, shorter only at the end of the file; both numbers in whole pages."""
-        assert not size % ALIGN
-        assert not offset % ALIGN
-        with mmap.mmap(-1, size) as buffer:
+        """Read ``size`` bytes, shorter only at the end of the file; whole pages are transferred."""
+        if size <= 0:
+            return b""
+        start = offset // ALIGN * ALIGN
+        length = -(-(offset + size) // ALIGN) * ALIGN - start
+        with mmap.mmap(-1, length) as buffer:
             view = memoryview(buffer)
             try:
                 got = 0
-                while got < size:
-                    more = os.preadv(fd, [view[got:]], offset + got)
+                while got < length:
+                    more = os.preadv(fd, [view[got:]], start + got)
                     got += more
                     # A count that is not whole pages is the end of the file, and not a place to go on from.
                     if not more or got % ALIGN:
                         break
-                return bytes(view[:got])
+                return bytes(view[offset - start : min(got, offset - start + size)])
             finally:
                 view.release()
 
@@ -74,8 +77,8 @@ class DirectDisk(LocalDisk):
                 view.release()
 
 
-def epoch_disk(disk: Disk, *, is_network: bool, direct: bool = True) -> Disk:
-    """Choose the disk for ``ft/epoch.py``: ``disk`` itself on a local file system, a direct one on others.
+def asking_disk(disk: Disk, *, is_network: bool, direct: bool = True) -> Disk:
+    """Choose the disk that asks storage itself: ``disk`` on a local file system, a direct one on others.
 
     ``direct`` off is the operator's word that the file system needs none.
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.errors import StoreError
 from ftstan.ft.ctl import EpochEntry
-from ftstan.ft.direct import epoch_disk
+from ftstan.ft.direct import asking_disk
 from ftstan.ft.epoch import read_records
 from ftstan.ft.mounts import find_mount
 from ftstan.ft.ownership import read_mountinfo
@@ -66,6 +66,6 @@ def open_history(disk: Disk, path: str, count: int) -> tuple[EpochEntry, ...]:
         ) from error
     try:
         is_network = find_mount(read_mountinfo(), os.path.realpath(path)).is_network
-        return history_of(read_records(epoch_disk(disk, is_network=is_network), root, count))
+        return history_of(read_records(asking_disk(disk, is_network=is_network), root, count))
     finally:
         disk.close(root)

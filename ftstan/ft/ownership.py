@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.errors import FencedError, LockBusyError, LockFaultError, StoreError
 from ftstan.ft.adminkey import ensure_key, read_key
-from ftstan.ft.direct import epoch_disk
+from ftstan.ft.direct import asking_disk
 from ftstan.ft.epoch import Activation, Confirmer, claim, read_owner, read_records, remove_old_claims
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.mounts import find_mount
@@ -86,7 +86,7 @@ class StoreOwner:
             ) from error
         mount = find_mount(read_mountinfo() if mountinfo is None else mountinfo, os.path.realpath(path))
         self.is_network = mount.is_network
-        self._epoch_disk = epoch_disk(disk, is_network=self.is_network, direct=direct)
+        self._asking_disk = asking_disk(disk, is_network=self.is_network, direct=direct)
         self._lock = StoreLock(disk, self.root, path)
         self._activation: Activation | None = None
         self._confirmer: Confirmer | None = None
@@ -125,17 +125,17 @@ class StoreOwner:
     def read_watch(self) -> bytes | None:
         """What an owner rewrites once a second; empty if there is none, ``None`` if it cannot be read."""
         try:
-            fd = self._epoch_disk.open(self.root, WATCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
+            fd = self._asking_disk.open(self.root, WATCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
         except FileNotFoundError:
             return b""
         except (OSError, StoreError):
             return None
         try:
-            return self._epoch_disk.pread(fd, SLOT_SIZE, 0)
+            return self._asking_disk.pread(fd, SLOT_SIZE, 0)
         except OSError:
             return None
         finally:
-            self._epoch_disk.close(fd)
+            self._asking_disk.close(fd)
 
     def _is_here(self) -> bool:
         """Whether the path still names the directory that is open; a handle that went stale is no longer here."""
@@ -194,13 +194,13 @@ class StoreOwner:
 
     def read_owner(self) -> EpochRecord | None:
         """The newest epoch record, ``None`` if no ftstan server ever owned the store. Raises ``StoreError``."""
-        self.holder = read_owner(self._epoch_disk, self.root)
+        self.holder = read_owner(self._asking_disk, self.root)
         self.answered_at = self._clock.mono()
         return self.holder
 
     def read_records(self, count: int) -> list[tuple[int, EpochRecord | None]]:
         """The newest ``count`` activations, newest first (``ft.epoch.read_records``). Raises ``StoreError``."""
-        return read_records(self._epoch_disk, self.root, count)
+        return read_records(self._asking_disk, self.root, count)
 
     def read_key(self) -> bytes | None:
         """The key that operators prove themselves with, ``None`` if there is none yet. Raises ``StoreError``."""
@@ -234,7 +234,7 @@ class StoreOwner:
         Raises ``FencedError``.
         """
         try:
-            remove_old_claims(self._epoch_disk, self.root, self.activation, self.confirm)
+            remove_old_claims(self._asking_disk, self.root, self.activation, self.confirm)
         except StoreError as error:
             # They only take up names; the next activation tries again.
             log.warning(error.text)
@@ -247,7 +247,7 @@ class StoreOwner:
         self, lost: LostEpochs | None = None, *, cause: Cause, after: int = 0, ft_mixed: bool | None = None
     ) -> None:
         activation = claim(
-            self._epoch_disk,
+            self._asking_disk,
             self.root,
             server_id=self._server_id,
             clock=self._clock,
@@ -260,7 +260,7 @@ class StoreOwner:
         )
         old, self._confirmer = (
             self._confirmer,
-            Confirmer(self._epoch_disk, self.root, activation, is_network=self.is_network),
+            Confirmer(self._asking_disk, self.root, activation, is_network=self.is_network),
         )
         self._activation = activation
         self.holder = activation.record()
@@ -302,6 +302,11 @@ class StoreOwner:
         return self.activation.predecessor
 
     @property
+    def asking(self) -> Disk:
+        """The disk whose reads ask storage, whatever this host remembers: for what former owners wrote."""
+        return self._asking_disk
+
+    @property
     def mixed(self) -> bool:
         """Whether original servers may be members of the group."""
         return self.activation.ft_mixed
@@ -325,7 +330,7 @@ class StoreOwner:
 
     def new_confirmer(self) -> Confirmer:
         """A confirmer of the present activation for another thread, which closes it. Raises ``FencedError``."""
-        return Confirmer(self._epoch_disk, self.root, self.activation, is_network=self.is_network)
+        return Confirmer(self._asking_disk, self.root, self.activation, is_network=self.is_network)
 
     def raise_epoch(self) -> None:
         """Take the next number while serving; if anybody took it first, the store is not ours any more."""

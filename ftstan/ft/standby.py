@@ -40,7 +40,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftstan.ft.cadence import POLL_SPREAD, SPREAD, FtTiming, spread
-from ftstan.ft.deadlines import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S
+from ftstan.ft.deadlines import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S, LONGEST_YIELD_S
 from ftstan.ft.events import (
     Action,
     Activate,
@@ -137,24 +137,21 @@ class Standby:
         self._store = GroupStore(store_id)
         self._silence = OwnerSilence(self._timing.steal_after, 2 * self._missed)
         self._owner_has_lock = True
-        self._reading = False
-        self._top_epoch = 0
+        self._top_epoch = self._released_by = 0
         self._state = NodeState.STANDBY
-        self._started = False
-        self._nats = self._paused = False
+        self._started = self._reading = self._nats = self._paused = False
         self._yield_until = float("-inf")
+        self._yield_most: float | None = None
         self._suspect_at: float | None = None
         self._poll_at: float | None = None
         self._look_at: float | None = None
         self._try_since: float | None = None
         self._try_suspects = self._try_again = self._try_late = False
-        self._released_by = 0
         self._late_at = 0.0
         self._back_at: float | None = None
         self._back_off = FIRST_BACK_OFF_S
         self._timer: float | None = None
-        self._busy_notice, self._fault_notice = RateLimit(), RateLimit()
-        self._late_notice, self._store_notice = RateLimit(), RateLimit()
+        self._busy_notice, self._fault_notice, self._late_notice, self._store_notice = (RateLimit() for _ in range(4))
 
     @property
     def state(self) -> NodeState:
@@ -248,8 +245,7 @@ class Standby:
                 self._paused = False
                 self._listen(now)
             case YieldTo(seconds):
-                self._yield_until = now + seconds
-                self._listen(now)
+                self._hold_back(seconds, now)
             case StoreSeen(store_id):
                 self._reading = False
                 if store_id is None:
@@ -288,9 +284,17 @@ class Standby:
             # A former owner that does not know it yet must not keep the group waiting.
             self._top_epoch = beat.epoch
             self._suspect_at = now + self._missed
+            self._yield_most = None
             self._silence.broken()
             self._heed_lock(now, held=beat.has_lock)
         return []
+
+    def _hold_back(self, seconds: float, now: float) -> None:
+        """Somebody else was named. Words can be forged: after a long spell of this comes an attempt, or an owner."""
+        most = self._yield_most = self._yield_most or now + LONGEST_YIELD_S
+        if now < most:
+            self._yield_until = min(now + seconds, most)
+            self._listen(now)
 
     def _stranger(self, beat: Heartbeat, now: float) -> list[Action]:
         """Another datastore is served under our group's name, although an owner of ours was heard."""
@@ -410,6 +414,7 @@ class Standby:
         if self._try_since is None:
             unasked = done.result is TryResult.GRANTED and self._state is not NodeState.ACTIVE
             return [ReleaseLock()] if unasked else []
+        self._yield_most = None
         suspected, again = self._try_suspects, self._try_again
         self._try_since = None
         self._try_suspects = self._try_again = self._try_late = False

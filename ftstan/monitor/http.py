@@ -43,9 +43,11 @@ SERVERZ_KEYS = (
     "out_bytes",
     "open_fds",
     "max_fds",
+    # Ours, behind those of the original, and for members of a group only.
+    "ft_phase",
 )
 #: Keys that are left out when their value is empty or 0.
-_OMITTED_WHEN_EMPTY = frozenset({"role", "node_id", "open_fds", "max_fds"})
+_OMITTED_WHEN_EMPTY = frozenset({"role", "node_id", "open_fds", "max_fds", "ft_phase"})
 
 _YEAR = 365 * 86_400
 

@@ -42,6 +42,11 @@ class Load:
         for _ in range(4):
             self._offer(client)
 
+    def press(self, publishes: int) -> None:
+        """Publish so many (whole chunks) and wait for nothing: who should answer may be paused."""
+        for _ in range(0, publishes, _CHUNK):
+            self._offer(self._clients[-1])
+
     def settle(self) -> None:
         """Take in every ack that the server owes for what it was sent before now."""
         client = self._clients[-1]

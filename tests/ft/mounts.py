@@ -1,8 +1,10 @@
-"""A small ext4 in a mount namespace of its own, as the datastore of real servers. Needs root."""
+"""Small file systems in mount namespaces of their own, as the datastore of real servers. Needs root."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,8 +23,7 @@ class Volume:
     """
 
     def __init__(self, stage: Stage, *steps: str) -> None:
-        if os.geteuid() != 0:
-            pytest.fail("mounting a file system needs root: run the suite as root", pytrace=False)
+        _require_root()
         stage.store.mkdir()
         image = stage.directory / "image"
         with image.open("wb") as file:
@@ -46,3 +47,59 @@ class Volume:
         self._holder.stdin.write(b"\n")
         self._holder.stdin.flush()
         self._holder.wait_for(f"step-{self._done}")
+
+
+class Frozen:
+    """A volume that is frozen and thawed by turns."""
+
+    def __init__(self, stage: Stage) -> None:
+        freeze, thaw = 'fsfreeze -f "$0"', 'fsfreeze -u "$0"'
+        self.volume = Volume(stage, freeze, thaw, freeze, thaw)
+        self._frozen = False
+
+    def freeze(self) -> None:
+        self.volume.step()
+        self._frozen = True
+
+    def thaw(self) -> None:
+        self.volume.step()
+        self._frozen = False
+
+    def end(self) -> None:
+        """A process that waits in a frozen file system cannot even be killed."""
+        if self._frozen:
+            self.thaw()
+
+
+class SmallDisk:
+    """A tmpfs of a few MiB, half of it taken by a file that can be removed to make room.
+
+    ``wrap`` stands before a command that shall see it; ``seen`` is the datastore's directory for who does not.
+    """
+
+    SIZE = 6 << 20
+
+    def __init__(self, stage: Stage) -> None:
+        _require_root()
+        stage.store.mkdir()
+        words = f'mount -t tmpfs -o size={self.SIZE} tmpfs "$0" && echo mounted && exec sleep infinity'
+        holder = stage.run("holder", ["unshare", "-m", "sh", "-c", words, str(stage.store)])
+        holder.wait_for("mounted")
+        self.wrap = ["nsenter", "-t", str(holder.pid), "-m", f"--wd={ROOT}"]
+        self.seen = Path(f"/proc/{holder.pid}/root/{stage.store}")
+        self._filler = self.seen / "filler"
+        self._filler.write_bytes(bytes(self.SIZE // 2))
+
+    def fill(self) -> None:
+        """Take the last block, too."""
+        with contextlib.suppress(OSError), self._filler.open("ab", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+
+    def make_room(self) -> None:
+        self._filler.unlink()
+
+
+def _require_root() -> None:
+    if os.geteuid() != 0:
+        pytest.fail("mounting a file system needs root: run the suite as root", pytrace=False)

@@ -14,7 +14,7 @@ from demo import ledger
 from demo.__main__ import EXIT_CLEAN, EXIT_VIOLATION, _judge
 from demo.judge import Rule
 from demo.ledger import Ack, Delivery, Read
-from demo.scenario import FAULTS, Places
+from demo.scenario import FAULTS, SWITCHOVER, Places
 from demo.screen import Screen
 from ftstan.clock import SystemClock
 from tests.ft.programs import Outcome, run_to_end
@@ -83,7 +83,17 @@ def test_a_short_demo_is_clean_over_every_kind_of_takeover(run: Run) -> None:
     assert row(text, "takeovers") == str(len(FAULTS))
     assert int(row(text, "acked").replace(",", "")) > 0
     table = text[text.index("-" * 72) :]
-    assert (table.count("kill -9 "), table.count("SIGTERM ")) == (FAULTS.count("kill"), FAULTS.count("stop"))
+    assert (table.count("kill -9 "), table.count("SIGTERM "), table.count("switchover ")) == tuple(
+        FAULTS.count(fault) for fault in ("kill", "stop", SWITCHOVER)
+    )
+    assert all(FAULTS.count(fault) for fault in ("kill", "stop", SWITCHOVER))
+
+
+def test_a_demo_shows_what_operators_see_of_the_pair(run: Run) -> None:
+    text = run.outcome.text
+    assert text.count("  healthy\n") == 2
+    assert len(re.findall(r" \d+ +FT_ACTIVE +active ", text)) == 2
+    assert len(re.findall(r"serves since [\d.]+ s after the request \(epoch 5\)", text)) == 1
 
 
 def test_a_demo_leaves_its_ledger_and_logs_and_no_datastore(run: Run) -> None:

@@ -57,6 +57,7 @@ def test_of_a_routed_pair_exactly_one_is_active_and_the_standby_shows_nothing_of
     assert (a.ft_status, b.ft_status) == (200, 204)
     active, standby = a.serverz(), b.serverz()
     assert (active["state"], standby["state"]) == ("FT_ACTIVE", "FT_STANDBY")
+    assert (active["ft_phase"], standby["ft_phase"]) == ("active", "listening for the active server")
     assert (active["cluster_id"], standby["cluster_id"]) == (CLUSTER, "")
     assert active["server_id"] != standby["server_id"]
     assert {name: standby[name] for name in COUNTERS} == dict.fromkeys(COUNTERS, 0)

@@ -17,19 +17,16 @@ from ftstan.ft.lock import LOCK_NAME
 from ftstan.ft.subjects import heartbeat_subject
 from ftstan.ft.watch import WATCH_NAME, decode_watch
 from tests.ft.client import Arrived, NatsConnection, StanClient
-from tests.ft.mounts import Volume
 from tests.ft.test_pair import owner_of
 from tests.processes import CLUSTER, GROUP, HOST, READY, STANDING_BY, children, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from tests.ft.mounts import Frozen
     from tests.processes import Server, Stage
 
 pytestmark = pytest.mark.processes
 
 CHANNEL = b"orders"
-FREEZE, THAW = 'fsfreeze -f "$0"', 'fsfreeze -u "$0"'
 
 
 def fatal(server: Server) -> list[str]:
@@ -40,34 +37,6 @@ def connected(port: int, name: str = "me") -> StanClient:
     client = StanClient(port, name)
     client.connect()
     return client
-
-
-class Frozen:
-    """A volume that is frozen and thawed by turns."""
-
-    def __init__(self, stage: Stage) -> None:
-        self.volume = Volume(stage, FREEZE, THAW, FREEZE, THAW)
-        self._frozen = False
-
-    def freeze(self) -> None:
-        self.volume.step()
-        self._frozen = True
-
-    def thaw(self) -> None:
-        self.volume.step()
-        self._frozen = False
-
-    def end(self) -> None:
-        """A process that waits in a frozen file system cannot even be killed."""
-        if self._frozen:
-            self.thaw()
-
-
-@pytest.fixture
-def frozen(stage: Stage) -> Iterator[Frozen]:
-    frozen = Frozen(stage)
-    yield frozen
-    frozen.end()
 
 
 # ---- storage ---------------------------------------------------------------------------------------------------------
@@ -230,10 +199,10 @@ def test_during_a_long_recovery_monitoring_answers_and_a_signal_ends_it(stage: S
     first = stage.file_server("first", "-mc", "0")
     first.wait_for(READY)
     client = connected(first.port)
-    client.publish(b"c", *(b"%d" % n for n in range(100)))
+    client.publish(b"c", *(b"%d" % n for n in range(4_000)))
     first.kill()
-    for n in range(6000):
-        # Other names for the same bytes are damage, and take the longer to read.
+    # As many as are opened before a store serves; other names for the same bytes are damage, and take longer to read.
+    for n in range(60):
         shutil.copytree(stage.store / "c", stage.store / f"c{n}")
 
     server = stage.member("server", "-mc", "0", port=first.port)

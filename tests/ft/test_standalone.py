@@ -7,14 +7,14 @@ import re
 import signal
 import socket
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ftstan.errors import NatsError
 from tests.ft.client import NatsConnection, StanClient
-from tests.processes import CLUSTER, HOST, READY, ROOT, alive, children, free_ports, until, wait_until_gone
+from tests.ft.mounts import SmallDisk
+from tests.processes import CLUSTER, HOST, READY, alive, children, free_ports, until, wait_until_gone
 
 if TYPE_CHECKING:
     from tests.processes import Child, Server, Stage
@@ -246,19 +246,6 @@ class TestSignals:
 
 
 class TestFullDisk:
-    SIZE = 6 << 20
-
-    def small_disk(self, stage: Stage) -> Child:
-        """Mount a small file system on the datastore's directory, which only the processes below ``wrap`` see."""
-        stage.store.mkdir()
-        words = f'mount -t tmpfs -o size={self.SIZE} tmpfs "$0" && echo mounted && exec sleep infinity'
-        holder = stage.run("holder", ["unshare", "-m", "sh", "-c", words, str(stage.store)])
-        holder.wait_for("mounted")
-        return holder
-
-    def start(self, stage: Stage, holder: Child) -> Server:
-        return ready(stage.file_server("server", wrap=["nsenter", "-t", str(holder.pid), "-m", f"--wd={ROOT}"]))
-
     @staticmethod
     def accepted(client: StanClient) -> bool:
         guids = client.offer(CHANNEL, b"room again")
@@ -266,11 +253,8 @@ class TestFullDisk:
         return guids[0] in client.acks
 
     def test_publishes_fail_reads_go_on_and_nothing_acked_is_lost(self, stage: Stage) -> None:
-        holder = self.small_disk(stage)
-        server = self.start(stage, holder)
-        # What can be deleted later, to make room.
-        filler = Path(f"/proc/{holder.pid}/root/{stage.store}/filler")
-        filler.write_bytes(bytes(self.SIZE // 2))
+        disk = SmallDisk(stage)
+        server = ready(stage.file_server("server", wrap=disk.wrap))
         client = connected(server.port)
         slow = client.subscribe(CHANNEL, acks=False, max_in_flight=1)
         payloads: dict[bytes, bytes] = {}
@@ -297,11 +281,11 @@ class TestFullDisk:
         assert slow.sequences == list(range(1, len(expected) + 1))
         assert {message.data for message in slow.received} == expected
 
-        filler.unlink()
+        disk.make_room()
         # A full disk is not asked again with every batch: it takes up to a second to be noticed.
         client.nats.pump(lambda: self.accepted(client), "room to be noticed")
         server.kill()
-        later = self.start(stage, holder)
+        later = ready(stage.file_server("server", wrap=disk.wrap))
         client.move(later.port)
         assert client.ping() == ""
         contents = client.read_to(CHANNEL, len(expected) + 1)

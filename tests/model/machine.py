@@ -349,8 +349,8 @@ class FileMachine(MemoryMachine):
     def _start(self, end: Callable[[], None], down: float, meanwhile: int) -> None:
         """Another server starts when the present one has ended; messages are published in its first batch."""
         self._watch()
-        self.servers.clock.advance(down)
         self.reference.advance(self.servers.now)
+        self.servers.clock.advance(down)
         end()
         self.read = 0
         self.reference.restart(self.servers.now)

@@ -304,7 +304,6 @@ class Reference:
         if holder is not member:
             line.release(sequence)
         line.pending[sequence] = Sent(member, expiry + member.ack_wait)
-        holder.wake = at + holder.ack_wait
 
     def _refuse(self, line: Line) -> None:
         """What was offered and not delivered was refused by all that were asked."""
@@ -325,6 +324,10 @@ class Reference:
             assert holder.last_pass < this_pass, "redelivered out of order"
         else:
             assert at <= self._latest(holder) + LATE, "redelivered too late"
+            # The next pass is for what was not due in this one, also if something that was expires again before it.
+            expiries = [holder.line.pending[s].expiry or 0.0 for s in holder.line.held(holder)]
+            following = min((e for e in expiries if e > at + EARLY), default=0.0)
+            holder.wake = max(at + holder.ack_wait, following)
         holder.last_pass = this_pass
 
     def _latest(self, member: Member) -> float:

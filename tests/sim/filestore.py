@@ -72,9 +72,15 @@ class SimOwner:
 
 
 def open_file_store(
-    disk: Disk, clock: Clock, options: FileStoreOptions | None = None, *, limits: ChannelLimits | None = None
+    disk: Disk,
+    clock: Clock,
+    options: FileStoreOptions | None = None,
+    *,
+    limits: ChannelLimits | None = None,
+    asking: Disk | None = None,
 ) -> FileStore:
     """A store that has not recovered yet, under a fresh epoch, on ``/store``."""
     root = disk.open_dir(STORE)
-    owner = SimOwner(disk, root, clock)
-    return FileStore(disk, root, owner, clock, options or FileStoreOptions(), limits=limits, parallel_sync=False)
+    owner = SimOwner(disk if asking is None else asking, root, clock)
+    options = options or FileStoreOptions()
+    return FileStore(disk, root, owner, clock, options, limits=limits, parallel_sync=False, asking=asking)

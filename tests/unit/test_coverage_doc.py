@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.named import ROOT, read, wrong_with
+from tests.named import ROOT, named_tests, read, wrong_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,8 +82,7 @@ def weaknesses(text: str) -> dict[str, list[str]]:
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if re.fullmatch(r"W\d+", cells[0]) and len(cells) == 4:
-            found = re.findall(r"`([\w/]+\.py)` (\w+)", cells[3])
-            out[cells[0]] = [f"tests/{path}::test_{name}" for path, name in found]
+            out[cells[0]] = named_tests(cells[3])
     return out
 
 

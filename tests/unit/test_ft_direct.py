@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,9 +12,14 @@ import pytest
 from ftstan.clock import ManualClock
 from ftstan.disk import LocalDisk
 from ftstan.errors import FencedError, StoreError
-from ftstan.ft.direct import ALIGN, DirectDisk, epoch_disk
+from ftstan.ft.direct import ALIGN, DirectDisk, asking_disk
 from ftstan.ft.epoch import Confirmer, claim
 from ftstan.ft.survey import survey_store
+from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.store import FileStore
+from ftstan.wire.block import MsgBlock
+from tests.sim.filestore import SimOwner
+from tests.sim.model import UNLIMITED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,8 +52,51 @@ def test_pages_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("buffered_open")
+@pytest.mark.parametrize("size", [0, 1, ALIGN - 1, ALIGN, ALIGN + 1, 3 * ALIGN + 77])
+def test_any_part_of_a_file_can_be_read(tmp_path: Path, size: int) -> None:
+    whole = random.Random(size).randbytes(size)
+    (tmp_path / "file").write_bytes(whole)
+    disk = DirectDisk()
+    root = disk.open_dir(str(tmp_path))
+    fd = disk.open(root, "file", os.O_RDONLY)
+    edges = (0, 1, 4, ALIGN - 1, ALIGN, ALIGN + 5, 2 * ALIGN, size - 1, size, size + 1)
+    for offset in (edge for edge in edges if edge >= 0):
+        for length in (0, 1, 8, ALIGN, 2 * ALIGN + 3, 5 * ALIGN):
+            assert disk.pread(fd, length, offset) == whole[offset : offset + length]
+    disk.close(fd)
+    disk.close(root)
+
+
+@pytest.mark.usefixtures("buffered_open")
+def test_a_killed_owners_store_is_read_through_it_to_the_last_byte(tmp_path: Path) -> None:
+    disk, clock = LocalDisk(), ManualClock()
+    root = disk.open_dir(str(tmp_path))
+    published: list[bytes] = []
+    for life in range(3):
+        owner = SimOwner(disk, root, clock)
+        options = FileStoreOptions(slice_max_msgs=7)
+        store = FileStore(disk, root, owner, clock, options, asking=DirectDisk())
+        found = {channel.name: channel for channel in store.recover().channels}
+        channel = found.get(b"foo") or store.create_channel(b"foo", UNLIMITED)
+        kept: list[bytes] = []
+        while len(kept) < channel.last and (block := channel.read(len(kept) + 1, 1000, 1 << 30)) is not None:
+            kept += [block.payload(i) for i in range(len(block))]
+        assert [data in payload for data, payload in zip(published, kept, strict=True)] == [True] * 11 * life
+        assert store.quarantined == []
+        for i in range(11):
+            data = b"%d %d " % (life, i) * 50
+            block = MsgBlock()
+            block.append(channel.last + 1, b"foo", b"", data, clock.wall_ns())
+            channel.append(block)
+            assert store.commit() == {}
+            published.append(data)
+        store.abandon()
+    disk.close(root)
+
+
+@pytest.mark.usefixtures("buffered_open")
 def test_an_epoch_is_claimed_and_confirmed_through_it(tmp_path: Path) -> None:
-    disk = epoch_disk(LocalDisk(), is_network=True)
+    disk = asking_disk(LocalDisk(), is_network=True)
     root = disk.open_dir(str(tmp_path))
     clock = ManualClock()
     first = claim(disk, root, server_id="A", clock=clock, survey=lambda: survey_store(disk, root))
@@ -86,10 +135,10 @@ def test_a_write_that_stops_inside_a_page_is_an_error(monkeypatch: pytest.Monkey
 
 def test_a_local_file_system_is_read_through_the_disk_given() -> None:
     disk = LocalDisk()
-    assert epoch_disk(disk, is_network=False) is disk
+    assert asking_disk(disk, is_network=False) is disk
 
 
 def test_a_network_file_system_is_read_through_it_only_if_the_operator_says_so() -> None:
     disk = LocalDisk()
-    assert isinstance(epoch_disk(disk, is_network=True), DirectDisk)
-    assert epoch_disk(disk, is_network=True, direct=False) is disk
+    assert isinstance(asking_disk(disk, is_network=True), DirectDisk)
+    assert asking_disk(disk, is_network=True, direct=False) is disk

@@ -919,6 +919,43 @@ def test_holding_back_ends_when_a_new_owner_is_heard() -> None:
     assert node.now - since < 2.0
 
 
+def test_whoever_is_named_again_and_again_the_lock_is_tried_all_the_same() -> None:
+    """Words of the group's own subject can be forged: they must not keep a dead owner's store from everybody."""
+    node = Node()
+    node.stand_by()
+    tried = 0
+    for _ in range(600):
+        node.on(YieldTo(5.0))
+        node.now += 0.1
+        tried += sum(isinstance(action, TryLock) for action in node.on(TimerFired()))
+        if node.machine._try_since is not None:
+            assert node.on(YieldTo(5.0)) == []
+            assert not [a for a in node.on(BUSY) if isinstance(a, ReleaseLock)]
+    assert 3 <= tried <= 5
+
+
+def test_a_grant_after_the_longest_time_of_holding_back_is_kept() -> None:
+    node = Node()
+    node.stand_by()
+    while node.machine._try_since is None:
+        node.on(YieldTo(5.0))
+        node.now += 0.1
+        node.on(TimerFired())
+    node.on(YieldTo(5.0))
+    assert Activate(Cause.SILENCE, PEER.epoch) in node.on(GRANTED)
+
+
+def test_members_hold_back_once_more_for_the_next_hand_over() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    node.on(YieldTo(5.0))
+    for _ in range(100):
+        node.now += 1.0
+        node.on(HeartbeatHeard(PEER))
+    node.on(YieldTo(5.0))
+    assert not node.machine.may_succeed(STORE, node.now)
+
+
 def test_a_standby_follows_the_owner_that_it_has_heard_until_it_is_paused() -> None:
     node = Node()
     node.stand_by()

@@ -100,6 +100,11 @@ def test_serverz_is_the_page_of_the_original_byte_for_byte() -> None:
     }
 
 
+def test_the_phase_of_a_member_stands_behind_everything_else() -> None:
+    body = ask(FakeViews(json.loads(ACTIVE) | {"ft_phase": "recovering"}), "/streaming/serverz").body
+    assert list(json.loads(body).items())[-1] == ("ft_phase", "recovering")
+
+
 def test_keys_of_a_cluster_and_unknown_figures_are_left_out() -> None:
     values: dict[str, Any] = json.loads(ACTIVE) | {"role": "", "node_id": "", "open_fds": 0, "max_fds": 0, "clients": 0}
     keys = list(json.loads(ask(FakeViews(values), "/streaming/serverz").body))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -12,6 +12,8 @@ from ftstan.serving import Serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ftstan.nats.link import ConnectionLostError
 
 SUSPICION_S = 1.25
 
@@ -25,13 +27,16 @@ class Everything:
         self.fenced = False
         self.on_commit: Callable[[], None] = lambda: None
         self.connected = True
+        self.lost: ConnectionLostError | None = None
+        self.taken: list[bytes] | None = None
         self.replies = self.deliveries = self.acks = b""
         self.output_size = 0
-        self.link_events: list[object] = []
+        self.link_events: list[tuple[int, bytes]] = []
         self.opening: list[object] = []
         self.has_work = False
         self.events_first = False
-        self.answered = self.window = None
+        self.answered = None
+        self.window: Remembering | None = None
         self.subscriptions = self.inactivity = self
 
     recovering = is_full = False
@@ -47,6 +52,8 @@ class Everything:
         return {}
 
     def recv_into(self, _: memoryview) -> int:
+        if self.lost is not None:
+            raise self.lost
         return 0
 
     def feed(self, *_: object) -> int:
@@ -56,6 +63,9 @@ class Everything:
     def run_timers(self, *_: object) -> bool:
         self.done.append("timers")
         return True
+
+    def unsubscribe_lines(self) -> bytes:
+        return b""
 
     def conclude(self, _: object) -> bool:
         self.done.append("conclude")
@@ -114,3 +124,34 @@ def test_a_batch_is_published_from_before_its_commit_until_it_is_confirmed() -> 
     node.clock.advance(0.5)
     server.turn(readable=True)
     assert (seen, server.batch_since) == ([node.clock.mono()], None)
+
+
+class Remembering:
+    """A window with one publish that the batch has brought."""
+
+    known: ClassVar[dict[bytes, int]] = {b"digest": 1}
+
+    def committed(self, _: object) -> list[bytes]:
+        return list(self.known)
+
+
+def test_an_owner_that_was_replaced_inside_a_commit_remembers_nothing_of_it() -> None:
+    """Its messages may lie behind a seal: a successor that found them remembered would acknowledge them unstored."""
+    node, server = serving()
+    node.window = Remembering()
+
+    def replaced() -> None:
+        node.fenced = True
+
+    node.on_commit = replaced
+    with pytest.raises(FencedError):
+        server.turn(readable=True)
+    assert node.done[-2:] == ["commit", "confirm"]
+
+
+def test_what_is_remembered_was_confirmed_and_is_there_when_the_ack_leaves() -> None:
+    node, server = serving()
+    node.window = Remembering()
+    server.turn(readable=True)
+    start = node.done.index("commit")
+    assert node.done[start : start + 5] == ["commit", "confirm", "remember", "confirm", "conclude"]

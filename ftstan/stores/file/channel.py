@@ -241,11 +241,15 @@ class FileChannel:
         return list((self._recovered or {}).values())
 
     def sync_recovered(self) -> None:
-        """What a killed owner left in ``subs.dat`` may be in this host's memory only: make it durable.
+        """What a killed owner left in ``subs.dat`` may be in some memory only: make it durable, at once or soon.
 
         Nothing to do once the file has been replaced. Raises ``OSError``.
         """
         if self._subs.replaced or not self._recovered or self._subs_durable:
+            return
+        if self._env.is_remembered:
+            # The file server holds what another host sent, and a sync commits only what this one did.
+            self._replace_soon()
             return
         disk = self._env.disk
         with contextlib.suppress(FileNotFoundError):

@@ -96,12 +96,14 @@ def files_of(env: FileEnv, dirfd: int, names: Iterable[tuple[str, bool]]) -> Fil
         if is_dir or not is_bound(name):
             continue
         # Opened, not asked by name: a network file system then asks the server.
-        fd = env.disk.open(dirfd, name, os.O_RDONLY)
+        fd = env.fresh.open(dirfd, name, os.O_RDONLY)
         try:
-            s = env.disk.fstat(fd)
+            s = env.fresh.fstat(fd)
+            # Even an open may be answered by a host that does not know yet what it has lost. A read is not.
+            behind = len(env.read_on(fd, s.size)) if env.is_remembered else 0
         finally:
-            env.disk.close(fd)
-        found[name] = (s.size, s.mtime_ns, s.ino)
+            env.fresh.close(fd)
+        found[name] = (s.size + behind, s.mtime_ns, s.ino)
     return found
 
 

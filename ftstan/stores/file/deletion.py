@@ -161,11 +161,11 @@ def finish_pending(env: FileEnv) -> None:
     for name, is_dir in sorted(disk.listdir(env.root)):
         if is_dir or not _NAME.match(name):
             continue
-        fd = disk.open(env.root, name, os.O_RDONLY)
+        fd = env.fresh.open(env.root, name, os.O_RDONLY)
         try:
-            intent = decode(env, disk.pread(fd, 1 << 16, 0))
+            intent = decode(env, env.fresh.pread(fd, 1 << 16, 0))
         finally:
-            disk.close(fd)
+            env.fresh.close(fd)
         if intent is None or intent.file_name != name:
             log.warning(f'"{name}" in the datastore does not name a channel to delete: ignored')
         elif _used_since(env, intent):
@@ -198,15 +198,13 @@ def _used_since(env: FileEnv, intent: Intent) -> bool:
 
 
 def _proven_end(env: FileEnv, dirfd: int, number: int) -> int:
-    disk = env.disk
     try:
-        fd = disk.open(dirfd, idx_name(number), os.O_RDONLY)
+        fd = env.fresh.open(dirfd, idx_name(number), os.O_RDONLY)
     except FileNotFoundError:
         # Its index went first: the deletion had begun.
         return 0
     try:
-        size = disk.fstat(fd).size
-        data = disk.pread(fd, max(size - records.VERSION_SIZE, 0), records.VERSION_SIZE)
+        data = env.read_on(fd, records.VERSION_SIZE)
     finally:
-        disk.close(fd)
+        env.fresh.close(fd)
     return records.scan_index(data, env.crc).last

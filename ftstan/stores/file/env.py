@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: Slice numbers that one epoch may use in a channel (``docs/compat/filestore.md``, slices).
 NUMBERS_PER_EPOCH = 4096
 
+_CHUNK = 1 << 20
+
 #: Names that start so belong to an activation that has not made them visible yet; a successor removes them first.
 TEMPORARY = "tmp."
 
@@ -111,6 +113,9 @@ class FileEnv:
     options: FileStoreOptions
     owner: Ownership
     crc: Crc
+    #: The disk whose reads ask storage, where ``disk`` may answer from this host's memory (a network file system).
+    #: What former owners wrote is read through it. ``None``: there is no difference.
+    asking: Disk | None = None
     #: Highest slice number used in channels that were deleted in this activation: made again, they go on above it.
     number_floor: dict[bytes, int] = field(default_factory=dict)
     #: The datastore's directory as the operator wrote it, for messages; empty if nobody said.
@@ -122,6 +127,29 @@ class FileEnv:
 
     def __post_init__(self) -> None:
         self.files = Files(self.disk, self.options.fds_limit)
+
+    @property
+    def fresh(self) -> Disk:
+        """The disk to read through what somebody else may have written."""
+        return self.disk if self.asking is None else self.asking
+
+    @property
+    def is_remembered(self) -> bool:
+        """Whether sizes may be what this host remembers, and a sync commits nothing that another host wrote."""
+        return self.asking is not None
+
+    def read_on(self, fd: int, offset: int) -> bytes:
+        """Everything from ``offset`` to the end of a file opened through ``fresh``. ``OSError`` passes through."""
+        data = self.fresh.pread(fd, max(self.fresh.fstat(fd).size - offset, 0), offset)
+        if not self.is_remembered:
+            return data
+        parts = [data]
+        at = offset + len(data)
+        # The size may be what this host remembers; what lies behind it is asked from storage.
+        while more := self.fresh.pread(fd, _CHUNK, at):
+            parts.append(more)
+            at += len(more)
+        return b"".join(parts)
 
     @property
     def sync_index(self) -> bool:

@@ -123,7 +123,7 @@ def measure(env: FileEnv, name: bytes, dirfd: int, names: list[tuple[str, bool]]
     ``foreign``: an original server may have served since our last activation.
     """
     numbers, wrong = slice_numbers(names)
-    m = Measured(confirmed=read_confirmed(env.disk, dirfd), foreign=foreign)
+    m = Measured(confirmed=read_confirmed(env.fresh, dirfd), foreign=foreign)
     m.problems = [(file, f"message log has an invalid name: {file}") for file in wrong]
     m.odd = {number: file for number, file in numbers.items() if file != dat_name(number)}
     top = max(numbers, default=0)
@@ -141,15 +141,14 @@ def measure(env: FileEnv, name: bytes, dirfd: int, names: list[tuple[str, bool]]
 def read_entries(env: FileEnv, dirfd: int, name: str) -> bytes:
     """The entries of an index file; nothing if it is absent or its version is not ours."""
     try:
-        fd = env.disk.open(dirfd, name, os.O_RDONLY)
+        fd = env.fresh.open(dirfd, name, os.O_RDONLY)
     except FileNotFoundError:
         return b""
     try:
-        if check_version(env.disk.pread(fd, records.VERSION_SIZE, 0)):
-            return b""
-        return env.disk.pread(fd, env.disk.fstat(fd).size, records.VERSION_SIZE)
+        data = env.read_on(fd, 0)
     finally:
-        env.disk.close(fd)
+        env.fresh.close(fd)
+    return b"" if check_version(data[: records.VERSION_SIZE]) else data[records.VERSION_SIZE :]
 
 
 def _scan(env: FileEnv, dirfd: int, name: str) -> records.IndexScan:
@@ -165,7 +164,7 @@ def _sync(env: FileEnv, dirfd: int, name: str) -> None:
 
 
 def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -> Found:
-    disk, file = env.disk, m.odd.get(number, dat_name(number))
+    disk, file = env.fresh, m.odd.get(number, dat_name(number))
     index = read_entries(env, dirfd, idx_name(number))
     proven = records.scan_index(index, env.crc, env.options.check_crc)
     # An index with gaps in it, or that begins elsewhere, may be another file's: it names nothing of this one.
@@ -177,7 +176,6 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
         proven = records.scan_index(sure, env.crc, env.options.check_crc)
     fd = disk.open(dirfd, file, os.O_RDONLY)
     try:
-        size = disk.fstat(fd).size
         version = disk.pread(fd, records.VERSION_SIZE, 0)
         trusted = proven.count and proven.contiguous and _last_entry_holds(env, channel, fd, index, proven)
         if len(version) == records.VERSION_SIZE and (wrong := check_version(version)):
@@ -185,9 +183,10 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
             trusted = False
         if not trusted:
             proven = records.scan_index(b"", env.crc)
-        data = disk.pread(fd, max(size - proven.end, 0), proven.end)
+        data = env.read_on(fd, proven.end)
     finally:
         disk.close(fd)
+    size = proven.end + len(data) if trusted or data else len(version)
     scattered = False
     if foreign:
         behind = index[proven.count * _ENTRY :]
@@ -205,7 +204,7 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
 def _last_entry_holds(env: FileEnv, channel: bytes, fd: int, index: bytes, proven: records.IndexScan) -> bool:
     """Whether the record that the last provable entry names is there: an index of another file proves nothing."""
     sequence, offset, _, size = records.entry(index, proven.count - 1)
-    data = env.disk.pread(fd, 8 + size, offset)
+    data = env.fresh.pread(fd, 8 + size, offset)
     block, end, _ = records.scan_data(data, channel, sequence - 1, env.crc)
     return len(block) == 1 and block.first == sequence and end == 8 + size
 
@@ -237,20 +236,20 @@ def bytes_of(env: FileEnv, dirfd: int, f: Found, first: int, last: int) -> bytes
         return b""
     start = records.entry(index, i)[1]
     _, offset, _, size = records.entry(index, j - 1)
-    fd = env.disk.open(dirfd, dat_name(f.number), os.O_RDONLY)
+    fd = env.fresh.open(dirfd, dat_name(f.number), os.O_RDONLY)
     try:
-        return env.disk.pread(fd, offset + 8 + size - start, start)
+        return env.fresh.pread(fd, offset + 8 + size - start, start)
     finally:
-        env.disk.close(fd)
+        env.fresh.close(fd)
 
 
 def dense(env: FileEnv, dirfd: int, f: Found) -> bytes:
     """The file of a scattered slice as it would be with its records in one piece."""
-    fd = env.disk.open(dirfd, dat_name(f.number), os.O_RDONLY)
+    fd = env.fresh.open(dirfd, dat_name(f.number), os.O_RDONLY)
     try:
-        return env.disk.pread(fd, f.proven.end, 0) + _records(f.tail)
+        return env.fresh.pread(fd, f.proven.end, 0) + _records(f.tail)
     finally:
-        env.disk.close(fd)
+        env.fresh.close(fd)
 
 
 def _records(block: MsgBlock) -> bytes:

@@ -112,11 +112,11 @@ def _slice(number: int, index: bytes) -> Slice:
 
 def rebuild_index(env: FileEnv, channel: bytes, dirfd: int, s: Slice) -> bytes:
     """Entries of what a slice's data holds between its first and last sequence, for an index that cannot be read."""
-    fd = env.disk.open(dirfd, dat_name(s.number), os.O_RDONLY)
+    fd = env.fresh.open(dirfd, dat_name(s.number), os.O_RDONLY)
     try:
-        data = env.disk.pread(fd, s.end - records.VERSION_SIZE, records.VERSION_SIZE)
+        data = env.fresh.pread(fd, s.end - records.VERSION_SIZE, records.VERSION_SIZE)
     finally:
-        env.disk.close(fd)
+        env.fresh.close(fd)
     index = b""
     last, at, rest = s.first - 1, records.VERSION_SIZE, data
     while rest:

@@ -1,6 +1,7 @@
 """``dedup.bin`` in the root: publishes of our own client that were stored (``docs/store.md`` section 5).
 
-Written and synced **after** the data of its batch: so an entry that can be seen proves a message that is durable. A
+Written and synced **after** the data of its batch and a confirm: so an entry that can be seen proves a message that is
+durable, and that lies behind nobody's seal. A
 successor reads it **before** it measures any channel: what it finds remembered, it finds in a channel, too. Replaced as
 a whole at an activation's first write, and when half of it is dead.
 """

@@ -73,6 +73,13 @@ class SliceLog(RetainedSlices):
         self.slices = slices
         self._loose = {} if durable else dict.fromkeys((s.number for s in slices), False)
         self._names_loose = not durable
+        if self._env.is_remembered and not durable:
+            # The last index of each activation may never have been synced by the host that wrote it, and no sync of
+            # another host does that.
+            last = {
+                (s.number - 1) // NUMBERS_PER_EPOCH: s.number for s in slices if s.number >= self._env.owner.ours_from
+            }
+            self.unsure.update(last.values())
         self.dead = dead
         self._highest = highest
         if slices:

@@ -194,7 +194,7 @@ class StateFile:
 
 def read_file(env: FileEnv, dirfd: int, name: str) -> bytes | None:
     """The whole file, or ``None`` if it is absent."""
-    return read_whole(env.disk, dirfd, name)
+    return read_whole(env.fresh, dirfd, name)
 
 
 def read_whole(disk: Disk, dirfd: int, name: str) -> bytes | None:

@@ -80,18 +80,22 @@ class FileStore:
         limits: ChannelLimits | None = None,
         parallel_sync: bool = True,
         path: str = "",
+        asking: Disk | None = None,
         most_at_once: int | None = None,
         stopping: threading.Event | None = None,
         progress: Callable[[int, int], None] = lambda _done, _of: None,
     ) -> None:
         """``root``: an open handle of the directory, which this object does not close.
 
-        ``path``: the directory as the operator wrote it, for archive scripts. ``most_at_once``: of a store with more
+        ``path``: the directory as the operator wrote it, for archive scripts. ``asking``: as in
+        ``FileEnv``. ``most_at_once``: of a store with more
         channels than that, ``recover`` opens none and names them all, for ``open_channel``. ``stopping``: set by
         another thread when a recovery that is under way is not wanted any more. ``progress``: as in ``StoreContext``.
         """
         options = options or FileStoreOptions()
-        self._env = FileEnv(disk, root, clock, options, owner, records.Crc(options.crc_polynomial), path=path)
+        self._env = FileEnv(
+            disk, root, clock, options, owner, records.Crc(options.crc_polynomial), asking=asking, path=path
+        )
         self._env.stopping = stopping or self._env.stopping
         self._server = ServerFile(self._env)
         self._limits = limits or ChannelLimits()

@@ -51,7 +51,7 @@ REQUIRED = (
     "pages written back",
     "stale reads",
     "stale sizes",
-    "opens answered from memory",
+    "reads past a stale memory",
     "writes-interrupted",
     "data-torn",
     "data-reordered",

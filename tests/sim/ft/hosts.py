@@ -8,9 +8,9 @@ simulated:
   process was paused or its host given up; it may carry the whole page with it, as this host remembers the page;
 - a file reads, and has the size, as at its last open on this host; an open asks the server again, except while the
   host holds the file open for writing, or woke up from a freeze, trusts a delegation that was taken away, and has not
-  met the server since;
-- ``O_DIRECT`` asks the server for the bytes, though not for the size;
-- a sync makes everything durable that the server has of the file, whoever sent it;
+  met the server about this file since;
+- ``O_DIRECT`` asks the server for the bytes, though not for the size, and sends what is dirty of the file before;
+- a sync makes durable what this host sent; nothing is committed of a file to which it sent nothing;
 - names change at the server, at once.
 """
 
@@ -60,6 +60,8 @@ class Client:
         self.rng = rng
         self.views: dict[FileNode, bytearray] = {}
         self.dirty: dict[tuple[FileNode, int], _Dirty] = {}
+        self.sent: set[FileNode] = set()
+        """Files with bytes that this host sent and did not ask to be made durable."""
         self.writers: Counter[FileNode] = Counter()
         self.believed: set[FileNode] = set()
         """Files whose opens are answered from memory: delegations that were taken away during a freeze."""
@@ -71,9 +73,9 @@ class Client:
         """The host stands still: the server takes its delegations away, and it does not know when it wakes up."""
         self.believed = {node for node, view in self.views.items() if view == node.data}
 
-    def meet_server(self) -> None:
+    def meet_server(self, node: FileNode) -> None:
         """A request that cannot be answered from memory: with its answer this host learns what it has lost."""
-        self.believed.clear()
+        self.believed.discard(node)
 
     def revalidate(self, node: FileNode) -> None:
         """Ask the server, and keep what it does not know yet."""
@@ -107,6 +109,7 @@ class Client:
     def _send(self, volume: Volume, key: tuple[FileNode, int]) -> Late:
         late = self._late(key)
         del self.dirty[key]
+        self.sent.add(key[0])
         put(volume, late)
         return late
 
@@ -166,16 +169,20 @@ class ClientDisk(SimDisk):
         with self._lock:
             handle = self._handles.get(fd)
             super().close(fd)
-            if handle is not None:
-                self._hand_over(handle.node)
+            if handle is not None and isinstance(handle.node, FileNode):
+                self.client.flush(self.volume, handle.node)
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         with self._lock:
-            at_server = super().pread(fd, size, offset)
             node, flags = self._file(fd)
             if flags & os.O_DIRECT:
-                self.client.meet_server()
-                return at_server
+                self.client.flush(self.volume, node)
+                self.met["reads past a stale memory"] += (
+                    node in self.client.believed and self.client.view(node) != node.data
+                )
+                self.client.meet_server(node)
+                return super().pread(fd, size, offset)
+            at_server = super().pread(fd, size, offset)
             remembered = bytes(self.client.view(node)[offset : offset + size])
             self.met["stale reads"] += remembered != at_server
             return remembered
@@ -192,20 +199,28 @@ class ClientDisk(SimDisk):
     def ftruncate(self, fd: int, size: int) -> None:
         with self._lock:
             super().ftruncate(fd, size)
+            self.client.sent.add(self._file(fd)[0])
             self.client.revalidate(self._file(fd)[0])
 
     def direct(self) -> Disk:
         """The same process, each file opened with ``O_DIRECT``."""
         return cast("Disk", _Direct(self))
 
-    def _hand_over(self, node: Node) -> None:
-        if isinstance(node, FileNode):
-            self.client.flush(self.volume, node)
+    def _hand_over(self, node: Node) -> bool:
+        if not isinstance(node, FileNode):
+            return True
+        client = self.client
+        client.flush(self.volume, node)
+        mine = node in client.sent
+        client.sent.discard(node)
+        self.met["syncs that commit nothing"] += not mine and bool(node.changes)
+        return mine
 
     def _write(self, fd: int, data: bytes, offset: int) -> None:
         node, flags = self._file(fd)
         if flags & os.O_DIRECT:
             super()._write(fd, data, offset)
+            self.client.sent.add(node)
         else:
             self.client.write(node, data, offset, self.epoch)
 

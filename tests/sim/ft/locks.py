@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 from portalocker.exceptions import AlreadyLocked
 from portalocker.portalocker import BaseLocker
 
-from tests.sim.ft.hosts import ClientDisk
-
 if TYPE_CHECKING:
     from portalocker.constants import LockFlags
     from portalocker.types import FileArgument
@@ -67,8 +65,6 @@ class SimLocker(BaseLocker):
         assert isinstance(file_obj, int)
         if not self._service.take(self._disk._handles[file_obj].node, self._disk):
             raise AlreadyLocked(OSError(errno.EAGAIN, "busy"), "busy", fh=file_obj)
-        if isinstance(self._disk, ClientDisk):
-            self._disk.client.meet_server()
 
     def unlock(self, file_obj: FileArgument) -> None:
         assert isinstance(file_obj, int)

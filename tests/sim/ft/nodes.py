@@ -262,7 +262,7 @@ class Node:
         )
         owner._lock = StoreLock(self.disk, owner.root, ROOT, SimLocker(self.group.locks, self.disk))
         if isinstance(self.disk, ClientDisk):
-            owner._epoch_disk = self.disk.direct()
+            owner._asking_disk = self.disk.direct()
         self._owner = owner
         self._tell(see_store(owner))
 
@@ -319,6 +319,7 @@ class Node:
             self.group.clock,
             self.group.shape.options,
             limits=self.group.shape.limits,
+            asking=self.owner.asking if self.owner.is_network else None,
             parallel_sync=False,
         )
         self._load = Load(self.group, store, self.owner, activation.epoch, self.rng)

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,15 +23,15 @@ from ftstan.ft.slots import SLOT_SIZE
 from ftstan.stores.file import slices
 from ftstan.stores.interface import SubState
 from ftstan.wire.block import MsgBlock, SubEvents
-from tests.sim.disk import SimDisk
+from tests.sim.disk import CrashMode, SimDisk
 from tests.sim.filestore import open_file_store
 from tests.sim.ft import broken
 from tests.sim.ft.gopeer import interlude
 from tests.sim.ft.group import Group, Shape
-from tests.sim.ft.hosts import put
+from tests.sim.ft.hosts import Client, ClientDisk, put
 from tests.sim.ft.shapes import LIMITS, LOCAL, MIXED, NETWORK, SMALL_SLICES
 from tests.sim.history import STORE
-from tests.sim.model import UNLIMITED, Violation
+from tests.sim.model import UNLIMITED, Violation, read_all
 from tests.sim.variants import SMALL
 from tests.sim.volume import DirNode, FileNode
 
@@ -285,27 +286,37 @@ def test_a_dead_hosts_late_pages_over_clients_dat_reach_a_file_that_nobody_reads
 
 def test_a_log_that_is_longer_than_this_host_remembers_is_read_to_its_end() -> None:
     with group_of(NETWORK) as group:
-        owner = group.serve()
-        home = next(i for i, node in enumerate(group.nodes) if node is not owner)
-        client = group._clients[home]
-        remembered = [
-            node
-            for folder in group.volume.root.entries.values()
-            if isinstance(folder, DirNode)
-            for node in folder.entries.values()
-            if isinstance(node, FileNode)
-        ]
-        for node in remembered:
-            client.revalidate(node)
-        for _ in range(40):
-            run(group, owner)
-        assert any(len(client.view(node)) < len(node.data) for node in remembered)
-        for member, n in enumerate(group.nodes):
-            n.paused = member != home
-        owner.kill()
-        group._bury(owner)
-        assert group.nodes.index(group.serve()) == home
-        assert group.met["stale sizes"] == 0
+        take_over_from_memory(group, lambda _client: None)
+
+
+def test_a_host_that_woke_up_and_trusts_its_old_files_reads_what_the_server_has() -> None:
+    with group_of(NETWORK) as group:
+        take_over_from_memory(group, lambda client: client.freeze())
+
+
+def take_over_from_memory(group: Group, then: Callable[[Client], None]) -> None:
+    """A member takes over on a host that remembers files of the log as they were forty batches ago."""
+    owner = group.serve()
+    home = next(i for i, node in enumerate(group.nodes) if node is not owner)
+    client = group._clients[home]
+    remembered = [
+        node
+        for folder in group.volume.root.entries.values()
+        if isinstance(folder, DirNode)
+        for node in folder.entries.values()
+        if isinstance(node, FileNode)
+    ]
+    for node in remembered:
+        client.revalidate(node)
+    then(client)
+    for _ in range(40):
+        run(group, owner)
+    assert any(len(client.view(node)) < len(node.data) for node in remembered)
+    for member, n in enumerate(group.nodes):
+        n.paused = member != home
+    owner.kill()
+    group._bury(owner)
+    assert group.nodes.index(group.serve()) == home
 
 
 # ---- epochs ----------------------------------------------------------------------------------------------------------
@@ -435,6 +446,73 @@ def test_a_delivery_record_for_a_sequence_that_was_discarded_is_dropped() -> Non
     (found,) = open_file_store(disk.crash(process_only=True), clock).recover().channels
     (sub,) = found.recovered_subs()
     assert (found.last, sub.pending, sub.state.last_sent) == (1, {1}, 1)
+
+
+@pytest.mark.parametrize("then", ["serve", "stop"])
+def test_acks_that_a_host_left_with_the_file_server_are_durable_after_a_takeover(then: str) -> None:
+    volume, clock = SimDisk(), ManualClock()
+    volume.make_dirs(STORE)
+    hosts = [ClientDisk(volume.volume, Counter(), Client(Random(i))) for i in range(2)]
+    first = open_file_store(hosts[0], clock, asking=hosts[0].direct())
+    first.recover()
+    channel = first.create_channel(b"foo", UNLIMITED)
+    block, events = MsgBlock(), SubEvents()
+    block.append(1, b"foo", b"", b"x", clock.wall_ns())
+    channel.append(block)
+    channel.add_sub(SubState(1, b"me", durable_name=b"dur", is_durable=True))
+    assert first.commit() == {}
+    events.sent(1, 1)
+    channel.add_events(events)
+    first.write_events()
+    events.acked(1, 1)
+    channel.add_events(events)
+    first.write_events()
+    hosts[0].kill()
+    hosts[0].client.flush(volume.volume, subs_file(volume))
+    second = open_file_store(hosts[1], clock, asking=hosts[1].direct())
+    (found,) = second.recover().channels
+    assert found.recovered_subs()[0].state.last_sent == 1
+    if then == "serve":
+        for _ in range(2):
+            clock.advance(1.1)
+            second.tick(clock.wall_ns())
+    else:
+        second.close()
+    third = open_file_store(volume.crash(Random(1), CrashMode.LOST), clock)
+    (sub,) = third.recover().channels[0].recovered_subs()
+    assert (sub.pending, sub.state.last_sent) == (set(), 1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_index_that_a_host_left_with_the_file_server_is_written_anew_by_a_clean_stop(seed: int) -> None:
+    volume, clock = SimDisk(), ManualClock()
+    volume.make_dirs(STORE)
+    hosts = [ClientDisk(volume.volume, Counter(), Client(Random(i))) for i in range(2)]
+    first = open_file_store(hosts[0], clock, asking=hosts[0].direct())
+    first.recover()
+    channel = first.create_channel(b"foo", UNLIMITED)
+    for sequence in range(1, 30):
+        block = MsgBlock()
+        block.append(sequence, b"foo", b"", b"x" * 20, clock.wall_ns())
+        channel.append(block)
+        assert first.commit() == {}
+    first.abandon()
+    second = open_file_store(hosts[1], clock, asking=hosts[1].direct())
+    second.recover()
+    second.close()
+    third = open_file_store(volume.crash(Random(seed), CrashMode.UNORDERED), clock)
+    (found,) = third.recover().channels
+    assert (len(read_all(found)), third.quarantined) == (29, [])
+
+
+def subs_file(disk: SimDisk) -> FileNode:
+    folder = disk.volume.root.entries["store"]
+    assert isinstance(folder, DirNode)
+    channel = folder.entries["foo"]
+    assert isinstance(channel, DirNode)
+    node = channel.entries["subs.dat"]
+    assert isinstance(node, FileNode)
+    return node
 
 
 def test_a_late_index_entry_does_not_name_what_a_clean_stop_has_cut() -> None:

@@ -28,7 +28,7 @@ _UNLIMITED = ChannelLimits(max_msgs=0, max_bytes=0, max_subs=0)
 
 def source_of(env: FileEnv) -> Source:
     """How to read the store that ``env`` owns."""
-    return Source(env.disk, env.root, env.crc, env.owner.ours_from)
+    return Source(env.fresh, env.root, env.crc, env.owner.ours_from)
 
 
 def start_and_stop(env: FileEnv) -> list[str]:
@@ -45,6 +45,7 @@ def start_and_stop(env: FileEnv) -> list[str]:
         limits=_UNLIMITED,
         parallel_sync=False,
         path=env.path,
+        asking=env.asking,
     )
     store.recover()
     quarantined = store.quarantined

@@ -104,13 +104,16 @@ def make_state_exact(env: FileEnv, dirfd: int, name: str, *, durable: bool = Fal
         if not why or why.startswith("bad"):
             if durable:
                 return
-            # Whole, but perhaps in the page cache only: a killed owner's last records, which nobody has written since.
-            fd = env.disk.open(dirfd, name, os.O_RDONLY)
-            try:
-                env.disk.fdatasync(fd)
-            finally:
-                env.disk.close(fd)
-            return
+            if not env.is_remembered:
+                # Whole, but perhaps in the page cache only: a killed owner's last records, not written since.
+                fd = env.disk.open(dirfd, name, os.O_RDONLY)
+                try:
+                    env.disk.fdatasync(fd)
+                finally:
+                    env.disk.close(fd)
+                return
+            # Or in the file server's memory, and a sync commits only what this host sent: so it sends all of it.
+            end = len(data)
         whole = data[:end]
     env.disk.close(replace_file(env, dirfd, name, whole))
 
@@ -196,14 +199,15 @@ def _cut(env: FileEnv, slog: SliceLog, s: Slice) -> None:
 def _index_of(env: FileEnv, slog: SliceLog, s: Slice) -> bytes | None:
     """The entries that the index file must hold, ``None`` if it holds exactly those."""
     wanted = records.VERSION_SIZE + s.entries * _ENTRY
+    unsure = s.number in slog.unsure
     if s.index is not None:
         index = s.index[: s.entries * _ENTRY]
-        return None if read_file(env, slog.dirfd, idx_name(s.number)) == records.VERSION + index else index
+        same = not unsure and read_file(env, slog.dirfd, idx_name(s.number)) == records.VERSION + index
+        return None if same else index
     try:
         size = env.disk.stat(slog.dirfd, idx_name(s.number)).size
     except FileNotFoundError:
         size = 0
-    unsure = s.number in slog.unsure
     if size == wanted and not unsure:
         return None
     if size > wanted and not unsure:

@@ -1,0 +1,51 @@
+"""An owner that leaves in favour of another: what comes too late for whoever waited ends nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftstan.errors import NatsError
+from ftstan.nats.link import ConnectionLostError
+from tests.unit.test_serving_pause import serving
+
+_PONG = 4
+
+
+def test_what_was_answered_is_named_when_nats_has_given_everything() -> None:
+    node, server = serving()
+    node.taken = [b"conn\0guid"]
+    left = server.leave()
+    server.turn(readable=True)
+    assert not left.done()
+    node.link_events.append((_PONG, b""))
+    server.turn(readable=True)
+    assert left.result(0) == [b"conn\0guid"]
+
+
+def test_a_commit_that_outlasts_the_patience_of_the_stop_does_not_end_the_process() -> None:
+    node, server = serving()
+    left = server.leave()
+
+    def slow() -> None:
+        # The stop has waited for two seconds by now, and goes on without the successor.
+        assert left.cancel()
+
+    node.on_commit = slow
+    node.link_events.append((_PONG, b""))
+    server.turn(readable=True)
+    assert "conclude" in node.done
+    node.on_commit = lambda: None
+    server.turn(readable=True)
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_a_link_that_breaks_while_leaving_is_lost_as_always(*, cancelled: bool) -> None:
+    node, server = serving()
+    left = server.leave()
+    if cancelled:
+        left.cancel()
+    node.lost = ConnectionLostError("nats: connection lost")
+    server.turn(readable=True)
+    assert "link_lost" in node.done
+    if not cancelled:
+        assert isinstance(left.exception(0), NatsError)
