@@ -7,7 +7,7 @@ DEBUG_VENV  := .venv-debug
 SOURCES := $(shell find ftstan -name '*.pyx' -o -name '*.pxd') setup.py pyproject.toml
 PYTEST_ARGS ?=
 
-.PHONY: build test test-debug soak-store soak-ft soak-fuzz soak-model lint demo bench bench-ft clean proto
+.PHONY: build test test-debug soak-store soak-ft soak-fuzz soak-model lint demo bench bench-ft bench-scale clean proto
 
 build: $(STAMP)
 
@@ -72,6 +72,10 @@ bench: build
 # How long a pair does not answer when its active ends.
 bench-ft: build
 	$(BIN)/python -m benchmarks.ft
+
+# What an operation costs with many channels, subscriptions, clients and group members.
+bench-scale: build
+	$(BIN)/python -m benchmarks.scale
 
 clean:
 	rm -rf build dist $(VENV) $(DEBUG_VENV) node_modules ftstan.egg-info demo/out .hypothesis .mypy_cache .ruff_cache

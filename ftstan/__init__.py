@@ -2,9 +2,50 @@
 
 Several nodes share one datastore and exactly one of them serves. See ``docs/architecture.md`` for the rooms of this
 package and the rule that each imports only from rooms below it.
+
+A program that wants a server inside itself calls ``run_server`` or ``run_server_with``, or uses ``StanServer``
+(``docs/embedding.md``). These names, and the options they take, are loaded when they are first asked for.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ftstan.embed import (
+        ChannelLimits,
+        FileOptions,
+        FtOptions,
+        NatsOptions,
+        ServerOptions,
+        StanServer,
+        StoreLimits,
+        run_server,
+        run_server_with,
+    )
+
+__all__ = [
+    "COMPATIBLE_VERSION",
+    "ChannelLimits",
+    "FileOptions",
+    "FtOptions",
+    "NatsOptions",
+    "ServerOptions",
+    "StanServer",
+    "StoreLimits",
+    "__version__",
+    "run_server",
+    "run_server_with",
+]
 
 __version__ = "0.1.0"
 
 #: The release whose behaviour clients, operators and monitoring see (banner, ``-v``, ``serverz``).
 COMPATIBLE_VERSION = "0.25.6"
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("ftstan.embed"), name)

@@ -64,11 +64,16 @@ class DataPlane:
             os.eventfd_write(self._wake, 1)
         return future
 
-    def stop(self, timeout: float) -> bool:
-        """End the thread after what was posted; returns whether it ended in time."""
+    def stop(self, timeout: float | None) -> bool:
+        """End the thread after what was posted; returns whether it ended in time. ``None``: wait for ever."""
         self.call(self._end)
-        self._thread.join(timeout)
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def close(self) -> None:
+        """After ``stop`` has returned true, and when nobody will call any more."""
+        os.close(self._wake)
 
     def _end(self) -> None:
         self._stopping = True

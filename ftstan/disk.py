@@ -6,6 +6,7 @@ writes. No call here retries, hides an errno or guesses; ``OSError`` passes thro
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import NamedTuple, Protocol
@@ -218,6 +219,76 @@ class LocalDisk:
     def unlink(self, dirfd: int, name: str) -> None:
         """``unlinkat(2)``."""
         os.unlink(name, dir_fd=dirfd)
+
+
+class ShuttableDisk(LocalDisk):
+    """A ``LocalDisk`` that changes nothing any more once it was shut, whoever calls it and from whatever thread.
+
+    For a server inside a program that goes on: there is no end of the process that would stop a thread which hung in
+    storage and comes back. Its calls fail with ``ESHUTDOWN`` then; reading goes on.
+    """
+
+    def __init__(self) -> None:
+        self._shut = False
+
+    def shut(self) -> None:
+        """Refuse every change from now on. Any thread may call it."""
+        self._shut = True
+
+    def _check(self) -> None:
+        if self._shut:
+            raise OSError(errno.ESHUTDOWN, "this server has ended")
+
+    def mkdir(self, dirfd: int, name: str) -> None:
+        """Create a directory."""
+        self._check()
+        super().mkdir(dirfd, name)
+
+    def rmdir(self, dirfd: int, name: str) -> None:
+        """Remove an empty directory."""
+        self._check()
+        super().rmdir(dirfd, name)
+
+    def open(self, dirfd: int, name: str, flags: int, mode: int = 0o666) -> int:
+        """Open a file; one that would be made or emptied is refused."""
+        if flags & (os.O_CREAT | os.O_TRUNC):
+            self._check()
+        return super().open(dirfd, name, flags, mode)
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write all of ``data``."""
+        self._check()
+        super().pwrite(fd, data, offset)
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        """Set the size of a file."""
+        self._check()
+        super().ftruncate(fd, size)
+
+    def fchmod(self, fd: int, mode: int) -> None:
+        """Set the permissions of a file."""
+        self._check()
+        super().fchmod(fd, mode)
+
+    def fchown(self, fd: int, uid: int, gid: int) -> None:
+        """Set the owner of a file."""
+        self._check()
+        super().fchown(fd, uid, gid)
+
+    def link(self, dirfd: int, src: str, dst: str) -> None:
+        """Give a file another name."""
+        self._check()
+        super().link(dirfd, src, dst)
+
+    def rename(self, dirfd: int, src: str, dst: str) -> None:
+        """Rename a file."""
+        self._check()
+        super().rename(dirfd, src, dst)
+
+    def unlink(self, dirfd: int, name: str) -> None:
+        """Remove a name."""
+        self._check()
+        super().unlink(dirfd, name)
 
 
 def _stat(s: os.stat_result) -> FileStat:

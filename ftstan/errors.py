@@ -55,6 +55,10 @@ class StoppedError(FtstanError):
     """What was under way was ended because the server stops; nobody needs to be told."""
 
 
+class EndedError(StoppedError):
+    """This server has ended inside a program that goes on; what it was about to do must not be done."""
+
+
 class LockBusyError(FtstanError):
     """Somebody else holds the store lock at this moment."""
 

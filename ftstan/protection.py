@@ -8,11 +8,13 @@ manager how the node is, and lets its watchdog bark when the node is not well.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from ftstan import log
 from ftstan.config.units import SECOND
 from ftstan.ending import say
+from ftstan.errors import EndedError
 from ftstan.ft.access import FileAccess
 from ftstan.ft.deadlines import JUDGE_EVERY_S, WATCH_STOP_S
 from ftstan.ft.guard import Guard, Verdict, Vitals
@@ -33,7 +35,8 @@ class Protection:
         self._node = node
         self._guard: Guard | None = None
         self._watch: Watch | None = None
-        self._notifier = Notifier() if notifier is None else notifier
+        # In somebody's program the service manager's variables are that program's.
+        self._notifier = notifier or Notifier(None if node.host.owns_process else {})
         self._task: asyncio.Task[None] | None = None
         self._ready = False
         self._barked = 0.0
@@ -84,9 +87,10 @@ class Protection:
     # ---- judging -------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        while True:
-            self.judge()
-            await asyncio.sleep(JUDGE_EVERY_S)
+        with contextlib.suppress(EndedError):
+            while True:
+                self.judge()
+                await asyncio.sleep(JUDGE_EVERY_S)
 
     def judge(self) -> None:
         """Look once, and do what must be done."""

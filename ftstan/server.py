@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import signal
 import threading
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -22,9 +21,9 @@ from ftstan.clock import Clock, SystemClock
 from ftstan.config.banner import READY, effectless_lines, recovered_line, starting_lines, store_lines
 from ftstan.config.units import SECOND
 from ftstan.dataplane import DataPlane, shown
-from ftstan.ending import end_process, pause_and_end
 from ftstan.errors import (
     ConfigError,
+    EndedError,
     FencedError,
     FtstanError,
     LockBusyError,
@@ -36,6 +35,7 @@ from ftstan.errors import (
 from ftstan.ft.access import FileAccess
 from ftstan.ft.deadlines import STOP_S, STOP_UNOWNED_S
 from ftstan.group import FtGroup
+from ftstan.host import Host, ProcessHost, raise_file_limit
 from ftstan.member import NodeMember
 from ftstan.monitor.http import Monitor
 from ftstan.nats import tasks
@@ -86,8 +86,9 @@ def run(options: ServerOptions) -> int:
 class Node:
     """What one process is: a standalone server, or a member of a group."""
 
-    def __init__(self, options: ServerOptions, clock: Clock | None = None) -> None:
+    def __init__(self, options: ServerOptions, clock: Clock | None = None, host: Host | None = None) -> None:
         self.options = options
+        self.host = host or ProcessHost()
         self.clock = clock or SystemClock()
         self.nuid = Nuid()
         self.server_id = self.nuid.next()
@@ -128,11 +129,13 @@ class Node:
             log.stream.info(line)
         for line in effectless_lines(self.options):
             log.stream.warning(line)
-        _raise_file_limit()
-        self._handle_signals()
+        if self.host.owns_process:
+            raise_file_limit()
+            self._handle_signals()
         self.protection.start()
         try:
             await self._start_or_stop()
+            self.host.started()
             await self.stopping.wait()
             if self._failure is not None:
                 raise self._failure
@@ -144,8 +147,13 @@ class Node:
         """Start; a signal ends that wherever it is, also where it waits for storage."""
         start = asyncio.create_task(self._start(), name="start")
         stop = asyncio.create_task(self.stopping.wait(), name="stop")
-        await asyncio.wait([start, stop], return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
+        try:
+            await asyncio.wait([start, stop], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            start.cancel()
+            raise
+        finally:
+            stop.cancel()
         if start.done():
             start.result()
             return
@@ -158,7 +166,8 @@ class Node:
         # On the data plane's thread: opening the directory may block on storage like everything else in it.
         self.plane.start()
         make = registry.load(options.store)
-        context = StoreContext(options, self.server_id, self.clock, self._no_more, self.member.on_progress)
+        disk, progress = self.host.disk(), self.member.on_progress
+        context = StoreContext(options, self.server_id, self.clock, self._no_more, progress, disk)
         self._access = await self.call(lambda: make(context))
         if isinstance(self._access, FileAccess):
             self.owner = self._access.owner
@@ -168,14 +177,14 @@ class Node:
             if self._child is not None:
                 log.nats.info(f"Starting http monitor on {options.nats.host}:{port}")
         nats = options.nats
-        self.link = Link(
+        link = self.link = Link(
             urls, name=self._name("general"), user=nats.user, password=nats.password, token=nats.token, clock=self.clock
         )
         if options.ft_group:
             self.group = FtGroup(self, urls)
             await self.group.start()
             return
-        await self.call(self._connect_first)
+        await self.call(lambda: link.connect(2.0))
         await self._lock_standalone(self._access)
         self.owns = True
         await self.call(self._access.activate)
@@ -202,10 +211,6 @@ class Node:
         )
         await self._child.start()
         return [self._child.client_url]
-
-    def _connect_first(self) -> None:
-        assert self.link is not None
-        self.link.connect(2.0)
 
     async def _lock_standalone(self, access: StoreAccess) -> None:
         """A standalone server takes the lock too: two servers on one directory destroy it."""
@@ -315,9 +320,10 @@ class Node:
 
     def storage_failed(self, error: BaseException) -> None:
         """The data plane or the watch can not go on: nothing more is sent or written. On any thread."""
-        if isinstance(error, StoreError) and self.clock.mono() - self._serving_since < _SOON_S:
-            pause_and_end(shown(error), EXIT_FENCED, _PAUSE_S)
-        end_process(f"{shown(error)}", EXIT_FENCED if isinstance(error, FtstanError) else 2)
+        with contextlib.suppress(EndedError):
+            if isinstance(error, StoreError) and self.clock.mono() - self._serving_since < _SOON_S:
+                self.host.pause_and_end(shown(error), EXIT_FENCED, _PAUSE_S)
+            self.host.end(shown(error), EXIT_FENCED if isinstance(error, FtstanError) else 2)
 
     # ---- stopping ------------------------------------------------------------------------------------------------
 
@@ -345,7 +351,7 @@ class Node:
         """End at once, also if storage never answers."""
         if self.link is not None:
             self.link.cut()
-        end_process(why, EXIT_FENCED)
+        self.host.end(why, EXIT_FENCED)
 
     def request_handover(self, successor: str) -> None:
         """Stop cleanly in favour of ``successor``, and end as a node that stands by when it is started again."""
@@ -359,7 +365,7 @@ class Node:
 
     def fenced(self, error: FencedError) -> NoReturn:
         """The store belongs to somebody else: out at once, with one line that says why."""
-        end_process(error.text, EXIT_FENCED)
+        self.host.end(error.text, EXIT_FENCED)
 
     def fail(self, error: FtstanError) -> None:
         """End with this error."""
@@ -386,8 +392,8 @@ class Node:
                 released = await self.call(lambda: self._stop_serving(followed=followed))
         except TimeoutError:
             if not self.owns:
-                end_process("storage does not answer: ending without it, nothing was written", status)
-            end_process(f"storage has not answered for {patience:g}s while stopping", EXIT_FENCED)
+                self.host.end("storage does not answer: ending without it, nothing was written", status)
+            self.host.end(f"storage has not answered for {patience:g}s while stopping", EXIT_FENCED)
         if self.group is not None:
             await self.group.stopped(released=released)
         return status
@@ -433,6 +439,20 @@ class Node:
         store, self._store = self._store, None
         if store is not None:
             store.abandon()
+
+    def close(self) -> None:
+        """When the data plane's thread is over in a program that goes on: what is open is given back."""
+        self.plane.serving = self.plane.bridge = None
+        self._abandon()
+        if self.link is not None:
+            self.link.close()
+        if self._access is not None:
+            self._access.close()
+
+    @property
+    def client_url(self) -> str:
+        """Where clients connect."""
+        return self._child.client_url if self._child is not None else self.options.nats_servers[0]
 
     async def _end_children(self) -> None:
         await self.protection.close()
@@ -497,11 +517,3 @@ def _info(cluster_id: str, subjects: Subjects) -> ServerInfo:
         sub_close=subjects.sub_close,
         acks_subs=subjects.acks_subs,
     )
-
-
-def _raise_file_limit() -> None:
-    """As many files as this user may open: every channel holds its directory."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

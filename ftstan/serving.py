@@ -92,6 +92,7 @@ class Serving:
         leftover = self.link.leftover if ahead is None else ahead.data
         self._buffer[: len(leftover)] = leftover
         self._start, self._end = 0, len(leftover)
+        self.broker.is_full = False
         self._more = bool(leftover)
         self.ready = False
         self._pongs_due = 1 if ahead is None else 1 + ahead.pongs
@@ -119,7 +120,8 @@ class Serving:
 
     def timeout(self) -> float:
         """Seconds until something is due without new bytes."""
-        if self._more or self.broker.subscriptions.recovering or (self.broker.opening and self.link.connected):
+        broker = self.broker
+        if self._more or broker.is_full or broker.subscriptions.recovering or (broker.opening and self.link.connected):
             return 0.0
         now = self._clock.mono()
         due = self._next_tick - now
@@ -148,9 +150,9 @@ class Serving:
                     self._road()
                 if self._leaving is None:
                     self.broker.inactivity.delete_due()
-                elif self.ready and not self._more:
+                elif self.ready and not self._more and not self.broker.is_full:
                     self._left()
-                self._feel_pulse(slept=now - before > 2 * _TICK_S)
+                self._feel_pulse(now, slept=now - before > 2 * _TICK_S)
             except (ConnectionLostError, WireError) as error:
                 self._lost(error if isinstance(error, NatsError) else NatsError(error.text))
         if self._clock.mono() >= self._next_tick:
@@ -162,9 +164,11 @@ class Serving:
             more = self.store.tick(self._clock.wall_ns())
             self._next_tick = self._clock.mono() if more else began + _TICK_S
 
-    def _feel_pulse(self, *, slept: bool) -> None:
-        """Ask a link that is silent. Raises ``ConnectionLostError`` if it does not answer."""
-        now = self._clock.mono()
+    def _feel_pulse(self, now: float, *, slept: bool) -> None:
+        """Ask a link that is silent. Raises ``ConnectionLostError`` if it does not answer.
+
+        ``now``: when this turn began to read. What came while it was busy with storage has not been read yet.
+        """
         if slept:
             self._pulse.overslept(now)
         if self._pulse.must_ask(now):
@@ -195,7 +199,12 @@ class Serving:
 
     def _read(self) -> bool:
         """Read what there is, up to a bound, and apply it; returns whether anything was applied."""
+        # What is left of the last read goes first: else it would grow while the senders are faster than storage.
         got = 0
+        if self.broker.is_full:
+            got = _READ_AHEAD
+            # Nobody listens meanwhile: that is no silence.
+            self._pulse.heard(self._clock.mono())
         while got < _READ_AHEAD:
             if self._end == len(self._buffer):
                 self._make_room()

@@ -81,7 +81,9 @@ def children(pid: int) -> list[int]:
     """Processes that ``pid`` started and that still run."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        found += [int(word) for word in (task / "children").read_text().split()]
+        # A thread of this very process may end meanwhile.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found += [int(word) for word in (task / "children").read_text().split()]
     return [child for child in found if alive(child)]
 
 

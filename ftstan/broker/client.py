@@ -20,7 +20,7 @@ class Client:
     """
 
     info: ClientInfo
-    subs: list[Subscription] = field(default_factory=list)
+    subs: dict[Subscription, None] = field(default_factory=dict)
     failed: int = 0
     waiting: int = 0
     beat_at: int = 0

@@ -33,6 +33,8 @@ cdef class Core:
     cdef public int64_t now
     cdef public size_t max_payload
     cdef public size_t budget
+    # Whether the batch took less than there was.
+    cdef public bint is_full
     cdef public object window
     cdef public list taken
     cdef public set answered

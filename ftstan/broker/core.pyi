@@ -24,6 +24,7 @@ class Core:
     now: int
     max_payload: int
     budget: int
+    is_full: bool
     window: Window | None
     taken: list[bytes] | None
     answered: set[bytes] | None

@@ -46,6 +46,10 @@ cdef enum:
     READ_MSGS = 1024
     READ_BYTES = 1 << 20
     OURS_SIZE = 4
+    #: Channels written to in one batch, and requests: each may cost a few syncs, and a batch of ten thousand would look
+    #: like storage that hangs.
+    BATCH_CHANNELS = 256
+    BATCH_REQUESTS = 256
     #: In the place of a channel of the batch: the ack depends on none of them.
     DURABLE = -1
 
@@ -85,8 +89,10 @@ cdef class Core:
     # ---- in ------------------------------------------------------------------------------------------------------
 
     def feed(self, const unsigned char[::1] data not None, Py_ssize_t start, Py_ssize_t end, int64_t wall, int64_t now):
-        """Apply whole frames of ``data[start:end]``; returns the position of the first incomplete one.
+        """Apply whole frames of ``data[start:end]``; returns the position of the first one that was not applied.
 
+        That is an incomplete one, or with ``is_full`` one that belongs to the next batch, when this one has as many
+        channels or requests as a batch may have.
         ``wall``: nanoseconds since the epoch, ``now``: nanoseconds on the monotonic clock. Raises ``WireError`` if the
         bytes are not the NATS protocol.
         """
@@ -94,6 +100,8 @@ cdef class Core:
         cdef Py_ssize_t took
         cdef const char* p
         cdef Subscription sub
+        cdef int requests = 0
+        self.is_full = False
         if not 0 <= start <= end <= data.shape[0]:
             raise IndexError((start, end))
         self.wall = wall
@@ -102,6 +110,9 @@ cdef class Core:
             return start
         p = <const char*>&data[0]
         while start < end:
+            if requests >= BATCH_REQUESTS or len(self.touched) >= BATCH_CHANNELS:
+                self.is_full = True
+                break
             took = next_frame(p + start, <size_t>(end - start), self.max_payload, &f)
             if took == 0:
                 break
@@ -119,6 +130,7 @@ cdef class Core:
                         sub = <Subscription>found
                         self.ack(&f, sub)
                 else:
+                    requests += 1
                     self.on_request(f.sid, as_bytes(f.subject), as_bytes(f.reply), as_bytes(f.payload), b"")
             elif f.kind == HMSG:
                 if f.sid == _PUBLISH:
@@ -129,6 +141,7 @@ cdef class Core:
                         sub = <Subscription>found
                         self.ack(&f, sub)
                 else:
+                    requests += 1
                     self.on_request(
                         f.sid, as_bytes(f.subject), as_bytes(f.reply), as_bytes(f.payload), as_bytes(f.headers)
                     )

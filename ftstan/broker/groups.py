@@ -135,9 +135,11 @@ class Groups:
         broker = self._broker
         group = _group(leaver)
         channel = leaver.channel
-        members = group.members()
+        pending = leaver.pending.items()
+        # Not for nothing: a thousand members that leave one after the other would look at each other a million times.
+        members = group.members() if pending else []
         owners = {}
-        for i, (sequence, _, _) in enumerate(leaver.pending.items()):
+        for i, (sequence, _, _) in enumerate(pending):
             owner = members[i % len(members)]
             broker.hand_over(leaver, owner, sequence, broker.now - c.MOVED_EXPIRY)
             owners[owner.sub_id] = owner
@@ -147,9 +149,12 @@ class Groups:
             return
         # With the next commit, in front of the records staged below and of the one that ends the leaver.
         channel.store.add_events(channel.events)
-        if group.highest() < group.last_sent:
-            members[0].last_sent = group.last_sent
-            channel.store.update_sub(state_of(members[0]))
+        # Who is behind was not the one that carried it.
+        if leaver.last_sent >= group.last_sent and group.highest() < group.last_sent:
+            heir = group.head
+            assert heir is not None
+            heir.last_sent = group.last_sent
+            channel.store.update_sub(state_of(heir))
 
     # ---- recovery ------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,8 @@ cdef class Subscription:
     cdef public bint queued
     cdef public bint blocked
     cdef public bint counted
+    # Index in the channel's list of those that get every message.
+    cdef public Py_ssize_t place
     cdef uint32_t emit_batch
     cdef public int64_t timer_at
     cdef public bytes durable
@@ -44,7 +46,7 @@ cdef class QueueGroup:
     cdef public bint stored
     cdef public Py_ssize_t untreated
     cdef readonly Py_ssize_t size
-    cdef Subscription head
+    cdef readonly Subscription head
     cdef Subscription tail
     cdef uint64_t turns
     cdef void** heap

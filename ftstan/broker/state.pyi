@@ -21,6 +21,7 @@ class Subscription:
     queued: bool
     blocked: bool
     counted: bool
+    place: int
     timer_at: int
     durable: bytes
     client_id: bytes
@@ -39,6 +40,7 @@ class QueueGroup:
     stored: bool
     untreated: int
     size: int
+    head: Subscription | None
     def __init__(self, channel: Channel, name: bytes) -> None: ...
     def members(self) -> list[Subscription]: ...
     @property

@@ -177,8 +177,9 @@ class Subscriptions:
         if sub.group is not None:
             sub.group.add(sub)
         else:
+            sub.place = len(sub.channel.subs)
             sub.channel.subs.append(sub)
-        client.subs.append(sub)
+        client.subs[sub] = None
 
     def _begin(self, sub: Subscription, sid: int) -> None:
         """The record is durable: listen for acks, answer, and only then deliver."""
@@ -239,16 +240,16 @@ class Subscriptions:
         if sub.group is not None:
             if sub.client is not None:
                 sub.group.remove(sub)
-        elif sub in channel.subs:
+        elif sub.client is not None:
             # The last one moves into the hole, as clients of the original have always seen it.
-            i = channel.subs.index(sub)
             last = channel.subs.pop()
             if last is not sub:
-                channel.subs[i] = last
+                channel.subs[sub.place] = last
+                last.place = sub.place
         if sub.client is not None:
             client = sub.client
             assert isinstance(client, Client)
-            client.subs.remove(sub)
+            del client.subs[sub]
         sub.attach(None)
         sub.ready = False
         sub.timer_at = 0

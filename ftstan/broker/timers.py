@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+#: Callbacks of one run: the heartbeats of ten thousand clients may be due at one moment, and publishers must not wait
+#: for all of them.
+AT_ONCE: Final = 256
 
 
 class Timers:
@@ -27,9 +31,12 @@ class Timers:
         return self._heap[0][0] if self._heap else None
 
     def run(self, now: int) -> bool:
-        """Run what is due; returns whether anything ran. Callbacks added meanwhile wait for the next run."""
-        due = []
-        while self._heap and self._heap[0][0] <= now:
+        """Run what is due, the earliest first and no more than ``AT_ONCE``; returns whether anything ran.
+
+        Callbacks added meanwhile wait for the next run, and so does what was too much: ``next`` stays in the past.
+        """
+        due: list[Callable[[], None]] = []
+        while self._heap and self._heap[0][0] <= now and len(due) < AT_ONCE:
             due.append(heapq.heappop(self._heap)[2])
         for callback in due:
             callback()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from ftstan.config.options import MountRisk
 from ftstan.config.units import SECOND
-from ftstan.disk import LocalDisk
 from ftstan.ft.mixed import MIXED_ON
 from ftstan.ft.mountcheck import check_mount
 from ftstan.ft.mounts import find_mount
@@ -48,7 +47,7 @@ class FileAccess:
         mountinfo = read_mountinfo()
         _check_mount(options, mountinfo, _recover_lost_locks())
         self.owner = StoreOwner(
-            LocalDisk(),
+            context.disk,
             options.dir,
             server_id=context.server_id,
             clock=context.clock,
@@ -77,7 +76,7 @@ class FileAccess:
         """The store of the present activation, not recovered yet."""
         options = self._context.options
         self._store = FileStore(
-            LocalDisk(),
+            self._context.disk,
             self.owner.root,
             self.owner,
             self._context.clock,
@@ -93,7 +92,7 @@ class FileAccess:
 
     def watch(self, interval: float, on_failure: Callable[[BaseException], None]) -> Watch:
         """A watch over the present activation, not started; ``interval`` in seconds, see ``Watch``."""
-        disk = LocalDisk()
+        disk = self._context.disk
 
         def look() -> None:
             if self._store is not None:

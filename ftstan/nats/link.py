@@ -61,6 +61,7 @@ class Link:
         self._clock = clock
         self._socket: socket.socket | None = None
         self._poll = select.poll()
+        self._is_cut = False
         self.info: dict[str, Any] = {}
         self.max_payload = _DEFAULT_MAX_PAYLOAD
         self.leftover = b""
@@ -141,7 +142,8 @@ class Link:
                     raise self._lost(f"the server took no more bytes for {deadline_s:g} s")
 
     def cut(self) -> None:
-        """End the connection from any thread, while its owner may hang: the server hears of it at once."""
+        """End the connection for good, from any thread, while its owner may hang: the server hears of it at once."""
+        self._is_cut = True
         sock = self._socket
         if sock is not None:
             with contextlib.suppress(OSError):
@@ -184,6 +186,9 @@ class Link:
             raise
         self._socket = sock
         self._poll.register(sock, select.POLLOUT)
+        if self._is_cut:
+            self.close()
+            raise NatsError("nats: this link was cut")
         self.info = info
         self.max_payload = int(info.get("max_payload", _DEFAULT_MAX_PAYLOAD))
         self.leftover = bytes(handshake.buffer)

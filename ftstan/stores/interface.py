@@ -21,10 +21,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from ftstan.config.options import ChannelLimits
+from ftstan.disk import LocalDisk
 
 if TYPE_CHECKING:
     from ftstan.clock import Clock
     from ftstan.config.options import ServerOptions
+    from ftstan.disk import Disk
     from ftstan.errors import StoreError
     from ftstan.wire.block import MsgBlock, SubEvents
 
@@ -355,6 +357,7 @@ class StoreContext:
     ``stopping`` is set, from another thread, when the node stops: a ``recover`` that takes long should then raise
     ``StoppedError`` at the next good moment.
     ``progress`` may be called during ``recover``: channels recovered so far, and how many there are.
+    ``disk``: for every storage call of a store in files; another thread may shut it.
     """
 
     options: ServerOptions
@@ -362,6 +365,7 @@ class StoreContext:
     clock: Clock
     stopping: threading.Event = field(default_factory=threading.Event)
     progress: Callable[[int, int], None] = lambda _done, _of: None
+    disk: Disk = field(default_factory=LocalDisk)
 
 
 class StoreAccess(Protocol):

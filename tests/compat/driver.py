@@ -136,7 +136,8 @@ class Driver:
     def _feed(self) -> None:
         data, self._input = bytes(self._input), bytearray()
         end = self.broker.feed(data, 0, len(data), self.clock.wall_ns(), self.now)
-        assert end == len(data)
+        assert end == len(data) or self.broker.is_full
+        self._input[:0] = data[end:]
 
     def _commit(self) -> bool:
         self.broker.stage()

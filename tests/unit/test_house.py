@@ -33,7 +33,9 @@ FLOORS = {
     "monitor": 4,
     "bridge": 5,
     "dataplane": 5,
+    "embed": 6,
     "ending": 5,
+    "host": 5,
     "group": 5,
     "pages": 5,
     "protection": 5,
@@ -52,6 +54,7 @@ TOGETHER = (
         "dataplane",
         "ending",
         "group",
+        "host",
         "member",
         "pages",
         "protection",
@@ -70,6 +73,9 @@ LONG = {
     "broker/core.pyx": "one C class: a cut would put a Python call into the road of every message",
     "stores/file/records.pyx": "the one place that knows the bytes of the file store",
 }
+
+#: What the package shows of a room to its users, loaded when it is asked for.
+FACE = ("__init__", "embed")
 
 _GENERATED = "wire/pb/"
 _CYTHON_IMPORT = re.compile(
@@ -128,7 +134,7 @@ def _cython_imports(text: str) -> list[tuple[str, str]]:
 
 def may_import(room: str, other: str) -> bool:
     """Whether ``room`` may know ``other``."""
-    if room == other or any({room, other} <= pieces for pieces in TOGETHER):
+    if room == other or (room, other) == FACE or any({room, other} <= pieces for pieces in TOGETHER):
         return True
     return FLOORS[other] < FLOORS[room]
 

@@ -39,7 +39,7 @@ class Everything:
         self.window: Remembering | None = None
         self.subscriptions = self.inactivity = self
 
-    recovering = False
+    recovering = is_full = False
 
     def confirm(self) -> None:
         self.done.append("confirm")

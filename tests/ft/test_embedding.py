@@ -1,0 +1,212 @@
+"""Servers inside a program: several of them, started and stopped from anywhere, and none that harms the program."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import resource
+import signal
+import socket
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+import ftstan
+from ftstan.clock import SystemClock
+from ftstan.disk import LocalDisk
+from ftstan.errors import FencedError, FtstanError, NatsError
+from ftstan.ft.ownership import StoreOwner
+from ftstan.ft.slots import Cause
+from tests.ft.client import NatsConnection, StanClient
+from tests.ft.programs import run_to_end
+from tests.ft.test_readme import network_of_its_own
+from tests.processes import HOST, PATIENCE_S, ROOT, Child, children, until, wait_until_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ftstan import StanServer
+
+pytestmark = [pytest.mark.processes]
+
+ANY_PORT = ftstan.NatsOptions(host=HOST, port=-1)
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[..., StanServer]]:
+    """Start servers on ports of their own; whatever still runs at the end is stopped."""
+    servers: list[StanServer] = []
+
+    def start(
+        options: ftstan.ServerOptions | None = None, on_fenced: Callable[[FtstanError], None] | None = None
+    ) -> StanServer:
+        server = ftstan.run_server_with(options, ANY_PORT, on_fenced=on_fenced)
+        servers.append(server)
+        return server
+
+    yield start
+    NatsConnection.close_all()
+    for server in servers:
+        server.stop()
+
+
+def port(server: StanServer) -> int:
+    return int(server.client_url.rpartition(":")[2])
+
+
+def client(server: StanServer) -> StanClient:
+    found = StanClient(port(server), cluster=server.options.cluster_id)
+    found.connect()
+    return found
+
+
+def file_options(directory: Path, cluster: str = "test-cluster") -> ftstan.ServerOptions:
+    return ftstan.ServerOptions(cluster_id=cluster, store="FILE", dir=str(directory))
+
+
+def take(directory: Path) -> None:
+    """Become the owner of a datastore, whoever serves it."""
+    owner = StoreOwner(LocalDisk(), str(directory), server_id="other", clock=SystemClock(), in_group=False)
+    owner.activate(cause=Cause.STOLEN, without_lock=True)
+    owner.close()
+
+
+def programs() -> list[tuple[str, str]]:
+    """The programs of the page, and what each prints."""
+    page = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
+    found = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(found) == page.count("```python")
+    return found
+
+
+@pytest.mark.parametrize(("program", "printed"), programs())
+def test_each_program_of_the_page_prints_what_the_page_says(program: str, printed: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+    before = network_of_its_own(" 4222 4223 8223 ")
+    outcome = run_to_end([*before, "env", f"PYTHONPATH={ROOT}", sys.executable, "-P", "program.py"], tmp_path)
+    assert (outcome.status, outcome.text) == (0, printed), outcome.shown()
+
+
+def test_servers_in_one_process_serve_each_its_own_clients(run: Callable[..., StanServer], tmp_path: Path) -> None:
+    one, two = run(), run(file_options(tmp_path, "two"))
+    client(one).publish(b"channel", b"of one")
+    client(two).publish(b"channel", b"of two")
+    assert one.stop() == 0
+    assert not one.is_running
+    again = client(two)
+    again.publish(b"channel", b"still")
+    assert [*again.read_to(b"channel", 2).values()] == [b"of two", b"still"]
+
+
+def test_a_fenced_server_ends_alone_and_says_so_once(run: Callable[..., StanServer], tmp_path: Path) -> None:
+    told: list[FtstanError] = []
+    fenced = run(file_options(tmp_path, "fenced"), told.append)
+    other = run()
+    begun = children(os.getpid())
+    client(fenced).publish(b"channel", b"acked")
+    take(tmp_path)
+    assert fenced.wait(PATIENCE_S) == 75
+    assert [type(error) for error in told] == [FencedError]
+    assert not fenced.is_running
+    with pytest.raises(NatsError):
+        _ = fenced.client_url
+    assert len(set(begun) & set(children(os.getpid()))) == len(begun) - 1
+    client(other).publish(b"channel", b"served")
+    successor = run(file_options(tmp_path, "fenced"))
+    assert client(successor).read_to(b"channel", 1) == {1: b"acked"}
+    assert fenced.stop() == 75
+    assert len(told) == 1
+
+
+def test_a_stopped_server_calls_nobody_and_leaves_no_thread_and_no_child(
+    run: Callable[..., StanServer], tmp_path: Path
+) -> None:
+    told: list[FtstanError] = []
+    before = set(threading.enumerate())
+    begun = children(os.getpid())
+    server = run(file_options(tmp_path), told.append)
+    assert server.stop() == 0
+    assert server.stop() == 0
+    until(lambda: set(threading.enumerate()) <= before, "the end of the server's threads")
+    assert children(os.getpid()) == begun
+    assert told == []
+
+
+def test_the_process_keeps_its_signals_its_limits_and_its_environment(
+    run: Callable[..., StanServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere")
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
+    before = [signal.getsignal(n) for n in numbers], resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = before[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+    try:
+        run()
+        assert [signal.getsignal(n) for n in numbers] == before[0]
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft - 1, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert os.environ["NOTIFY_SOCKET"] == "/nowhere"
+
+
+def test_a_server_outlives_the_thread_that_started_it(run: Callable[..., StanServer]) -> None:
+    servers: list[StanServer] = []
+    thread = threading.Thread(target=lambda: servers.append(run()))
+    thread.start()
+    thread.join()
+    client(servers[0]).publish(b"channel", b"served")
+
+
+def test_a_start_that_fails_raises_and_leaves_nothing(run: Callable[..., StanServer]) -> None:
+    begun = children(os.getpid())
+    with socket.create_server((HOST, 0)) as taken:
+        busy = ftstan.NatsOptions(host=HOST, port=taken.getsockname()[1])
+        with pytest.raises(NatsError, match="address already in use"):
+            ftstan.run_server_with(None, busy)
+    with pytest.raises(FtstanError, match="unsupported store type"):
+        run(ftstan.ServerOptions(store="PAPER"))
+    assert children(os.getpid()) == begun
+
+
+def test_a_loop_goes_on_while_a_server_starts_and_stops() -> None:
+    async def main() -> int:
+        turns = 0
+
+        async def turn() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        turning = asyncio.create_task(turn())
+        async with ftstan.StanServer(ftstan.ServerOptions(nats=ANY_PORT)) as server:
+            assert server.is_serving
+            begun = turns
+        turning.cancel()
+        assert not server.is_running
+        return begun
+
+    # Starting a child alone takes many turns of a loop that is free.
+    assert asyncio.run(main()) > 10
+
+
+PROGRAM = """
+import ftstan, time
+server = ftstan.run_server_with(None, ftstan.NatsOptions(host="127.0.0.1", port=-1))
+time.sleep(3600)
+"""
+
+
+def test_the_nats_server_dies_with_a_program_that_is_killed(tmp_path: Path) -> None:
+    program = Child([sys.executable, "-c", PROGRAM], tmp_path / "log")
+    try:
+        program.wait_for("Streaming Server is ready")
+        (nats,) = children(program.pid)
+        program.kill()
+        wait_until_gone(nats)
+    finally:
+        program.end()

@@ -1,0 +1,44 @@
+"""Timers of the broker: in order, and never so many at once that publishers would wait for all of them."""
+
+from __future__ import annotations
+
+from ftstan.broker.timers import AT_ONCE, Timers
+
+
+def test_what_is_due_runs_in_order_of_time_and_then_of_setting() -> None:
+    timers, ran = Timers(), list[str]()
+    for when, name in ((30, "late"), (10, "first"), (20, "a"), (20, "b"), (31, "not yet")):
+        timers.at(when, lambda name=name: ran.append(name))  # type: ignore[misc]
+    assert timers.run(30)
+    assert ran == ["first", "a", "b", "late"]
+    assert timers.next == 31
+    assert not timers.run(30)
+
+
+def test_a_burst_is_spread_over_runs_and_says_that_it_is_not_done() -> None:
+    timers, ran = Timers(), list[int]()
+    count = 3 * AT_ONCE - 1
+    for i in range(count):
+        timers.at(10, lambda i=i: ran.append(i))  # type: ignore[misc]
+    sizes = []
+    while timers.next is not None and timers.next <= 10:
+        before = len(ran)
+        assert timers.run(10)
+        sizes.append(len(ran) - before)
+    assert sizes == [AT_ONCE, AT_ONCE, AT_ONCE - 1]
+    assert ran == list(range(count))
+
+
+def test_a_timer_that_sets_itself_again_for_now_does_not_hold_up_the_others() -> None:
+    timers, ran = Timers(), list[str]()
+
+    def again() -> None:
+        ran.append("again")
+        timers.at(10, again)
+
+    timers.at(10, again)
+    timers.at(10, lambda: ran.append("other"))
+    timers.run(10)
+    assert ran == ["again", "other"]
+    timers.run(10)
+    assert ran == ["again", "other", "again"]
