@@ -54,12 +54,22 @@ class Register:
     touched: dict[bytes, FileChannel] = field(default_factory=dict)
     fresh: dict[bytes, None] = field(default_factory=dict)
     """Channels with news for standbys."""
+    waste: dict[bytes, FileChannel] = field(default_factory=dict)
+    """Channels that may have slices to remove."""
+    ageing: bool = False
+    """Whether any channel has an age limit."""
     on_touch: Callable[[bytes], None] | None = None
+
+    def wasteful(self) -> list[FileChannel]:
+        """Channels with slices to remove. Looked at is only what changed: there may be tens of thousands."""
+        self.waste = {name: channel for name, channel in self.waste.items() if channel.log.retired}
+        return list(self.waste.values())
 
     def touch(self, channel: FileChannel) -> None:
         """The channel has something to write."""
         self.touched[channel.name] = channel
         self.fresh[channel.name] = None
+        self.waste[channel.name] = channel
         channel.untouched = False
         if self.on_touch is not None:
             self.on_touch(channel.name)
@@ -81,6 +91,7 @@ class FileChannel:
         """Whether what was found in ``subs.dat`` is durable, and not only in this host's memory."""
         self.created = False
         """Whether the channel has a directory."""
+        register.ageing |= bool(limits.max_age)
         self.quarantined = False
         """Whether its files are damaged: they are read and never written."""
         self.confirmed = ConfirmedFile(env)
@@ -269,6 +280,8 @@ class FileChannel:
         """Apply the limits."""
         self.log.enforce()
         self.log.expire(now_ns)
+        if self.log.retired:
+            self._register.waste[self.name] = self
 
     @property
     def end(self) -> ChannelEnd:

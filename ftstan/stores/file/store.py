@@ -253,7 +253,7 @@ class FileStore:
         self._upkeep.delete(channel)
         del self._channels[name]
         self._env.places.drop((name, "subs.dat"))
-        for register in (self._register.staged, self._register.events, self._register.touched):
+        for register in (self._register.staged, self._register.events, self._register.touched, self._register.waste):
             register.pop(name, None)
         self._leaving.touched(name)
 
@@ -388,20 +388,21 @@ class FileStore:
                 self._begin_flush()
                 for _ in range(min(len(self._unsure), _STATE_SYNCS_A_TICK)):
                     self._unsure.pop().sync_recovered()
-                for channel in self._channels.values():
-                    if channel.log.limits.max_age:
-                        channel.log.expire(now_ns)
+                if self._register.ageing:
+                    for channel in self._channels.values():
+                        if channel.log.limits.max_age:
+                            channel.expire(now_ns)
             self._flush()
             self._fitness.keep(self._channels.values())
         except OSError as error:
             raise store_error(error, "the datastore cannot be written") from error
         if self._round:
             return True
-        for channel in self._channels.values():
-            if channel.log.retired:
-                self._leaving.touched(channel.name)
-                channel.untouched = False
-        self._upkeep.run(channel for channel in self._channels.values() if not channel.quarantined)
+        wasteful = self._register.wasteful()
+        for channel in wasteful:
+            self._leaving.touched(channel.name)
+            channel.untouched = False
+        self._upkeep.run(channel for channel in wasteful if not channel.quarantined)
         return False
 
     @property
