@@ -154,7 +154,6 @@ class FtGroup:
     async def _wait_for_nats(self) -> None:
         await self._control.established.wait()
         self._event(sb.NatsUp())
-        await self._succession.announce(self._standby)
 
     # ---- events in -----------------------------------------------------------------------------------------------
 

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Final
 from ftstan import log
 from ftstan.bridge import Ahead, Bridge
 from ftstan.errors import NatsError, RefusedError
-from ftstan.ft.handover import Leaving, Message, Ready, Subscribed, TakenElsewhere, Took, encode, split_keys
+from ftstan.ft.handover import Leaving, Message, Subscribed, TakenElsewhere, Took, encode, split_keys
 from ftstan.ft.slots import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from ftstan.ft.epoch import Activation
-    from ftstan.ft.standby import Standby
     from ftstan.server import Node
 
 #: How long a successor waits for the whole ``Took`` after it said ``Subscribed``.
@@ -31,11 +30,9 @@ OURS_WITHIN_S: Final = 10.0
 #: How long members that were not named hold back.
 YIELD_S: Final = 5.0
 _LEAVE_WITHIN_S: Final = 2.0
-#: How often a standby says that it would follow.
-READY_EVERY_S: Final = 5.0
-#: How long a stop waits for a standby that keeps what is published meanwhile, if none has been heard of. Otherwise, and
-#: for a switchover, there is more patience: the owner serves on meanwhile.
-_STOP_FIND_S: Final = 0.25
+_ASK_EVERY_S: Final = 0.1
+#: How long a stop waits, serving on, for a standby that keeps what is published; a switchover has more patience.
+_STOP_FIND_S: Final = 1.0
 SWITCHOVER_S: Final = 2.0
 
 
@@ -52,7 +49,6 @@ class Succession:
         self._taken: TakenElsewhere | None = None
         self._whole = asyncio.Event()
         self._since = 0.0
-        self._ready_at = float("-inf")
 
     # ---- the owner that leaves -----------------------------------------------------------------------------------
 
@@ -73,9 +69,12 @@ class Succession:
         publishes = serving.broker.subjects.publish_all
         self._asking = Leaving(self._node.server_id, activation.epoch, activation.store_id, publishes, to, switchover)
         try:
-            await self._send(encode(self._asking))
             async with asyncio.timeout(within_s):
-                self.successor = await self._found
+                while not self._found.done():
+                    # Again and again: a member that has just started may not have heard it.
+                    await self._send(encode(self._asking))
+                    await asyncio.wait([self._found], timeout=_ASK_EVERY_S)
+            self.successor = self._found.result()
         except TimeoutError:
             await self._node.call(lambda: serving.note_taken(on=False))
         finally:
@@ -84,9 +83,8 @@ class Succession:
 
     async def find_any(self, activation: Activation) -> bool:
         """Before a stop: let any standby follow; returns whether there is one."""
-        is_there = self._node.clock.mono() - self._ready_at < 2.5 * READY_EVERY_S
         with contextlib.suppress(NatsError):
-            return bool(await self.find(activation, "", SWITCHOVER_S if is_there else _STOP_FIND_S))
+            return bool(await self.find(activation, "", _STOP_FIND_S))
         return False
 
     async def leave(self) -> bool:
@@ -121,16 +119,6 @@ class Succession:
 
     # ---- the successor -------------------------------------------------------------------------------------------
 
-    async def announce(self, standby: Standby) -> None:
-        """Say for ever, every few seconds, whom this member would follow, if there is somebody."""
-        while True:
-            follows = standby.follows
-            if follows is not None:
-                with contextlib.suppress(NatsError):
-                    await self._send(encode(Ready(self._node.server_id, *follows)))
-            # Soon for the first time: it is the owner's first heartbeat that makes the difference.
-            await asyncio.sleep(READY_EVERY_S if follows is not None else 0.5)
-
     def heard(self, message: Message, *, ready: bool) -> Awaitable[None] | float | None:
         """Take a message. Returns work to do, or for how many seconds to hold back, or nothing.
 
@@ -143,6 +131,8 @@ class Succession:
             case Leaving():
                 if message.to and message.to != me:
                     return YIELD_S
+                if self._taken is not None and self._taken.leaving == message:
+                    return None
                 return self._follow(message) if ready else None
             case Subscribed():
                 asked = self._asking
@@ -156,8 +146,6 @@ class Succession:
                     self._found.set_result(message.server_id)
             case Took():
                 return self._took(message)
-            case Ready():
-                self._ready_at = self._node.clock.mono()
         return None
 
     def _took(self, took: Took) -> Awaitable[None] | float | None:

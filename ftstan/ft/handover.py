@@ -74,16 +74,7 @@ class Took:
     keys: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """``server_id`` stands by and would follow the owner of ``epoch``: a hint, said every few seconds."""
-
-    server_id: str
-    epoch: int
-    store_id: bytes
-
-
-Message = Leaving | Subscribed | Took | Ready
+Message = Leaving | Subscribed | Took
 
 
 def split_keys(keys: Sequence[bytes]) -> list[list[bytes]]:
@@ -146,8 +137,6 @@ def _message(fields: dict[str, Any]) -> Message | None:
             return Leaving(server_id, epoch, store_id, publishes, _text(fields.get("to", "")), asked)
         case "subscribed":
             return Subscribed(server_id, epoch, store_id)
-        case "ready":
-            return Ready(server_id, epoch, store_id)
         case "took":
             parts = _number(fields["parts"], _MAX_PARTS)
             part = _number(fields["part"] + 1, parts + 1) - 1

@@ -198,12 +198,6 @@ class Standby:
             return Phase.TRYING
         return Phase.LISTENING
 
-    @property
-    def follows(self) -> tuple[int, bytes] | None:
-        """Epoch and store id of the owner that this member would follow; ``None`` if there is none, or it may not."""
-        own = self._store.own
-        return (self._top_epoch, own) if own and self._top_epoch and self._is_listening else None
-
     def may_succeed(self, store_id: bytes, now: float) -> bool:
         """Whether this member would take over the store ``store_id`` now, if it were free."""
         return self._store.own == store_id and self._may_try(now)

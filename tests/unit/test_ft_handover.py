@@ -12,7 +12,6 @@ from ftstan.ft.handover import (
     PART_BYTES,
     Leaving,
     Message,
-    Ready,
     Subscribed,
     TakenElsewhere,
     Took,
@@ -33,7 +32,6 @@ def test_what_is_encoded_is_read_back(server: str, epoch: int, other: str, keys:
         Leaving(server, epoch, STORE, "_STAN.pub.c.>", other),
         Leaving(server, epoch, STORE, "_STAN.pub.c.>", switchover=True),
         Subscribed(server, epoch, STORE),
-        Ready(server, epoch, STORE),
         Took(server, epoch, STORE, other, parts - 1, parts, tuple(keys)),
     ]
     assert [decode(encode(message)) for message in messages] == messages

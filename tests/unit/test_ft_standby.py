@@ -85,9 +85,6 @@ class Node:
     def phase(self) -> Phase:
         return self.machine.phase
 
-    def follows(self) -> tuple[int, bytes] | None:
-        return self.machine.follows
-
     def mixed(self) -> bool:
         return self.machine.mixed
 
@@ -954,13 +951,3 @@ def test_members_hold_back_once_more_for_the_next_hand_over() -> None:
         node.on(HeartbeatHeard(PEER))
     node.on(YieldTo(5.0))
     assert not node.machine.may_succeed(STORE, node.now)
-
-
-def test_a_standby_follows_the_owner_that_it_has_heard_until_it_is_paused() -> None:
-    node = Node()
-    node.stand_by()
-    assert node.follows() is None
-    node.on(HeartbeatHeard(PEER))
-    assert node.follows() == (PEER.epoch, STORE)
-    node.on(Paused())
-    assert node.follows() is None
