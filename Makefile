@@ -41,11 +41,16 @@ node_modules/.package-lock.json: package.json package-lock.json
 test: build node_modules/.package-lock.json
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-# The suite against extensions built with bounds checks and assertions.
+# What runs the extensions, against ones built with bounds checks and assertions: all of it in process, and servers under
+# load, kills and failing storage. Left out are long waits of the same code: recorded sessions, operators' commands,
+# networks and mounts that are cut, the demo and the benchmarks.
+DEBUG_TESTS := tests/contract tests/fuzz tests/model tests/oracle tests/sim tests/unit \
+	$(wildcard tests/compat/test_*.py) \
+	$(addprefix tests/ft/test_,kill9.py pair.py planned_handover.py standalone.py storage.py embedding.py)
 test-debug: $(DEBUG_VENV)/.ready node_modules/.package-lock.json
 	tools/sync_debug_tree.sh $(DEBUG_TREE)
 	cd $(DEBUG_TREE) && LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc FTSTAN_SANITIZED=1 \
-		../../$(DEBUG_VENV)/bin/python -m pytest $(PYTEST_ARGS)
+		../../$(DEBUG_VENV)/bin/python -m pytest $(PYTEST_ARGS) $(DEBUG_TESTS)
 
 # Simulated histories of the file store until Ctrl-C or a broken promise; SEED starts where an earlier run stopped.
 soak-store: build
