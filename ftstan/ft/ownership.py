@@ -341,6 +341,12 @@ class StoreOwner:
 
         Does nothing if that is what is recorded. Raises ``FencedError`` and ``StoreError``.
         """
+        if on and self._lockless:
+            # A heartbeat, perhaps a forged one, must not end an owner; without the lock it can not be kept either.
+            raise StoreError(
+                "the datastore was taken without its lock, which an original server would go by",
+                hint="it is recorded when the former owner has let go of the lock",
+            )
         if on != self.activation.ft_mixed:
             # Whoever took the lock from us without an epoch must not be written over, not even here.
             self._lock.verify()

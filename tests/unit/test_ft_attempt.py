@@ -11,7 +11,7 @@ import pytest
 
 from ftstan.clock import ManualClock
 from ftstan.disk import LocalDisk
-from ftstan.errors import FencedError, LockFaultError
+from ftstan.errors import FencedError, LockFaultError, StoreError
 from ftstan.ft.attempt import attempt, see_store
 from ftstan.ft.epoch import EPOCH_NAME
 from ftstan.ft.events import TryLock, TryResult
@@ -254,3 +254,15 @@ def test_a_stolen_store_can_be_left_and_taken_again(node: Node) -> None:
     assert attempt(b, suspicious()).result is TryResult.GRANTED
     assert b.activate().epoch == 3
     b.verify_lock()
+
+
+def test_a_heartbeat_of_an_original_does_not_end_an_owner_without_lock(node: Node) -> None:
+    a, b = active(node), node("B")
+    b.activate(without_lock=True)
+    with pytest.raises(StoreError, match="without its lock"):
+        b.set_mixed(on=True)
+    b.confirm()
+    a.close()
+    assert b.regain_lock()
+    b.set_mixed(on=True)
+    assert b.activation.ft_mixed
