@@ -101,8 +101,8 @@ class Broker(Core):
     def recover(self, recovered: Recovered, wall: int, now: int) -> None:
         """Rebuild clients, channels and subscriptions. Timers start from ``now``."""
         self.wall, self.now = wall, now
-        for info in recovered.clients:
-            self.connections.adopt(info)
+        for number, info in enumerate(recovered.clients):
+            self.connections.adopt(info, number)
         self._later = dict.fromkeys(recovered.later)
         for name in recovered.later:
             self._folded.setdefault(_lower(name), []).append(name)

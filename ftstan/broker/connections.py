@@ -89,14 +89,18 @@ class Connections:
         if not client.gone:
             self.remove(client)
 
-    def adopt(self, info: ClientInfo) -> Client:
-        """Index a client that is in the store and start its heartbeats."""
+    def adopt(self, info: ClientInfo, number: int = 0) -> Client:
+        """Index a client that is in the store and start its heartbeats.
+
+        ``number``: of those that a start finds, so that thousands of them are not asked in one moment.
+        """
         broker = self._broker
         client = Client(info)
         broker.clients[info.client_id] = client
         if info.conn_id:
             broker.conns[info.conn_id] = client
-        self._schedule(client, broker.now + broker.options.hb_interval)
+        interval = broker.options.hb_interval
+        self._schedule(client, broker.now + interval + number * c.RECOVERED_BEAT_STEP % max(interval // 4, 1))
         return client
 
     def _probe(self, old: Client, request: messages.ConnectRequest, reply: bytes) -> None:

@@ -47,6 +47,9 @@ MOVED_EXPIRY = SECOND
 #: A failing client that pings gets its next heartbeat this soon.
 HEARTBEAT_AFTER_PING = MILLISECOND
 
+#: Between the first heartbeats of two recovered clients; all of them come within a quarter of the interval.
+RECOVERED_BEAT_STEP = MILLISECOND
+
 #: Recovered subscriptions whose redelivery is started in one turn of the loop: publishes are served in between.
 RECOVERED_PER_TURN = 64
 

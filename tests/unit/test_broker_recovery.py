@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ftstan.broker.broker import BrokerOptions
 from ftstan.clock import ManualClock
 from tests.compat.driver import SECOND, Driver, deliveries, sequences
@@ -42,6 +44,19 @@ def test_a_client_goes_on_with_its_connection_id_client_id_and_ack_inbox() -> No
     driver.subscribe(inbox=b"second")
     assert sequences(driver.out, b"second") == [1, 2, 3]
     assert driver.close() == b""
+
+
+def test_the_first_heartbeats_of_many_clients_do_not_come_in_one_moment() -> None:
+    server = Server()
+    driver = server.start()
+    ids = [b"c%d" % i for i in range(50)]
+    for client_id in ids:
+        driver.connect(client_id)
+    server.kill(driver)
+    driver = server.start(None, *(b"hb." + client_id for client_id in ids))
+    beats = [o.at for o in driver.wait(40) if o.subject.startswith(b"hb.")]
+    assert len(beats) == len(set(beats)) == 50
+    assert max(beats) - min(beats) == pytest.approx(0.049)
 
 
 def test_nothing_but_heartbeats_leaves_when_nothing_is_pending() -> None:
