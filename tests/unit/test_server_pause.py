@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan import server
+from ftstan import host, server
 from ftstan.clock import ManualClock
 from ftstan.config.options import ServerOptions
 from ftstan.errors import FencedError, StoreError
@@ -32,8 +32,8 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
         calls.append(arguments)
         raise EndedError
 
-    monkeypatch.setattr(server, "pause_and_end", record)
-    monkeypatch.setattr(server, "end_process", record)
+    monkeypatch.setattr(host, "pause_and_end", record)
+    monkeypatch.setattr(host, "end_process", record)
     return calls
 
 
