@@ -395,7 +395,10 @@ class StoreOwner:
         self._lock.release()
 
     def close(self) -> None:
-        """Release everything, the directory handle too."""
+        """Release everything, the directory handle too; harmless when it has been done."""
         self.release()
-        with contextlib.suppress(OSError):
-            self._disk.close(self.root)
+        # Once: the number of a closed handle may be another server's by now, in a program that has several.
+        root, self.root = self.root, -1
+        if root >= 0:
+            with contextlib.suppress(OSError):
+                self._disk.close(root)

@@ -266,3 +266,16 @@ def test_a_heartbeat_of_an_original_does_not_end_an_owner_without_lock(node: Nod
     assert b.regain_lock()
     b.set_mixed(on=True)
     assert b.activation.ft_mixed
+
+
+def test_closing_twice_leaves_alone_what_has_got_the_number_of_the_handle_since(node: Node, store: Path) -> None:
+    a = active(node)
+    number = a.root
+    a.close()
+    other = os.open(store, os.O_RDONLY)
+    os.dup2(other, number)
+    a.close()
+    os.fstat(number)
+    os.close(number)
+    if other != number:
+        os.close(other)
