@@ -44,6 +44,7 @@ class Succession:
         self._send = send
         self._asking: Leaving | None = None
         self._found: asyncio.Future[str] | None = None
+        self._searching = asyncio.Lock()
         self.successor = ""
         """Server id of the member that was chosen to follow us; empty while there is none."""
         self._taken: TakenElsewhere | None = None
@@ -59,11 +60,14 @@ class Succession:
 
         From now on every publish that is taken is noted. Raises ``NatsError`` if nobody can be asked.
         """
-        if self.successor:
-            return self.successor
+        # One search at a time: a stop may come while an operator's switchover looks for somebody.
+        async with self._searching:
+            return await self._find(activation, to, within_s, switchover=switchover)
+
+    async def _find(self, activation: Activation, to: str, within_s: float, *, switchover: bool) -> str:
         serving = self._node.plane.serving
-        if serving is None:
-            return ""
+        if self.successor or serving is None:
+            return self.successor
         await self._node.call(lambda: serving.note_taken(on=True))
         self._found = asyncio.get_running_loop().create_future()
         publishes = serving.broker.subjects.publish_all
@@ -76,9 +80,12 @@ class Succession:
                     await asyncio.wait([self._found], timeout=_ASK_EVERY_S)
             self.successor = self._found.result()
         except TimeoutError:
-            await self._node.call(lambda: serving.note_taken(on=False))
+            pass
         finally:
             self._found = None
+            if not self.successor:
+                # It serves on, perhaps for months: nothing is noted any more.
+                await self._node.call(lambda: serving.note_taken(on=False))
         return self.successor
 
     async def find_any(self, activation: Activation) -> bool:
