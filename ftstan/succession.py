@@ -45,6 +45,7 @@ class Succession:
         self._asking: Leaving | None = None
         self._found: asyncio.Future[str] | None = None
         self._searching = asyncio.Lock()
+        self._searches = 0
         self.successor = ""
         """Server id of the member that was chosen to follow us; empty while there is none."""
         self._taken: TakenElsewhere | None = None
@@ -71,7 +72,10 @@ class Succession:
         await self._node.call(lambda: serving.note_taken(on=True))
         self._found = asyncio.get_running_loop().create_future()
         publishes = serving.broker.subjects.publish_all
-        self._asking = Leaving(self._node.server_id, activation.epoch, activation.store_id, publishes, to, switchover)
+        self._searches += 1
+        self._asking = Leaving(
+            self._node.server_id, activation.epoch, activation.store_id, publishes, to, switchover, self._searches
+        )
         try:
             async with asyncio.timeout(within_s):
                 while not self._found.done():
@@ -116,6 +120,7 @@ class Succession:
                         i,
                         len(parts),
                         tuple(keys),
+                        asking.search,
                     )
                     await self._send(encode(took))
         except (NatsError, TimeoutError) as error:
@@ -147,7 +152,7 @@ class Succession:
                     self._found is not None
                     and not self._found.done()
                     and asked is not None
-                    and (message.epoch, message.store_id) == (asked.epoch, asked.store_id)
+                    and (message.epoch, message.store_id, message.search) == (asked.epoch, asked.store_id, asked.search)
                     and asked.to in {"", message.server_id}
                 ):
                     self._found.set_result(message.server_id)
@@ -184,7 +189,7 @@ class Succession:
         try:
             await node.call(opened)
             self._since = node.clock.mono()
-            await self._send(encode(Subscribed(node.server_id, leaving.epoch, leaving.store_id)))
+            await self._send(encode(Subscribed(node.server_id, leaving.epoch, leaving.store_id, leaving.search)))
             async with asyncio.timeout(TOOK_WITHIN_S):
                 await self._whole.wait()
             await asyncio.sleep(OURS_WITHIN_S)

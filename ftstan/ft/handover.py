@@ -47,6 +47,8 @@ class Leaving:
     publishes: str
     to: str = ""
     switchover: bool = False
+    search: int = 1
+    """Which of this owner's searches: answers to an earlier one, which found nobody, must not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Subscribed:
     server_id: str
     epoch: int
     store_id: bytes
+    search: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class Took:
     part: int
     parts: int
     keys: tuple[bytes, ...]
+    search: int = 1
 
 
 Message = Leaving | Subscribed | Took
@@ -97,6 +101,7 @@ def encode(message: Message) -> bytes:
         "server": message.server_id,
         "epoch": message.epoch,
         "store": message.store_id.hex(),
+        "search": message.search,
     }
     match message:
         case Leaving():
@@ -126,6 +131,7 @@ def decode(payload: bytes) -> Message | None:
 def _message(fields: dict[str, Any]) -> Message | None:
     server_id, epoch = _text(fields["server"]), _number(fields["epoch"], _MAX_EPOCH)
     store_id = bytes.fromhex(fields["store"])
+    search = _number(fields.get("search", 1), _MAX_EPOCH)
     if len(store_id) != STORE_ID_SIZE or not server_id:
         return None
     match fields["type"]:
@@ -134,14 +140,14 @@ def _message(fields: dict[str, Any]) -> Message | None:
             if not publishes or not publishes.isprintable() or " " in publishes:
                 return None
             asked = fields.get("switchover") is True
-            return Leaving(server_id, epoch, store_id, publishes, _text(fields.get("to", "")), asked)
+            return Leaving(server_id, epoch, store_id, publishes, _text(fields.get("to", "")), asked, search)
         case "subscribed":
-            return Subscribed(server_id, epoch, store_id)
+            return Subscribed(server_id, epoch, store_id, search)
         case "took":
             parts = _number(fields["parts"], _MAX_PARTS)
             part = _number(fields["part"] + 1, parts + 1) - 1
             keys = _unpack(base64.b64decode(fields["keys"], validate=True))
-            return Took(server_id, epoch, store_id, _text(fields["successor"]), part, parts, keys)
+            return Took(server_id, epoch, store_id, _text(fields["successor"]), part, parts, keys, search)
     return None
 
 
@@ -183,6 +189,8 @@ class TakenElsewhere:
         """Note a part; one of another owner or another store is nothing."""
         ours = self.leaving
         if (took.server_id, took.epoch, took.store_id) != (ours.server_id, ours.epoch, ours.store_id):
+            return
+        if took.search != ours.search:
             return
         self.successor = took.successor
         self._count = took.parts

@@ -31,7 +31,7 @@ def test_what_is_encoded_is_read_back(server: str, epoch: int, other: str, keys:
     messages: list[Message] = [
         Leaving(server, epoch, STORE, "_STAN.pub.c.>", other),
         Leaving(server, epoch, STORE, "_STAN.pub.c.>", switchover=True),
-        Subscribed(server, epoch, STORE),
+        Subscribed(server, epoch, STORE, parts),
         Took(server, epoch, STORE, other, parts - 1, parts, tuple(keys)),
     ]
     assert [decode(encode(message)) for message in messages] == messages
@@ -88,6 +88,7 @@ def test_what_was_answered_is_known_when_every_part_of_that_owner_has_come() -> 
     taken.add(Took("A", 8, STORE, "B", 0, 2, (b"of a later epoch",)))
     taken.add(Took("X", 7, STORE, "B", 0, 2, (b"of another server",)))
     taken.add(Took("A", 7, bytes(16), "B", 0, 2, (b"of another store",)))
+    taken.add(Took("A", 7, STORE, "B", 0, 2, (b"of a later search",), 2))
     assert taken.keys() == {b"two"}
     taken.add(Took("A", 7, STORE, "B", 0, 2, (b"one",)))
     assert taken.is_whole
