@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ftstan.ft.subjects import STORE_ID_SIZE
+from ftstan.ft.subjects import read_owners_word
 from ftstan.stores.interface import ChannelEnd
 from ftstan.wire.subjects import valid_channel
 
@@ -46,27 +46,15 @@ def encode_digest(server_id: str, epoch: int, store_id: bytes, ends: Sequence[Ch
 
 def decode_digest(payload: bytes) -> Digest | None:
     """Read the message in ``payload``, or ``None`` if it is anything else. Rows that cannot be are left out."""
-    if len(payload) > _MAX_SIZE:
+    said = read_owners_word(payload, "digest", _MAX_SIZE)
+    if said is None:
         return None
-    try:
-        fields = json.loads(payload)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(fields, dict) or fields.get("type") != "digest":
-        return None
-    server, epoch, store, rows = fields.get("server"), fields.get("epoch"), fields.get("store"), fields.get("ends")
-    if not isinstance(server, str) or not server or not isinstance(store, str):
-        return None
-    if not isinstance(epoch, int) or not _is_number(epoch):
-        return None
-    try:
-        store_id = bytes.fromhex(store)
-    except ValueError:
-        return None
-    if len(store_id) != STORE_ID_SIZE or not isinstance(rows, list):
+    fields, owner = said
+    rows = fields.get("ends")
+    if not isinstance(rows, list):
         return None
     ends = (end for row in rows[:PART_ROWS] if (end := _end(row)) is not None)
-    return Digest(server, epoch, store_id, tuple(ends))
+    return Digest(*owner, tuple(ends))
 
 
 def _end(row: Any) -> ChannelEnd | None:  # whatever somebody sent

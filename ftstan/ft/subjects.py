@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 STORE_ID_SIZE = 16
 _MAX_SIZE = 1024
@@ -52,13 +53,22 @@ def encode_released(released: Released) -> bytes:
 
 def decode_released(payload: bytes) -> Released | None:
     """Read the message in ``payload``, or ``None`` if it is anything else. Keys that we do not know are ignored."""
-    if len(payload) > _MAX_SIZE:
+    said = read_owners_word(payload, "released", _MAX_SIZE)
+    return Released(*said[1]) if said is not None else None
+
+
+def read_owners_word(payload: bytes, kind: str, most: int) -> tuple[dict[str, Any], tuple[str, int, bytes]] | None:
+    """Read a message of the type ``kind`` and at most ``most`` bytes; ``None`` if it is anything else.
+
+    All its fields, and who says it: server id, epoch, store id (16 bytes).
+    """
+    if len(payload) > most:
         return None
     try:
         fields = json.loads(payload)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(fields, dict) or fields.get("type") != "released":
+    if not isinstance(fields, dict) or fields.get("type") != kind:
         return None
     server, epoch, store = fields.get("server"), fields.get("epoch"), fields.get("store")
     if not isinstance(server, str) or not server or not isinstance(store, str):
@@ -72,4 +82,4 @@ def decode_released(payload: bytes) -> Released | None:
         return None
     if len(store_id) != STORE_ID_SIZE:
         return None
-    return Released(server_id=server, epoch=epoch, store_id=store_id)
+    return fields, (server, epoch, store_id)
