@@ -6,8 +6,12 @@ STAMP  := $(VENV)/.ready
 DEBUG_VENV  := .venv-debug
 SOURCES := $(shell find ftstan -name '*.pyx' -o -name '*.pxd') setup.py pyproject.toml
 PYTEST_ARGS ?=
+# Most tests of servers wait for something, so more workers than cores keep both cores busy. The recorded sessions keep
+# the recorded times and are played side by side: they have the machine to themselves.
+WORKERS ?= 4
 
-.PHONY: build test test-debug soak-store soak-ft soak-fuzz soak-model lint demo bench bench-ft bench-scale clean proto
+
+.PHONY: build test test-debug soak-store soak-ft soak-fuzz soak-model lint demo demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark clean proto packages lock lab
 
 build: $(STAMP)
 
@@ -38,8 +42,13 @@ lint: build
 node_modules/.package-lock.json: package.json package-lock.json
 	npm ci --no-audit --no-fund --silent
 
-test: build node_modules/.package-lock.json
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+# What the Ansible collection needs from others' collections.
+build/ansible/.ready: tools/ansible_collections.py $(STAMP)
+	$(BIN)/python tools/ansible_collections.py
+
+test: build node_modules/.package-lock.json build/ansible/.ready
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore tests/compat/players $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/compat/players
 
 # What runs the extensions, against ones built with bounds checks and assertions: all of it in process, and servers under
 # load, kills and failing storage. Left out are long waits of the same code: recorded sessions, operators' commands,
@@ -50,7 +59,7 @@ DEBUG_TESTS := tests/contract tests/fuzz tests/model tests/oracle tests/sim test
 test-debug: $(DEBUG_VENV)/.ready node_modules/.package-lock.json
 	tools/sync_debug_tree.sh $(DEBUG_TREE)
 	cd $(DEBUG_TREE) && LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc FTSTAN_SANITIZED=1 \
-		../../$(DEBUG_VENV)/bin/python -m pytest $(PYTEST_ARGS) $(DEBUG_TESTS)
+		../../$(DEBUG_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup --timeout 900 $(PYTEST_ARGS) $(DEBUG_TESTS)
 
 # Simulated histories of the file store until Ctrl-C or a broken promise; SEED starts where an earlier run stopped.
 soak-store: build
@@ -71,8 +80,32 @@ soak-model: build
 demo: build node_modules/.package-lock.json
 	$(BIN)/python -m demo
 
+# deb and rpm packages with checksums and a list of components, in dist/; as root (tools/packages.py says why).
+packages: build
+	$(BIN)/python -m tools.packages $(PACKAGES_ARGS)
+
+# Three virtual machines, NFS between them, our packages by our playbooks, drills: docs/lab.md. As root; hours, not part of
+# "make test". Arguments go through LAB_ARGS, such as "--from units" or "--list".
+LAB_ARGS ?=
+lab: build build/ansible/.ready
+	$(BIN)/python -m lab $(LAB_ARGS)
+
+# What packages hold, to the byte: packaging/lock, after a change of dependencies. LOCK_ARGS=--upgrade takes newer ones.
+lock: build
+	$(BIN)/python -m tools.lock_packages $(LOCK_ARGS)
+
+# Messages through stream, archive, audit, replay and restore while a server of the pair is killed; needs Java.
+demo-pipeline: build
+	$(BIN)/python -m demo.pipeline
+
+# Arguments go through BENCH_ARGS, such as "--only publish --compare main".
+BENCH_ARGS ?=
 bench: build
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+# What the settings of the road are worth on this machine.
+bench-tuning: build
+	$(BIN)/python -m benchmarks.tuning $(BENCH_ARGS)
 
 # How long a pair does not answer when its active ends.
 bench-ft: build
@@ -81,6 +114,10 @@ bench-ft: build
 # What an operation costs with many channels, subscriptions, clients and group members.
 bench-scale: build
 	$(BIN)/python -m benchmarks.scale
+
+# How fast the log becomes rows of Spark; arguments go through BENCH_ARGS, such as "--count 5000000 --only scan".
+bench-spark: build
+	$(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
 
 clean:
 	rm -rf build dist $(VENV) $(DEBUG_VENV) node_modules ftstan.egg-info demo/out .hypothesis .mypy_cache .ruff_cache

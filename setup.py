@@ -11,10 +11,15 @@ MODULES = [
     "ftstan/wire/block.pyx",
     "ftstan/wire/codec.pyx",
     "ftstan/wire/frames.pyx",
+    "ftstan/load/traffic.pyx",
+    "ftstan/stores/file/crc.pyx",
     "ftstan/stores/file/records.pyx",
+    "ftstan/stores/file/subreplay.pyx",
+    "ftstan/spark/decode.pyx",
     "ftstan/broker/inflight.pyx",
     "ftstan/broker/keymap.pyx",
     "ftstan/broker/state.pyx",
+    "ftstan/broker/delivery.pyx",
     "ftstan/broker/core.pyx",
 ]
 
@@ -36,6 +41,7 @@ extensions = [
     Extension(
         path.removesuffix(".pyx").replace("/", "."),
         [path],
+        include_dirs=[os.path.dirname(path)],
         extra_compile_args=["-O1", "-g", "-fno-omit-frame-pointer", *SANITIZE] if DEBUG else ["-O3"],
         extra_link_args=SANITIZE if DEBUG else [],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ftstan.clock import SystemClock
+from ftstan.config.limits import Limits
 from ftstan.disk import LocalDisk
 from ftstan.ft.ownership import StoreOwner
 from ftstan.stores.file.env import FileStoreOptions
@@ -31,7 +32,9 @@ def main() -> None:
     owner.try_lock()
     owner.activate()
     unlimited = ChannelLimits(0, 0)
-    store = FileStore(LocalDisk(), owner.root, owner, clock, FileStoreOptions(sync=False), limits=unlimited)
+    store = FileStore(
+        LocalDisk(), owner.root, owner, clock, FileStoreOptions(sync=False), limits=Limits.same(unlimited)
+    )
     store.recover()
     s = Subjects.for_cluster(options.cluster)
     store.set_server_info(

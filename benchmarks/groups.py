@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from typing import TYPE_CHECKING
 
+from ftstan import log
 from ftstan.broker.broker import Broker, BrokerOptions
 from ftstan.broker.constants import SECOND
 from ftstan.stores.interface import ChannelLimits
@@ -29,8 +31,8 @@ class Group:
     def __init__(self, members: int) -> None:
         limits = ChannelLimits(max_subs=0, max_msgs=0, max_bytes=0)
         self._store = MemoryStore()
-        self._broker = Broker(self._store, _SUBJECTS, BrokerOptions(limits=limits), Nuid())
-        self._sids = {pattern: sid for _, pattern, sid in map(bytes.split, self._broker.subscribe_lines().splitlines())}
+        self.broker = Broker(self._store, _SUBJECTS, BrokerOptions(limits=limits), Nuid())
+        self._sids = {pattern: sid for _, pattern, sid in map(bytes.split, self.broker.subscribe_lines().splitlines())}
         self.now = SECOND
         connect = messages.ConnectRequest(client_id=b"bench", heartbeat_inbox=b"hb", conn_id=b"c")
         self.take(self._frame(_SUBJECTS.discovery, messages.encode(connect)))
@@ -51,7 +53,7 @@ class Group:
 
     def take(self, data: bytes) -> bytes:
         """One batch and whatever follows from it; returns the deliveries."""
-        broker = self._broker
+        broker = self.broker
         out = []
         broker.feed(data, 0, len(data), self.now, self.now)
         while True:
@@ -73,7 +75,7 @@ class Group:
     def acks(self) -> bytes:
         """The frames that acknowledge what every member has pending."""
         frames = []
-        for sid, sub in self._broker.by_sid.items():
+        for sid, sub in self.broker.by_sid.items():
             for sequence, _, _ in sub.pending.items():
                 payload = messages.encode(messages.Ack(subject=b"bench", sequence=sequence))
                 frames.append(b"MSG a %d %d\r\n%b\r\n" % (sid, len(payload), payload))
@@ -82,6 +84,8 @@ class Group:
 
 def run(size: int, rounds: int) -> None:
     """Print one line per size of a group."""
+    # The broker's own lines are none of this table's.
+    log.configure(file=os.devnull)
     print(f"\n{f'queue groups, ns a message of {size} bytes':34}{'new':>10}{'resent':>10}{'acked':>10}")
     for members in SIZES:
         rows = [_round(members, size) for _ in range(max(rounds, 3))]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -18,11 +20,11 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:
-    """A TCP port that is free now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
+    """A TCP port that is free now, from below the range that outgoing connections take theirs from."""
+    while True:
+        port = random.randrange(16_000, 20_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def cpu_seconds(pid: int) -> float:
@@ -44,9 +46,10 @@ def precise_cpu_seconds(pid: int) -> float:
 class Server:
     """A process with a port; ended on leaving the block."""
 
-    def __init__(self, argv: list[str], port: int) -> None:
+    def __init__(self, argv: list[str], port: int, environment: dict[str, str] | None = None) -> None:
         self.port = port
         self._argv = argv
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the block is left
 
@@ -56,6 +59,11 @@ class Server:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"nats://127.0.0.1:{self.port}"
+
     def children(self) -> list[int]:
         """Processes that it started."""
         with open(f"/proc/{self.pid}/task/{self.pid}/children", encoding="ascii") as f:
@@ -63,7 +71,7 @@ class Server:
 
     def __enter__(self) -> Self:
         # To a file: nobody reads while a generator works, and a pipe that is full would stop the server.
-        self._process = subprocess.Popen(self._argv, stderr=self._output)
+        self._process = subprocess.Popen(self._argv, stderr=self._output, env=self._environment)
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline and b"[INF] Server is ready" not in self._log():
             if self._process.poll() is not None:
@@ -110,11 +118,21 @@ def resident_mb(pid: int) -> float:
         return next(int(line.split()[1]) for line in f if line.startswith("VmRSS:")) / 1024
 
 
-def ftstan(store: str, directory: str, *more: str) -> Server:
-    """A standalone server with an embedded nats-server; limits lifted. ``more``: further words of its command line."""
+def peak_mb(pid: int) -> float:
+    """The most memory of one process that was ever in use at one time."""
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("VmHWM:")) / 1024
+
+
+def ftstan(store: str, directory: str, *more: str, tree: str = "") -> Server:
+    """A standalone server with an embedded nats-server; limits lifted. ``more``: further words of its command line.
+
+    ``tree``: a built source tree that it is to run instead of this one.
+    """
     port = free_port()
     argv = [sys.executable, "-m", "ftstan.cli.server", "-p", str(port), "-a", "127.0.0.1", "-store", store]
     argv += ["-mm", "0", "-mb", "0", "-mc", "0", "-msu", "0", *more]
     if store == "file":
         argv += ["-dir", directory]
-    return Server(argv, port)
+    environment = {**os.environ, "PYTHONPATH": tree, "PYTHONSAFEPATH": "1"} if tree else None
+    return Server(argv, port, environment)

@@ -10,7 +10,6 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from benchmarks.load import Generator
 from benchmarks.processes import Server, ftstan
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ def run(options: argparse.Namespace) -> None:
             str(options.channels),
             clean=clean,
         )
-    _replay(options)
 
 
 def _way(clean: bool) -> str:
@@ -71,21 +69,3 @@ def _stamp(text: str, word: str) -> dt.datetime:
 def _anonymous_mb(server: Server) -> float:
     with open(f"/proc/{server.pid}/smaps_rollup", encoding="ascii") as f:
         return next(int(line.split()[1]) for line in f if line.startswith("Anonymous:")) / 1024
-
-
-def _replay(options: argparse.Namespace) -> None:
-    """Old messages to one subscriber whose window takes them all: from disk beside from memory."""
-    count = options.replay
-    rates = {}
-    for store in ("memory", "file"):
-        with tempfile.TemporaryDirectory(prefix="ftstan-bench-") as directory, ftstan(store, directory) as server:
-            server.wait_for(b"Streaming Server is ready")
-            generator = Generator(f"nats://127.0.0.1:{server.port}")
-            prefix = generator.connect()
-            generator.publish(prefix, count=count, size=128, start=0)
-            rows = [generator.replay(count) for _ in range(options.rounds)]
-            rates[store] = statistics.median(r.per_second for r in rows)
-            generator.close()
-    print(f"\n{f'replay of {count:,} old messages':44}{'msgs/s':>10}{'ratio':>14}")
-    for store, rate in rates.items():
-        print(f"{'  from the ' + store + ' store':44}{rate:10.0f}{rate / rates['memory']:14.2f}", flush=True)

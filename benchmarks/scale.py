@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _READY = b"Streaming Server is ready"
 _FANNED_OUT = 20
 _BEATS_EVERY = "2s"
+#: A server is quiet when it uses less of a CPU for so many seconds.
+_QUIET = 0.01
+_LOOK_S = 1.5
+_QUIET_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,14 @@ class Run:
         self.outcome.costs[name] = Cost(took / operations * 1e6, used / operations * 1e6)
 
     def rest(self, server: Server, crowd: Crowd) -> None:
-        """Note what a server costs that has nothing to do."""
-        crowd.idle(1.5)
+        """Note how long a server has work left of what came before, and what it costs that has nothing to do."""
+        began = time.perf_counter()
+        while time.perf_counter() - began < _QUIET_WITHIN_S:
+            cpu = precise_cpu_seconds(server.pid)
+            crowd.idle(_LOOK_S)
+            if precise_cpu_seconds(server.pid) - cpu < _QUIET * _LOOK_S:
+                break
+        self.outcome.figures["quiet after, s"] = time.perf_counter() - began - _LOOK_S
         cpu = precise_cpu_seconds(server.pid)
         crowd.idle(self.idle)
         self.outcome.figures["idle CPU %"] = (precise_cpu_seconds(server.pid) - cpu) / self.idle * 100

@@ -9,18 +9,20 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
+from ftstan.drill.ports import LOOPBACK
 from ftstan.errors import FtstanError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 CLUSTER = "demo"
 GROUP = "demo-group"
 CHANNEL = "demo"
-LOOPBACK = "127.0.0.1"
 HTTP_TIMEOUT = 1.0
 STOP_TIMEOUT = 15.0
 LAST_LINES = 15
@@ -31,15 +33,6 @@ _ROOT = os.path.dirname(_HERE)
 
 class DemoError(FtstanError):
     """The demo cannot go on."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ``count`` different loopback ports that nobody listens on."""
-    sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Child:
@@ -112,10 +105,18 @@ class Child:
 
 
 class Node:
-    """One ftstan server of the pair: command line, role, signals."""
+    """One ftstan server of the pair: command line, role, signals. ``more``: further words of its command line."""
 
     def __init__(
-        self, name: str, *, store: str, log: str, port: int, routes: tuple[int, int], monitor_port: int
+        self,
+        name: str,
+        *,
+        store: str,
+        log: str,
+        port: int,
+        routes: tuple[int, int],
+        monitor_port: int,
+        more: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.port = port
@@ -127,6 +128,7 @@ class Node:
             *("-cid", CLUSTER, "-store", "file", "-dir", store, "-ft_group", GROUP),
             *("-a", LOOPBACK, "-p", str(port), "-m", str(monitor_port), "-l", log),
             *("-cluster", f"nats://{LOOPBACK}:{own_route}", "-routes", f"nats://{LOOPBACK}:{other_route}"),
+            *more,
         ]
         self._child: Child | None = None
 

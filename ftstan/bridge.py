@@ -10,11 +10,12 @@ import select
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ftstan.broker.constants import SID_PUBLISH
 from ftstan.errors import NatsError, WireError
 from ftstan.wire.frames import Parser
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ftstan.clock import Clock
     from ftstan.nats.link import Link
 
@@ -38,11 +39,14 @@ class Ahead:
 
 
 class Bridge:
-    """Keeps what arrives on ``subject``, on the link that will serve. Not open yet after construction."""
+    """Keeps what arrives on the link that will serve. Not open yet after construction.
 
-    def __init__(self, link: Link, clock: Clock, subject: str) -> None:
+    ``rows``: subjects and sids, those under which the broker will subscribe.
+    """
+
+    def __init__(self, link: Link, clock: Clock, rows: Sequence[tuple[bytes, int]]) -> None:
         self.link = link
-        self.subject = subject
+        self.rows = rows
         self.broken = ""
         """Why what was kept cannot be used; empty while it can."""
         self._clock = clock
@@ -56,7 +60,7 @@ class Bridge:
         if not link.connected:
             link.connect(_OPEN_S)
         self._data += link.leftover
-        link.send(b"SUB %b %d\r\nPING\r\n" % (self.subject.encode(), SID_PUBLISH), _OPEN_S)
+        link.send(b"".join(b"SUB %b %d\r\n" % row for row in self.rows) + b"PING\r\n", _OPEN_S)
         parser = Parser(link.max_payload)
         poll = select.poll()
         poll.register(link.fileno(), select.POLLIN)
@@ -65,7 +69,7 @@ class Bridge:
             left = end - self._clock.mono()
             if left <= 0:
                 raise NatsError("nats: timeout")
-            poll.poll(left * 1000)
+            poll.poll(0 if link.pending else left * 1000)
             at = len(self._data)
             self._read()
             try:

@@ -15,12 +15,14 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
 from ftstan.errors import FtstanError
+from ftstan.spin import wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ftstan.bridge import Bridge
     from ftstan.serving import Serving
+    from ftstan.spin import Spin
 
 T = TypeVar("T")
 
@@ -30,7 +32,7 @@ _IDLE_S = 3600.0
 class DataPlane:
     """The thread and its inbox. ``on_end(error)`` is called on the thread when serving can not go on."""
 
-    def __init__(self, on_end: Callable[[BaseException], None]) -> None:
+    def __init__(self, on_end: Callable[[BaseException], None], spin: Spin | None = None) -> None:
         self.serving: Serving | None = None
         self.bridge: Bridge | None = None
         """What a member keeps that is about to serve; it is read while nothing is served."""
@@ -38,6 +40,11 @@ class DataPlane:
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stopping = False
+        self._spin = spin
+        self._poll = select.poll()
+        self._poll.register(self._wake, select.POLLIN)
+        self._polled = -1
+        """The link's descriptor that is waited for, too; -1: none."""
         self._thread = threading.Thread(target=self._run, name="data-plane", daemon=True)
 
     def start(self) -> None:
@@ -87,23 +94,29 @@ class DataPlane:
 
     def _turn(self) -> None:
         station = self.serving or self.bridge
-        poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
-        link_fd = -1
+        link_fd = -1 if station is None else station.link.fileno()
+        self._listen(link_fd)
         timeout = _IDLE_S
         if station is not None:
-            link_fd = station.link.fileno()
-            if link_fd >= 0:
-                poll.register(link_fd, select.POLLIN)
-            timeout = station.timeout()
-        ready = {fd for fd, _ in poll.poll(-(-timeout * 1000 // 1))}
+            timeout = 0.0 if station.link.pending else station.timeout()
+        events = self._spin.wait(self._poll, timeout) if self._spin is not None else wait(self._poll, timeout)
+        ready = {fd for fd, _ in events}
         if self._wake in ready:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake)
             while self._inbox:
                 self._inbox.popleft()()
         if station is not None and station is (self.serving or self.bridge):
-            station.turn(readable=link_fd in ready)
+            station.turn(readable=link_fd in ready or station.link.pending)
+
+    def _listen(self, link_fd: int) -> None:
+        if link_fd == self._polled:
+            return
+        if self._polled >= 0:
+            self._poll.unregister(self._polled)
+        if link_fd >= 0:
+            self._poll.register(link_fd, select.POLLIN)
+        self._polled = link_fd
 
 
 def shown(error: BaseException) -> str:

@@ -11,6 +11,11 @@ import os
 import stat
 from typing import NamedTuple, Protocol
 
+#: Modes of what is made in a datastore, for the process's umask to take from: nobody but the owner writes, and only the
+#: group may read.
+NEW_FILE = 0o640
+NEW_DIRECTORY = 0o750
+
 
 # A tuple: it is made for every file of a datastore at a takeover, and costs a quarter of a frozen dataclass.
 class FileStat(NamedTuple):
@@ -25,6 +30,15 @@ class FileStat(NamedTuple):
     is_dir: bool
     uid: int
     gid: int
+
+
+class Space(NamedTuple):
+    """Room on a file system for an ordinary user; ``files`` counts inodes, 0 of 0 where none are counted."""
+
+    free_bytes: int
+    total_bytes: int
+    free_files: int
+    total_files: int
 
 
 class Disk(Protocol):
@@ -53,7 +67,7 @@ class Disk(Protocol):
         """Names in the directory, each with whether it is a real directory (a symbolic link is not)."""
         ...
 
-    def open(self, dirfd: int, name: str, flags: int, mode: int = 0o666) -> int:
+    def open(self, dirfd: int, name: str, flags: int, mode: int = NEW_FILE) -> int:
         """``openat(2)``: flags are those of ``os``; always close-on-exec."""
         ...
 
@@ -101,6 +115,10 @@ class Disk(Protocol):
         """State of a name; ``FileNotFoundError`` when absent. Symbolic links are not followed."""
         ...
 
+    def space(self, fd: int) -> Space:
+        """Room on the file system of an open file or directory."""
+        ...
+
     def link(self, dirfd: int, src: str, dst: str) -> None:
         """Give the file a second name in the same directory; fails if ``dst`` exists."""
         ...
@@ -127,7 +145,7 @@ class LocalDisk:
 
     def mkdir(self, dirfd: int, name: str) -> None:
         """Create a directory."""
-        os.mkdir(name, dir_fd=dirfd)
+        os.mkdir(name, NEW_DIRECTORY, dir_fd=dirfd)
 
     def rmdir(self, dirfd: int, name: str) -> None:
         """Remove an empty directory."""
@@ -144,7 +162,7 @@ class LocalDisk:
         finally:
             os.close(fd)
 
-    def open(self, dirfd: int, name: str, flags: int, mode: int = 0o666) -> int:
+    def open(self, dirfd: int, name: str, flags: int, mode: int = NEW_FILE) -> int:
         """``openat(2)``."""
         return os.open(name, flags | os.O_CLOEXEC, mode, dir_fd=dirfd)
 
@@ -208,6 +226,12 @@ class LocalDisk:
         """``lstat`` of a name in a directory."""
         return _stat(os.stat(name, dir_fd=dirfd, follow_symlinks=False))
 
+    def space(self, fd: int) -> Space:
+        """Room on the file system."""
+        found = os.fstatvfs(fd)
+        size = found.f_frsize
+        return Space(found.f_bavail * size, found.f_blocks * size, found.f_favail, found.f_files)
+
     def link(self, dirfd: int, src: str, dst: str) -> None:
         """``linkat(2)``."""
         os.link(src, dst, src_dir_fd=dirfd, dst_dir_fd=dirfd, follow_symlinks=False)
@@ -221,22 +245,30 @@ class LocalDisk:
         os.unlink(name, dir_fd=dirfd)
 
 
+class Gate:
+    """Whether the disks that share it are shut."""
+
+    def __init__(self) -> None:
+        self.is_shut = False
+
+
 class ShuttableDisk(LocalDisk):
     """A ``LocalDisk`` that changes nothing any more once it was shut, whoever calls it and from whatever thread.
 
     For a server inside a program that goes on: there is no end of the process that would stop a thread which hung in
-    storage and comes back. Its calls fail with ``ESHUTDOWN`` then; reading goes on.
+    storage and comes back. Its calls fail with ``ESHUTDOWN`` then; reading goes on. ``gate``: that of another disk of
+    the same server, which is shut with it.
     """
 
-    def __init__(self) -> None:
-        self._shut = False
+    def __init__(self, gate: Gate | None = None) -> None:
+        self.gate = gate or Gate()
 
     def shut(self) -> None:
         """Refuse every change from now on. Any thread may call it."""
-        self._shut = True
+        self.gate.is_shut = True
 
     def _check(self) -> None:
-        if self._shut:
+        if self.gate.is_shut:
             raise OSError(errno.ESHUTDOWN, "this server has ended")
 
     def mkdir(self, dirfd: int, name: str) -> None:
@@ -249,7 +281,7 @@ class ShuttableDisk(LocalDisk):
         self._check()
         super().rmdir(dirfd, name)
 
-    def open(self, dirfd: int, name: str, flags: int, mode: int = 0o666) -> int:
+    def open(self, dirfd: int, name: str, flags: int, mode: int = NEW_FILE) -> int:
         """Open a file; one that would be made or emptied is refused."""
         if flags & (os.O_CREAT | os.O_TRUNC):
             self._check()

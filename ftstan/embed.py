@@ -20,8 +20,12 @@ from ftstan.config.options import (
     ChannelLimits,
     FileOptions,
     FtOptions,
+    LinkOptions,
+    LogOptions,
+    MonitorOptions,
     NatsOptions,
     ServerOptions,
+    ServerTlsOptions,
     StoreLimits,
     check_before_logging,
     check_start,
@@ -44,8 +48,12 @@ __all__ = [
     "ChannelLimits",
     "FileOptions",
     "FtOptions",
+    "LinkOptions",
+    "LogOptions",
+    "MonitorOptions",
     "NatsOptions",
     "ServerOptions",
+    "ServerTlsOptions",
     "StanServer",
     "StoreLimits",
     "run_server",
@@ -91,7 +99,8 @@ class StanServer:
 
     ``on_fenced(error)`` is called once, on the server's own thread, when it ended by itself at once: its datastore
     belongs to another server (``FencedError``), or its storage or NATS failed it. It is over then, and ``wait`` returns
-    75; the program may start a new ``StanServer`` as a standby. A server is started once.
+    75; the program may start a new ``StanServer`` as a standby, also in ``on_fenced`` itself, which may call every
+    method of either. What it raises is told in the log. A server is started once.
     """
 
     def __init__(self, options: ServerOptions, *, on_fenced: Callable[[FtstanError], None] | None = None) -> None:
@@ -142,14 +151,28 @@ class StanServer:
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the end: 0 after ``stop``, 75 when it ended by itself; ``None`` after ``timeout`` seconds.
 
+        1 if it ended because another partition turned out to serve one of its channels (``docs/partitioning.md``).
         Raises the ``FtstanError`` that ended a server that was serving.
         """
         if not self._over.wait(timeout):
             return None
-        self._thread.join()
+        if threading.current_thread() is not self._thread:
+            # ``on_fenced`` may ask, too: it runs on that thread, when everything else is over.
+            self._thread.join()
         if self._error is not None:
             raise self._error
         return self._status
+
+    def set_limits(self, limits: StoreLimits) -> list[str]:
+        """Other limits from now on, also for a standby that serves later; returns lines that say what changed.
+
+        Waits some seconds for storage. Raises ``ConfigError``: nothing has changed; ``StoreError``: they hold as soon
+        as storage answers; ``NatsError`` unless it runs.
+        """
+        loop, node = self._loop, self._node
+        if not self.is_running or loop is None or node is None:
+            raise NatsError("this server does not run", hint="start it first")
+        return asyncio.run_coroutine_threadsafe(node.member.set_limits(limits), loop).result()
 
     def __enter__(self) -> Self:
         self.start()
@@ -246,7 +269,10 @@ class StanServer:
             self._over.set()
             self._ready.set()
         if self._fenced is not None and self._on_fenced is not None:
-            self._on_fenced(self._fenced)
+            try:
+                self._on_fenced(self._fenced)
+            except Exception as error:  # noqa: BLE001  # the program's own code, on a thread that it does not see
+                log.stream.error(f"on_fenced failed: {type(error).__name__}: {error}")
 
     async def _live(self) -> None:
         self._loop, self._cut = asyncio.get_running_loop(), asyncio.Event()

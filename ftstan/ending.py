@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 from typing import NoReturn
 
@@ -42,7 +41,7 @@ def say(write: object, text: str, patience: float) -> None:
 
     def speak() -> None:
         write(text)
-        sys.stderr.flush()
+        log.flush(patience)
 
     speaker = threading.Thread(target=speak, name="last words", daemon=True)
     with contextlib.suppress(RuntimeError):

@@ -10,13 +10,15 @@ from __future__ import annotations
 class FtstanError(Exception):
     """Base of every error that ftstan raises on purpose.
 
-    ``hint`` is one line for the operator, or empty when the text already says what to do.
+    ``hint`` is one line for the operator, or empty when the text already says what to do. ``option`` is the key of the
+    option at fault, as in the option table or in the file of ``nats-server``, for whoever knows where it was said.
     """
 
-    def __init__(self, text: str, *, hint: str = "") -> None:
+    def __init__(self, text: str, *, hint: str = "", option: str = "") -> None:
         super().__init__(text)
         self.text = text
         self.hint = hint
+        self.option = option
 
 
 class ConfigError(FtstanError):
@@ -73,6 +75,10 @@ class LockMissingError(LockFaultError):
 
 class NatsError(FtstanError):
     """The NATS server cannot be started, reached or understood."""
+
+
+class ConflictError(FtstanError):
+    """Another partition of this cluster id serves one of our channels."""
 
 
 class RefusedError(FtstanError):

@@ -20,16 +20,12 @@ from ftstan.ft import digest, handover
 from ftstan.ft import standby as sb
 from ftstan.ft.attempt import attempt, see_store
 from ftstan.ft.cadence import FtTiming
-from ftstan.ft.ctl import is_who
-from ftstan.ft.desk import Desk
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
 from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, too_slow_line, word_of
-from ftstan.ft.seal import Recipient
 from ftstan.ft.slots import Cause
 from ftstan.ft.states import NodeState, Phase
 from ftstan.ft.subjects import (
     Released,
-    control_subject,
     decode_released,
     encode_released,
     group_subject,
@@ -37,27 +33,22 @@ from ftstan.ft.subjects import (
 )
 from ftstan.ft.warm import Warm, WarmLag
 from ftstan.nats.control import Control
+from ftstan.peers import Peers
 from ftstan.succession import SWITCHOVER_S, Succession, no_successor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Sequence
 
-    from ftstan.config.options import FtOptions
+    from ftstan.config.options import FtOptions, LinkOptions
     from ftstan.ft.epoch import Activation
     from ftstan.ft.ownership import StoreOwner
     from ftstan.server import Node
-    from ftstan.stores.interface import ChannelEnd
 
 _LOG = {
     sb.Level.INFO: log.stream.info,
     sb.Level.WARNING: log.stream.warning,
     sb.Level.ERROR: log.stream.error,
 }
-#: Questions that are answered at one time.
-_MAX_ANSWERS = 32
-_DIGEST_S = 1.0
-#: Channels in one second's digest; more have their turn in the next.
-_DIGEST_MOST = 4096
 _LOCAL_POLL_S, _NETWORK_POLL_S = 0.05, 0.5
 
 
@@ -69,14 +60,6 @@ def _timing(ft: FtOptions, *, is_network: bool) -> FtTiming:
         poll_interval=poll,
         steal_after=ft.steal_after / SECOND,
     )
-
-
-def _ends_of(node: Node) -> Callable[[], list[ChannelEnd]]:
-    def ends() -> list[ChannelEnd]:
-        serving = node.plane.serving
-        return serving.store.ends(_DIGEST_MOST) if serving is not None else []
-
-    return ends
 
 
 class FtGroup:
@@ -97,13 +80,10 @@ class FtGroup:
         self._trouble = ""
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        nats = node.options.nats
         self._control = Control(
             urls,
             cluster_id=node.options.cluster_id,
-            user=nats.user,
-            password=nats.password,
-            token=nats.token,
+            options=node.presented,
             on_disconnect=self._nats_down,
             on_reconnect=self._nats_up,
         )
@@ -111,9 +91,11 @@ class FtGroup:
         self._warm = self._new_warm()
         self._beats = heartbeat_subject(node.options.cluster_id, node.options.ft_group)
         self._ours = group_subject(node.options.cluster_id, node.options.ft_group)
-        self._desk = Desk(node.member, Recipient(node.options.cluster_id, node.server_id), node.clock)
-        self._answering = 0
+        self.peers = Peers(node, self._say, self._ask)
+        """What is known of the other members."""
         self._tries = dict.fromkeys(sb.TryResult, 0)
+        # Epochs taken, by cause (a series exists before it counts); times that NATS came back.
+        self.takeovers, self.reconnects = {cause.name.lower(): 0 for cause in Cause}, 0
 
     @property
     def standby(self) -> sb.Standby:
@@ -130,14 +112,17 @@ class FtGroup:
         """How often the store lock was tried, by what came of it."""
         return {result.name.lower(): count for result, count in self._tries.items()}
 
+    def renew(self, options: LinkOptions) -> None:
+        """Present ``options`` to NATS from the next connection on."""
+        self._control.renew(options)
+
     async def start(self) -> None:
         """Stand by. Returns at once; everything else comes as events."""
         self._node.state = NodeState.STANDBY
         await self._control.subscribe(self._beats, self._on_heartbeat)
         await self._control.subscribe(self._ours, self._on_group_message)
-        await self._control.serve(self._ours, self._on_question)
-        node = self._node
-        await self._control.serve(control_subject(node.options.cluster_id, node.server_id), self._on_request)
+        await self._control.serve(self._ours, self._node.reception.on_question)
+        await self._node.reception.open(self._control)
         self._event(sb.Started())
         if self._standby.mixed:
             log.stream.info(MIXED_ON)
@@ -187,6 +172,10 @@ class FtGroup:
                 self._event(sb.ReleasedHeard(released))
             return
         told = digest.decode_digest(data) if self._active is None else None
+        if self._active is None and (members := digest.decode_members(data)) is not None:
+            if self._standby.may_succeed(members.store_id, self._now()):
+                self.peers.hear(members)
+            return
         if told is not None:
             if self._standby.may_succeed(told.store_id, self._now()):
                 self._warm.take(told)
@@ -203,28 +192,6 @@ class FtGroup:
             case work:
                 self._spawn(work)
 
-    def _on_question(self, data: bytes, reply: str) -> None:
-        if is_who(data):
-            self._reply_later(self._desk.who, reply)
-
-    def _on_request(self, data: bytes, reply: str) -> None:
-        self._reply_later(lambda: self._desk.answer(data), reply)
-
-    def _reply_later(self, make: Callable[[], Coroutine[None, None, bytes]], reply: str) -> None:
-        if self._answering >= _MAX_ANSWERS:
-            # A flood of questions: whoever asked in earnest will ask again.
-            return
-        self._answering += 1
-        self._spawn(self._reply(make, reply))
-
-    async def _reply(self, make: Callable[[], Coroutine[None, None, bytes]], reply: str) -> None:
-        try:
-            payload = await make()
-            with contextlib.suppress(NatsError):
-                await self._control.publish(reply, payload)
-        finally:
-            self._answering -= 1
-
     def _nats_down(self, error: NatsError) -> None:
         if self._node.stopping.is_set():
             return
@@ -232,6 +199,7 @@ class FtGroup:
         self._event(sb.NatsDown())
 
     def _nats_up(self, url: str) -> None:
+        self.reconnects += 1
         log.stream.info(f'connection "{self._control.name}" reconnected to NATS Server at "{url}"')
         self._event(sb.NatsUp())
 
@@ -249,6 +217,7 @@ class FtGroup:
         if self._active is None or before is None or now is None or now.epoch == before.epoch:
             return
         self._activation = now
+        self._node.note_epoch()
         self._active.handle(act.EpochRaised(now.epoch), self._now())
         if now.ft_mixed != before.ft_mixed:
             log.stream.info(MIXED_ON if now.ft_mixed else MIXED_OFF)
@@ -361,6 +330,7 @@ class FtGroup:
             await self._not_activated(error)
             return
         self._activation = activation
+        self.takeovers[cause.name.lower()] += 1
         log.stream.info("Server is active")
         node.state = NodeState.ACTIVE
         beat = Heartbeat(
@@ -380,17 +350,7 @@ class FtGroup:
             await self._not_activated(error)
             return
         self._active.handle(act.PhaseChanged(BeatPhase.SERVING), self._now())
-        self._spawn(self._send_digests(activation))
-
-    async def _send_digests(self, activation: Activation) -> None:
-        """Each second, a hint for standbys of where the channels end."""
-        node = self._node
-        while not node.stopping.is_set():
-            ends = await node.call(_ends_of(node))
-            for payload in digest.encode_digest(node.server_id, activation.epoch, activation.store_id, ends):
-                with contextlib.suppress(NatsError):
-                    await self._say(payload)
-            await asyncio.sleep(_DIGEST_S)
+        self._spawn(self.peers.tell(activation))
 
     @property
     def warm_lag(self) -> WarmLag | None:
@@ -439,7 +399,7 @@ class FtGroup:
         phase = self._standby.phase
         text = f"{phase} {self._trouble}" if phase is Phase.BACKING_OFF else f"{phase}"
         if self._active is not None:
-            text = "serving" if self._node.is_ft_active() else "recovering"
+            text = "serving" if self._node.is_ft_active() else f"recovering{self._node.member.progress}"
             if not self._node.protection.may_beat:
                 text = "waiting for storage"
         epoch = f", epoch {self._activation.epoch}" if self._activation is not None else ""
@@ -461,6 +421,9 @@ class FtGroup:
 
     async def _say(self, payload: bytes) -> None:
         await self._control.publish(self._ours, payload)
+
+    async def _ask(self, payload: bytes, seconds: float) -> list[bytes]:
+        return await self._control.ask(self._ours, payload, seconds)
 
     async def switchover(self, to: str = "") -> str:
         """Hand over to ``to`` (a server id; empty: to any standby that is ready) and end with status 75.

@@ -6,12 +6,14 @@ process; inside somebody's program ``ftstan.embed`` shuts the node's link and st
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import resource
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from ftstan.disk import LocalDisk
 from ftstan.ending import end_process, pause_and_end
+from ftstan.starts import SETTLED_S, Starts
 
 if TYPE_CHECKING:
     from ftstan.disk import Disk
@@ -45,19 +47,25 @@ class ProcessHost:
 
     owns_process = True
 
+    def __init__(self, starts: Starts | None = None) -> None:
+        self._starts = starts or Starts()
+
     def disk(self) -> Disk:
         """Nothing has to be shut: the end of the process ends every thread."""
         return LocalDisk()
 
     def started(self) -> None:
-        """Nobody waits for it: the log and the service manager have been told."""
+        """Nobody waits for it: the log and the service manager have been told. The start is a success if it lasts."""
+        asyncio.get_running_loop().call_later(SETTLED_S, self._starts.forget)
 
     def end(self, why: str, status: int) -> NoReturn:
         """One line, and out."""
+        self._starts.ended(status)
         end_process(why, status)
 
     def pause_and_end(self, why: str, status: int, seconds: int) -> NoReturn:
         """One line; the process only sleeps from then on, and is gone after ``seconds``."""
+        self._starts.ended(status)
         pause_and_end(why, status, seconds)
 
 

@@ -9,17 +9,23 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ftstan import __version__
-from ftstan.errors import FencedError, RefusedError, StoreError
-from ftstan.ft.ctl import Lag, NodeStatus
+from ftstan.administration import Administration, within
+from ftstan.config.limits import changes
+from ftstan.config.options import check_limits
+from ftstan.errors import FencedError, RefusedError
+from ftstan.ft.adminkey import read_key_at
+from ftstan.ft.ctl import Answer, Lag, NodeStatus, Request
 from ftstan.ft.history import history_of
 from ftstan.ft.states import NodeState, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ftstan.config.options import StoreLimits
     from ftstan.ft.ctl import EpochEntry
     from ftstan.ft.epoch import Activation
     from ftstan.ft.ownership import StoreOwner
@@ -43,11 +49,19 @@ class NodeMember:
         self._node = node
         self._holder: EpochRecord | None = None
         self._looking: asyncio.Future[EpochRecord | None] | None = None
-        self._recovered = (0, 0)
+        self._administration = Administration(node)
+        self.recovered = (0, 0)
+        """Channels that a recovery has read, and how many it found."""
 
     def on_progress(self, done: int, of: int) -> None:
         """Take note of a recovery: channels done, and how many there are. Any thread may call it."""
-        self._recovered = (done, of)
+        self.recovered = (done, of)
+
+    @property
+    def progress(self) -> str:
+        """How far a recovery is, to follow a word for it; empty when there is nothing to say."""
+        done, of = self.recovered
+        return f" ({done} of {of} channels)" if done < of else ""
 
     # ---- views ---------------------------------------------------------------------------------------------------
 
@@ -77,12 +91,14 @@ class NodeMember:
             warm_lag=self._warm_lag(),
             uptime=round(node.uptime, 3),
             version=__version__,
+            monitor=node.monitor.url,
+            partitioned=node.options.partitioning,
         )
 
     async def page(self) -> dict[str, object]:
         """The status with what only monitoring shows: recovery, and what came of trying the store lock."""
         status = await self.status()
-        done, of = self._recovered
+        done, of = self.recovered
         group, owner = self._node.group, self._node.owner
         return {
             **status.to_json(),
@@ -143,8 +159,20 @@ class NodeMember:
         return history_of(await self._within(_READ_WITHIN_S, lambda: owner.read_records(count)))
 
     async def read_key(self) -> bytes | None:
-        """The key of the group. Raises ``StoreError``."""
-        return await self._within(_READ_WITHIN_S, self._owner().read_key)
+        """The key of the group, or of a server without a datastore. Raises ``RefusedError`` and ``StoreError``."""
+        node = self._node
+        if node.owner is not None:
+            return await self._within(_READ_WITHIN_S, node.owner.read_key)
+        path = node.options.admin_key
+        if not path:
+            raise RefusedError(
+                "this server has no key: its store is in memory", hint="start it with -admin_key and a file's path"
+            )
+        return await self._within(_READ_WITHIN_S, lambda: read_key_at(path))
+
+    async def administer(self, request: Request) -> Answer:
+        """What is about this server and what it serves. Raises ``RefusedError`` and ``StoreError``."""
+        return await self._administration.carry_out(request)
 
     # ---- changes -------------------------------------------------------------------------------------------------
 
@@ -188,6 +216,23 @@ class NodeMember:
             node.fenced(error)
         self._group().note_epoch()
 
+    async def set_limits(self, limits: StoreLimits) -> list[str]:
+        """Other limits from now on, also if this node serves only later; returns lines that say what changed.
+
+        Raises ``ConfigError``: nothing has changed; ``StoreError``: they hold as soon as storage answers.
+        """
+        check_limits(limits)
+        node = self._node
+        lines = changes(node.options.limits, limits)
+        node.options = replace(node.options, limits=limits)
+
+        def apply() -> None:
+            if node.plane.serving is not None:
+                node.plane.serving.set_limits(limits)
+
+        await self._within(_RECORD_WITHIN_S, apply)
+        return lines
+
     # ---- with storage --------------------------------------------------------------------------------------------
 
     def _owner(self) -> StoreOwner:
@@ -199,10 +244,4 @@ class NodeMember:
         return self._node.group
 
     async def _within(self, seconds: float, function: Callable[[], T]) -> T:
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._node.call(function)
-        except TimeoutError:
-            raise StoreError(
-                f"storage has not answered for {seconds:g}s", hint="check the storage below the server's datastore"
-            ) from None
+        return await within(self._node, seconds, function)

@@ -1,8 +1,8 @@
 """Telling a service manager how we are: the ``sd_notify`` protocol, without a library of its.
 
 Datagrams to the socket in ``NOTIFY_SOCKET`` (a path, or an abstract name behind ``@``): ``READY=1``, ``STATUS=...``,
-``WATCHDOG=1``, ``STOPPING=1``. Without that variable nothing is sent. It never blocks and never raises: a manager that
-is gone is no reason to stop serving.
+``WATCHDOG=1``, ``EXTEND_TIMEOUT_USEC=...``, ``STOPPING=1``. Without that variable nothing is sent. It never blocks and
+never raises: a manager that is gone is no reason to stop serving.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ class Notifier:
     def alive(self) -> None:
         """All is well: the watchdog starts over."""
         self._send("WATCHDOG=1")
+
+    def extend(self, seconds: float) -> None:
+        """The start is under way, however long it takes: the manager waits for so many seconds more from now on."""
+        self._send(f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}")
 
     def stopping(self) -> None:
         """The service stops."""

@@ -21,11 +21,15 @@ from ftstan.ft.guard import Guard, Verdict, Vitals
 from ftstan.notify import Notifier
 
 if TYPE_CHECKING:
+    from ftstan.disk import Space
     from ftstan.ft.watch import Watch
+    from ftstan.histogram import Histogram
     from ftstan.server import Node
 
 #: The log may hang, too; the judge must go on.
 _PATIENCE_S = 0.05
+#: How long the service manager is asked to wait for a start at a time, and how often.
+_EXTEND_S, _EXTEND_EVERY_S = 60.0, 10.0
 
 
 class Protection:
@@ -40,6 +44,7 @@ class Protection:
         self._task: asyncio.Task[None] | None = None
         self._ready = False
         self._barked = 0.0
+        self._extended = -_EXTEND_EVERY_S
         self._passed = 0
 
     def start(self) -> None:
@@ -83,6 +88,16 @@ class Protection:
         """Seconds since the end of the last successful probe; ``None`` if there was none in this activation."""
         watch = self._watch
         return self._node.clock.mono() - watch.passed_at if watch is not None and watch.passed else None
+
+    @property
+    def probes(self) -> Histogram | None:
+        """How long the probes of this activation took, in seconds; ``None`` if nothing is watched."""
+        return self._watch.took if self._watch is not None else None
+
+    @property
+    def room(self) -> Space | None:
+        """On the datastore's file system, as of the last probe of this activation; ``None`` if nothing is watched."""
+        return self._watch.room if self._watch is not None else None
 
     # ---- judging -------------------------------------------------------------------------------------------------
 
@@ -134,6 +149,11 @@ class Protection:
         notifier.status(node.status)
         if not self._ready:
             if not node.is_up:
+                # This loop turns: what the start waits for is a long recovery, or storage. A restart would only begin
+                # to wait once more.
+                if now - self._extended >= _EXTEND_EVERY_S:
+                    self._extended = now
+                    notifier.extend(_EXTEND_S)
                 return
             # Once and for all: a node that recovers, or looks for NATS, is still the service that was started.
             self._ready = True

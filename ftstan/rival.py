@@ -30,6 +30,12 @@ def refuse_rivals(link: Link, clock: Clock, nuid: Nuid, subjects: Subjects, clus
     request = messages.encode(
         messages.ConnectRequest(client_id=cluster_id.encode(), heartbeat_inbox=b"_INBOX." + nuid.next().encode())
     )
+    if len(request) > link.max_payload:
+        raise NatsError(
+            "request error detecting another server instance: nats: maximum payload exceeded",
+            hint=f"max_payload of the NATS server is {link.max_payload} bytes: leave it out, or make it larger than any"
+            " message",
+        )
     discovery = subjects.discovery.encode()
     link.send(
         b"SUB %b %d\r\nPUB %b %b %d\r\n%b\r\n" % (inbox, SID_INBOX, discovery, inbox, len(request), request), _SEND_S
@@ -69,7 +75,7 @@ def _first_message(link: Link, clock: Clock, seconds: float) -> bytes | None:
         left = end - clock.mono()
         if left <= 0:
             return None
-        poll.poll(left * 1000)
+        poll.poll(0 if link.pending else left * 1000)
         events = []
         if n := link.recv_into(memoryview(buffer)):
             events = parser.feed(memoryview(buffer)[:n])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import threading
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -17,8 +16,10 @@ from ftstan import log, rival
 from ftstan.broker.broker import Broker, BrokerOptions
 from ftstan.broker.constants import ANOTHER_CLUSTER
 from ftstan.broker.dedup import Window
+from ftstan.broker.records import info_of, subjects_of
 from ftstan.clock import Clock, SystemClock
 from ftstan.config.banner import READY, effectless_lines, recovered_line, starting_lines, store_lines
+from ftstan.config.limits import Limits
 from ftstan.config.units import SECOND
 from ftstan.dataplane import DataPlane, shown
 from ftstan.errors import (
@@ -35,18 +36,26 @@ from ftstan.errors import (
 from ftstan.ft.access import FileAccess
 from ftstan.ft.deadlines import STOP_S, STOP_UNOWNED_S
 from ftstan.group import FtGroup
+from ftstan.handlers import Handlers
 from ftstan.host import Host, ProcessHost, raise_file_limit
 from ftstan.member import NodeMember
-from ftstan.monitor.http import Monitor
-from ftstan.nats import tasks
+from ftstan.monitor.gate import gate_of
+from ftstan.monitor.http import Monitor, pages_context
+from ftstan.nats import portsfile, tasks
+from ftstan.nats.credentials import presented
 from ftstan.nats.embedded import NatsServerChild
-from ftstan.nats.generated import NatsServerOptions
+from ftstan.nats.generated import child_options
 from ftstan.nats.link import Link
+from ftstan.nats.material import check_material
 from ftstan.pages import Pages
+from ftstan.partition import Partitioning
 from ftstan.protection import Protection
+from ftstan.reception import Reception
+from ftstan.reload import Reloader
 from ftstan.serving import Serving
+from ftstan.spin import Spin
 from ftstan.stores import registry
-from ftstan.stores.interface import ServerInfo, StoreContext
+from ftstan.stores.interface import StoreContext
 from ftstan.wire.nuid import Nuid
 from ftstan.wire.subjects import Subjects
 
@@ -61,22 +70,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EXIT_FENCED = 75
-_EXIT_TERM = 143
-_LOCK_PATIENCE_S = 5.0
-_LOCK_RETRY_S = 0.1
-_CANCEL_AGAIN_S = 10.0
-_READY_S = 10.0
+_LOCK_PATIENCE_S, _LOCK_RETRY_S = 5.0, 0.1
+_CANCEL_AGAIN_S, _READY_S = 10.0, 10.0
 #: How long a stop may get ready beside serving; what is not ready then is done while nobody serves.
 _PREPARE_S = 15.0
 #: A node whose storage fails so soon after it took over would, restarted at once, only use up epochs.
-_SOON_S = 60.0
-_PAUSE_S = 5
+_SOON_S, _PAUSE_S = 60.0, 5
 
 
-def run(options: ServerOptions) -> int:
-    """Run one node until a signal ends it; returns the exit status. Raises ``FtstanError`` when the start fails."""
+def run(options: ServerOptions, reread: Callable[[], ServerOptions] | None = None, host: Host | None = None) -> int:
+    """Run one node until a signal ends it; returns the exit status. Raises ``FtstanError`` when the start fails.
+
+    ``reread`` gives the options anew for a reload; without it there is nothing to reload.
+    """
     try:
-        return asyncio.run(Node(options).main())
+        return asyncio.run(Node(options, host=host, reread=reread).main())
     except FencedError as error:
         # During recovery or while stopping, too: a supervisor starts it again as a standby.
         log.stream.fatal(error.text)
@@ -86,14 +94,20 @@ def run(options: ServerOptions) -> int:
 class Node:
     """What one process is: a standalone server, or a member of a group."""
 
-    def __init__(self, options: ServerOptions, clock: Clock | None = None, host: Host | None = None) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        clock: Clock | None = None,
+        host: Host | None = None,
+        reread: Callable[[], ServerOptions] | None = None,
+    ) -> None:
         self.options = options
         self.host = host or ProcessHost()
         self.clock = clock or SystemClock()
         self.nuid = Nuid()
         self.server_id = self.nuid.next()
         self.state = "STANDALONE"
-        self.plane = DataPlane(self.storage_failed)
+        self.plane = DataPlane(self.storage_failed, Spin(self.clock, options.io_spin / SECOND))
         self._access: StoreAccess | None = None
         self.owner: StoreOwner | None = None
         """The right to the directory of a FILE store; a group needs one."""
@@ -105,14 +119,23 @@ class Node:
         self.owns = False
         """Whether this node may have written anything: an activation was begun."""
         self._failure: FtstanError | None = None
-        self._child: NatsServerChild | None = None
-        self._monitor = Monitor(Pages(self))
+        self.child: NatsServerChild | None = None
+        self._ports_file = ""
+        self.reloader = Reloader(self, reread)
+        self.handlers = Handlers(self)
+        self.monitor = Monitor(Pages(self), options.monitor, gate_of(options.monitor))
         self.member = NodeMember(self)
         """What operators see of this node, and ask of it."""
+        self.reception = Reception(self)
         self.group: FtGroup | None = None
+        self.partitioning = Partitioning(self)
+        self.nats_urls: list[str] = []
+        """Where this node's connections go."""
         self.started_ns = self.clock.wall_ns()
         self._started = self.clock.mono()
         self._serving_since = 0.0
+        self.presented = presented(options.link, options.nats)
+        """How our links present themselves to NATS."""
         self.link: Link | None = None
         """The data link; it belongs to the data plane's thread."""
         self._store: Store | None = None
@@ -131,11 +154,12 @@ class Node:
             log.stream.warning(line)
         if self.host.owns_process:
             raise_file_limit()
-            self._handle_signals()
+            self.handlers.install()
         self.protection.start()
         try:
             await self._start_or_stop()
-            self.host.started()
+            if self._failure is None:
+                self.host.started()
             await self.stopping.wait()
             if self._failure is not None:
                 raise self._failure
@@ -163,6 +187,9 @@ class Node:
 
     async def _start(self) -> None:
         options = self.options
+        for line in check_material(options):
+            log.stream.warning(line)
+        pages_context(options.monitor, options.nats.tls)
         # On the data plane's thread: opening the directory may block on storage like everything else in it.
         self.plane.start()
         make = registry.load(options.store)
@@ -171,20 +198,17 @@ class Node:
         self._access = await self.call(lambda: make(context))
         if isinstance(self._access, FileAccess):
             self.owner = self._access.owner
-        urls = await self._start_nats()
-        if options.nats.http_port:
-            port = await self._monitor.start(options.nats.host, options.nats.http_port)
-            if self._child is not None:
-                log.nats.info(f"Starting http monitor on {options.nats.host}:{port}")
-        nats = options.nats
-        link = self.link = Link(
-            urls, name=self._name("general"), user=nats.user, password=nats.password, token=nats.token, clock=self.clock
-        )
+        urls = self.nats_urls = await self._start_nats()
+        port = await self.monitor.open(options.nats.tls, self.child)
+        if self.child is not None:
+            self._ports_file = portsfile.write(options, self.child, port)
+        link = self.link = Link(urls, name=self._name("general"), options=self.presented, clock=self.clock)
         if options.ft_group:
             self.group = FtGroup(self, urls)
             await self.group.start()
             return
         await self.call(lambda: link.connect(2.0))
+        await self.reception.open_own()
         await self._lock_standalone(self._access)
         self.owns = True
         await self.call(self._access.activate)
@@ -194,23 +218,11 @@ class Node:
         options = self.options
         if options.nats_servers:
             return list(options.nats_servers)
-        nats = options.nats
-        self._child = NatsServerChild(
-            NatsServerOptions(
-                cluster_id=options.cluster_id,
-                host=nats.host,
-                port=nats.port,
-                cluster_listen=nats.cluster_listen,
-                routes=nats.routes,
-                user=nats.user,
-                password=nats.password,
-                token=nats.token,
-                debug=nats.debug,
-                trace=nats.trace,
-            )
-        )
-        await self._child.start()
-        return [self._child.client_url]
+        self.child = NatsServerChild(child_options(options))
+        await self.child.start()
+        if options.config_file:
+            log.nats.info(f"Using configuration file: {options.config_file}")
+        return [self.child.client_url]
 
     async def _lock_standalone(self, access: StoreAccess) -> None:
         """A standalone server takes the lock too: two servers on one directory destroy it."""
@@ -240,14 +252,17 @@ class Node:
         ``ahead`` is asked, once the store is recovered, for what has come before.
         """
         self.protection.own(self._access)
-        recovered = await self.call(self._recover)
-        came = await ahead() if ahead is not None else None
-        await self.call(lambda: self._open(recovered, came))
+        self.note_epoch()
+        async with self.partitioning:
+            recovered = await self.call(self._recover)
+            came = await ahead() if ahead is not None else None
+            await self.partitioning.settled()
+            await self.call(lambda: self._open(recovered, came))
         for _ in range(round(_READY_S / 0.01)):
-            serving = self.plane.serving
-            if serving is not None and serving.ready:
+            if self.is_serving():
                 break
             await asyncio.sleep(0.005)
+        await self.partitioning.meet()
         for line in store_lines(self.options):
             log.stream.info(line)
         log.stream.info(READY)
@@ -262,6 +277,7 @@ class Node:
         self._serving_since = self.clock.mono()
         assert self._access is not None
         store = self._store = self._access.open()
+        store.set_limits(Limits(options.limits))
         recovered = store.recover()
         info = recovered.info
         if info is not None and info.cluster_id != options.cluster_id:
@@ -269,23 +285,12 @@ class Node:
                 ANOTHER_CLUSTER.format(cluster_id=options.cluster_id, recovered=info.cluster_id),
                 hint="give -cid the value that this datastore was made with",
             )
-        subjects = Subjects.for_cluster(options.cluster_id)
-        if info is None:
-            store.set_server_info(_info(options.cluster_id, subjects))
-        else:
-            known = Subjects(
-                discovery=info.discovery,
-                publish=info.publish,
-                subscribe=info.subscribe,
-                unsubscribe=info.unsubscribe,
-                sub_close=info.sub_close or subjects.sub_close,
-                close=info.close,
-                acks_subs=info.acks_subs,
-            )
-            if not info.sub_close:
-                store.set_server_info(_info(options.cluster_id, known))
-            subjects = known
-        channel_limits = options.limits.channel
+        subjects = Subjects.for_cluster(options.cluster_id, options.discover_prefix)
+        if info is not None:
+            self.partitioning.check(info)
+            subjects = subjects_of(info, subjects)
+        if info is None or not info.sub_close:
+            store.set_server_info(info_of(options.cluster_id, subjects))
         broker = Broker(
             store,
             subjects,
@@ -295,7 +300,9 @@ class Node:
                 hb_fail_count=options.hb_fail_count,
                 max_channels=options.limits.max_channels,
                 replace_durable=options.replace_durable,
-                limits=channel_limits,
+                limits=options.limits.channel,
+                channels=options.limits.channels,
+                partition=self.partitioning.partition,
             ),
             self.nuid,
         )
@@ -305,9 +312,11 @@ class Node:
         log.stream.info(recovered_line(len(recovered.channels) + len(recovered.later) if info is not None else None))
         assert self.link is not None
         suspicion = options.ft.hb_missed_interval / SECOND
-        serving = Serving(store, broker, self.link, self.clock, self._name("general"), suspicion_s=suspicion)
-        if not options.ft_group:
+        name, size = self._name("general"), options.io_buffer_size
+        serving = Serving(store, broker, self.link, self.clock, name, suspicion_s=suspicion, buffer_size=size)
+        if not options.ft_group and self.partitioning.partition is None:
             rival.refuse_rivals(self.link, self.clock, self.nuid, broker.subjects, options.cluster_id)
+        broker.tell_subjects()
         return serving
 
     def _open(self, serving: Serving, ahead: Ahead | None) -> None:
@@ -316,6 +325,8 @@ class Node:
         with contextlib.suppress(NatsError):
             # In a group NATS may be away for a moment; the loop goes on trying.
             serving.open_link(ahead)
+        # A reload may have come while it recovered.
+        serving.set_limits(self.options.limits)
         self.plane.serving = serving
 
     def storage_failed(self, error: BaseException) -> None:
@@ -327,24 +338,15 @@ class Node:
 
     # ---- stopping ------------------------------------------------------------------------------------------------
 
-    def _handle_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.request_stop, number)
-        loop.add_signal_handler(signal.SIGUSR1, log.reopen)
-        loop.add_signal_handler(
-            signal.SIGHUP, log.stream.warning, "Reload: not supported by this version of ftstan (planned)"
-        )
-
     def request_stop(self, number: int) -> None:
         """Stop cleanly."""
         self.stop_signal = number
         self._end()
 
-    def leave(self, why: str) -> None:
-        """Stop cleanly and come back as a standby: exit status 75, with one line that says why."""
+    def leave(self, why: str, status: int = EXIT_FENCED) -> None:
+        """Stop cleanly with one line that says why; by default to come back as a standby."""
         log.stream.fatal(why)
-        self._exit_status = EXIT_FENCED
+        self._exit_status = status
         self._end()
 
     def die(self, why: str) -> NoReturn:
@@ -377,7 +379,7 @@ class Node:
     async def _stop(self) -> int:
         log.stream.info("Shutting down.")
         released = False
-        status = _EXIT_TERM if self.stop_signal == signal.SIGTERM else self._exit_status
+        status = self.handlers.status(self._exit_status)
         patience = STOP_S if self.owns else STOP_UNOWNED_S
         try:
             async with asyncio.timeout(patience):
@@ -386,6 +388,7 @@ class Node:
                     await self._prepare_stop()
                 if self.group is not None:
                     followed = followed and await self.group.hand_over()
+                await self.partitioning.end()
                 self.state = "SHUTDOWN"
                 if self.group is not None:
                     await self.group.stopping()
@@ -424,6 +427,7 @@ class Node:
             self._access.close()
         if self.link is not None:
             self.link.close()
+            log.stream.debug(f'connection "{self._name("general")}" has been closed')
         return active
 
     def give_back(self) -> None:
@@ -434,6 +438,13 @@ class Node:
         self.owns = False
         if self.owner is not None:
             self.owner.release()
+        self.note_epoch()
+
+    def note_epoch(self) -> None:
+        """Let log lines say under which epoch this node serves. Several servers in one program have no such word."""
+        present = self.owner.present if self.owner is not None else None
+        if self.host.owns_process:
+            log.note(epoch=present.epoch if present is not None else None)
 
     def _abandon(self) -> None:
         store, self._store = self._store, None
@@ -452,16 +463,20 @@ class Node:
     @property
     def client_url(self) -> str:
         """Where clients connect."""
-        return self._child.client_url if self._child is not None else self.options.nats_servers[0]
+        return self.child.client_url if self.child is not None else self.options.nats_servers[0]
 
     async def _end_children(self) -> None:
         await self.protection.close()
+        await self.partitioning.end()
+        await self.reception.close()
         with contextlib.suppress(NatsError):
-            await self._monitor.stop()
+            await self.monitor.stop()
         if self.group is not None:
             await self.group.close()
-        if self._child is not None:
-            await self._child.stop()
+        await self.handlers.wait_for_child()
+        portsfile.remove(self._ports_file)
+        if self.child is not None:
+            await self.child.stop()
 
     # ---- views ---------------------------------------------------------------------------------------------------
 
@@ -487,8 +502,7 @@ class Node:
     @property
     def is_up(self) -> bool:
         """Whether the node does what it is for: it serves, or has begun to stand by."""
-        serving = self.plane.serving
-        return (serving is not None and serving.ready) or (self.group is not None and self.group.looks_for_nats)
+        return self.is_serving() or (self.group is not None and self.group.looks_for_nats)
 
     @property
     def looks_for_nats(self) -> bool:
@@ -500,20 +514,7 @@ class Node:
         """State, phase and epoch in one line, for people."""
         if self.group is not None and self.state != "SHUTDOWN":
             return self.group.status
-        return f"{self.state}: serving" if self.is_up else self.state
+        return f"{self.state}: serving" if self.is_up else f"{self.state}{self.member.progress}"
 
     def _name(self, suffix: str) -> str:
         return f"_NSS-{self.options.cluster_id}-{suffix}"
-
-
-def _info(cluster_id: str, subjects: Subjects) -> ServerInfo:
-    return ServerInfo(
-        cluster_id=cluster_id,
-        discovery=subjects.discovery,
-        publish=subjects.publish,
-        subscribe=subjects.subscribe,
-        unsubscribe=subjects.unsubscribe,
-        close=subjects.close,
-        sub_close=subjects.sub_close,
-        acks_subs=subjects.acks_subs,
-    )

@@ -13,7 +13,9 @@ import json
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
+from ftstan.config.options import check_limits
 from ftstan.errors import NatsError, StoreError, WireError
+from ftstan.histogram import Histogram
 from ftstan.log import stream as log
 from ftstan.nats.link import RECONNECT_WAIT_S, ConnectionLostError, Link
 from ftstan.nats.pulse import ANSWER_WITHIN_S, Pulse
@@ -23,13 +25,14 @@ if TYPE_CHECKING:
     from ftstan.bridge import Ahead
     from ftstan.broker.broker import Broker
     from ftstan.clock import Clock
-    from ftstan.stores.interface import Store
+    from ftstan.config.options import StoreLimits
+    from ftstan.stores.interface import ClientInfo, Store
     from ftstan.wire.frames import OutBuf
 
 _PING, _PONG, _INFO, _OK, _ERR = 3, 4, 5, 6, 7
 
 _READ_AHEAD: Final = 4 << 20
-_FIRST_BUFFER: Final = 1 << 20
+BUFFER_SIZE: Final = 1 << 20
 _SEND_DEADLINE_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 2.0
 _TICK_S: Final = 1.0
@@ -45,11 +48,20 @@ _LATE_COPIES_S: Final = 2.0
 class Serving:
     """An active server's broker, store and link. ``name``: the link's connection name, for log lines.
 
+    ``buffer_size``: bytes of the buffer for what is read, at first; it grows when more has come, up to a bound.
     ``suspicion_s``: a turn that comes so late was preceded by a pause of this process (or of the machine).
     """
 
     def __init__(
-        self, store: Store, broker: Broker, link: Link, clock: Clock, name: str, *, suspicion_s: float
+        self,
+        store: Store,
+        broker: Broker,
+        link: Link,
+        clock: Clock,
+        name: str,
+        *,
+        suspicion_s: float,
+        buffer_size: int = BUFFER_SIZE,
     ) -> None:
         self.store = store
         self.broker = broker
@@ -58,6 +70,12 @@ class Serving:
         """Whether NATS has processed our subscriptions since the last connect."""
         self.batch_since: float | None = None
         """Since when (seconds) a batch is applied and not committed and confirmed; other threads read it."""
+        self.commits = Histogram()
+        """Seconds from a batch's first publish until it is durable and confirmed."""
+        self.reconnects = 0
+        """How often the link to NATS was lost and made again."""
+        self.failed_commits = 0
+        """How often storage refused a channel its part of a batch."""
         self._pongs_due = 0
         self._forget_at = float("inf")
         self._leaving: Future[list[bytes]] | None = None
@@ -65,7 +83,7 @@ class Serving:
         self._name = name
         self._suspicion_s = suspicion_s
         self._last_turn = clock.mono()
-        self._buffer = bytearray(_FIRST_BUFFER)
+        self._buffer = bytearray(buffer_size)
         self._start = 0
         self._end = 0
         self._more = False
@@ -99,6 +117,7 @@ class Serving:
         self._pulse = Pulse(self._clock.mono())
         self.link.send(self.broker.subscribe_lines() + b"PING\r\n", _SEND_DEADLINE_S)
         if self._was_connected:
+            self.reconnects += 1
             log.info(f'connection "{self._name}" reconnected to NATS Server at "{self.link.url_shown}"')
         self._was_connected = True
 
@@ -248,22 +267,25 @@ class Serving:
                 self.link.info = json.loads(text)
                 self.broker.max_payload = int(self.link.info.get("max_payload", self.broker.max_payload))
             elif kind == _ERR:
-                log.error(f'connection "{self._name}": {text.decode("utf-8", "replace").strip()}')
+                log.error(f'connection "{self._name}": {text.decode("utf-8", "replace").strip()}', backs_off=True)
 
     def _road(self) -> None:
         """Commit, confirm, emit."""
         broker = self.broker
-        self.batch_since = self._clock.mono()
-        broker.stage()
+        self.batch_since = began = self._clock.mono()
+        published = broker.stage()
+        if broker.window is not None and (fresh := broker.window.staged()):
+            # Before the data: a crash between the two must not leave a message whose repeat looks new.
+            self.store.remember(fresh, broker.window.known)
         failed = self.store.commit()
         if failed:
+            self.failed_commits += len(failed)
             self._report(failed)
         self.store.confirm()
-        if broker.window is not None and (fresh := broker.window.committed(failed)):
-            # Behind a confirm: what an owner writes that was replaced meanwhile lies behind a seal, and a successor
-            # that found it remembered would acknowledge what no log holds.
-            self.store.remember(fresh, broker.window.known)
-            self.store.confirm()
+        if broker.window is not None:
+            broker.window.committed(failed)
+        if published:
+            self.commits.observe(self._clock.mono() - began)
         self.batch_since = None
         self._more = broker.conclude(failed)
         if self.store.events_first:
@@ -290,6 +312,31 @@ class Serving:
                 what = f'publishes to channel "{name.decode("utf-8", "backslashreplace")}"' if name else "connections"
                 log.error(f"{what} fail: {error.text}")
 
+    def turn_away(self) -> int:
+        """Register nobody from now on; returns how many clients are still there."""
+        self.broker.draining = True
+        return len(self.broker.clients)
+
+    # ---- other partitions ----------------------------------------------------------------------------------------
+
+    def known_clients(self) -> list[ClientInfo]:
+        """The clients that are registered."""
+        return [client.info for client in self.broker.clients.values()]
+
+    def learn_clients(self, infos: list[ClientInfo]) -> None:
+        """Register clients that another partition knows."""
+        self.broker.connections.learn(infos)
+        # What they are recorded with must not wait until somebody says something.
+        self._more = True
+
+    def set_limits(self, limits: StoreLimits) -> list[str]:
+        """Other limits from now on; returns lines that say what changed, none if nothing did. Call it between turns.
+
+        What happens to what is there already: ``Broker.set_limits``. Raises ``ConfigError``: nothing has changed.
+        """
+        check_limits(limits)
+        return self.broker.set_limits(limits)
+
     # ---- planned hand-over ---------------------------------------------------------------------------------------
 
     def note_taken(self, *, on: bool) -> None:
@@ -301,6 +348,7 @@ class Serving:
 
         Raises ``ConnectionLostError`` if the link is down, also as the result if it breaks meanwhile.
         """
+        self.broker.latecomers.give_up()
         self.link.send(self.broker.unsubscribe_lines() + b"PING\r\n", _SEND_DEADLINE_S)
         self._pongs_due += 1
         self.ready = False

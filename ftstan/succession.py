@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ftstan import log
 from ftstan.bridge import Ahead, Bridge
+from ftstan.broker.broker import publish_rows
 from ftstan.errors import NatsError, RefusedError
 from ftstan.ft.handover import Leaving, Message, Subscribed, TakenElsewhere, Took, encode, split_keys
 from ftstan.ft.slots import Cause
@@ -177,7 +178,7 @@ class Succession:
             await self._drop("the owner began again")
         node = self._node
         assert node.link is not None
-        bridge = Bridge(node.link, node.clock, leaving.publishes)
+        bridge = Bridge(node.link, node.clock, publish_rows(leaving.publishes, node.partitioning.partition))
         taken = self._taken = TakenElsewhere(leaving)
         self._whole.clear()
         self._since = node.clock.mono()

@@ -6,24 +6,62 @@ A missing tool fails the test that needs it, with the line that says what to ins
 from __future__ import annotations
 
 import shutil
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadGroupScheduling
 
 from ftstan.errors import NatsError
 from ftstan.nats.embedded import binary_path
+from tests.certificates import Certificates
 from tests.processes import ROOT, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from xdist.remote import Producer
+
+# A shell that starts something in the background has it ignore SIGINT, and so would the commands that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Without a deadline: a busy machine must not turn a slow example into a failure. The blob repeats a failure exactly.
 settings.register_profile("ftstan", deadline=None, print_blob=True)
 settings.load_profile("ftstan")
 
 _CLIENT = ROOT / "node_modules" / "node-nats-streaming"
+
+
+#: Tests of one group are run by one worker: they share what is costly to set up, or take their ports from one range
+#: without knowing of each other.
+_TOGETHER = {
+    "tests/ansible/test_hosts.py": "hosts",
+    "tests/ft/test_demo.py": "demo and drills",
+    "tests/ft/test_drill.py": "demo and drills",
+    "tests/ft/test_readme.py": "readme",
+    "tests/ft/test_demo_pipeline.py": "demo and drills",
+    # Before the directory: it needs no JVM of its worker, but one of its own.
+    "tests/spark/test_connect.py": "spark connect",
+    "tests/spark/": "spark",
+}
+
+
+class Together(LoadGroupScheduling):  # type: ignore[misc]  # xdist is not typed
+    """Tests that belong together go to one worker, every other one to whoever is free.
+
+    By their paths: the marks that xdist has for it reach no worker with pytest 9.2, whose node ids cannot be changed.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((group for place, group in _TOGETHER.items() if nodeid.startswith(place)), nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Together | None:
+    """Share out the tests among the workers of a run."""
+    return Together(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -48,6 +86,14 @@ def _require_node() -> None:
         pytest.fail("node was not found in PATH: install Node.js 16 or newer", pytrace=False)
     if not _CLIENT.is_dir():
         pytest.fail("node_modules/node-nats-streaming is missing: run `npm ci`", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates that no test may change; one that needs others makes its own."""
+    if shutil.which("openssl") is None:
+        pytest.fail("openssl was not found in PATH: install the package openssl", pytrace=False)
+    return Certificates.make(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.clock import ManualClock
+from ftstan.config.limits import Limits
 from ftstan.disk import LocalDisk
 from ftstan.ft.ownership import StoreOwner
 from ftstan.stores.file.store import FileStore
@@ -121,7 +122,7 @@ def serve(
     try:
         owner.try_lock()
         owner.activate()
-        store = FileStore(LocalDisk(), owner.root, owner, clock, options, limits=limits, path=str(path))
+        store = FileStore(LocalDisk(), owner.root, owner, clock, options, limits=Limits.same(limits), path=str(path))
         found = store.recover()
         if found.info is None:
             store.set_server_info(server_info())

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftstan.clock import ManualClock
+from ftstan.config.limits import Limits
 from ftstan.errors import FencedError
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
@@ -75,7 +76,7 @@ class FileNode:
             self.owner,
             self.clock,
             self.options,
-            limits=self.limits,
+            limits=Limits.same(self.limits),
             parallel_sync=False,
             path=self.path,
         )

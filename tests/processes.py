@@ -18,49 +18,84 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from ftstan.nats.embedded import binary_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import prometheus_client
+
 ROOT = Path(__file__).parents[1]
 HOST = "127.0.0.1"
 CLUSTER = "test-cluster"
 GROUP = "test-group"
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """How long a wait may last before the test fails: nothing that works comes near it."""
 
 READY = "STREAM: Streaming Server is ready"
 STANDING_BY = "STREAM: Starting in standby mode"
 
 _POLL_S = 0.01
+_QUIET_S = 1.5
+"""Longer than a nats-server waits before it tries a route again."""
 _SHOWN = 40
+_GIVEN: deque[int] = deque(maxlen=700)
+"""Ports that were given out last: most of them have no server yet, or one that may come back."""
 _STAMP = re.compile(r"\[\d+\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} (.*)")
 
 
 def free_ports(count: int) -> list[int]:
-    """``count`` different loopback ports that nobody listens on now.
+    """``count`` different loopback ports that nobody listens on now, and that no other test of this worker just got.
 
     From below the range that outgoing connections take theirs from: a server that was killed must get its port back.
     """
+    # Workers of one test run each have a range of their own: a port is free until its server starts.
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
     found: set[int] = set()
     while len(found) < count:
-        port = random.randrange(20_000, 32_000)
+        port = random.randrange(20_000, 21_500) + 1_500 * worker
+        if port in found or port in _GIVEN:
+            continue
         with contextlib.suppress(OSError), socket.create_server((HOST, port)):
             found.add(port)
+    _GIVEN.extend(found)
     return list(found)
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for what happens in another process; fails with ``what`` when it does not."""
-    deadline = time.monotonic() + PATIENCE_S
+def until(condition: Callable[[], object], what: str, within: float = PATIENCE_S) -> None:
+    """Wait for what happens in another process, seconds; fails with ``what`` when it does not."""
+    deadline = time.monotonic() + within
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {PATIENCE_S:g} s in vain for {what}")
+            raise AssertionError(f"waited {within:g} s in vain for {what}")
         time.sleep(_POLL_S)
+
+
+def wait_for_mesh(servers: Sequence[Server]) -> None:
+    """Wait until the embedded NATS servers are one network, and stay connected as they are.
+
+    While they find each other they close connections that they have twice, and what is on such a one is lost.
+    """
+    # Between any two: three connections that share the accounts, and one for the system's.
+    others = len(servers) - 1
+    last: list[list[tuple[str, int]]] = []
+    since = time.monotonic()
+
+    def settled() -> bool:
+        nonlocal last, since
+        now = [server.routes() for server in servers]
+        whole = all(len(one) == 4 * others and len({remote for remote, _ in one}) == others for one in now)
+        if now != last or not whole:
+            last, since = now, time.monotonic()
+        return time.monotonic() - since > _QUIET_S
+
+    until(settled, f"a mesh of {len(servers)} NATS servers")
 
 
 def alive(pid: int) -> bool:
@@ -135,10 +170,10 @@ class Child:
         self.signal(signal.SIGKILL)
         self._process.wait(PATIENCE_S)
 
-    def status(self) -> int:
-        """Wait for its end; the exit status, negative for a signal."""
+    def status(self, within: float = PATIENCE_S) -> int:
+        """Wait for its end, seconds; the exit status, negative for a signal."""
         try:
-            return self._process.wait(PATIENCE_S)
+            return self._process.wait(within)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self.log.name}: still running\n{self.tail()}") from None
 
@@ -157,8 +192,8 @@ class Child:
     def tail(self) -> str:
         return "\n".join([f"--- {self.log.name} ---", *self.text().splitlines()[-_SHOWN:]])
 
-    def wait_for(self, text: str, times: int = 1) -> None:
-        """Wait until ``text`` stands in the log ``times`` times; fails when the process ends without."""
+    def wait_for(self, text: str, times: int = 1, within: float = PATIENCE_S) -> None:
+        """Wait until ``text`` stands in the log ``times`` times, seconds; fails when the process ends without."""
 
         def there() -> bool:
             running = self.running
@@ -167,7 +202,7 @@ class Child:
             assert running, f"{self.log.name} ended ({self._process.returncode}) before it said {text!r}\n{self.tail()}"
             return False
 
-        until(there, f"{text!r} in {self.log.name}\n{self.tail()}")
+        until(there, f"{text!r} in {self.log.name}\n{self.tail()}", within)
 
     def end(self) -> None:
         """End it whatever state it is in, and what it started."""
@@ -184,15 +219,29 @@ class Child:
 class Server(Child):
     """An ftstan process. ``port``: where clients connect; ``store``: its datastore."""
 
-    def __init__(self, words: Sequence[str], log: Path, *, port: int, monitor: int, store: Path) -> None:
-        super().__init__(words, log)
+    def __init__(
+        self,
+        words: Sequence[str],
+        log: Path,
+        *,
+        port: int,
+        monitor: int,
+        store: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(words, log, environment)
         self.port = port
         self.store = store
-        self._monitor = monitor
+        self.monitor = monitor
+
+    @property
+    def url(self) -> str:
+        """Where the monitoring pages are."""
+        return f"http://{HOST}:{self.monitor}"
 
     def get(self, path: str) -> tuple[int, bytes]:
         """A page of the monitoring port: status and body; status 0 when nobody answers."""
-        connection = http.client.HTTPConnection(HOST, self._monitor, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(HOST, self.monitor, timeout=PATIENCE_S)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -208,6 +257,19 @@ class Server(Child):
         page: dict[str, Any] = json.loads(body)
         return page
 
+    def metrics(self) -> dict[str, prometheus_client.Metric]:
+        """The families of ``/metrics`` by name."""
+        status, body = self.get("/metrics")
+        assert status == http.HTTPStatus.OK, self.tail()
+        return {family.name: family for family in text_string_to_metric_families(body.decode())}
+
+    def routes(self) -> list[tuple[str, int]]:
+        """Connections of the embedded NATS server to others: whose, and their numbers."""
+        status, body = self.get("/routez")
+        if status != http.HTTPStatus.OK:
+            return []
+        return sorted((route["remote_id"], route["rid"]) for route in json.loads(body)["routes"])
+
     @property
     def ft_status(self) -> int:
         """What a load balancer sees: 200 from the active, 204 from a standby, 0 when nobody answers."""
@@ -219,6 +281,15 @@ class Server(Child):
             return self.ft_status == http.HTTPStatus.OK
 
         until(active, f"{self.log.name} to become active\n{self.tail()}")
+
+    def wait_until_standing_by(self) -> None:
+        """Wait until it would take over. It says that it stands by before it is connected to NATS."""
+
+        def ready() -> bool:
+            assert self.running, f"{self.log.name} ended\n{self.tail()}"
+            return self.get("/standby")[0] == http.HTTPStatus.OK
+
+        until(ready, f"{self.log.name} to stand by\n{self.tail()}")
 
 
 class Stage:
@@ -277,15 +348,16 @@ class Stage:
         a = self.member("a", "-cluster", route_a, "-routes", route_b)
         a.wait_until_active()
         b = self.member("b", "-cluster", route_b, "-routes", route_a)
-        b.wait_for(STANDING_BY)
+        b.wait_until_standing_by()
+        wait_for_mesh([a, b])
         return a, b
 
-    def pair_on(self, nats: Nats) -> tuple[Server, Server]:
-        """Two members on one external nats-server; the first is active."""
-        a = self.member("a", "-ns", nats.url)
+    def pair_on(self, nats: Nats, *words: str) -> tuple[Server, Server]:
+        """Two members on one external nats-server, with ``words`` behind the usual ones; the first is active."""
+        a = self.member("a", "-ns", nats.url, *words)
         a.wait_until_active()
-        b = self.member("b", "-ns", nats.url)
-        b.wait_for(STANDING_BY)
+        b = self.member("b", "-ns", nats.url, *words)
+        b.wait_until_standing_by()
         return a, b
 
     def nats(self, name: str = "nats", port: int = 0, settings: str = "") -> Nats:

@@ -2,11 +2,11 @@
 # Brings everything but the extensions up to date in the debug tree ($1), so that the suite runs there as it is here.
 set -euo pipefail
 tree=$1
-for d in tests tools benchmarks demo docs proto; do
+for d in ansible tests tools benchmarks demo lab docs packaging proto systemd; do
     rm -rf "${tree:?}/$d"
     cp -r "$d" "$tree/"
 done
-(cd ftstan && find . -name '*.py' -o -name '*.pyi' -o -name 'py.typed') | while read -r f; do
+(cd ftstan && find . -name '*.py' -o -name '*.pyi' -o -name '*.yaml' -o -name 'py.typed') | while read -r f; do
     mkdir -p "$tree/ftstan/$(dirname "$f")"
     cp "ftstan/$f" "$tree/ftstan/$f"
 done

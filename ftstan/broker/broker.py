@@ -7,7 +7,7 @@ sent in this order. Answers wait until their record is durable: ``answer`` keeps
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,11 +15,15 @@ from ftstan.broker import constants as c
 from ftstan.broker.connections import Connections
 from ftstan.broker.core import Core
 from ftstan.broker.inactivity import Inactivity
+from ftstan.broker.latecomers import Latecomers
 from ftstan.broker.malformed import Malformed, quoted
 from ftstan.broker.records import stored_subs
 from ftstan.broker.state import Channel, Subscription
 from ftstan.broker.subscriptions import Subscriptions
 from ftstan.broker.timers import Timers
+from ftstan.broker.tracing import Tracing
+from ftstan.config.limits import Limits, changes
+from ftstan.config.options import StoreLimits
 from ftstan.errors import QuarantineError, StoreError
 from ftstan.log import stream as log
 from ftstan.stores.interface import CLIENTS, ChannelLimits, Recovered, Store
@@ -30,13 +34,14 @@ if TYPE_CHECKING:
 
     from ftstan.broker.client import Client
     from ftstan.broker.keymap import KeyMap
+    from ftstan.broker.partition import Partition
     from ftstan.wire.nuid import Nuid
     from ftstan.wire.subjects import Subjects
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """Times in nanoseconds; a limit of 0 means none."""
+    """Times in nanoseconds; a limit of 0 means none. The last ones are those of ``StoreLimits``."""
 
     hb_interval: int = c.HB_INTERVAL
     hb_timeout: int = c.HB_TIMEOUT
@@ -44,6 +49,13 @@ class BrokerOptions:
     max_channels: int = c.MAX_CHANNELS
     replace_durable: bool = False
     limits: ChannelLimits = field(default_factory=ChannelLimits)
+    channels: tuple[tuple[str, ChannelLimits], ...] = ()
+    partition: Partition | None = None
+
+    @property
+    def store_limits(self) -> StoreLimits:
+        """What is written about limits."""
+        return StoreLimits(self.max_channels, self.limits, self.channels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +80,7 @@ class Broker(Core):
         self.store = store
         self.subjects = subjects
         self.options = options
+        self.limits = Limits(options.store_limits)
         self.timers = Timers()
         self.budget = c.EMIT_BUDGET
         self.start_jobs: list[Callable[[], None]] = []
@@ -79,7 +92,18 @@ class Broker(Core):
         self.inbox_prefix = self.new_inbox() + b"."
         self.link_events: list[tuple[int, bytes]] = []
         self._was_lost = False
+        self.draining = False
+        """Nobody is registered any more: this server is about to leave for good."""
         self.malformed = Malformed()
+        self._tracing = Tracing()
+        self._trace_or_not()
+        self.partition = options.partition
+        """Which channels are served here; ``None``: all."""
+        self.latecomers = Latecomers(self.timers)
+        if self.partition is not None:
+            self.publish_prefix = subjects.publish.encode() + b"."
+            self.publish_end = self.partition.end_sid
+            self.has_second_copies = bool(self.partition.second_copies)
         self.connections = Connections(self)
         self.subscriptions = Subscriptions(self)
         self.inactivity = Inactivity(self)
@@ -139,6 +163,11 @@ class Broker(Core):
         """Whether recovered channels wait to be opened."""
         return bool(self._later)
 
+    @property
+    def later(self) -> dict[bytes, None]:
+        """Names of the recovered channels that wait to be opened."""
+        return self._later
+
     def open_next(self) -> None:
         """Open one of the channels that wait. Raises ``StoreError`` and ``FencedError``."""
         if self._later:
@@ -149,11 +178,24 @@ class Broker(Core):
         while self._later:
             self.open_next()
 
+    def tell_subjects(self) -> None:
+        """Debug lines with the subjects that clients use."""
+        s = self.subjects
+        for what, subject in (
+            ("Discover subject:", s.discovery),
+            ("Publish subject:", s.publish_all) if self.partition is None else ("Publish subjects root:", s.publish),
+            ("Subscribe subject:", s.subscribe),
+            ("Subscription Close subject:", s.sub_close),
+            ("Unsubscribe subject:", s.unsubscribe),
+            ("Close subject:", s.close),
+        ):
+            log.debug(f"{what:<27} {subject}")
+
     def subscribe_lines(self) -> bytes:
         """The SUB lines of everything this server listens to: for a new NATS connection."""
         s = self.subjects
         rows: list[tuple[bytes, int]] = [
-            (s.publish_all.encode(), c.SID_PUBLISH),
+            *publish_rows(s.publish_all, self.partition),
             (s.discovery.encode(), c.SID_CONNECT),
             (s.subscribe.encode(), c.SID_SUBSCRIBE),
             (s.unsubscribe.encode(), c.SID_UNSUBSCRIBE),
@@ -167,7 +209,9 @@ class Broker(Core):
 
     def unsubscribe_lines(self) -> bytes:
         """The UNSUB lines of everything but the inbox: this server listens to clients no more."""
-        sids = [*self.by_sid, *(sid for sid in self._handlers), c.SID_PUBLISH]
+        # Of publish subjects that overlap the one whose copy counts is the last to go.
+        publishes = [sid for _, sid in reversed(publish_rows(self.subjects.publish_all, self.partition))]
+        sids = [*self.by_sid, *(sid for sid in self._handlers), *publishes]
         return b"".join(b"UNSUB %d\r\n" % sid for sid in sids)
 
     # ---- in ------------------------------------------------------------------------------------------------------
@@ -180,6 +224,19 @@ class Broker(Core):
         handler = self._handlers.get(sid)
         if handler is not None:
             handler(reply, payload)
+
+    def owns(self, channel: bytes) -> bool:
+        """Whether requests about the channel are for this server."""
+        return self.partition is None or self.partition.owns(channel)
+
+    def is_second_copy(self, sid: int, channel: bytes) -> bool:
+        """Whether a publish for one of several publish subjects came for an earlier one too."""
+        return self.partition is not None and self.partition.is_second_copy(sid, channel)
+
+    def hold_publish(self, client_id: bytes, conn_id: bytes, subject: bytes, reply: bytes, payload: bytes) -> bool:
+        """Keep a publish of a client that is not registered yet; whether it was kept."""
+        again = partial(self.publish_again, subject, reply, payload)
+        return self.latecomers.hold(client_id, conn_id, again, len(payload), self.now)
 
     def on_malformed(self, kind: str, client_id: bytes, reason: str) -> None:
         """A message that could not be carried out, whatever the server knows; ``client_id`` is empty if unknown."""
@@ -196,15 +253,15 @@ class Broker(Core):
             return known
         if b"\0" in name:
             raise StoreError(c.ZERO_BYTE.format(name=name.decode("utf-8", "backslashreplace")))
-        limit = self.options.max_channels
+        limit = self.limits.max_channels
         if limit and len(self.channels) + len(self._later) >= limit:
             raise StoreError(c.TOO_MANY_CHANNELS)
         others = self._folded.get(_lower(name))
         if others:
             raise StoreError(c.CASE_CLASH.format(new=quoted(name), old=quoted(others[0])))
-        channel = self._add_channel(Channel(name, self.store.create_channel(name, self.options.limits)))
+        channel = self._add_channel(Channel(name, self.store.create_channel(name, self.limits.of(name))))
         self.inactivity.check(channel)
-        log.info(f"Channel {quoted(name)} has been created")
+        log.info(f"Channel {quoted(name)} has been created", channel=name)
         return channel
 
     def _add_channel(self, channel: Channel) -> Channel:
@@ -212,6 +269,25 @@ class Broker(Core):
         self._folded.setdefault(_lower(channel.name), []).append(channel.name)
         channel.store.snapshot = partial(stored_subs, channel)
         return channel
+
+    def set_limits(self, limits: StoreLimits) -> list[str]:
+        """Other limits from now on; returns what changed, a line each.
+
+        Nobody is refused what they have: channels and subscriptions above a limit stay. Messages above one go within a
+        second, and a channel with another limit of inactivity has the whole new time from now.
+        """
+        changed = changes(self.options.store_limits, limits)
+        if changed:
+            self.options = replace(
+                self.options, max_channels=limits.max_channels, limits=limits.channel, channels=limits.channels
+            )
+            self.limits = Limits(limits)
+            before = [(channel, channel.store.limits.max_inactivity) for channel in self.channels.values()]
+            self.store.set_limits(self.limits)
+            for channel, inactivity in before:
+                if channel.store.limits.max_inactivity != inactivity:
+                    self.inactivity.check(channel)
+        return changed
 
     def drop_channel(self, channel: Channel) -> None:
         """Forget a channel that the store has deleted; nothing of it is in a batch."""
@@ -232,6 +308,9 @@ class Broker(Core):
 
     def set_timer(self, sub: Subscription, at: int) -> None:
         """Run the ack timer of a subscription at ``at``, not earlier either."""
+        if sub.timer_at == at:
+            # A group whose members leave in one batch sets it again and again for those that stay.
+            return
         sub.timer_at = at
 
         def fire() -> None:
@@ -257,7 +336,10 @@ class Broker(Core):
         """Delivery to a subscription stops here; it is tried again at its next trigger."""
         log.error(
             f"[Client:{sub.client_id.decode('utf-8', 'backslashreplace')}] delivery of subid={sub.sub_id} stopped "
-            f"after sequence {sub.last_sent}: {error.text}"
+            f"after sequence {sub.last_sent}: {error.text}",
+            backs_off=True,
+            client=sub.client_id,
+            channel=sub.channel.name,
         )
 
     # ---- out -----------------------------------------------------------------------------------------------------
@@ -283,9 +365,7 @@ class Broker(Core):
     @property
     def has_work(self) -> bool:
         """Whether anything waits for a commit, a confirmation or the link."""
-        return bool(
-            self._answers or self.touched or self.ready or self.ready_groups or self.start_jobs or self.output_size
-        )
+        return bool(self._answers or self.touched or self.ready or self.start_jobs or self.output_size)
 
     @property
     def output_size(self) -> int:
@@ -312,6 +392,7 @@ class Broker(Core):
                 a.done()
             if a.reply:
                 self.replies.publish(a.reply, b"", payload)
+        self._tracing.committed(failed)
         jobs, self.start_jobs = self.start_jobs, []
         for job in jobs:
             job()
@@ -333,18 +414,24 @@ class Broker(Core):
     def link_lost(self, now: int) -> None:
         """The output of this batch never left: what it delivered is due again as soon as the link is back."""
         self._was_lost = True
+        self._tracing.lost()
         for sub in self.lost(now):
             self.arm(sub, now)
 
     def tick(self) -> None:
         """Once a second."""
+        self._trace_or_not()
         self.drop_caches()
         self.malformed.tell(self.now / c.SECOND)
+
+    def _trace_or_not(self) -> None:
+        """The operator may switch the trace on and off while we serve."""
+        self.tracer = self._tracing if log.trace_on else None
 
     # ---- views ---------------------------------------------------------------------------------------------------
 
     def counts(self) -> dict[str, int]:
-        """Totals for monitoring: clients, subscriptions, channels, messages and bytes."""
+        """Totals in one step, for who may take it; ``ftstan.broker.views`` has portions."""
         channels = self.channels.values()
         return {
             "clients": len(self.clients),
@@ -357,6 +444,16 @@ class Broker(Core):
             "out_msgs": self.out_msgs,
             "out_bytes": self.out_bytes,
         }
+
+
+def publish_rows(publish_all: str, partition: Partition | None) -> list[tuple[bytes, int]]:
+    """The subjects on which publishes come, with their sids, in the order in which they are subscribed to.
+
+    ``publish_all``: what a server subscribes to that is not partitioned.
+    """
+    if partition is None:
+        return [(publish_all.encode(), c.SID_PUBLISH)]
+    return partition.rows(publish_all.encode().removesuffix(b".>"))
 
 
 def _ack_lines(subs: Iterable[Subscription]) -> bytes:

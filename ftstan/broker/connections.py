@@ -15,9 +15,11 @@ from ftstan.errors import WireError
 from ftstan.log import stream as log
 from ftstan.stores.interface import ClientInfo
 from ftstan.wire import messages
-from ftstan.wire.subjects import publishable, valid_client_id
+from ftstan.wire.subjects import is_inbox, valid_client_id
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ftstan.broker.broker import Broker
 
 
@@ -50,6 +52,11 @@ class Connections:
             broker.on_malformed("connect", request.client_id, c.INVALID_CLIENT_ID)
             broker.answer(reply, messages.connect_error(c.INVALID_CLIENT_ID))
             return
+        if broker.draining:
+            # Of partitions the first answer counts, and the others do not leave.
+            if broker.partition is None:
+                broker.answer(reply, messages.connect_error(c.LAME_DUCK))
+            return
         known = broker.clients.get(request.client_id)
         if request.client_id in self._probes:
             # One probe at a time for an id: whoever asks meanwhile is refused at once, even if the client in question
@@ -79,15 +86,29 @@ class Connections:
             refusal=messages.connect_error,
             undo=partial(self._unregister, client),
         )
+        broker.latecomers.registered(info.client_id, info.conn_id)
         log.debug(
             f"[Client:{client.shown()}] {'Replaced old client' if replaced else 'Connected'} "
-            f"(Inbox={info.hb_inbox.decode('utf-8', 'backslashreplace')})"
+            f"(Inbox={info.hb_inbox.decode('utf-8', 'backslashreplace')})",
+            client=info.client_id,
         )
 
     def _unregister(self, client: Client) -> None:
         """The registration could not be stored: as if the client had never come."""
         if not client.gone:
             self.remove(client)
+
+    def learn(self, infos: Iterable[ClientInfo]) -> None:
+        """Register clients that another partition knows, and this one does not."""
+        broker = self._broker
+        for number, info in enumerate(infos):
+            known = info.client_id in broker.clients or info.client_id in self._probes
+            if known or not info.hb_inbox or not valid_client_id(info.client_id):
+                continue
+            broker.store.add_client(info)
+            client = self.adopt(info, number)
+            broker.latecomers.registered(info.client_id, info.conn_id)
+            log.debug(f"[Client:{client.shown()}] Known to another partition")
 
     def adopt(self, info: ClientInfo, number: int = 0) -> Client:
         """Index a client that is in the store and start its heartbeats.
@@ -121,7 +142,7 @@ class Connections:
         _, request, reply = self._probes.pop(client_id)
         if alive:
             self._broker.answer(reply, messages.connect_error(c.DUPLICATE_CLIENT))
-            log.debug(f"[Client:{client_id.decode()}] Connect failed; already connected")
+            log.debug(f"[Client:{client_id.decode()}] Connect failed; already connected", client=client_id)
             return
         old = self._broker.clients.get(client_id)
         if old is None:
@@ -138,7 +159,7 @@ class Connections:
     def _ask(self, inbox: bytes) -> int:
         """Send an empty request to a client's heartbeat inbox; returns its token, 0 if the inbox is no subject."""
         broker = self._broker
-        if not publishable(inbox):
+        if not is_inbox(inbox):
             return 0
         token = self._next_token
         self._next_token += 1
@@ -209,7 +230,7 @@ class Connections:
             self._mark(client, failed=True)
         client.failed += failures
         if client.failed > self._broker.options.hb_fail_count:
-            log.info(f"[Client:{client.shown()}] Timed out on heartbeats")
+            log.info(f"[Client:{client.shown()}] Timed out on heartbeats", client=client.client_id)
             self.remove(client)
             return
         self._schedule(client, following)
@@ -245,7 +266,10 @@ class Connections:
             return
         client = self._broker.conns.get(request.conn_id) if request.conn_id else None
         if client is None:
-            self._broker.answer(reply, messages.ping_response(c.CLIENT_REPLACED))
+            # A partition that was added or started anew does not know who came before it, and clients give up on the
+            # first error; those that know this one answer.
+            if self._broker.partition is None:
+                self._broker.answer(reply, messages.ping_response(c.CLIENT_REPLACED))
             return
         if client.failed:
             self._schedule(client, self._broker.now + c.HEARTBEAT_AFTER_PING)
@@ -266,7 +290,8 @@ class Connections:
         self.remove(client)
         self._broker.answer(reply, messages.close_response(), clients=True, refusal=messages.close_response)
         log.debug(
-            f"[Client:{client.shown()}] Closed (Inbox={client.info.hb_inbox.decode('utf-8', 'backslashreplace')})"
+            f"[Client:{client.shown()}] Closed (Inbox={client.info.hb_inbox.decode('utf-8', 'backslashreplace')})",
+            client=client.client_id,
         )
 
     def remove(self, client: Client) -> None:

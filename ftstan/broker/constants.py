@@ -44,6 +44,9 @@ MOVED_DELAY = 100 * MILLISECOND
 #: ... as something that expired so long before.
 MOVED_EXPIRY = SECOND
 
+#: How long a partition waits for the connect of a client that publishes or subscribes already.
+CONNECT_WITHIN = SECOND
+
 #: A failing client that pings gets its next heartbeat this soon.
 HEARTBEAT_AFTER_PING = MILLISECOND
 
@@ -53,7 +56,8 @@ RECOVERED_BEAT_STEP = MILLISECOND
 #: Recovered subscriptions whose redelivery is started in one turn of the loop: publishes are served in between.
 RECOVERED_PER_TURN = 64
 
-# Sids of the internal NATS subscriptions; those from core.FIRST_ACK_SID on belong to ack inboxes.
+# Sids of the internal NATS subscriptions; those from core.FIRST_ACK_SID on belong to ack inboxes, or first to the
+# publish subjects of a partitioned server.
 SID_PUBLISH = 1
 SID_CONNECT = 2
 SID_SUBSCRIBE = 3
@@ -80,6 +84,8 @@ INVALID_UNSUBSCRIBE = "stan: invalid unsubscribe request"
 UNKNOWN_CHANNEL = "stan: unknown channel"
 INVALID_SUBSCRIPTION = "stan: invalid subscription"
 INVALID_CLOSE = "stan: invalid close request"
+#: Ours: the original takes new clients until it ends.
+LAME_DUCK = "stan: server is in lame duck mode, connect to another one"
 CLIENT_REPLACED = "client has been replaced or is no longer registered"
 TOO_MANY_CHANNELS = "too many channels"
 TOO_MANY_SUBS = "too many subscriptions per channel"

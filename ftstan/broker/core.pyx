@@ -1,31 +1,28 @@
-"""The per-message part of the broker: publishes, acknowledgements and deliveries over C buffers.
+"""The per-message part of the broker: publishes and acknowledgements over C buffers, and the road of a batch.
 
 An actor without I/O and without a clock. ``feed`` takes bytes of the NATS link and applies them to memory; ``stage``
 hands what must become durable to the store; after the commit and its confirmation ``settle`` turns what is durable
-into deliveries and publisher acks. Nothing that is not durable ever reaches ``deliveries``. Decisions per client or
-subscription are plain Python in ``ftstan.broker.broker``, which subclasses ``Core``; no Python object is made per message.
+into deliveries (``delivery.pyx``, the lower half) and publisher acks. Decisions per client or subscription are plain Python in ``ftstan.broker.broker``, which subclasses ``Core``; no Python object is made per message.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
-from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcmp
 
-from ftstan.broker.inflight cimport Pending
+from ftstan.broker.delivery cimport Delivery
 from ftstan.broker.keymap cimport KeyMap
-from ftstan.broker.state cimport Channel, QueueGroup, Subscription
-from ftstan.wire.block cimport GAP, MsgBlock
+from ftstan.broker.state cimport Channel, Listener, Subscription
+from ftstan.wire.block cimport MsgBlock
 from ftstan.wire.codec cimport (
     Ack,
     PubMsg,
     Span,
     field_size,
     put_field,
-    put_redelivery,
     read_ack,
     read_ctrl_msg,
     read_pub_msg,
-    redelivery_size,
 )
 from ftstan.wire.frames cimport HMSG, MSG, Frame, OutBuf, next_frame
 
@@ -34,17 +31,17 @@ from ftstan.wire.subjects import valid_channel
 
 #: What a publisher gets for every publish that is refused before it is stored.
 INVALID_PUBLISH = b"stan: invalid publish request"
+#: The same of a partitioned server, where the subject decides who gets a publish.
+WRONG_SUBJECT = b"stan: invalid publish request: published on the subject of another channel"
 
-#: Sid of the publish subject; sids from FIRST_ACK_SID on belong to ack inboxes, those between to requests.
+#: Sid of the publish subject; sids from FIRST_ACK_SID on belong to ack inboxes, those between to requests. Of a
+#: partitioned server the publish subjects have the first ones from FIRST_ACK_SID on, up to ``publish_end``.
 PUBLISH_SID = 1
 FIRST_ACK_SID = 64
 
 cdef enum:
     _PUBLISH = 1
     _FIRST_ACK = 64
-    #: Messages and bytes asked of the store in one read for a subscription that lags behind.
-    READ_MSGS = 1024
-    READ_BYTES = 1 << 20
     OURS_SIZE = 4
     #: Channels written to in one batch, and requests: each may cost a few syncs, and a batch of ten thousand would look
     #: like storage that hangs.
@@ -57,31 +54,29 @@ cdef enum:
 cdef const char* OURS = "ft1."
 
 
-cdef class Core:
+cdef class Core(Delivery):
     """What ``Broker`` is made of."""
 
     def __init__(self):
+        Delivery.__init__(self)
         self.clients = KeyMap()
         self.conns = KeyMap()
         self.channels = KeyMap()
         self.by_sid = {}
         self.replies = OutBuf()
-        self.deliveries = OutBuf()
         self.acks = OutBuf()
         self.touched = []
-        self.with_events = []
-        self.ready = []
-        self.ready_groups = []
-        self.emitted_to = []
-        self.cached = []
-        self.batch = 1
-        self.max_payload = 1 << 20
         #: Publishes that were stored before; ``None``: every publish is a new one.
         self.window = None
         #: While this owner is leaving: every publish taken, as connection id (or client id), a zero byte, guid.
         self.taken = None
         #: For a successor: publishes that the former owner has answered, spelled in the same way.
         self.answered = None
+        #: Of a partitioned server: what stands before the channel in a publish subject, the dot included.
+        self.publish_prefix = None
+        self.publish_end = _FIRST_ACK
+        #: Whether a publish can come for several of the publish subjects.
+        self.has_second_copies = False
 
     def __dealloc__(self):
         PyMem_RawFree(self.ack_refs)
@@ -124,22 +119,26 @@ cdef class Core:
             if f.kind == MSG:
                 if f.sid == _PUBLISH:
                     self.publish(&f)
-                elif f.sid >= _FIRST_ACK:
+                elif f.sid >= self.publish_end:
                     found = self.by_sid.get(f.sid)
                     if found is not None:
                         sub = <Subscription>found
                         self.ack(&f, sub)
+                elif f.sid >= _FIRST_ACK:
+                    self.publish_here(&f)
                 else:
                     requests += 1
                     self.on_request(f.sid, as_bytes(f.subject), as_bytes(f.reply), as_bytes(f.payload), b"")
             elif f.kind == HMSG:
                 if f.sid == _PUBLISH:
                     self.publish(&f)
-                elif f.sid >= _FIRST_ACK:
+                elif f.sid >= self.publish_end:
                     found = self.by_sid.get(f.sid)
                     if found is not None:
                         sub = <Subscription>found
                         self.ack(&f, sub)
+                elif f.sid >= _FIRST_ACK:
+                    self.publish_here(&f)
                 else:
                     requests += 1
                     self.on_request(
@@ -165,26 +164,57 @@ cdef class Core:
         """The channel for a first publish; raises ``StoreError`` with the text for the publisher."""
         raise FtstanError("Core is not a broker")
 
-    def arm(self, sub, at):
-        """Run ``on_ack_timer(sub)`` at ``at`` (monotonic ns)."""
+    def is_second_copy(self, sid, channel):
+        """Whether a publish for one of several publish subjects came for an earlier one too."""
         raise FtstanError("Core is not a broker")
 
-    def on_read_error(self, sub, error):
-        """The store could not give the next message of a subscription."""
+    def hold_publish(self, client_id, conn_id, subject, reply, payload):
+        """Keep a publish of a client that is not registered yet; whether it was kept."""
         raise FtstanError("Core is not a broker")
+
+    cdef int publish_here(self, Frame* f) except -1:
+        """A publish for one of the subjects of a partitioned server."""
+        cdef size_t n = <size_t>len(self.publish_prefix)
+        cdef Span channel
+        if self.has_second_copies and f.subject.n >= n:
+            channel.p = f.subject.p + n
+            channel.n = f.subject.n - n
+            if self.is_second_copy(f.sid, as_bytes(channel)):
+                return 0
+        return self.publish(f)
+
+    cdef bint names_its_subject(self, Frame* f, PubMsg* m) except -1:
+        """Whether the message is for the channel on whose subject it came."""
+        cdef size_t n = <size_t>len(self.publish_prefix)
+        return f.subject.n == n + m.subject.n and memcmp(f.subject.p + n, m.subject.p, m.subject.n) == 0
+
+    def publish_again(self, bytes subject not None, bytes reply not None, bytes payload not None):
+        """Take a publish that ``hold_publish`` has kept."""
+        cdef Frame f
+        f.sid = _PUBLISH
+        f.subject.p = PyBytes_AS_STRING(subject)
+        f.subject.n = <size_t>len(subject)
+        f.reply.p = PyBytes_AS_STRING(reply)
+        f.reply.n = <size_t>len(reply)
+        f.payload.p = PyBytes_AS_STRING(payload)
+        f.payload.n = <size_t>len(payload)
+        # It was counted when it came.
+        self.in_msgs -= 1
+        self.in_bytes -= f.payload.n
+        self.publish(&f)
+
+    cdef bint is_held(self, Frame* f, PubMsg* m) except -1:
+        return self.publish_prefix is not None and self.hold_publish(
+            as_bytes(m.client_id), as_bytes(m.conn_id), as_bytes(f.subject), as_bytes(f.reply), as_bytes(f.payload)
+        )
 
     cdef int publish(self, Frame* f) except -1:
         cdef PubMsg m
         cdef Channel channel
         cdef void* found
-        cdef size_t start
-        cdef char* p
         cdef int64_t ts
-        cdef Span none
         self.in_msgs += 1
         self.in_bytes += f.payload.n
-        none.p = f.payload.p
-        none.n = 0
         if read_pub_msg(f.payload.p, f.payload.n, &m) != 0:
             if not read_ctrl_msg(f.payload.p, f.payload.n):
                 self.refuse_invalid(f.reply, &m, "undecodable PubMsg")
@@ -194,17 +224,25 @@ cdef class Core:
             return 0
         if (self.taken is not None or self.answered is not None) and self.is_answered(&m):
             return 0
+        if self.publish_prefix is not None and not self.names_its_subject(f, &m):
+            self.refuse(f.reply, m.guid, WRONG_SUBJECT)
+            self.on_malformed("publish", as_bytes(m.client_id), "another channel than that of its subject")
+            return 0
         found = self.channels.find(m.subject.p, m.subject.n)
         if found == NULL and not valid_channel(as_bytes(m.subject)):
             self.refuse_invalid(f.reply, &m, "no legal channel name")
             return 0
         if m.conn_id.n:
             if self.conns.find(m.conn_id.p, m.conn_id.n) == NULL:
-                self.refuse_invalid(f.reply, &m, "unknown connection id")
+                if not self.is_held(f, &m):
+                    self.refuse_invalid(f.reply, &m, "unknown connection id")
                 return 0
         elif self.clients.find(m.client_id.p, m.client_id.n) == NULL:
-            self.refuse_invalid(f.reply, &m, "unknown client id")
+            if not self.is_held(f, &m):
+                self.refuse_invalid(f.reply, &m, "unknown client id")
             return 0
+        if self.tracer is not None:
+            self.tracer.received(as_bytes(m.client_id), as_bytes(m.subject), as_bytes(m.guid))
         if found == NULL:
             try:
                 channel = self.open_channel(as_bytes(m.subject))
@@ -216,45 +254,32 @@ cdef class Core:
         if channel.refused is not None:
             self.refuse(f.reply, m.guid, channel.refused)
             return 0
+        ts = self.wall if self.wall > channel.last_ts else channel.last_ts
         if (
             self.window is not None
             and m.guid.n > OURS_SIZE
             and memcmp(m.guid.p, OURS, OURS_SIZE) == 0
-            and self.is_repeat(&m, channel, f.reply)
+            and self.is_repeat(&m, channel, ts, f.reply)
         ):
             return 0
         if channel.staged is None:
             channel.staged = MsgBlock()
             self.touch(channel)
-        ts = self.wall if self.wall > channel.last_ts else channel.last_ts
         channel.staged.put(channel.applied + 1, m.subject, m.reply, m.data, ts)
         channel.applied += 1
         channel.last_ts = ts
-        if f.reply.n:
-            start = self.acks.used
-            p = self.acks.pub(f.reply, none, field_size(m.guid.n))
-            put_field(p, 0x0A, m.guid.p, m.guid.n)
-            self.note_ack(start, channel.position)
+        self.acknowledge(f.reply, &m, channel, channel.position)
         return 0
 
-    cdef bint is_repeat(self, PubMsg* m, Channel channel, Span reply) except -1:
-        """Acknowledge a publish that was stored before; a new one is put into the window."""
-        cdef size_t start
-        cdef char* p
-        cdef Span none
+    cdef bint is_repeat(self, PubMsg* m, Channel channel, int64_t ts, Span reply) except -1:
+        """Acknowledge a publish that was stored before; a new one, to be stored at ``ts``, is put into the window."""
         cdef bytes guid = as_bytes(m.guid)
-        cdef uint64_t seq = self.window.look(channel.name, guid)
+        cdef uint64_t seq = self.window.look(channel.name, guid, channel.store)
         # A sequence beyond the log is that of a message which was taken away with the damage around it.
         if seq == 0 or seq > channel.applied:
-            self.window.add(channel.name, guid, channel.applied + 1)
+            self.window.add(channel.name, guid, channel.applied + 1, ts, as_bytes(m.data))
             return False
-        if reply.n:
-            none.p = reply.p
-            none.n = 0
-            start = self.acks.used
-            p = self.acks.pub(reply, none, field_size(m.guid.n))
-            put_field(p, 0x0A, m.guid.p, m.guid.n)
-            self.note_ack(start, channel.position if seq > channel.durable else DURABLE)
+        self.acknowledge(reply, m, channel, channel.position if seq > channel.durable else DURABLE)
         return True
 
     cdef bint is_answered(self, PubMsg* m) except -1:
@@ -286,9 +311,14 @@ cdef class Core:
         p = put_field(p, 0x0A, guid.p, guid.n)
         put_field(p, 0x12, PyBytes_AS_STRING(error), n)
 
-    cdef int note_ack(self, size_t start, Py_ssize_t channel) except -1:
+    cdef int acknowledge(self, Span reply, PubMsg* m, Channel channel, Py_ssize_t depends) except -1:
+        """Prepare the publisher's ack, and note on which channel of the batch (or ``DURABLE``) it depends."""
         cdef Py_ssize_t cap
+        cdef PendingAck* ref
         cdef void* p
+        cdef Span none
+        if reply.n == 0:
+            return 0
         if self.ack_count == self.ack_cap:
             cap = 256 if self.ack_cap == 0 else self.ack_cap * 2
             p = PyMem_RawRealloc(self.ack_refs, <size_t>cap * sizeof(PendingAck))
@@ -296,10 +326,16 @@ cdef class Core:
                 raise MemoryError
             self.ack_refs = <PendingAck*>p
             self.ack_cap = cap
-        self.ack_refs[self.ack_count].start = start
-        self.ack_refs[self.ack_count].end = self.acks.used
-        self.ack_refs[self.ack_count].channel = channel
+        none.p = reply.p
+        none.n = 0
+        ref = &self.ack_refs[self.ack_count]
+        ref.start = self.acks.used
+        put_field(self.acks.pub(reply, none, field_size(m.guid.n)), 0x0A, m.guid.p, m.guid.n)
+        ref.end = self.acks.used
+        ref.channel = depends
         self.ack_count += 1
+        if self.tracer is not None:
+            self.tracer.taken(as_bytes(m.client_id), channel.name, as_bytes(m.guid))
         return 0
 
     cdef int touch(self, Channel channel) except -1:
@@ -324,50 +360,10 @@ cdef class Core:
             # An ack counts wherever in the group the message is by now.
             sub = sub.group.holder(a.sequence)
         if sub is not None:
+            if self.tracer is not None:
+                self.tracer.acknowledged(sub, a.sequence)
             self.acked(sub, a.sequence)
         return 0
-
-    cdef int acked(self, Subscription sub, uint64_t seq) except -1:
-        """The subscription no longer waits for this ack; if that opens its window, messages may come."""
-        if not sub.pending.remove(seq):
-            return 0
-        self.note_event(sub, seq, True)
-        if sub.stalled and sub.pending.used < sub.max_in_flight:
-            sub.stalled = False
-            self.enqueue(sub)
-        if sub.group is not None:
-            sub.group.update(sub)
-        return 0
-
-    cdef note_event(self, Subscription sub, uint64_t seq, bint acked):
-        cdef Channel channel = sub.channel
-        if channel.events.count == 0:
-            self.with_events.append(channel)
-        channel.events.add(sub.sub_id, seq, acked)
-
-    cpdef note_implied_ack(self, Subscription sub, uint64_t seq):
-        """A pending message that no longer exists counts as acknowledged."""
-        self.acked(sub, seq)
-
-    def mark_failed(self, Subscription sub not None, bint failed):
-        """The client of the subscription misses its heartbeats, or answers them again."""
-        sub.hb_failed = failed
-        if sub.group is not None:
-            sub.group.update(sub)
-
-    cpdef enqueue(self, Subscription sub):
-        """Offer available messages to the subscription, or to its group, in the next ``settle``."""
-        if sub.group is not None:
-            self.enqueue_group(sub.group)
-        elif not sub.queued:
-            sub.queued = True
-            self.ready.append(sub)
-
-    cpdef enqueue_group(self, QueueGroup group):
-        """Offer available messages to the group in the next ``settle``."""
-        if not group.queued:
-            group.queued = True
-            self.ready_groups.append(group)
 
     # ---- the commit road -----------------------------------------------------------------------------------------
 
@@ -385,8 +381,8 @@ cdef class Core:
         Returns whether more is to be delivered at once (the budget of one emit was used up).
         """
         cdef Channel channel
+        cdef Listener who
         cdef Subscription sub
-        cdef QueueGroup group
         cdef Py_ssize_t i
         cdef list ready
         if failed:
@@ -404,26 +400,21 @@ cdef class Core:
             for i in range(len(channel.subs)):
                 sub = <Subscription>channel.subs[i]
                 if not sub.stalled and not sub.queued:
-                    self.send_available(sub)
+                    self.serve(sub)
             if channel.groups:
-                for group in channel.groups.values():
-                    if not group.queued:
-                        self.serve(group)
+                for who in channel.groups.values():
+                    if not who.queued:
+                        self.serve(who)
         ready = self.ready
         self.ready = []
-        for sub in ready:
-            sub.queued = False
-            self.send_available(sub)
-        ready = self.ready_groups
-        self.ready_groups = []
-        for group in ready:
-            group.queued = False
-            self.serve(group)
+        for who in ready:
+            who.queued = False
+            self.serve(who)
         for channel in self.touched:
             channel.tail = None
         self.touched.clear()
         self.ack_count = 0
-        return bool(self.ready or self.ready_groups)
+        return bool(self.ready)
 
     cdef fail_acks(self, dict failed):
         """Rewrite the acks of a batch in which some channels failed."""
@@ -480,247 +471,6 @@ cdef class Core:
         # The acks of what was applied and not committed yet went with the rest.
         self.ack_count = 0
         return out
-
-    def drop_caches(self):
-        """Blocks read for lagging subscriptions are kept for a second at most."""
-        cdef Channel channel
-        for channel in self.cached:
-            channel.cache = None
-        self.cached.clear()
-
-    # ---- out -----------------------------------------------------------------------------------------------------
-
-    cdef MsgBlock locate(self, Channel channel, uint64_t seq):
-        """A block whose messages include the first existing one at or after ``seq``; ``None`` if there is none."""
-        cdef MsgBlock block = channel.tail
-        if block is not None and block.count and block.refs[0].seq <= seq <= block.refs[block.count - 1].seq:
-            return block
-        block = channel.cache
-        if block is not None and block.count and block.refs[0].seq <= seq <= block.refs[block.count - 1].seq:
-            return block
-        block = channel.store.read(seq, READ_MSGS, READ_BYTES)
-        if block is not None:
-            if channel.cache is None:
-                self.cached.append(channel)
-                if len(self.cached) > 64:
-                    self.drop_caches()
-                    self.cached.append(channel)
-            channel.cache = block
-        return block
-
-    cdef int send_available(self, Subscription sub) except -1:
-        """Send new messages until the window is full or there are no more."""
-        cdef Channel channel = sub.channel
-        cdef MsgBlock block
-        cdef uint64_t seq
-        cdef uint64_t first
-        cdef Py_ssize_t i
-        while sub.ready and not sub.on_hold and not sub.blocked and sub.client is not None:
-            if sub.pending.used >= sub.max_in_flight:
-                sub.stalled = True
-                return 0
-            seq = sub.last_sent + 1
-            first = channel.store.first
-            if seq < first:
-                # Dropped by the limits; the blocks in memory may still hold them.
-                sub.last_sent = first - 1
-                seq = first
-            if seq > channel.durable:
-                return 0
-            if self.deliveries.used > self.budget:
-                self.enqueue(sub)
-                return 0
-            try:
-                block = self.locate(channel, seq)
-            except StoreError as error:
-                self.on_read_error(sub, error)
-                return 0
-            if block is None:
-                return 0
-            i = block.find(seq)
-            while i < block.count and block.refs[i].seq <= channel.durable:
-                if sub.pending.used >= sub.max_in_flight or self.deliveries.used > self.budget:
-                    break
-                if not self.send(sub, block, i, 0):
-                    return 0
-                i += 1
-        return 0
-
-    cdef int serve(self, QueueGroup group) except -1:
-        """Send new messages, each to the member that is chosen, until all windows are full or there are no more."""
-        cdef Channel channel = group.channel
-        cdef MsgBlock block
-        cdef Subscription sub
-        cdef uint64_t seq
-        cdef uint64_t first
-        cdef Py_ssize_t i
-        while group.used and not group.on_hold and not group.blocked:
-            seq = group.last_sent + 1
-            first = channel.store.first
-            if seq < first:
-                group.last_sent = first - 1
-                seq = first
-            if seq > channel.durable:
-                return 0
-            if self.deliveries.used > self.budget:
-                self.enqueue_group(group)
-                return 0
-            try:
-                block = self.locate(channel, seq)
-            except StoreError as error:
-                self.on_read_error(group.head, error)
-                return 0
-            if block is None:
-                return 0
-            i = block.find(seq)
-            while i < block.count and block.refs[i].seq <= channel.durable and self.deliveries.used <= self.budget:
-                sub = group.choose()
-                if sub is None:
-                    return 0
-                if sub.pending.used >= sub.max_in_flight:
-                    # Redeliveries have filled it over its window: somebody else may have room.
-                    sub.stalled = True
-                    group.update(sub)
-                    continue
-                if not self.send(sub, block, i, 0):
-                    return 0
-                i += 1
-        return 0
-
-    cdef int send(self, Subscription sub, MsgBlock block, Py_ssize_t i, uint32_t count) except -1:
-        """Put one message on the wire and into the window; 0 if it is too large for the link.
-
-        ``count``: how often it has been resent, with this time; 0: it is new.
-        """
-        cdef Pending* p
-        cdef Span inbox
-        cdef Span none
-        cdef char* out
-        cdef size_t size = block.refs[i].size
-        cdef uint64_t seq = block.refs[i].seq
-        cdef size_t extra = 0
-        cdef bint fresh
-        inbox.p = PyBytes_AS_STRING(sub.inbox)
-        inbox.n = <size_t>len(sub.inbox)
-        none.p = inbox.p
-        none.n = 0
-        p = sub.pending.find(seq)
-        fresh = p == NULL
-        if count:
-            extra = redelivery_size(count)
-        if size + extra > self.max_payload:
-            if sub.group is None:
-                sub.blocked = True
-            else:
-                sub.group.blocked = True
-            self.on_read_error(
-                sub,
-                StoreError(f"message {seq} has {size + extra} bytes, the NATS server takes {self.max_payload}"),
-            )
-            return 0
-        out = self.deliveries.pub(inbox, none, size + extra)
-        memcpy(out, block.buf + block.refs[i].off + GAP, size)
-        if count:
-            put_redelivery(out + size, count)
-        self.out_msgs += 1
-        self.out_bytes += size + extra
-        if fresh:
-            p = sub.pending.insert(seq)
-            p.expiry = self.now + sub.ack_wait
-            self.note_event(sub, seq, False)
-            if seq > sub.last_sent:
-                sub.last_sent = seq
-            if count == 0 and sub.pending.used >= sub.max_in_flight:
-                sub.stalled = True
-            if sub.group is not None:
-                if seq > sub.group.last_sent:
-                    sub.group.last_sent = seq
-                sub.group.update(sub)
-        elif p.expiry == 0:
-            p.expiry = self.now + sub.ack_wait
-        else:
-            p.expiry += sub.ack_wait
-        p.count = count
-        p.batch = self.batch
-        if sub.emit_batch != self.batch:
-            sub.emit_batch = self.batch
-            self.emitted_to.append(sub)
-        if sub.timer_at == 0:
-            self.arm(sub, self.now + sub.ack_wait)
-        return 1
-
-    cdef MsgBlock still(self, Channel channel, uint64_t seq, Py_ssize_t* i):
-        """The block that has this very message, at ``i``; ``None`` if it no longer exists."""
-        cdef MsgBlock block = self.locate(channel, seq) if seq >= channel.store.first else None
-        if block is not None:
-            i[0] = block.find(seq)
-            if i[0] < block.count and block.refs[i[0]].seq == seq:
-                return block
-        return None
-
-    def redeliver(self, Subscription sub not None, uint64_t seq):
-        """Resend one pending message; returns False if it no longer exists (it then counts as acknowledged)."""
-        cdef Py_ssize_t i = 0
-        cdef MsgBlock block
-        cdef Pending* p
-        if seq > sub.channel.durable:
-            return True
-        block = self.still(sub.channel, seq, &i)
-        if block is None:
-            self.acked(sub, seq)
-            return False
-        p = sub.pending.find(seq)
-        self.send(sub, block, i, 1 if p == NULL else next_count(p.count))
-        return True
-
-    def pass_on(self, Subscription sub not None, uint64_t seq):
-        """Resend what a queue member has pending to the member that is chosen now; whoever gets it has it pending."""
-        cdef Subscription chosen
-        cdef MsgBlock block
-        cdef Py_ssize_t i = 0
-        cdef Pending* p
-        block = self.still(sub.channel, seq, &i)
-        if block is None:
-            self.acked(sub, seq)
-            return
-        chosen = sub.group.choose_again()
-        p = sub.pending.find(seq)
-        if chosen is None or p == NULL or not self.send(chosen, block, i, next_count(p.count)):
-            return
-        if chosen is not sub:
-            # Only now: after a crash between the two records both have it pending, which is better than nobody.
-            self.acked(sub, seq)
-
-    def hand_over(self, Subscription old not None, Subscription new not None, uint64_t seq, int64_t expiry):
-        """A message of a member that leaves becomes pending with another one, which has not been sent it yet."""
-        cdef Pending* p = old.pending.find(seq)
-        cdef Pending* q
-        cdef uint32_t count
-        if p == NULL:
-            return
-        count = p.count
-        if new.pending.find(seq) == NULL:
-            self.note_event(new, seq, False)
-        q = new.pending.insert(seq)
-        q.expiry = expiry
-        q.count = count
-        q.batch = 0
-        if seq > new.last_sent:
-            new.last_sent = seq
-        old.pending.remove(seq)
-        new.group.update(new)
-
-    def timestamp_of(self, Channel channel not None, uint64_t seq):
-        """Timestamp (ns) of a stored message, 0 if it no longer exists."""
-        cdef Py_ssize_t i = 0
-        cdef MsgBlock block = self.still(channel, seq, &i)
-        return 0 if block is None else block.refs[i].ts
-
-
-cdef inline uint32_t next_count(uint32_t count) noexcept:
-    """0 means "not resent", so the count goes on with 1 after the highest one."""
-    return 1 if count == 0xFFFFFFFFU else count + 1
-
 
 cdef bytes encode_length(Py_ssize_t n):
     cdef bytearray out = bytearray()

@@ -1,53 +1,97 @@
 """Publishes of our own client that were stored already: a repeat is acknowledged and not stored twice.
 
 Only guids that begin with ``ft1.`` are looked at: that client promises to use one guid for one message. A window holds
-the newest of them, as digests; the store makes it durable with the batch (``docs/store.md`` section 5).
+the newest of them, as digests; the store makes it durable with the batch (``docs/store.md`` section 5). What a former
+activation left is a hint: it counts only if the log holds the very message, which is looked up when a repeat comes.
 """
 
 from __future__ import annotations
 
 from hashlib import blake2b
 from typing import TYPE_CHECKING
+from zlib import crc32
 
-from ftstan.stores.interface import REMEMBERED_SIZE
+from ftstan.errors import StoreError
+from ftstan.stores.interface import REMEMBERED_SIZE, StoredAt
+from ftstan.wire.codec import decode_msg_proto
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    from ftstan.stores.interface import ChannelStore
+
+_WHOLE = 1 << 62
+
 
 class Window:
-    """The newest ``size`` publishes: digest of channel and guid -> sequence, oldest first."""
+    """The newest ``size`` publishes: digest of channel and guid -> message, oldest first.
 
-    def __init__(self, size: int, known: dict[bytes, int]) -> None:
+    ``known``: what a former activation remembered.
+    """
+
+    def __init__(self, size: int, known: dict[bytes, StoredAt]) -> None:
         self.known = known
         self._size = size
+        self._unproven = set(known)
         self._fresh: list[tuple[bytes, bytes]] = []
         self._shrink()
 
-    def look(self, channel: bytes, guid: bytes) -> int:
-        """The sequence that the publish was stored with; 0 if it is not known."""
-        return self.known.get(_digest(channel, guid), 0)
+    def look(self, channel: bytes, guid: bytes, log: ChannelStore) -> int:
+        """The sequence that the publish was stored with; 0 if it is not known. ``log``: the channel's messages."""
+        digest = _digest(channel, guid)
+        found = self.known.get(digest)
+        if found is None:
+            return 0
+        if digest in self._unproven:
+            if not _holds(log, found):
+                return 0
+            self._unproven.discard(digest)
+        return found.sequence
 
-    def add(self, channel: bytes, guid: bytes, sequence: int) -> None:
-        """The publish was applied."""
+    def add(self, channel: bytes, guid: bytes, sequence: int, timestamp: int, data: bytes) -> None:
+        """The publish was applied, as that message."""
         digest = _digest(channel, guid)
         # A digest that is known and was not taken for a repeat names something that is gone: it moves to the end.
         self.known.pop(digest, None)
-        self.known[digest] = sequence
+        self._unproven.discard(digest)
+        self.known[digest] = StoredAt(sequence, _mark(timestamp, data))
         self._fresh.append((channel, digest))
         self._shrink()
 
-    def committed(self, failed: Container[bytes]) -> list[bytes]:
-        """What was added since the last call and is durable now; what went to ``failed`` channels is forgotten."""
+    def staged(self) -> list[bytes]:
+        """What was added since the last batch."""
+        return [digest for _, digest in self._fresh if digest in self.known]
+
+    def committed(self, failed: Container[bytes]) -> None:
+        """The batch is durable but for ``failed`` channels: what was added to those is forgotten."""
         fresh, self._fresh = self._fresh, []
         for channel, digest in fresh:
             if channel in failed:
                 self.known.pop(digest, None)
-        return [digest for channel, digest in fresh if channel not in failed and digest in self.known]
 
     def _shrink(self) -> None:
         while len(self.known) > self._size:
-            del self.known[next(iter(self.known))]
+            oldest = next(iter(self.known))
+            del self.known[oldest]
+            self._unproven.discard(oldest)
+
+
+def _holds(log: ChannelStore, at: StoredAt) -> bool:
+    """Whether the message is there. One that cannot be read, or has been removed since, counts as one that is not."""
+    if not log.first <= at.sequence <= log.last:
+        return False
+    try:
+        block = log.read(at.sequence, 1, _WHOLE)
+    except StoreError:
+        return False
+    if block is None or block.sequence(0) != at.sequence:
+        return False
+    _, _, _, data, timestamp, _, _ = decode_msg_proto(block.payload(0))
+    return _mark(timestamp, data) == at.mark
+
+
+def _mark(timestamp: int, data: bytes) -> int:
+    return crc32(data, timestamp & 0xFFFF_FFFF)
 
 
 def _digest(channel: bytes, guid: bytes) -> bytes:

@@ -79,14 +79,14 @@ class Groups:
         if group.size:
             self._deal(sub)
             self.delete(sub)
-            return "Removed queue member"
+            return "Removed member from durable queue" if group.durable else "Removed member from queue"
         if group.durable and not unsubscribe:
             self._make_shadow(sub)
             sub.channel.store.update_sub(state_of(sub))
             return "Suspended durable queue"
         del sub.channel.groups[group.name]
         self.delete(sub)
-        return "Removed queue"
+        return "Removed durable queue" if group.durable else "Removed queue"
 
     def delete(self, sub: Subscription) -> None:
         """Stage the end of a record, and count it no more."""
@@ -125,8 +125,8 @@ class Groups:
     @staticmethod
     def _make_shadow(sub: Subscription) -> None:
         group = _group(sub)
+        # Monitoring goes on showing whose it was; its record has no client id (``records.state_of``).
         group.shadow = sub
-        sub.client_id = b""
         sub.last_sent = group.last_sent
         sub.stalled = False
 
@@ -136,8 +136,9 @@ class Groups:
         group = _group(leaver)
         channel = leaver.channel
         pending = leaver.pending.items()
-        # Not for nothing: a thousand members that leave one after the other would look at each other a million times.
-        members = group.members() if pending else []
+        # Those that get something: a thousand members that leave one after the other would look at each other a million
+        # times.
+        members = group.members(len(pending))
         owners = {}
         for i, (sequence, _, _) in enumerate(pending):
             owner = members[i % len(members)]
@@ -207,7 +208,7 @@ class Groups:
         group.on_hold = False
         for member in group.members():
             member.pending.clear_counts()
-        self._broker.enqueue_group(group)
+        self._broker.enqueue(group)
 
 
 def _group(sub: Subscription) -> QueueGroup:

@@ -23,29 +23,34 @@ class Inactivity:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._limit = broker.options.limits.max_inactivity
-        self._armed: set[bytes] = set()
+        self._armed: dict[bytes, int] = {}
+        """When the timer of a channel runs; another one that was set for it does nothing."""
         self._due: set[bytes] = set()
 
     def check(self, channel: Channel) -> None:
-        """The channel is new, or has lost a subscription: its time begins if nobody uses it now."""
-        if not self._limit or in_use(channel):
-            return
-        channel.active_at = self._broker.now
-        self._arm(channel.name, self._broker.now + self._limit)
+        """The channel is new, has lost a subscription, or has another limit: its time begins if nobody uses it now."""
+        limit = channel.store.limits.max_inactivity
+        if not limit:
+            self._armed.pop(channel.name, None)
+        elif not in_use(channel):
+            channel.active_at = self._broker.now
+            self._arm(channel.name, self._broker.now + limit)
 
     def _arm(self, name: bytes, at: int) -> None:
-        if name not in self._armed:
-            self._armed.add(name)
-            self._broker.timers.at(at, lambda: self._fire(name))
+        """Run the timer at that time, or earlier if it is set for earlier: it is set for the rest then."""
+        if self._armed.get(name, at + 1) > at:
+            self._armed[name] = at
+            self._broker.timers.at(at, lambda: self._fire(name, at))
 
-    def _fire(self, name: bytes) -> None:
-        self._armed.discard(name)
+    def _fire(self, name: bytes, at: int) -> None:
+        if self._armed.get(name) != at:
+            return
+        del self._armed[name]
         channel = self._broker.channels.get(name)
         if channel is None or in_use(channel):
             return
-        if channel.active_at + self._limit > self._broker.now:
-            self._arm(name, channel.active_at + self._limit)
+        if (rest := _time_left(channel, self._broker.now)) > 0:
+            self._arm(name, self._broker.now + rest)
         else:
             self._due.add(name)
 
@@ -59,20 +64,28 @@ class Inactivity:
             channel = broker.channels.get(name)
             if channel is None or in_use(channel):
                 continue
-            if channel.active_at + self._limit > broker.now:
-                self._arm(name, channel.active_at + self._limit)
+            limit = channel.store.limits.max_inactivity
+            if not limit:
+                continue
+            if (rest := _time_left(channel, broker.now)) > 0:
+                self._arm(name, broker.now + rest)
                 continue
             shown = name.decode("utf-8", "backslashreplace")
             try:
                 broker.store.delete_channel(name)
             except StoreError as error:
                 log.error(f'Error deleting channel "{shown}": {error.text}')
-                self._arm(name, broker.now + self._limit)
+                self._arm(name, broker.now + limit)
                 continue
             broker.drop_channel(channel)
-            log.info(f'Channel "{shown}" has been deleted')
+            log.info(f'Channel "{shown}" has been deleted', channel=shown)
 
 
 def in_use(channel: Channel) -> bool:
     """Whether the channel has a live subscription."""
     return bool(channel.subs) or any(group.size for group in channel.groups.values())
+
+
+def _time_left(channel: Channel, now: int) -> int:
+    """Nanoseconds until the channel has been inactive for as long as it may be."""
+    return channel.active_at + channel.store.limits.max_inactivity - now

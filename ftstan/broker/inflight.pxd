@@ -9,7 +9,13 @@ cdef struct Pending:
 cdef class InFlight:
     cdef Pending* slots
     cdef size_t mask
+    # Entries that are not in the slot of their sequence.
+    cdef readonly size_t displaced
+    # Whether something took a long walk, and whether slots come from all bits of a sequence since.
+    cdef bint is_crowded
+    cdef bint is_mixed
     cdef readonly Py_ssize_t used
+    cdef size_t home(self, uint64_t seq) noexcept nogil
     cdef Pending* find(self, uint64_t seq) noexcept nogil
     cdef Pending* insert(self, uint64_t seq) except NULL
     cdef bint remove(self, uint64_t seq) noexcept nogil

@@ -2,10 +2,20 @@
 
 Sequences come nearly in order, so the low bits of the sequence are the slot and a window of consecutive ones never
 collides; insert, find and remove are O(1) however old the oldest entry is. Sequence 0 does not exist and marks a free
-slot.
+slot. Such a window is one run of slots, which a removal need not look through while every entry has its own slot: it is
+counted how many have not.
+
+Where sequences do not come so, that is a bad choice: a member of a group of 1,024 has every 1,024th message, all of one
+slot; and a message that is never acknowledged is met again by each window. A table that notices a long walk goes over to
+slots from all bits of the sequence, as if by chance, and stays with that: its runs are short whatever the sequences are.
 """
 
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
+
+cdef enum:
+    _ODD = 0x9E3779B97F4A7C15
+    #: Slots that an insertion or removal may look at before the table counts as crowded.
+    _WALK = 8
 
 
 cdef class InFlight:
@@ -17,6 +27,14 @@ cdef class InFlight:
     def __dealloc__(self):
         PyMem_RawFree(self.slots)
 
+    cdef size_t home(self, uint64_t seq) noexcept nogil:
+        """The slot of a sequence, if it is free."""
+        cdef uint64_t h
+        if not self.is_mixed:
+            return seq & self.mask
+        h = seq * <uint64_t>_ODD
+        return <size_t>((h ^ (h >> 32)) * <uint64_t>_ODD >> 32) & self.mask
+
     cdef int resize(self, size_t cap) except -1:
         cdef Pending* old = self.slots
         cdef size_t n = 0 if old == NULL else self.mask + 1
@@ -25,19 +43,22 @@ cdef class InFlight:
         cdef size_t k
         if fresh == NULL:
             raise MemoryError
+        self.displaced = 0
+        self.mask = cap - 1
         for i in range(n):
             if old[i].seq:
-                k = old[i].seq & (cap - 1)
+                k = self.home(old[i].seq)
+                if fresh[k].seq:
+                    self.displaced += 1
                 while fresh[k].seq:
                     k = (k + 1) & (cap - 1)
                 fresh[k] = old[i]
         PyMem_RawFree(old)
         self.slots = fresh
-        self.mask = cap - 1
         return 0
 
     cdef Pending* find(self, uint64_t seq) noexcept nogil:
-        cdef size_t k = seq & self.mask
+        cdef size_t k = self.home(seq)
         if seq == 0:
             return NULL
         while self.slots[k].seq:
@@ -50,15 +71,23 @@ cdef class InFlight:
         """The entry of ``seq``, new and zeroed if it was not there."""
         cdef Pending* p = self.find(seq)
         cdef size_t k
+        cdef int walked = 0
         if p != NULL:
             return p
         if seq == 0:
             raise ValueError("sequence 0 does not exist")
         if (<size_t>self.used + 1) * 2 > self.mask + 1:
             self.resize((self.mask + 1) * 2)
-        k = seq & self.mask
+        if self.is_crowded and not self.is_mixed:
+            self.is_mixed = True
+            self.resize(self.mask + 1)
+        k = self.home(seq)
+        if self.slots[k].seq:
+            self.displaced += 1
         while self.slots[k].seq:
             k = (k + 1) & self.mask
+            walked += 1
+        self.is_crowded |= walked > _WALK
         p = &self.slots[k]
         p.seq = seq
         p.expiry = 0
@@ -73,18 +102,26 @@ cdef class InFlight:
         cdef size_t hole
         cdef size_t k
         cdef size_t home
+        cdef int walked = 0
         if p == NULL:
             return False
         hole = <size_t>(p - self.slots)
+        if hole != self.home(seq):
+            self.displaced -= 1
         k = hole
-        while True:
+        while self.displaced:
             k = (k + 1) & self.mask
             if self.slots[k].seq == 0:
                 break
-            home = self.slots[k].seq & self.mask
+            walked += 1
+            home = self.home(self.slots[k].seq)
             if ((k - home) & self.mask) >= ((k - hole) & self.mask):
+                # Displaced, since nobody's own slot lies so far ahead; no longer if the hole is its own.
+                if home == hole:
+                    self.displaced -= 1
                 self.slots[hole] = self.slots[k]
                 hole = k
+        self.is_crowded |= walked > _WALK
         self.slots[hole].seq = 0
         self.used -= 1
         return True
@@ -94,6 +131,15 @@ cdef class InFlight:
 
     def __contains__(self, uint64_t seq):
         return self.find(seq) != NULL
+
+    def steps(self, uint64_t seq):
+        """How many slots a search for the sequence looks at."""
+        cdef size_t k = self.home(seq)
+        cdef size_t n = 1
+        while self.slots[k].seq and self.slots[k].seq != seq:
+            k = (k + 1) & self.mask
+            n += 1
+        return n
 
     def add(self, uint64_t seq, int64_t expiry=0, uint32_t count=0):
         """Insert or replace an entry."""

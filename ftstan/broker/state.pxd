@@ -3,9 +3,18 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from ftstan.broker.inflight cimport InFlight
 from ftstan.wire.block cimport MsgBlock, SubEvents
 
-cdef class Subscription:
-    cdef readonly object client
+cdef class Listener:
     cdef readonly Channel channel
+    cdef public uint64_t last_sent
+    cdef public bint on_hold
+    cdef public bint blocked
+    cdef public bint queued
+    cdef bint is_open(self) except -1
+    cdef Subscription taker(self)
+    cdef Subscription spokesman(self)
+
+cdef class Subscription(Listener):
+    cdef readonly object client
     cdef readonly QueueGroup group
     cdef public uint64_t sub_id
     cdef public bytes inbox
@@ -13,14 +22,10 @@ cdef class Subscription:
     cdef public uint64_t sid
     cdef public int max_in_flight
     cdef public int64_t ack_wait
-    cdef public uint64_t last_sent
     cdef readonly InFlight pending
     cdef public bint ready
     cdef public bint stalled
-    cdef public bint on_hold
     cdef public bint hb_failed
-    cdef public bint queued
-    cdef public bint blocked
     cdef public bint counted
     # Index in the channel's list of those that get every message.
     cdef public Py_ssize_t place
@@ -34,15 +39,10 @@ cdef class Subscription:
     cdef Subscription behind
     cdef Py_ssize_t heap_at
 
-cdef class QueueGroup:
-    cdef readonly Channel channel
+cdef class QueueGroup(Listener):
     cdef readonly bytes name
     cdef public bint durable
-    cdef public uint64_t last_sent
     cdef public Subscription shadow
-    cdef public bint on_hold
-    cdef public bint blocked
-    cdef public bint queued
     cdef public bint stored
     cdef public Py_ssize_t untreated
     cdef readonly Py_ssize_t size

@@ -2,9 +2,15 @@ from ftstan.broker.inflight import InFlight
 from ftstan.stores.interface import ChannelStore
 from ftstan.wire.block import SubEvents
 
-class Subscription:
-    client: object | None
+class Listener:
     channel: Channel
+    last_sent: int
+    on_hold: bool
+    blocked: bool
+    queued: bool
+
+class Subscription(Listener):
+    client: object | None
     group: QueueGroup | None
     sub_id: int
     inbox: bytes
@@ -12,14 +18,10 @@ class Subscription:
     sid: int
     max_in_flight: int
     ack_wait: int
-    last_sent: int
     pending: InFlight
     ready: bool
     stalled: bool
-    on_hold: bool
     hb_failed: bool
-    queued: bool
-    blocked: bool
     counted: bool
     place: int
     timer_at: int
@@ -27,22 +29,18 @@ class Subscription:
     client_id: bytes
     def __init__(self, channel: Channel, sub_id: int, group: QueueGroup | None = ...) -> None: ...
     def attach(self, client: object | None) -> None: ...
+    def seen(self) -> tuple[bytes, bytes, bytes, bytes, bytes, bool, bool, int, int, int, int, bool]: ...
 
-class QueueGroup:
-    channel: Channel
+class QueueGroup(Listener):
     name: bytes
     durable: bool
-    last_sent: int
     shadow: Subscription | None
-    on_hold: bool
-    blocked: bool
-    queued: bool
     stored: bool
     untreated: int
     size: int
     head: Subscription | None
     def __init__(self, channel: Channel, name: bytes) -> None: ...
-    def members(self) -> list[Subscription]: ...
+    def members(self, most: int = ...) -> list[Subscription]: ...
     @property
     def is_stalled(self) -> bool: ...
     def highest(self) -> int: ...
@@ -67,3 +65,4 @@ class Channel:
     stored_subs: int
     refused: bytes | None
     def __init__(self, name: bytes, store: ChannelStore) -> None: ...
+    def census(self) -> tuple[int, int, int]: ...

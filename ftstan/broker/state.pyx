@@ -14,11 +14,34 @@ number of pending messages) calls ``update``.
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from libc.stdint cimport uint64_t
 
+cdef extern from "Python.h":
+    const Py_ssize_t PY_SSIZE_T_MAX
+
 from ftstan.broker.inflight cimport InFlight
 from ftstan.wire.block cimport SubEvents
 
 
-cdef class Subscription:
+cdef class Listener:
+    """Who gets each new message of a channel once, and its position, ``last_sent``: a subscription or a queue group.
+
+    ``on_hold``: what recovery found pending goes out before new messages; ``blocked``: the next message is too large for the
+    link; ``queued``: it is offered messages in the next ``settle``.
+    """
+
+    cdef bint is_open(self) except -1:
+        """Whether it may be given a message now."""
+        return False
+
+    cdef Subscription taker(self):
+        """Who gets the next message; ``None`` if no window is open."""
+        return None
+
+    cdef Subscription spokesman(self):
+        """The subscription that the log names when something is wrong."""
+        return None
+
+
+cdef class Subscription(Listener):
     """One subscription. ``client`` is ``None`` while a durable is offline.
 
     ``group``: that of a queue member; ``counted``: whether it is one of the channel's ``stored_subs``.
@@ -39,6 +62,38 @@ cdef class Subscription:
         """The client that gets the deliveries from now on; ``None``: nobody."""
         self.client = client
 
+    cdef bint is_open(self) except -1:
+        if not self.ready or self.on_hold or self.blocked or self.client is None:
+            return False
+        if self.pending.used >= self.max_in_flight:
+            self.stalled = True
+            return False
+        return True
+
+    cdef Subscription taker(self):
+        return self if self.pending.used < self.max_in_flight else None
+
+    cdef Subscription spokesman(self):
+        return self
+
+    def seen(self):
+        """What monitoring shows of it (``ftstan.broker.views.SubRow``), in one step that no other thread can split."""
+        cdef QueueGroup group = self.group
+        return (
+            self.client_id,
+            self.inbox,
+            self.ack_inbox,
+            self.durable if group is None else b"",
+            b"" if group is None else group.name,
+            len(self.durable) > 0 if group is None else group.durable,
+            self.client is None,
+            self.max_in_flight,
+            self.ack_wait,
+            self.last_sent,
+            self.pending.used,
+            self.stalled,
+        )
+
 
 cdef bint better(Subscription a, Subscription b) noexcept:
     """Whether ``a`` is to get the next message before ``b``."""
@@ -49,12 +104,11 @@ cdef bint better(Subscription a, Subscription b) noexcept:
     return a.turn < b.turn
 
 
-cdef class QueueGroup:
-    """The members of one queue group and its position, ``last_sent``.
+cdef class QueueGroup(Listener):
+    """The members of one queue group.
 
-    ``shadow``: the subscription that keeps a durable group's state while it has no member; ``on_hold``: what recovery
-    found pending goes out before new messages; ``stored``: whether a record of the group was ever durable; ``untreated``: recovered members
-    whose pending messages have not been looked at.
+    ``shadow``: the subscription that keeps a durable group's state while it has no member; ``stored``: whether a record
+    of the group was ever durable; ``untreated``: recovered members whose pending messages have not been looked at.
     """
 
     def __init__(self, Channel channel not None, bytes name not None):
@@ -66,11 +120,11 @@ cdef class QueueGroup:
 
     # ---- the list ------------------------------------------------------------------------------------------------
 
-    def members(self):
-        """The members in the order of the list."""
+    def members(self, Py_ssize_t most=PY_SSIZE_T_MAX):
+        """The first ``most`` members in the order of the list."""
         cdef list out = []
         cdef Subscription sub = self.head
-        while sub is not None:
+        while sub is not None and len(out) < most:
             out.append(sub)
             sub = sub.behind
         return out
@@ -162,6 +216,22 @@ cdef class QueueGroup:
         if self.used == 0:
             return None
         return self.take_turn(<Subscription>self.heap[0])
+
+    cdef bint is_open(self) except -1:
+        return self.used != 0 and not self.on_hold and not self.blocked
+
+    cdef Subscription taker(self):
+        cdef Subscription sub
+        while True:
+            sub = self.choose()
+            if sub is None or sub.pending.used < sub.max_in_flight:
+                return sub
+            # Redeliveries have filled it over its window: somebody else may have room.
+            sub.stalled = True
+            self.update(sub)
+
+    cdef Subscription spokesman(self):
+        return self.head
 
     cdef Subscription choose_again(self):
         """The member for a redelivery, whatever the windows say: the best, else the first that can be served."""
@@ -261,3 +331,33 @@ cdef class Channel:
         self.durables = {}
         self.by_ack_inbox = {}
         self.by_inbox = {}
+
+    def census(self):
+        """Messages waiting for acks, stalled subscriptions, and how far the last reader is behind the last message.
+
+        A queue group is one reader, and stalled when no member of it may get a message.
+        """
+        cdef Subscription sub
+        cdef QueueGroup group
+        cdef uint64_t pending = 0
+        cdef uint64_t slowest = self.durable
+        cdef Py_ssize_t stalled = 0
+        for sub in self.subs:
+            pending += <uint64_t>sub.pending.used
+            stalled += sub.stalled
+            slowest = min(slowest, sub.last_sent)
+        for sub in self.durables.values():
+            if sub.client is None:
+                pending += <uint64_t>sub.pending.used
+                slowest = min(slowest, sub.last_sent)
+        for group in self.groups.values():
+            slowest = min(slowest, group.last_sent)
+            if group.shadow is not None:
+                pending += <uint64_t>group.shadow.pending.used
+            sub = group.head
+            if sub is not None and group.used == 0:
+                stalled += 1
+            while sub is not None:
+                pending += <uint64_t>sub.pending.used
+                sub = sub.behind
+        return pending, stalled, self.durable - slowest

@@ -8,19 +8,21 @@ acknowledged (``on_hold``).
 from __future__ import annotations
 
 from collections import deque
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ftstan.broker import constants as c
 from ftstan.broker.client import Client
-from ftstan.broker.core import FIRST_ACK_SID
 from ftstan.broker.groups import Groups, stored_name
+from ftstan.broker.malformed import quoted
 from ftstan.broker.records import state_of
 from ftstan.broker.state import Channel, QueueGroup, Subscription
 from ftstan.errors import StoreError, WireError
 from ftstan.log import stream as log
+from ftstan.ratelimit import RateLimit
 from ftstan.wire import messages
-from ftstan.wire.subjects import publishable, valid_channel
+from ftstan.wire.subjects import is_inbox, publishable, valid_channel
 
 if TYPE_CHECKING:
     from ftstan.broker.broker import Broker
@@ -32,9 +34,10 @@ class Subscriptions:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._next_sid = FIRST_ACK_SID
+        self._next_sid = broker.publish_end
         self._recovered: deque[Subscription] = deque()
         self._groups = Groups(broker)
+        self._rejecting = RateLimit()
 
     # ---- subscribe -----------------------------------------------------------------------------------------------
 
@@ -47,18 +50,42 @@ class Subscriptions:
             self._broker.answer(reply, messages.subscription_error(c.INVALID_SUBSCRIBE))
             return
         error = self._check(request)
-        if error and error != c.UNKNOWN_CLIENT:
+        if error:
             self._broker.on_malformed("subscribe", request.client_id, error)
-        if not error:
+        elif not self._broker.owns(request.subject):
+            # Another partition answers, or nobody.
+            return
+        elif request.client_id not in self._broker.clients:
+            if self._is_held(request, reply, payload):
+                return
+            error = c.UNKNOWN_CLIENT if self._broker.partition is None else c.INVALID_SUBSCRIBE
+        else:
             try:
                 error = self._start(request, reply)
             except StoreError as refused:
                 error = refused.text
+            if error:
+                log.error(f"Unable to create subscription on {quoted(request.subject)}: {error}", backs_off=True)
             channel = self._broker.channels.get(request.subject)
             if error and channel is not None:
                 self._broker.inactivity.check(channel)
         if error:
             self._broker.answer(reply, messages.subscription_error(error))
+
+    def _is_held(self, request: messages.SubscriptionRequest, reply: bytes, payload: bytes) -> bool:
+        """Whether the request waits for its client to be registered."""
+        broker = self._broker
+        if broker.partition is None:
+            return False
+        again = partial(self.subscribe, reply, payload)
+        if broker.latecomers.hold(request.client_id, b"", again, len(payload), broker.now):
+            return True
+        if self._rejecting.allow(broker.now / c.SECOND):
+            log.error(
+                f"[Client:{_show(request.client_id)}] Rejecting subscription on {quoted(request.subject)}: "
+                "connection not created yet"
+            )
+        return False
 
     def _check(self, request: messages.SubscriptionRequest) -> str:
         """What is wrong with the request, in the order in which the original looks."""
@@ -72,8 +99,6 @@ class Subscriptions:
             return c.INVALID_START
         if not valid_channel(request.subject):
             return c.INVALID_SUBJECT
-        if request.client_id not in self._broker.clients:
-            return c.UNKNOWN_CLIENT
         return ""
 
     def _start(self, request: messages.SubscriptionRequest, reply: bytes) -> str:
@@ -88,11 +113,13 @@ class Subscriptions:
         sub = self._kept(channel, request)
         if sub is not None and sub.client is not None:
             if not broker.options.replace_durable:
+                text = f"[Client:{client.shown()}] Duplicate durable subscription registration"
+                log.error(text, backs_off=True, client=client.client_id, channel=channel.name)
                 return c.DUPLICATE_DURABLE
             self.detach(sub, unsubscribe=False)
         resumed = sub is not None
         if sub is None:
-            limit = broker.options.limits.max_subs
+            limit = channel.store.limits.max_subs
             if limit and channel.stored_subs >= limit:
                 return c.TOO_MANY_SUBS
             sub = self._new(channel, request)
@@ -120,13 +147,29 @@ class Subscriptions:
             done=partial(self._begin, sub, sub.sid),
             undo=partial(self._undo, sub, resumed=resumed),
         )
-        log.debug(
-            f"[Client:{client.shown()}] {'Resumed' if resumed else 'Started new'}{_kind(sub)} subscription, "
-            f"subject={_show(channel.name)}, inbox={_show(sub.inbox)},"
-            f"{f' durable={_show(sub.durable)},' if sub.durable else ''}"
-            f"{f' queue={_show(sub.group.name)},' if sub.group is not None else ''} subid={sub.sub_id}"
-        )
+        if log.debug_on:
+            self._tell_start(sub, request, resumed=resumed)
         return ""
+
+    def _tell_start(self, sub: Subscription, request: messages.SubscriptionRequest, *, resumed: bool) -> None:
+        joined = sub.group is not None and sub.group.size > 1
+        if resumed or joined:
+            _tell(sub, sub.client_id, f"{'Resumed' if resumed else 'Added member to'}{_kind(sub)}")
+            return
+        following = sub.last_sent + 1
+        match request.start_position:
+            case messages.StartPosition.NEW_ONLY:
+                start = f"new-only, seq={following}"
+            case messages.StartPosition.LAST_RECEIVED:
+                start = f"last message, seq={following}"
+            case messages.StartPosition.FIRST:
+                start = f"from beginning, seq={following}"
+            case messages.StartPosition.SEQUENCE_START:
+                start = f"from sequence, asked_seq={request.start_sequence} actual_seq={following}"
+            case _:
+                since = datetime.fromtimestamp((self._broker.wall - request.start_time_delta) / c.SECOND, UTC)
+                start = f"from time, time='{since:%Y-%m-%d %H:%M:%S.%f} +0000 UTC' seq={following}"
+        _tell(sub, sub.client_id, f"Started new{_kind(sub)}", f", sending {start}")
 
     @staticmethod
     def _kept(channel: Channel, request: messages.SubscriptionRequest) -> Subscription | None:
@@ -191,11 +234,12 @@ class Subscriptions:
             # It left in the batch that brought it, or came back.
             return
         broker.replies.write(b"SUB %b %d\r\n" % (sub.ack_inbox, sub.sid))
-        sub.ready = publishable(sub.inbox)
+        sub.ready = is_inbox(sub.inbox)
         if not sub.ready:
             log.error(
                 f"[Client:{_show(sub.client_id)}] inbox {_show(sub.inbox)!r} of a subscription on "
-                f"{_show(sub.channel.name)} is not a subject: nothing can be delivered to it"
+                f"{_show(sub.channel.name)} is not a subject for clients: nothing can be delivered to it",
+                backs_off=True,
             )
         if group is not None:
             group.update(sub)
@@ -209,6 +253,8 @@ class Subscriptions:
 
     def _resend_all(self, sub: Subscription) -> None:
         for sequence in sorted(s for s, _, _ in sub.pending.items()):
+            if self._broker.tracer is not None:
+                self._broker.tracer.resumed(sub, sequence)
             try:
                 self._broker.redeliver(sub, sequence)
             except StoreError as error:
@@ -265,6 +311,8 @@ class Subscriptions:
             broker.on_malformed("subscription close" if close else "unsubscribe", b"", undecodable.text)
             broker.answer(reply, messages.subscription_error(c.INVALID_UNSUBSCRIBE))
             return
+        if not broker.owns(request.subject):
+            return
         try:
             channel = broker.known_channel(request.subject)
         except StoreError as error:
@@ -303,10 +351,8 @@ class Subscriptions:
                 del channel.durables[(client_id, sub.durable)]
             action = "Removed durable" if sub.durable else "Removed"
         broker.inactivity.check(channel)
-        log.debug(
-            f"[Client:{_show(client_id)}] {action} subscription, subject={_show(channel.name)}, "
-            f"inbox={_show(sub.inbox)}, subid={sub.sub_id}"
-        )
+        if log.debug_on:
+            _tell(sub, client_id, action)
 
     # ---- redelivery ----------------------------------------------------------------------------------------------
 
@@ -387,7 +433,7 @@ class Subscriptions:
         if client is not None:
             sub.on_hold = len(sub.pending) > 0
             sub.stalled = len(sub.pending) >= sub.max_in_flight
-            sub.ready = publishable(sub.inbox) and publishable(sub.ack_inbox)
+            sub.ready = is_inbox(sub.inbox) and publishable(sub.ack_inbox)
             self._attach(sub, client)
             self._recovered.append(sub)
         if group is not None:
@@ -434,6 +480,22 @@ def _kind(sub: Subscription) -> str:
     if sub.group is not None:
         return " durable queue" if sub.group.durable else " queue"
     return " durable" if sub.durable else ""
+
+
+def _tell(sub: Subscription, client_id: bytes, action: str, start: str = "") -> None:
+    """The debug line about what has become of a subscription."""
+    extra = ""
+    if sub.group is not None:
+        extra = f" queue={_show(sub.group.name)},"
+    elif sub.durable:
+        extra = f" durable={_show(sub.durable)},"
+    log.debug(
+        f"[Client:{_show(client_id)}] {action} subscription, subject={_show(sub.channel.name)}, "
+        f"inbox={_show(sub.inbox)},{extra} subid={sub.sub_id}{start}",
+        client=client_id,
+        channel=sub.channel.name,
+        subid=sub.sub_id,
+    )
 
 
 def _show(name: bytes) -> str:

@@ -5,94 +5,208 @@ Whatever goes wrong ends as one line and its hint, never as a traceback.
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from ftstan import COMPATIBLE_VERSION, __version__
-from ftstan.cli import ft, store
-from ftstan.cli.terminal import complain
-from ftstan.errors import ConfigError, FtstanError
+from ftstan.cli import (
+    admin,
+    asking,
+    bench,
+    check_store,
+    context,
+    drill,
+    dropin,
+    ft,
+    pub,
+    store,
+    sub,
+    talking,
+)
+from ftstan.cli.program import (
+    EXIT_ERROR,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_USAGE,
+    INTERRUPTED,
+    WRONG_WORDS,
+    Command,
+    Program,
+    completing,
+    filled,
+    refusing,
+)
+from ftstan.cli.terminal import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-EXIT_OK = 0
-EXIT_ERROR = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
-
-_PROGRAM = "ftstanctl"
+    import argparse
+    from collections.abc import Sequence
 
 
-class _Parser(argparse.ArgumentParser):
-    """Errors become ``ConfigError``, so that they are printed in one place, with a hint."""
-
-    def error(self, message: str) -> NoReturn:
-        commands = f"commands: {', '.join(COMMANDS)}; " if self.prog == _PROGRAM else ""
-        raise ConfigError(f"{self.prog}: {message}", hint=f"{commands}see {self.prog} --help")
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A sub-command. ``failed`` is its exit status when it could not be carried out, ``usage`` for wrong words."""
-
-    text: str
-    run: Callable[[argparse.Namespace], int]
-    configure: Callable[[argparse.ArgumentParser], None] = lambda _: None
-    failed: int = EXIT_ERROR
-    usage: int = EXIT_USAGE
-
-
-def version(_: argparse.Namespace) -> int:
+def version(arguments: argparse.Namespace) -> int:
     """Print which ftstan this is and which release it stands in for."""
-    print(f"ftstan {__version__}, compatible with nats-streaming-server {COMPATIBLE_VERSION}")
+    if arguments.output == "json":
+        print_json({"version": __version__, "compatible_version": COMPATIBLE_VERSION})
+    else:
+        print(f"ftstan {__version__}, compatible with nats-streaming-server {COMPATIBLE_VERSION}")
     return EXIT_OK
 
 
+def _version_words(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", choices=("text", "json"), default="text", help="default: text")
+
+
+def _admin(text: str, noun: str) -> Command:
+    return Command(
+        text,
+        admin.run,
+        {
+            asking.EXIT_DONE: "done",
+            asking.EXIT_REFUSED: "refused; the reason is on standard error",
+            asking.EXIT_UNSERVED: "nobody serves",
+            asking.EXIT_CANNOT_ASK: "could not be asked or carried out, or wrong words",
+            EXIT_INTERRUPTED: INTERRUPTED,
+        },
+        admin.configure(noun),
+        failed=asking.EXIT_CANNOT_ASK,
+        usage=asking.EXIT_CANNOT_ASK,
+    )
+
+
 COMMANDS = {
-    "version": Command("print which ftstan this is and which release it stands in for", version),
+    "version": Command(
+        "print which ftstan this is and which release it stands in for",
+        version,
+        {EXIT_OK: "done", EXIT_USAGE: WRONG_WORDS},
+        _version_words,
+    ),
     "store": Command(
-        "look at a datastore, repair it, hand it over", store.run, store.configure, failed=store.EXIT_FAILED
+        "look at a datastore, repair it, hand it over",
+        filled(store.run),
+        {
+            store.EXIT_CLEAN: "done; what was read is clean",
+            store.EXIT_DAMAGE: "damage was found, and is still there",
+            store.EXIT_FAILED: "could not be carried out, or wrong words",
+            EXIT_INTERRUPTED: INTERRUPTED,
+        },
+        store.configure,
+        failed=store.EXIT_FAILED,
+    ),
+    "check-store": Command(
+        "find out whether a directory can carry a group's datastore",
+        check_store.run,
+        {
+            check_store.EXIT_SUITABLE: "suitable; --phase format and attack: done",
+            check_store.EXIT_LIMITED: "suitable with limits",
+            check_store.EXIT_UNSUITABLE: "unsuitable",
+            check_store.EXIT_CANNOT_TELL: "could not be found out, or wrong words",
+            EXIT_INTERRUPTED: INTERRUPTED,
+        },
+        check_store.configure,
+        failed=check_store.EXIT_CANNOT_TELL,
+        # 2 says that the storage is unsuitable: a script with a wrong word must not believe that.
+        usage=check_store.EXIT_CANNOT_TELL,
     ),
     "ft": Command(
         "look at a fault-tolerant group and steer it",
         ft.run,
+        {
+            asking.EXIT_DONE: "done; status: one member serves, and a standby could take over",
+            asking.EXIT_REFUSED: "refused, and nothing has changed; status: degraded",
+            asking.EXIT_UNSERVED: "nobody serves",
+            asking.EXIT_CANNOT_ASK: "could not be asked or carried out, or wrong words",
+            EXIT_INTERRUPTED: INTERRUPTED,
+        },
         ft.configure,
-        failed=ft.EXIT_CANNOT_ASK,
+        failed=asking.EXIT_CANNOT_ASK,
         # 2 says that nobody serves: a script with a wrong word must not believe that.
-        usage=ft.EXIT_CANNOT_ASK,
+        usage=asking.EXIT_CANNOT_ASK,
     ),
+    "pub": Command(
+        "publish messages",
+        filled(pub.run),
+        {
+            talking.EXIT_DONE: "every message is stored",
+            talking.EXIT_NOT_ALL: "one was refused, or is not known to be stored",
+            EXIT_USAGE: WRONG_WORDS,
+            talking.EXIT_CANNOT_ASK: "no connection",
+            EXIT_INTERRUPTED: INTERRUPTED,
+        },
+        pub.configure,
+        failed=talking.EXIT_CANNOT_ASK,
+    ),
+    "sub": Command(
+        "print the messages of a channel",
+        filled(sub.run),
+        {
+            talking.EXIT_DONE: "--count messages came; or without a count, none came within --timeout",
+            talking.EXIT_NOT_ALL: "fewer than --count came in time",
+            EXIT_USAGE: WRONG_WORDS,
+            talking.EXIT_CANNOT_ASK: "no connection, refused, or the session was lost for good",
+            EXIT_INTERRUPTED: f"{INTERRUPTED}; the subscription is closed",
+        },
+        sub.configure,
+        failed=talking.EXIT_CANNOT_ASK,
+    ),
+    "bench": Command(
+        "measure how fast messages are stored and delivered",
+        filled(bench.run),
+        {
+            talking.EXIT_DONE: "everything was stored and delivered",
+            talking.EXIT_NOT_ALL: "a message was refused, or did not come in time",
+            EXIT_USAGE: WRONG_WORDS,
+            talking.EXIT_CANNOT_ASK: "no connection, a client was refused, or a connection was lost",
+            EXIT_INTERRUPTED: f"{INTERRUPTED}; the sessions are closed",
+        },
+        bench.configure,
+        failed=talking.EXIT_CANNOT_ASK,
+    ),
+    "drill": Command(
+        "rehearse failures of a group under load, and judge what came of them",
+        refusing(drill.run),
+        {
+            drill.EXIT_PASSED: "every promise was kept",
+            drill.EXIT_FAILED: "one was broken, or what the scenario expects did not happen",
+            drill.EXIT_USAGE: "wrong words, or a wrong scenario",
+            drill.EXIT_CANNOT: "it could not be carried out",
+            EXIT_INTERRUPTED: f"{INTERRUPTED}; nothing is left running",
+        },
+        drill.configure,
+        failed=drill.EXIT_CANNOT,
+    ),
+    "channel": _admin("list channels, make and delete them", "channel"),
+    "client": _admin("list clients, close them", "client"),
+    "subscription": _admin("list subscriptions: sub ls and sub info for short", "subscription"),
+    "server": _admin("list servers, have them reload or leave", "server"),
+    "context": Command(
+        "name servers, logins and datastores",
+        context.run,
+        {EXIT_OK: "done", EXIT_ERROR: "no such context, or it cannot be read or written", EXIT_USAGE: WRONG_WORDS},
+        context.configure,
+    ),
+    "systemd-dropin": Command(
+        "let the service's unit reach a datastore, spool or log elsewhere",
+        dropin.run,
+        {EXIT_OK: "done, or nothing to do", EXIT_ERROR: "could not be read or written", EXIT_USAGE: WRONG_WORDS},
+        dropin.configure,
+    ),
+    "completion": completing(lambda: PROGRAM),
 }
+
+PROGRAM: Program = Program("ftstanctl", "Look at ftstan servers and their datastores, and steer them.", COMMANDS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with the words ``argv`` (default: those of the process) and return its exit status."""
-    words = sys.argv[1:] if argv is None else argv
-    parser = _Parser(prog=_PROGRAM, description="Look at ftstan servers and their datastores, and steer them.")
-    commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="<command>")
-    for name, command in COMMANDS.items():
-        command.configure(commands.add_parser(name, help=command.text, description=command.text))
-    try:
-        arguments = parser.parse_args(words)
-    except ConfigError as error:
-        named = COMMANDS.get(words[0]) if words else None
-        return complain(error, named.usage if named is not None else EXIT_USAGE)
-    command = COMMANDS[arguments.command]
-    try:
-        status = command.run(arguments)
-        sys.stdout.flush()
-    except FtstanError as error:
-        return complain(error, command.failed)
-    except BrokenPipeError:
-        # The reader of our output has seen enough. Nothing more may be written there at exit, either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    return status
+    return PROGRAM.run(in_full(sys.argv[1:] if argv is None else argv))
+
+
+def in_full(words: Sequence[str]) -> list[str]:
+    """The words with the short form of a command written out."""
+    if list(words[:2]) in (["sub", "ls"], ["sub", "info"]):
+        # A channel of such a name is read with: ftstanctl sub -- ls.
+        return ["subscription", *words[1:]]
+    return list(words)
 
 
 if __name__ == "__main__":

@@ -12,22 +12,32 @@ import os
 import sys
 import time
 import traceback
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ftstan import COMPATIBLE_VERSION, log
-from ftstan.cli import signals
+from ftstan.cli import checking, signals
+from ftstan.cli.pipes import reader_left
 from ftstan.config.banner import starting_lines
-from ftstan.config.flags import CommandLine, FlagSyntaxError, parse, to_options
-from ftstan.config.options import ServerOptions, check_before_logging, check_start
+from ftstan.config.completion import completion
+from ftstan.config.flags import CommandLine, FlagSyntaxError, parse, to_settings
+from ftstan.config.options import ServerOptions, check_start
+from ftstan.config.refused import ModeError, check_encryption
 from ftstan.config.table import help_text
+from ftstan.config.tlsfile import tls_help
 from ftstan.config.units import quote
 from ftstan.errors import ConfigError, FtstanError
-from ftstan.nats.url import parse_cluster_listen, parse_urls
+from ftstan.nats.addresses import check_addresses
+from ftstan.nats.url import parse_urls
+from ftstan.starts import Starts
 from ftstan.stores import registry
 from ftstan.wire.nuid import Nuid
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from ftstan.config.settings import Settings
+
 
 EXIT_OK = 0
 EXIT_ERROR = 1
@@ -45,32 +55,81 @@ def main(argv: Sequence[str] | None = None) -> int:
         line = parse(words)
     except FlagSyntaxError as error:
         # Status 0 and the help text: so does the original, and scripts may depend on either.
-        print(error, file=sys.stderr)
+        _complain(error)
         sys.stdout.write(help_text())
         return EXIT_OK
     try:
         if _answer(line):
+            sys.stdout.flush()
             return EXIT_OK
-        options = to_options(line)
-        check_before_logging(options)
-        if options.nats.cluster_listen:
-            parse_cluster_listen(options.nats.cluster_listen)
     except FtstanError as error:
+        return _refuse(error)
+    except BrokenPipeError:
+        reader_left()
+        return EXIT_OK
+    starts = Starts.of(os.environ)
+    stopped = starts.begin(os.environ)
+    if stopped is not None:
+        return stopped
+    status = _start(line, words, starts)
+    starts.ended(status)
+    return status
+
+
+def _refuse(error: FtstanError) -> int:
+    """Say what is wrong with the words or files, before there is a log."""
+    if isinstance(error, ModeError):
+        # The original writes this one to standard output.
+        print(error)
+        _hint(error)
+    else:
         _complain(error)
-        return EXIT_ERROR
+    return EXIT_ERROR
+
+
+def _start(line: CommandLine, words: Sequence[str], starts: Starts) -> int:
+    """Be a server; returns the exit status."""
+    try:
+        settings, options = _read(line)
+    except FtstanError as error:
+        return _refuse(error)
     try:
         log.configure(
-            file=options.log_file,
+            file=options.log.file,
+            size_limit=options.log.size_limit,
+            syslog=options.log.syslog,
+            remote_syslog=options.log.remote_syslog,
+            syslog_name=options.log.syslog_name,
+            json_lines=options.log.format == "json",
             debug=options.debug,
             trace=options.trace,
             nats_debug=options.nats.debug,
             nats_trace=options.nats.trace,
-            logtime=options.log_time,
+            logtime=options.log.time,
         )
     except ConfigError as error:
         _complain(error, prefix=time.strftime("%Y/%m/%d %H:%M:%S "))
         return EXIT_ERROR
-    return _serve(options)
+    for warning in settings.warnings:
+        log.stream.warning(warning)
+    reread = partial(_reread, words) if line.text("config") or line.text("stan_config") else None
+    return _serve(options, settings, reread, starts)
+
+
+def _read(line: CommandLine) -> tuple[Settings, ServerOptions]:
+    """Read files and flags, and make the checks that need no log. Raises ``ConfigError``."""
+    settings = to_settings(line)
+    return settings, checking.check_command_line(settings)
+
+
+def _reread(words: Sequence[str]) -> ServerOptions:
+    """The options as files and flags are now, for a reload. Raises ``ConfigError``."""
+    settings, options = _read(parse(words))
+    check_encryption(settings, os.environ)
+    check_start(options, registry.names())
+    for warning in settings.warnings:
+        log.stream.warning(warning)
+    return options
 
 
 def _answer(line: CommandLine) -> bool:
@@ -85,21 +144,36 @@ def _answer(line: CommandLine) -> bool:
     if line.is_on("help") or first == "help":
         sys.stdout.write(help_text())
         return True
+    if line.is_on("help_tls"):
+        sys.stdout.write(tls_help())
+        return True
+    if line.text("completion"):
+        sys.stdout.write(completion(line.text("completion")))
+        return True
     if line.leftover:
         raise ConfigError(f"unrecognized command: {quote(line.leftover[0])}", hint="flags begin with a dash; see -help")
     if line.text("signal"):
         signals.send(line.text("signal"))
         return True
+    if line.is_on("check_config"):
+        checking.show(to_settings(line), strict=line.is_on("strict"))
+        return True
+    if line.is_on("dump_config"):
+        checking.show_dump(to_settings(line))
+        return True
     return False
 
 
-def _serve(options: ServerOptions) -> int:
+def _serve(
+    options: ServerOptions, settings: Settings, reread: Callable[[], ServerOptions] | None, starts: Starts
+) -> int:
     try:
-        _prepare(options)
+        _prepare(options, settings)
         # Late: a version or a wrong flag should not wait for the whole server to be loaded.
+        from ftstan.host import ProcessHost  # noqa: PLC0415
         from ftstan.server import run  # noqa: PLC0415
 
-        return run(options)
+        return run(options, reread, ProcessHost(starts))
     except FtstanError as error:
         if error.text.startswith(_NATS_TEXTS):
             log.nats.fatal(error.text)
@@ -107,6 +181,9 @@ def _serve(options: ServerOptions) -> int:
             log.stream.fatal(f"Failed to start: {error}")
         if error.hint:
             log.stream.info(f"Hint: {error.hint}")
+        if options.log.remote_syslog or (options.log.syslog and not options.log.file):
+            # Nobody sees a terminal there: the original says it on standard output, too.
+            print(error.text)
         return EXIT_ERROR
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -115,15 +192,20 @@ def _serve(options: ServerOptions) -> int:
         return EXIT_BUG
 
 
-def _prepare(options: ServerOptions) -> None:
+def _prepare(options: ServerOptions, settings: Settings) -> None:
     """Make the last checks, those that are reported in the log, and write the pid file."""
     try:
+        check_encryption(settings, os.environ)
         check_start(options, registry.names())
+        checking.check_files(options)
         if options.nats_servers:
             parse_urls(",".join(options.nats_servers))
-        elif options.pid_file:  # in the original it is the embedded NATS server that writes it
-            _write_pid_file(options.pid_file)
-    except FtstanError:
+        else:
+            check_addresses(options)
+            if options.pid_file:  # in the original it is the embedded NATS server that writes it
+                _write_pid_file(options.pid_file)
+    except FtstanError as error:
+        checking.placed(error, settings)
         # The log of a failed start begins like every other.
         for text in starting_lines(options.cluster_id, Nuid().next()):
             log.stream.info(text)
@@ -147,6 +229,10 @@ def _write_pid_file(path: str) -> None:
 
 def _complain(error: FtstanError, prefix: str = "") -> None:
     print(f"{prefix}{error}", file=sys.stderr)
+    _hint(error)
+
+
+def _hint(error: FtstanError) -> None:
     if error.hint:
         print(f"hint: {error.hint}", file=sys.stderr)
 
@@ -157,7 +243,8 @@ def _report_bug(error: Exception) -> None:
     log.stream.fatal(f"Internal error: {type(error).__name__}: {error} ({place})")
     log.stream.info("Hint: please report this line, with the lines that -SD shows before it")
     for text in traceback.format_exception(error):
-        log.stream.debug(text.rstrip())
+        for row in text.splitlines():
+            log.stream.debug(row)
 
 
 if __name__ == "__main__":

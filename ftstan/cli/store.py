@@ -15,10 +15,10 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ftstan.cli import store_change
+from ftstan.cli import contexts, store_change
 from ftstan.cli.terminal import print_json, print_table, progress, size_of, text_of, time_of
 from ftstan.disk import LocalDisk
-from ftstan.errors import StoreError
+from ftstan.errors import ConfigError, StoreError
 from ftstan.ft.lock import is_held
 from ftstan.ft.loss import EpochFacts, find_epochs
 from ftstan.stores.file import records
@@ -70,7 +70,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dir", metavar="DIR", help="the datastore directory")
+    parser.add_argument(
+        "dir",
+        metavar="DIR",
+        nargs="?",
+        default="",
+        help="the datastore directory (default: $FTSTAN_DIR, else the context's)",
+    )
+    contexts.add_context_option(parser)
     parser.add_argument("--channel", metavar="NAME", help="this channel only")
     parser.add_argument("--output", choices=("table", "json"), default="table", help="default: table")
     parser.add_argument(
@@ -80,6 +87,10 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry out one sub-command; returns the exit status. Raises ``FtstanError``."""
+    if not arguments.dir:
+        raise ConfigError(
+            "which datastore?", hint="give its directory, set FTSTAN_DIR, or ftstanctl context add NAME --dir DIR"
+        )
     command = next(command for name, _, command in _COMMANDS if name == arguments.verb)
     try:
         return command(arguments)
@@ -305,14 +316,17 @@ def _served_rows(arguments: argparse.Namespace, store: Opened) -> Iterator[dict[
             for sub in files.subs()[0].values():
                 yield {"kind": "subscription", "channel": channel, **_plain(sub.state), "pending": sorted(sub.pending)}
             for s in files.slices:
-                if s.last < arguments.first or (arguments.last and s.first > arguments.last):
+                first = max(arguments.first, files.first)
+                if s.last < first or (arguments.last and s.first > arguments.last):
                     continue
-                yield from _message_rows(arguments, files, s)
+                yield from _message_rows(arguments, files, s, first)
 
 
-def _message_rows(arguments: argparse.Namespace, files: ChannelFiles, s: SliceFile) -> Iterator[dict[str, Any]]:
+def _message_rows(
+    arguments: argparse.Namespace, files: ChannelFiles, s: SliceFile, first: int
+) -> Iterator[dict[str, Any]]:
     channel = text_of(files.name)
-    for block, bad in files.blocks(s, arguments.first):
+    for block, bad in files.blocks(s, first):
         for i in range(len(block)):
             sequence, subject, reply, data, timestamp, _, _ = codec.decode_msg_proto(block.payload(i))
             if arguments.last and sequence > arguments.last:
@@ -349,7 +363,7 @@ def _raw_rows(arguments: argparse.Namespace, store: Opened) -> Iterator[dict[str
                             "file": f"{channel}/{s.dat}",
                             "offset": offset,
                             "sequence": sequence,
-                            "counts": s.first <= sequence <= s.last,
+                            "counts": max(s.first, files.first) <= sequence <= s.last,
                             "payload": base64.b64encode(payload).decode(),
                         }
                 for bad in s.bad:

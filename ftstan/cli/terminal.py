@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -48,12 +48,16 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]], *, right
 
 
 @contextlib.contextmanager
-def progress(label: str, total: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error that the yielded function moves on by bytes; nothing unless that is a terminal."""
+def progress(label: str, total: int, *, shown: bool, counted: bool = False) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error that the yielded function moves on; nothing unless that is a terminal.
+
+    It shows bytes, or with ``counted`` plain numbers.
+    """
     if not (shown and sys.stderr.isatty()):
         yield lambda _: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    amount = MofNCompleteColumn() if counted else DownloadColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=total)
         yield lambda size: bar.update(task, advance=size)

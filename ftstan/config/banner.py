@@ -8,13 +8,20 @@ Source: ``docs/compat/logging.md`` (start-up lines, limits table).
 from __future__ import annotations
 
 import platform
+from typing import TYPE_CHECKING
 
 from ftstan import COMPATIBLE_VERSION, __version__
+from ftstan.config.limits import SHOWN, Limits, count
 from ftstan.config.options import ServerOptions, StoreLimits
-from ftstan.config.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ftstan.config.limits import Entry
 
 _TITLE = "---------- Store Limits ----------"
 _CHANNEL_TITLE = "--------- Channels Limits --------"
+_LIST_TITLE = " List of Channels "
 
 READY = "Streaming Server is ready"
 
@@ -72,33 +79,42 @@ def store_lines(options: ServerOptions) -> list[str]:
 
 
 def limits_table(limits: StoreLimits) -> list[str]:
-    """Return the table of store limits; a star marks a value that equals the default."""
+    """Return the table of store limits; a star marks a global value that equals the default."""
     default = StoreLimits()
     own, usual = limits.channel, default.channel
-    return [
+    lines = [
         _TITLE,
-        f"Channels:        {_cell(_count(limits.max_channels), limits.max_channels == default.max_channels)}",
+        f"Channels:        {_cell(count(limits.max_channels), limits.max_channels == default.max_channels)}",
         _CHANNEL_TITLE,
-        f"  Subscriptions: {_cell(_count(own.max_subs), own.max_subs == usual.max_subs)}",
-        f"  Messages     : {_cell(_count(own.max_msgs), own.max_msgs == usual.max_msgs)}",
-        f"  Bytes        : {_cell(_bytes(own.max_bytes), own.max_bytes == usual.max_bytes)}",
-        f"  Age          : {_cell(_duration(own.max_age), own.max_age == usual.max_age)}",
-        f"  Inactivity   : {_cell(_duration(own.max_inactivity), own.max_inactivity == usual.max_inactivity)}",
-        "-" * len(_TITLE),
     ]
+    for name, label, show in SHOWN:
+        value = getattr(own, name)
+        lines.append(f"  {label:<13}: {_cell(show(value), value == getattr(usual, name))}")
+    listed = _channel_lines(Limits(limits).entries)
+    width = max(len(line) for line in (_TITLE, *listed))
+    if listed:
+        lines += [_dashed(_LIST_TITLE, width), *listed]
+    return [*lines, "-" * width]
+
+
+def _channel_lines(entries: Sequence[Entry]) -> list[str]:
+    """Each entry with the limits that differ from what it would have inherited; all values end in one column."""
+    deepest = max((entry.name.count(".") + 1 for entry in entries), default=0)
+    lines = []
+    for entry in entries:
+        indent = " " * entry.level
+        lines.append(f"{indent}{entry.name}")
+        for name, label, show in SHOWN:
+            value = getattr(entry.limits, name)
+            if value != getattr(entry.parent, name):
+                lines.append(f"{indent} |-> {label:<14}{' ' * (deepest - entry.level)}{show(value):>13}")
+    return lines
+
+
+def _dashed(title: str, width: int) -> str:
+    left = (width - len(title)) // 2
+    return "-" * left + title + "-" * (width - len(title) - left)
 
 
 def _cell(text: str, is_default: bool) -> str:
     return f"{text:>13}{' *' if is_default else ''}"
-
-
-def _count(value: int) -> str:
-    return str(value) if value else "unlimited"
-
-
-def _bytes(value: int) -> str:
-    return format_bytes(value) if value else "unlimited"
-
-
-def _duration(value: int) -> str:
-    return format_duration(value) if value else "unlimited"

@@ -1,7 +1,7 @@
 """The command line: argument words in, options out. It knows the syntax; what the flags are stands in ``table``.
 
 Nothing is printed and nothing ends the process here: ``parse`` raises ``FlagSyntaxError`` for a malformed command line
-(which the original answers with its help and exit status 0), ``to_options`` raises ``ConfigError`` (exit status 1).
+(which the original answers with its help and exit status 0), the others raise ``ConfigError`` (exit status 1).
 
 Source: ``docs/compat/config.md`` (command line).
 """
@@ -11,22 +11,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftstan.config.options import (
-    ALL_INTERFACES,
-    DEFAULT_PORT,
-    ChannelLimits,
-    FileOptions,
-    FtOptions,
-    NatsOptions,
-    ServerOptions,
-    StoreLimits,
-)
-from ftstan.config.table import BY_NAME, Flag, Kind, Value
-from ftstan.config.units import parse_duration, parse_int, parse_size, quote
+from ftstan.config.file import apply_files
+from ftstan.config.grammar import parse_size
+from ftstan.config.keys import BY_OPTION, Section
+from ftstan.config.refused import check_modes, refuse_unsupported
+from ftstan.config.settings import Settings
+from ftstan.config.table import BY_NAME, Kind, Option, Value
+from ftstan.config.units import parse_duration, parse_int, quote
+from ftstan.config.unknown import nearest
 from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from ftstan.config.options import ServerOptions
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
@@ -41,7 +39,7 @@ class CommandLine:
     """A command line that was read: the values of the flags that were given, and the words behind them."""
 
     given: dict[str, Value] = field(default_factory=dict)
-    """Flag key (``Flag.names[0]``) to value, the last one of any alias; sizes only after ``evaluate_sizes``."""
+    """Flag key (``Option.key``) to value, the last one of any alias; sizes only after ``evaluate_sizes``."""
     spelled: dict[str, str] = field(default_factory=dict)
     """Flag key to the name that was used last, in the order of first appearance."""
     sizes: dict[str, str] = field(default_factory=dict)
@@ -50,7 +48,7 @@ class CommandLine:
 
     def text(self, key: str) -> str:
         """Value of a string flag, or its default."""
-        return str(self._value(key, Kind.STRING))
+        return str(self._value(key, Kind.STRING, Kind.LIST))
 
     def number(self, key: str) -> int:
         """Value of an integer, size (bytes) or duration (nanoseconds) flag, or its default."""
@@ -84,16 +82,20 @@ def parse(words: Sequence[str]) -> CommandLine:
         position += 1
         body = word[2:] if word.startswith("--") else word[1:]
         if body.startswith(("-", "=")):
-            raise FlagSyntaxError(f"bad flag syntax: {word}")
+            raise FlagSyntaxError(
+                f"bad flag syntax: {word}", hint="a flag is one or two dashes and its name; see -help"
+            )
         name, equals, text = body.partition("=")
         flag = BY_NAME.get(name)
         if flag is None:
-            raise FlagSyntaxError(f"flag provided but not defined: -{name}")
+            raise FlagSyntaxError(f"flag provided but not defined: -{name}", hint=_near(name))
         if not equals:
             if flag.kind is Kind.BOOL:
                 text = "true"
             elif position == len(words):
-                raise FlagSyntaxError(f"flag needs an argument: -{name}")
+                raise FlagSyntaxError(
+                    f"flag needs an argument: -{name}", hint=f"write -{name} {flag.kind.value}; {flag.help or flag.key}"
+                )
             else:
                 text = words[position]
                 position += 1
@@ -102,28 +104,41 @@ def parse(words: Sequence[str]) -> CommandLine:
     return line
 
 
-def _take(line: CommandLine, flag: Flag, name: str, text: str) -> None:
+def _near(name: str) -> str:
+    near = nearest(name, BY_NAME)
+    return f"did you mean -{near}?" if near else "-help lists all flags"
+
+
+def _take(line: CommandLine, flag: Option, name: str, text: str) -> None:
     key = flag.names[0]
     line.spelled[key] = name
     match flag.kind:
-        case Kind.STRING:
+        case Kind.STRING | Kind.LIST:
             line.given[key] = text
         case Kind.SIZE:
             line.sizes[name] = text
         case Kind.BOOL:
             if text not in _TRUE | _FALSE:
-                raise FlagSyntaxError(f"invalid boolean value {quote(text)} for -{name}: parse error")
+                raise FlagSyntaxError(
+                    f"invalid boolean value {quote(text)} for -{name}: parse error",
+                    hint=f"write -{name} or -{name}=false",
+                )
             line.given[key] = text in _TRUE
         case Kind.INT:
             try:
                 line.given[key] = parse_int(text)
             except ConfigError as error:
-                raise FlagSyntaxError(f"invalid value {quote(text)} for flag -{name}: {error}") from error
+                raise FlagSyntaxError(
+                    f"invalid value {quote(text)} for flag -{name}: {error}",
+                    hint="a whole number of 64 bits, such as 1000",
+                ) from error
         case Kind.DURATION:
             try:
                 line.given[key] = parse_duration(text)
             except ConfigError as error:
-                raise FlagSyntaxError(f"invalid value {quote(text)} for flag -{name}: parse error") from error
+                raise FlagSyntaxError(
+                    f"invalid value {quote(text)} for flag -{name}: parse error", hint=f"{error.text}; {error.hint}"
+                ) from error
 
 
 def evaluate_sizes(line: CommandLine) -> None:
@@ -136,112 +151,102 @@ def evaluate_sizes(line: CommandLine) -> None:
         line.given[BY_NAME[name].names[0]] = parse_size(name, line.sizes[name])
 
 
-def refuse_unsupported(line: CommandLine) -> None:
-    """Raise ``ConfigError`` for the first flag that this version does not carry out and that is not at its default."""
-    for key, name in line.spelled.items():
-        flag = BY_NAME[key]
-        if not flag.supported and line.given[key] != flag.default:
-            raise ConfigError(
-                f"-{name} is not supported by this version of ftstan (planned)",
-                hint="start without it; -help shows which flags are supported",
-            )
+def to_settings(line: CommandLine, environment: Mapping[str, str] | None = None) -> Settings:
+    """Read the files that the command line names, then apply its flags. Raises ``ConfigError``.
 
-
-def to_options(line: CommandLine) -> ServerOptions:
-    """Make the server's options. Raises ``ConfigError`` for sizes that are none and for flags not supported yet."""
-    evaluate_sizes(line)
+    ``environment`` (default: that of the process) has the values of variables in files.
+    """
     if line.is_on("t") and not line.text("config"):
-        raise ConfigError("must specify [-c, --config] option to check configuration file syntax")
-    refuse_unsupported(line)
-    # -SDV is applied after -SD and -SV and beats them in both directions; -DV comes before -D and -V and loses.
-    both = line.given.get("SDV")
-    return ServerOptions(
-        cluster_id=line.text("cluster_id"),
-        store=line.text("store").upper(),
-        dir=line.text("dir"),
-        ft_group=line.text("ft_group"),
-        nats_servers=_split(line.text("nats_server")),
-        hb_interval=line.number("hb_interval"),
-        hb_timeout=line.number("hb_timeout"),
-        hb_fail_count=line.number("hb_fail_count"),
-        replace_durable=line.is_on("replace_durable"),
-        limits=StoreLimits(
-            max_channels=line.number("max_channels"),
-            channel=ChannelLimits(
-                max_msgs=line.number("max_msgs"),
-                max_bytes=line.number("max_bytes"),
-                max_age=line.number("max_age"),
-                max_subs=line.number("max_subs"),
-                max_inactivity=line.number("max_inactivity"),
-            ),
-        ),
-        file=_file_options(line),
-        ft=_ft_options(line),
-        nats=_nats_options(line),
-        dedup_window=line.number("dedup_window"),
-        debug=line.is_on("stan_debug") if both is None else bool(both),
-        trace=line.is_on("stan_trace") if both is None else bool(both),
-        log_file=line.text("log"),
-        log_time=line.is_on("logtime"),
-        pid_file=line.text("pid"),
-        io_batch_size=line.number("io_batch_size"),
-        io_sleep_time=line.number("io_sleep_time"),
-    )
+        raise ConfigError(
+            "must specify [-c, --config] option to check configuration file syntax",
+            hint="-check_config -c <file> shows what a file says, and starts nothing",
+        )
+    settings = Settings()
+    both, streaming = line.text("config"), line.text("stan_config")
+    apply_files(settings, both, streaming, environment)
+    if line.is_on("t"):
+        settings.warnings.append("-t has no effect: the server starts, as the original does; -check_config only checks")
+    _Applying(line, settings, late_file=bool(streaming) and not both).apply()
+    return settings
 
 
-def _file_options(line: CommandLine) -> FileOptions:
-    return FileOptions(
-        compact_enabled=line.is_on("file_compact_enabled"),
-        compact_fragmentation=line.number("file_compact_frag"),
-        compact_interval=line.number("file_compact_interval"),
-        compact_min_size=line.number("file_compact_min_size"),
-        buffer_size=line.number("file_buffer_size"),
-        crc=line.is_on("file_crc"),
-        crc_poly=line.number("file_crc_poly"),
-        sync=line.is_on("file_sync"),
-        slice_max_msgs=line.number("file_slice_max_msgs"),
-        slice_max_bytes=line.number("file_slice_max_bytes"),
-        slice_max_age=line.number("file_slice_max_age"),
-        slice_archive_script=line.text("file_slice_archive_script"),
-        fds_limit=line.number("file_fds_limit"),
-        parallel_recovery=line.number("file_parallel_recovery"),
-        truncate_bad_eof=line.is_on("file_truncate_bad_eof"),
-        read_buffer_size=line.number("file_read_buffer_size"),
-        auto_sync=line.number("file_auto_sync"),
-        sync_index=line.is_on("file_sync_index"),
-        sync_subs=line.is_on("file_sync_subs"),
-    )
+def to_options(line: CommandLine, environment: Mapping[str, str] | None = None) -> ServerOptions:
+    """Make the server's options. Raises ``ConfigError`` for files and sizes that are wrong, and for what is refused."""
+    settings = to_settings(line, environment)
+    check_modes(settings)
+    refuse_unsupported(settings)
+    return settings.options()
 
 
-def _ft_options(line: CommandLine) -> FtOptions:
-    return FtOptions(
-        hb_interval=line.number("ft_hb_interval"),
-        hb_missed_interval=line.number("ft_hb_missed_interval"),
-        nats_timeout=line.number("ft_nats_timeout"),
-        probe_interval=line.number("ft_probe_interval"),
-        poll_interval=line.number("ft_poll_interval"),
-        steal_after=line.number("ft_steal_after"),
-        mixed=line.text("ft_mixed"),
-        allow=_split(line.text("ft_allow")),
-    )
+#: Server TLS as a whole: one of these flags replaces the map of a file.
+_TLS_FLAGS = ("tls", "tlscert", "tlskey", "tlsverify", "tlscacert")
+#: Read before the file in the original, so that the file wins.
+_EARLY = ("cluster_peers", "encryption_key")
+#: Applied only after the pass over the file of -c: what the file of -sc alone says wins.
+_MIDDLE = ("routes", "DV", "DVV")
 
 
-def _nats_options(line: CommandLine) -> NatsOptions:
-    both = line.is_on("DV")
-    return NatsOptions(
-        host=line.text("addr") or ALL_INTERFACES,
-        port=line.number("port") or DEFAULT_PORT,
-        http_port=line.number("http_port"),
-        cluster_listen=line.text("cluster"),
-        routes=_split(line.text("routes")),
-        user=line.text("user"),
-        password=line.text("pass"),
-        token=line.text("auth"),
-        debug=bool(line.given.get("debug", both)),
-        trace=bool(line.given.get("trace", both)),
-    )
+class _Applying:
+    """The flags that were given, put over what the files said, with the exceptions that the original has."""
 
+    def __init__(self, line: CommandLine, settings: Settings, *, late_file: bool) -> None:
+        self._line = line
+        self._settings = settings
+        self._late_file = late_file
 
-def _split(urls: str) -> tuple[str, ...]:
-    """Return the items of a comma separated list, without the blanks around them; nothing for an empty text."""
-    return tuple(item.strip() for item in urls.split(",")) if urls else ()
+    def apply(self) -> None:
+        """Apply all of them. Raises ``ConfigError``."""
+        line = self._line
+        self._both("DV", ("debug", "trace"))
+        self._both("DVV", ("debug", "trace", "VV"))
+        if line.given.get("VV"):
+            self._put("trace", True, "VV")
+        if "tls" in line.given or any(key in line.given for key in _TLS_FLAGS):
+            self._tls()
+        if line.given.get("clustered") is False:
+            self._settings.forget(Section.CLUSTER)
+        for key, value in line.given.items():
+            if key in BY_OPTION and key not in _TLS_FLAGS:
+                self._flag(key, value)
+        if line.text("encryption_key") and not self._settings.value("encrypt"):
+            self._put("encrypt", True, "encryption_key")
+        # Applied after -SD and -SV, and beats them in both directions.
+        self._both("SDV", ("stan_debug", "stan_trace"))
+        evaluate_sizes(line)
+        for name in sorted(line.sizes):
+            key = BY_NAME[name].key
+            self._put(key, line.given[key], key)
+
+    def _put(self, key: str, value: object, flag: str) -> None:
+        spelled = self._line.spelled[flag]
+        self._settings.put(key, value, f"-{spelled}", spelled)
+
+    def _both(self, flag: str, keys: tuple[str, ...]) -> None:
+        if flag in self._line.given:
+            for key in keys:
+                if not (self._late_file and flag in _MIDDLE and key in self._settings.given):
+                    self._put(key, self._line.given[flag], flag)
+
+    def _flag(self, key: str, value: Value) -> None:
+        said = key in self._settings.given
+        if said and (key in _EARLY or (self._late_file and key in _MIDDLE)):
+            return
+        self._put(key, value, key)
+
+    def _tls(self) -> None:
+        line, settings = self._line, self._settings
+        if line.given.get("tls") is False:
+            if not (self._late_file and "tls" in settings.given):
+                settings.forget(Section.NATS_TLS)
+                self._put("tls", False, "tls")
+            return
+        settings.forget(Section.NATS_TLS)
+        first = next(key for key in _TLS_FLAGS if key in line.given)
+        self._put("tls", True, first)
+        for key in _TLS_FLAGS[1:]:
+            if key in line.given:
+                self._put(key, line.given[key], key)
+        if not settings.value("tlscert"):
+            raise ConfigError("TLS Server certificate must be present and valid", hint="add -tlscert <file.pem>")
+        if not settings.value("tlskey"):
+            raise ConfigError("TLS Server private key must be present and valid", hint="add -tlskey <file.pem>")

@@ -13,11 +13,11 @@ import string
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftstan.config.units import MILLISECOND, MINUTE, SECOND, format_duration
+from ftstan.config.units import MICROSECOND, MILLISECOND, MINUTE, SECOND, format_duration, quote
 from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
 STORE_MEMORY = "MEMORY"
 STORE_FILE = "FILE"
@@ -44,9 +44,14 @@ class MountRisk(enum.StrEnum):
     DIRECT_IO = "direct_io"
 
 
+#: What a partitioned server without channels says.
+NO_CHANNEL = "stan: no configured channel"
+
 ALL_INTERFACES = "0.0.0.0"  # noqa: S104  # the original's default, which operators expect
 DEFAULT_PORT = 4222
+LOG_FORMATS = ("text", "json")
 CRC32_IEEE = 0xEDB88320
+LEAST_BUFFER = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +67,17 @@ class ChannelLimits:
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """Limits of the store: number of channels, and what every channel gets that has no limits of its own."""
+    """Limits of the store: number of channels, and what every channel gets that has no limits of its own.
+
+    ``channels`` are the entries of the per-channel map in its order, names with wildcards included, values as written:
+    there 0 inherits and a negative number is unlimited (in a file, 0 is read as unlimited and a missing key as 0).
+    The last of several entries of one name counts. Start one from ``ftstan.config.limits.INHERIT``: what is left out of
+    a ``ChannelLimits`` is the default. What holds for a channel in the end: ``ftstan.config.limits.Limits``.
+    """
 
     max_channels: int = 100
     channel: ChannelLimits = field(default_factory=ChannelLimits)
+    channels: tuple[tuple[str, ChannelLimits], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +125,87 @@ class FtOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerTlsOptions:
+    """TLS of the embedded NATS server and of the HTTPS monitor. Files are PEM; ``timeout`` is seconds (0: default)."""
+
+    enabled: bool = False
+    cert_file: str = ""
+    key_file: str = ""
+    ca_file: str = ""
+    verify: bool = False
+    verify_and_map: bool = False
+    insecure: bool = False
+    timeout: float = 0.0
+    cipher_suites: tuple[str, ...] = ()
+    curve_preferences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOptions:
+    """How the streaming server presents itself to NATS on every link of its own: login and TLS, files by path.
+
+    ``user``, ``password`` and ``token`` hold, each by itself, where that of ``NatsOptions`` is empty.
+    """
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    nkey_seed_file: str = ""
+    credentials: str = ""
+    secure: bool = False
+    client_cert: str = ""
+    client_key: str = ""
+    client_ca: str = ""
+    server_name: str = ""
+    insecure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """Where log lines go and how they look. ``size_limit`` is bytes, 0 for never a new file; ``format`` text, json."""
+
+    file: str = ""
+    time: bool = True
+    size_limit: int = 0
+    format: str = "text"
+    syslog: bool = False
+    remote_syslog: str = ""
+    syslog_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorOptions:
+    """The HTTP pages. Ports: 0 for none, -1 for any free one; ``token`` or ``client_ca`` protect them if not empty.
+
+    With ``open_health`` those for load balancers stay open to everybody. ``base_path`` stands in front of the NATS
+    server's pages only. ``advertise`` is the ``host`` or ``host:port`` that the pages of other members are told, empty
+    for what it listens on. ``metrics_channels`` channels have series of their own in ``/metrics``; ``metrics_nss`` adds
+    the names of the retired exporter.
+    """
+
+    host: str = ALL_INTERFACES
+    http_port: int = 0
+    https_port: int = 0
+    base_path: str = "/"
+    advertise: str = ""
+    metrics_channels: int = 100
+    metrics_nss: bool = False
+    token: str = field(default="", repr=False)
+    client_ca: str = ""
+    open_health: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class NatsOptions:
     """The NATS server that is started as a child; with ``ServerOptions.nats_servers`` only the login is used.
 
-    ``port`` -1 is a random one, ``http_port`` 0 no monitoring; ``cluster_listen`` and ``routes`` are URLs as written.
+    ``port`` -1 is a random one; ``cluster_listen`` and ``routes`` are URLs as written. ``settings`` are more keys of
+    its configuration file, by their names there; maps are nested. ``gomaxprocs`` and ``gogc``: settings of its
+    runtime; 0 leaves them to the environment, or to us where that says nothing.
     """
 
     host: str = ALL_INTERFACES
     port: int = DEFAULT_PORT
-    http_port: int = 0
     cluster_listen: str = ""
     routes: tuple[str, ...] = ()
     user: str = ""
@@ -129,16 +213,24 @@ class NatsOptions:
     token: str = field(default="", repr=False)
     debug: bool = False
     trace: bool = False
+    gomaxprocs: int = 0
+    gogc: int = 0
+    tls: ServerTlsOptions = field(default_factory=ServerTlsOptions)
+    settings: Mapping[str, object] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """Everything that one server needs to know. ``store`` is upper case; times are nanoseconds.
 
-    ``io_sleep_time`` is in microseconds, as its flag is; ``dedup_window`` is a number of publishes, 0 for none.
+    ``io_sleep_time`` is in microseconds, as its flag is; ``dedup_window`` is a number of publishes, 0 for none;
+    ``io_buffer_size``: bytes of the buffer that the data link is read into at first; it grows when more has come.
+    ``io_spin``: how long the data plane looks for the next message before it sleeps; 0: not at all.
+    ``partition_wait`` is how long publishes wait for other partitions at a start.
     """
 
     cluster_id: str = "test-cluster"
+    discover_prefix: str = "_STAN.discover"
     store: str = STORE_MEMORY
     dir: str = ""
     ft_group: str = ""
@@ -151,14 +243,27 @@ class ServerOptions:
     file: FileOptions = field(default_factory=FileOptions)
     ft: FtOptions = field(default_factory=FtOptions)
     nats: NatsOptions = field(default_factory=NatsOptions)
+    link: LinkOptions = field(default_factory=LinkOptions)
+    log: LogOptions = field(default_factory=LogOptions)
+    monitor: MonitorOptions = field(default_factory=MonitorOptions)
+    partitioning: bool = False
+    partition_wait: int = 100 * MILLISECOND
+    strict_permissions: bool = False
+    admin_key: str = ""
     dedup_window: int = 0
     debug: bool = False
     trace: bool = False
-    log_file: str = ""
-    log_time: bool = True
+    config_file: str = field(default="", compare=False)
     pid_file: str = ""
+    ports_file_dir: str = ""
     io_batch_size: int = 1024
     io_sleep_time: int = 0
+    io_spin: int = 200 * MICROSECOND
+    io_buffer_size: int = 1_048_576
+
+
+#: Of TCP.
+MOST_PORT = 65535
 
 
 def check_before_logging(options: ServerOptions) -> None:
@@ -168,6 +273,10 @@ def check_before_logging(options: ServerOptions) -> None:
             "solicited routes require cluster capabilities, e.g. --cluster",
             hint="add -cluster nats://<host>:<port>, the address on which this server accepts routes",
         )
+    if options.log.format not in LOG_FORMATS:
+        raise ConfigError(f'log_format is "{options.log.format}"', hint="use one of: " + ", ".join(LOG_FORMATS))
+    if options.log.size_limit < 0:
+        raise ConfigError("log_size_limit cannot be negative", hint="give a number of bytes, or 0 for no limit")
 
 
 def check_start(options: ServerOptions, kinds: Collection[str] = (STORE_FILE, STORE_MEMORY)) -> None:
@@ -176,20 +285,45 @@ def check_start(options: ServerOptions, kinds: Collection[str] = (STORE_FILE, ST
     ``kinds`` are the stores that can be asked for, upper case.
     """
     _check_store(options, kinds)
-    _check_limits(options.limits)
+    check_limits(options.limits)
     if options.store == STORE_FILE:
         _check_file(options)
+    if options.admin_key and options.store == STORE_FILE:
+        raise ConfigError("admin_key is for memory stores", hint="the datastore has its own: admin.key in -dir")
+    if options.partitioning and not options.limits.channels:
+        raise ConfigError(
+            NO_CHANNEL,
+            hint="name the channels that this server serves: store_limits { channels { foo: {} } }",
+            option="partitioning",
+        )
     if options.ft_group and options.store != STORE_FILE:
         raise ConfigError(
             "ft: only FILE or SQL stores supported in FT mode",
             hint="add -store file -dir <directory shared by the group>",
+            option="ft_group",
         )
     if options.ft_group and not _is_subject(options.ft_group):
         raise ConfigError(
             "ft: unable to subscribe on ft subject: nats: invalid subject",
             hint="the group name becomes part of a subject: no blanks, no empty tokens",
+            option="ft_group",
         )
     _check_ft(options.ft)
+    if options.io_spin < 0:
+        raise ConfigError("io_spin cannot be negative", hint="give a duration such as 200us, or 0s for none")
+    if options.io_buffer_size < LEAST_BUFFER:
+        raise ConfigError(
+            f"io_buffer_size must be at least {LEAST_BUFFER} bytes", hint="leave it out, or give a size such as 1MB"
+        )
+    if min(options.nats.gomaxprocs, options.nats.gogc) < 0:
+        raise ConfigError("nats_gomaxprocs and nats_gogc cannot be negative", hint="0 leaves the choice to ftstan")
+    _check_ports(options)
+    _check_pages(options)
+    if options.monitor.client_ca and not options.monitor.https_port and options.monitor.http_port:
+        raise ConfigError(
+            "monitor_client_ca needs HTTPS: on -m nobody can show a certificate",
+            hint="serve the pages with -ms instead of -m, or protect them with monitor_token",
+        )
     if options.dedup_window < 0:
         raise ConfigError(
             "dedup_window cannot be negative", hint="give the number of publishes to remember, 0 for none"
@@ -198,11 +332,47 @@ def check_start(options: ServerOptions, kinds: Collection[str] = (STORE_FILE, ST
         raise ConfigError(
             "could not subscribe to discover subject: nats: invalid subject",
             hint="the cluster id becomes part of a subject: not empty, no blanks, no empty tokens",
+            option="cluster_id",
         )
     if ">" in options.cluster_id.split("."):
         raise ConfigError(
             "could not flush the subscriptions, nats: connection closed",
             hint="the cluster id becomes part of a subject that is published to: it cannot have the token '>'",
+            option="cluster_id",
+        )
+
+
+def _check_ports(options: ServerOptions) -> None:
+    for port, text, key in (
+        (
+            0 if options.nats_servers else options.nats.port,
+            f"Error listening on port: {options.nats.host}:%d, ",
+            "port",
+        ),
+        (options.monitor.http_port, "Can't start monitoring: can't listen to the monitor port: ", "http_port"),
+        (options.monitor.https_port, "Can't start monitoring: can't listen to the monitor port: ", "https_port"),
+    ):
+        if not -1 <= port <= MOST_PORT:
+            why = f"listen tcp: address {port}: invalid port"
+            raise ConfigError(
+                text % port + f'"{why}"' if "%d" in text else text + why,
+                hint=f"a port is a number from 1 to {MOST_PORT}; -1 takes any that is free",
+                option=key,
+            )
+
+
+def _check_pages(options: ServerOptions) -> None:
+    http, https, tls = options.monitor.http_port, options.monitor.https_port, options.nats.tls
+    if http and https:
+        raise ConfigError(
+            f"Can't start monitoring: can't specify both HTTP ({http}) and HTTPs ({https}) ports",
+            hint="give -m or -ms, not both; in a file http_port or https_port",
+        )
+    if https and not (tls.cert_file and tls.key_file):
+        raise ConfigError(
+            "Can't start monitoring: TLS cert and key required for HTTPS",
+            hint="give the certificate and the key of the NATS server with -tlscert and -tlskey, or cert_file and"
+            " key_file in tls { }",
         )
 
 
@@ -217,7 +387,8 @@ def _check_store(options: ServerOptions, kinds: Collection[str]) -> None:
     )
 
 
-def _check_limits(limits: StoreLimits) -> None:
+def check_limits(limits: StoreLimits) -> None:
+    """Refuse limits that no store takes, in the original's order and words. Raises ``ConfigError``."""
     channel = limits.channel
     for name, value, shown in (
         ("max channels", limits.max_channels, str(limits.max_channels)),
@@ -229,6 +400,30 @@ def _check_limits(limits: StoreLimits) -> None:
     ):
         if value < 0:
             raise ConfigError(f"{name} limit cannot be negative ({shown})", hint="0 means unlimited")
+    names = {name for name, _ in limits.channels}
+    for name, _ in limits.channels:
+        if not is_channel_pattern(name):
+            raise ConfigError(
+                f"invalid channel name {quote(name)}",
+                hint="no empty token, no slash; * and > only as whole tokens, > only as the last",
+            )
+    literal = sum("*" not in name and ">" not in name for name in names)
+    if limits.max_channels and literal > limits.max_channels:
+        raise ConfigError(
+            f"too many channels defined ({literal}). The max channels limit is set to {limits.max_channels}",
+            hint="raise max_channels (0: unlimited), or list fewer channels; names with wildcards do not count",
+        )
+
+
+def is_channel_pattern(name: str) -> bool:
+    """Whether limits can be given for ``name``: a channel, or one with ``*`` and ``>`` as whole tokens, ``>`` last."""
+    tokens = name.split(".")
+    if "/" in name or not all(tokens):
+        return False
+    return all(
+        t == "*" or ("*" not in t and (">" not in t or (t == ">" and i == len(tokens))))
+        for i, t in enumerate(tokens, 1)
+    )
 
 
 def _check_file(options: ServerOptions) -> None:

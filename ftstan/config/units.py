@@ -39,9 +39,6 @@ _INTEGER = re.compile(
     r"[+-]?(?:0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+|0(?:_?[0-7])*|[1-9](?:_?[0-9])*)"
 )
 
-_SIZE = re.compile(r"(-?[0-9]+)([kmgtpe]?)(b?|i|ib)", re.IGNORECASE)
-_FLOAT = re.compile(r"-?[0-9]+\.[0-9]+")
-_SIZE_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 _BYTE_UNITS = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 
 
@@ -117,45 +114,6 @@ def parse_int(text: str) -> int:
     value = int(digits, 8 if octal else 0)
     if not MIN_INT64 <= value <= MAX_INT64:
         raise ConfigError("value out of range")
-    return value
-
-
-def parse_size(name: str, text: str) -> int:
-    """Bytes of ``text``, an integer with an optional suffix: ``1k`` is 1000, ``1KB`` and ``1Ki`` are 1024; up to ``e``.
-
-    ``name`` is the flag in the error. Raises ``ConfigError``.
-    """
-    value = text.strip(" \t\r\n")
-    hint = "write a number of bytes with an optional suffix, such as 1024, 64KB or 1GB"
-    if match := _SIZE.fullmatch(value):
-        digits, letter, tail = match[1], match[2].lower(), match[3].lower()
-        if letter or not tail:  # "10B" is a word, not a size
-            size: int = int(digits) * (1024 if tail else 1000) ** _SIZE_POWERS[letter]
-            if not MIN_INT64 <= size <= MAX_INT64:
-                raise ConfigError(f"integer '{value}' is out of the range", hint=hint)
-            return size
-    if junk := _after_value(value):
-        raise ConfigError(
-            "Parse error on line 1: 'Expected a top-level value to end with a new line, comment or EOF, "
-            f"but got '{junk}' instead.'",
-            hint=hint,
-        )
-    raise ConfigError(f"{name} should be a size, got '{_unquoted(value)}'", hint=hint)
-
-
-def _after_value(value: str) -> str:
-    """Return the first character after a finished value on the same line; empty when there is none."""
-    if number := _FLOAT.match(value):
-        return value[number.end() :].lstrip(" \t")[:1]
-    if value[:1] in ('"', "'"):
-        return ""
-    _, _, rest = value.replace("\t", " ").partition(" ")
-    return rest.lstrip(" ")[:1]
-
-
-def _unquoted(value: str) -> str:
-    if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
-        return value[1:-1]
     return value
 
 

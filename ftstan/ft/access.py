@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from ftstan.config.options import MountRisk
 from ftstan.config.units import SECOND
+from ftstan.errors import StoreError
 from ftstan.ft.mixed import MIXED_ON
+from ftstan.ft.modes import check_modes
 from ftstan.ft.mountcheck import check_mount
 from ftstan.ft.mounts import find_mount
 from ftstan.ft.ownership import StoreOwner, read_mountinfo
@@ -56,6 +58,19 @@ class FileAccess:
             direct=MountRisk.DIRECT_IO not in options.ft.allow,
         )
         self.place = f"datastore {options.dir}"
+        try:
+            for line in check_modes(
+                context.disk,
+                self.owner.root,
+                options.dir,
+                in_group=bool(options.ft_group),
+                is_network=self.owner.is_network,
+                strict=options.strict_permissions,
+            ):
+                log.warning(line)
+        except StoreError:
+            self.owner.close()
+            raise
         self._store: FileStore | None = None
 
     def lock(self) -> Lock:
@@ -81,7 +96,6 @@ class FileAccess:
             self.owner,
             self._context.clock,
             _file_store_options(options.file),
-            limits=options.limits.channel,
             path=options.dir,
             asking=self.owner.asking if self.owner.is_network else None,
             most_at_once=_MOST_AT_ONCE,

@@ -14,6 +14,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING
 
+from ftstan.disk import LocalDisk
 from ftstan.errors import StoreError
 from ftstan.ft.seal import KEY_SIZE
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 KEY_NAME = "admin.key"
 
-_NEW_NAME = "admin.key.new"
 _TEXT = re.compile(rb"([0-9a-f]{%d})\n?\Z" % (2 * KEY_SIZE))
 _OTHERS = 0o077
 
@@ -53,7 +53,23 @@ def read_key(disk: Disk, root_fd: int, name: str = KEY_NAME) -> bytes | None:
     return bytes.fromhex(match[1].decode())
 
 
-def ensure_key(disk: Disk, root_fd: int, confirm: Callable[[], None], *, secret: bytes | None = None) -> None:
+def read_key_at(path: str) -> bytes | None:
+    """Read the key in the file ``path``, ``None`` if there is none. Raises ``StoreError``."""
+    folder, name = os.path.split(os.path.abspath(path))
+    disk = LocalDisk()
+    try:
+        directory = disk.open_dir(folder)
+    except OSError as error:
+        raise _unreadable(os.path.join(folder, name), error) from error
+    try:
+        return read_key(disk, directory, name)
+    finally:
+        disk.close(directory)
+
+
+def ensure_key(
+    disk: Disk, root_fd: int, confirm: Callable[[], None], *, secret: bytes | None = None, name: str = KEY_NAME
+) -> None:
     """Make the key if there is none, durable on return; ``confirm`` says that the store is ours.
 
     A file that is there is left alone, whatever it holds. ``secret``: 32 bytes, random by default. Raises
@@ -61,26 +77,26 @@ def ensure_key(disk: Disk, root_fd: int, confirm: Callable[[], None], *, secret:
     """
     try:
         try:
-            disk.stat(root_fd, KEY_NAME)
+            disk.stat(root_fd, name)
         except FileNotFoundError:
             pass
         else:
             return
         # A name that an owner who died left behind: its bytes may be anything.
         with contextlib.suppress(FileNotFoundError):
-            disk.unlink(root_fd, _NEW_NAME)
-        fd = disk.open(root_fd, _NEW_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            disk.unlink(root_fd, f"{name}.new")
+        fd = disk.open(root_fd, f"{name}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             disk.pwrite(fd, (secret or secrets.token_bytes(KEY_SIZE)).hex().encode() + b"\n", 0)
             disk.fsync(fd)
         finally:
             disk.close(fd)
         confirm()
-        disk.rename(root_fd, _NEW_NAME, KEY_NAME)
+        disk.rename(root_fd, f"{name}.new", name)
         disk.fsync(root_fd)
     except OSError as error:
         raise StoreError(
-            f"{KEY_NAME} cannot be made: {error.strerror or error}",
+            f"{name} cannot be made: {error.strerror or error}",
             hint="check the storage; until there is a key, ftstanctl ft can look and not change",
         ) from error
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from ftstan.errors import WireError
@@ -28,6 +28,9 @@ MAX_REQUEST = 4 << 10
 MAX_HISTORY = 200
 """Epochs in one answer."""
 
+_ROOM = 256
+"""Bytes of an answer around its rows."""
+
 _WHO = b'{"type":"who"}'
 
 
@@ -40,18 +43,52 @@ class Verb(enum.StrEnum):
     PAUSE = "pause"
     RESUME = "resume"
     MIXED = "mixed"
+    CHANNELS = "channels"
+    CHANNEL = "channel"
+    CREATE = "channel-create"
+    DELETE = "channel-delete"
+    PURGE = "channel-purge"
+    CLIENTS = "clients"
+    CLIENT = "client"
+    KICK = "client-kick"
+    SUBS = "subs"
+    SUB = "sub"
+    RELOAD = "reload"
+    DRAIN = "drain"
 
     @property
     def changes(self) -> bool:
         """Whether it has to be sealed with the group's key."""
-        return self not in {Verb.STATUS, Verb.HISTORY}
+        return self not in _LOOKS
+
+    @property
+    def administers(self) -> bool:
+        """Whether it is about what a server serves, or the server itself, and not about its group."""
+        return self in _ADMINISTERS
+
+
+_LOOKS = frozenset(
+    {Verb.STATUS, Verb.HISTORY, Verb.CHANNELS, Verb.CHANNEL, Verb.CLIENTS, Verb.CLIENT, Verb.SUBS, Verb.SUB}
+)
+_ADMINISTERS = frozenset(Verb) - {
+    Verb.STATUS,
+    Verb.HISTORY,
+    Verb.SWITCHOVER,
+    Verb.PAUSE,
+    Verb.RESUME,
+    Verb.MIXED,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """``to``: the successor's server id, empty for any. ``on`` is for ``mixed``, ``count`` for ``history``.
 
-    ``by`` says who asks, for the log; nobody checks it.
+    ``by`` says who asks, for the log; nobody checks it. ``name``: a channel, or the client of ``CLIENT`` and ``KICK``;
+    ``client`` and ``sub_id``: of ``SUBS`` and ``SUB``. Lists go on behind ``after``: a name, with ``after_id`` in a
+    list of subscriptions. ``force``: delete a channel with its subscriptions. ``keep`` and ``up_to``: purge all but so
+    many of the newest messages, or up to that sequence; 0: without that bound. Names have bytes that are no UTF-8 as
+    surrogates.
     """
 
     verb: Verb
@@ -59,6 +96,14 @@ class Request:
     on: bool = False
     count: int = MAX_HISTORY
     by: str = ""
+    name: str = ""
+    client: str = ""
+    sub_id: int = 0
+    after: str = ""
+    after_id: int = 0
+    force: bool = False
+    keep: int = 0
+    up_to: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +121,8 @@ class NodeStatus:
     ``state`` and ``phase`` are the words of ``ftstan.ft.states``. ``serving``: clients are answered now. ``epoch`` is
     the one that it owns (0: none), ``holder`` the newest epoch's record in words. ``probe_age`` is in seconds since
     storage last answered, ``None`` if it never did; ``warm_lag`` is ``None`` unless the node keeps warm.
-    ``store_id`` is hexadecimal, empty for a store without one.
+    ``store_id`` is hexadecimal, empty for a store without one; ``monitor`` the URL of its pages, empty for none.
+    ``partitioned``: others of its cluster serve other channels.
     """
 
     cluster: str
@@ -97,6 +143,8 @@ class NodeStatus:
     warm_lag: Lag | None
     uptime: float
     version: str
+    monitor: str = ""
+    partitioned: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in messages and in ``--output json``."""
@@ -129,13 +177,21 @@ class EpochEntry:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a member answers. Not ``ok``: ``error`` and ``hint`` say why nothing was done."""
+    """What a member answers. Not ``ok``: ``error`` and ``hint`` say why nothing was done.
+
+    ``rows``: a piece of a list, ``more``: others come behind its last one; ``note``: what was done, for people.
+    ``elsewhere``: the channel belongs to another partition, which should be asked.
+    """
 
     ok: bool
     error: str = ""
     hint: str = ""
     status: NodeStatus | None = None
     history: tuple[EpochEntry, ...] = ()
+    rows: tuple[dict[str, Any], ...] = ()
+    more: bool = False
+    note: str = ""
+    elsewhere: bool = False
 
 
 # ---- who -------------------------------------------------------------------------------------------------------------
@@ -167,13 +223,13 @@ def decode_request(values: dict[str, Any]) -> Request:
         raise WireError(
             f"unknown request {str(values.get('verb'))[:40]!r}", hint="use an ftstanctl of the servers' release"
         ) from None
-    to, on, by = values.get("to", ""), values.get("on", False), values.get("by", "")
-    count = values.get("count", MAX_HISTORY)
-    if not (isinstance(to, str) and isinstance(by, str) and isinstance(on, bool) and _is_int(count)):
+    request = Request(verb)
+    known = {f.name: values.get(f.name, getattr(request, f.name)) for f in fields(Request) if f.name != "verb"}
+    if not all(_CHECKS[str(f.type)](known[f.name]) for f in fields(Request) if f.name != "verb"):
         raise WireError(f"a field of the request {verb} has a wrong type", hint="use an ftstanctl of this release")
-    if not (to.isprintable() and by.isprintable()):
+    if not (known["to"].isprintable() and known["by"].isprintable()):
         raise WireError("a name in the request has control characters", hint="server ids and hosts have none")
-    return Request(verb, to=to, on=on, count=min(max(count, 0), MAX_HISTORY), by=by)
+    return Request(verb, **(known | {"count": min(max(known["count"], 0), MAX_HISTORY)}))
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------
@@ -181,11 +237,17 @@ def decode_request(values: dict[str, Any]) -> Request:
 
 def encode_answer(answer: Answer) -> bytes:
     """Build the payload; of a history that is too long for one message the oldest are left out."""
+    if answer.rows:
+        return _encode_rows(answer)
     entries = list(answer.history)
     while True:
         values: dict[str, Any] = {"ok": answer.ok}
         if answer.error:
             values |= {"error": answer.error, "hint": answer.hint}
+        if answer.note:
+            values["note"] = answer.note
+        if answer.elsewhere:
+            values["elsewhere"] = True
         if answer.status is not None:
             values["status"] = answer.status.to_json()
         if entries:
@@ -196,19 +258,45 @@ def encode_answer(answer: Answer) -> bytes:
         del entries[len(entries) // 2 :]
 
 
+def _encode_rows(answer: Answer) -> bytes:
+    """As many of the rows as one message holds; the rest is asked for again."""
+    pieces: list[str] = []
+    size = _ROOM
+    for row in answer.rows:
+        piece = json.dumps(row, separators=(",", ":"))
+        size += len(piece) + 1
+        if size > MAX_SIZE:
+            break
+        pieces.append(piece)
+    if not pieces:
+        error = f"a row of more than {MAX_SIZE} bytes cannot be sent"
+        return encode_answer(Answer(ok=False, error=error, hint="see the monitoring pages for it"))
+    more = answer.more or len(pieces) < len(answer.rows)
+    note = f'"note":{json.dumps(answer.note)},' if answer.note else ""
+    return f'{{"ok":true,"more":{json.dumps(more)},{note}"rows":[{",".join(pieces)}]}}'.encode()
+
+
 def decode_answer(payload: bytes) -> Answer:
     """Read an answer. Raises ``WireError`` if it is none."""
     values = _object(payload) if len(payload) <= MAX_SIZE else {}
     ok, error, hint = values.get("ok"), values.get("error", ""), values.get("hint", "")
-    status, history = values.get("status"), values.get("history", [])
-    if not (isinstance(ok, bool) and isinstance(error, str) and isinstance(hint, str) and isinstance(history, list)):
+    status, history, rows = values.get("status"), values.get("history", []), values.get("rows", [])
+    note, more, elsewhere = values.get("note", ""), values.get("more", False), values.get("elsewhere", False)
+    texts = all(isinstance(text, str) for text in (error, hint, note))
+    flags = all(isinstance(flag, bool) for flag in (ok, more, elsewhere))
+    lists = isinstance(history, list) and isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+    if not (texts and flags and lists):
         raise WireError("an answer cannot be understood", hint="use an ftstanctl of the servers' release")
     return Answer(
-        ok=ok,
+        ok=bool(ok),
         error=error,
         hint=hint,
         status=None if status is None else _status(status),
         history=tuple(_build(EpochEntry, entry) for entry in history),
+        rows=tuple(rows),
+        more=more,
+        note=note,
+        elsewhere=elsewhere,
     )
 
 
@@ -235,11 +323,12 @@ _CHECKS: dict[str, Any] = {
 
 
 def _build(kind: type[T], values: object) -> T:
-    """Make a value of its fields; others are ignored, missing or wrong ones are a ``WireError``."""
+    """Make a value of its fields; others are ignored, missing ones without a default or wrong ones a ``WireError``."""
     known = {f.name: str(f.type) for f in fields(kind)}  # type: ignore[arg-type]
+    needed = {f.name for f in fields(kind) if f.default is MISSING}  # type: ignore[arg-type]
     if isinstance(values, dict):
         found = {name: values[name] for name in known if name in values}
-        if len(found) == len(known) and all(_CHECKS[known[name]](value) for name, value in found.items()):
+        if needed <= set(found) and all(_CHECKS[known[name]](value) for name, value in found.items()):
             return kind(**found)
     raise WireError("an answer lacks fields, or has them in another type", hint="use an ftstanctl of the same release")
 

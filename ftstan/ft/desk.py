@@ -50,6 +50,10 @@ class Member(Protocol):
         """Record whether original servers may be members."""
         ...
 
+    async def administer(self, request: Request) -> Answer:
+        """Carry out what ``Verb.administers``. Raises ``RefusedError`` and ``StoreError``."""
+        ...
+
     async def read_key(self) -> bytes | None:
         """Read the group's key from storage. Raises ``StoreError``."""
         ...
@@ -105,6 +109,8 @@ class Desk:
 
     async def _carry_out(self, request: Request) -> Answer:
         member = self._member
+        if request.verb.administers:
+            return await (self._audited(request) if request.verb.changes else member.administer(request))
         if request.verb.changes:
             asked = f" by {request.by}" if request.by else ""
             log.info(f"ft: asked{asked} for: {request.verb}{_details(request)}")
@@ -123,8 +129,33 @@ class Desk:
                 await member.set_mixed(on=request.on)
         return Answer(ok=True, status=await member.status())
 
+    async def _audited(self, request: Request) -> Answer:
+        """Carry out a change of what is served; whatever comes of it is a line in the log."""
+        what = f"audit: {request.by or 'somebody'} asked for: {request.verb}{_details(request)}"
+        try:
+            answer = await self._member.administer(request)
+        except FtstanError as error:
+            log.warning(f"{what}: {'refused' if isinstance(error, RefusedError) else 'failed'}: {error.text}")
+            return Answer(ok=False, error=error.text, hint=error.hint)
+        if answer.ok:
+            log.info(f"{what}: {answer.note}")
+        else:
+            log.warning(f"{what}: refused: {answer.error}")
+        return answer
+
 
 def _details(request: Request) -> str:
     if request.verb is Verb.MIXED:
         return " on" if request.on else " off"
+    if request.verb.administers:
+        shown = request.name.encode("unicode_escape").decode()
+        return (f' "{shown}"' if request.name else "") + (
+            " with its subscriptions"
+            if request.force
+            else f" but its newest {request.keep}"
+            if request.keep
+            else f" up to sequence {request.up_to}"
+            if request.up_to
+            else ""
+        )
     return f" to {request.to}" if request.to else ""

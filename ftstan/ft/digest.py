@@ -1,4 +1,4 @@
-"""The digest: an owner's hint, each second, of where its channels end, so that standbys can read ahead.
+"""The digest: an owner's hints, of where its channels end, so that standbys can read ahead, and of who is a member.
 
 On the group's own subject, as JSON, in as many messages as it takes. Nothing that matters is decided by it: a standby
 reads what it names into the page cache (``ft/warm.py``), and forgets all of it when it takes over. What does not decode
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ftstan.ft.subjects import read_owners_word
@@ -55,6 +56,66 @@ def decode_digest(payload: bytes) -> Digest | None:
         return None
     ends = (end for row in rows[:PART_ROWS] if (end := _end(row)) is not None)
     return Digest(*owner, tuple(ends))
+
+
+#: Members that are told of, and letters in what is told of each.
+MOST_MEMBERS: Final = 64
+_MAX_TEXT: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member as the owner knows it. ``monitor`` is the URL of its pages, empty if it has none."""
+
+    server: str
+    host: str
+    monitor: str
+    state: str
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The members of the group of the store ``store_id``, as the owner of ``epoch`` knows; itself is one."""
+
+    server_id: str
+    epoch: int
+    store_id: bytes
+    members: tuple[Member, ...]
+
+
+def encode_members(told: Members) -> bytes:
+    """Build the payload for ``group_subject``. Only owners say this: a standby answers, it tells nothing unasked."""
+    rows = [astuple(member) for member in told.members[:MOST_MEMBERS]]
+    fields = {"type": "members", "server": told.server_id, "epoch": told.epoch, "store": told.store_id.hex()}
+    return json.dumps(fields | {"members": rows}, separators=(",", ":")).encode()
+
+
+def decode_members(payload: bytes) -> Members | None:
+    """Read the message in ``payload``, or ``None`` if it is anything else. Rows that cannot be are left out."""
+    said = read_owners_word(payload, "members", _MAX_SIZE)
+    if said is None:
+        return None
+    fields, owner = said
+    rows = fields.get("members")
+    if not isinstance(rows, list):
+        return None
+    members = (member for row in rows[:MOST_MEMBERS] if (member := _member(row)) is not None)
+    return Members(*owner, tuple(members))
+
+
+def _member(row: Any) -> Member | None:  # whatever somebody sent
+    if not isinstance(row, list) or len(row) != len(Member.__slots__):
+        return None
+    if not all(isinstance(text, str) and len(text) <= _MAX_TEXT and text.isprintable() for text in row):
+        return None
+    member = Member(*row)
+    return member if not member.monitor or is_page_url(member.monitor) else None
+
+
+def is_page_url(text: str) -> bool:
+    """Whether a page may be asked there: nothing but HTTP, a host and a port."""
+    return re.fullmatch(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}", text, re.ASCII) is not None
 
 
 def _end(row: Any) -> ChannelEnd | None:  # whatever somebody sent

@@ -13,7 +13,7 @@ import mmap
 import os
 
 from ftstan.config.options import MountRisk
-from ftstan.disk import Disk, LocalDisk
+from ftstan.disk import NEW_FILE, Disk, LocalDisk, ShuttableDisk
 from ftstan.errors import StoreError
 
 ALIGN = 4096
@@ -25,7 +25,7 @@ class DirectDisk(LocalDisk):
     Threads may share it: no buffer outlives a call.
     """
 
-    def open(self, dirfd: int, name: str, flags: int, mode: int = 0o666) -> int:
+    def open(self, dirfd: int, name: str, flags: int, mode: int = NEW_FILE) -> int:
         """``openat(2)`` with ``O_DIRECT``; raises ``StoreError`` if the file system has none."""
         try:
             return super().open(dirfd, name, flags | os.O_DIRECT, mode)
@@ -77,9 +77,16 @@ class DirectDisk(LocalDisk):
                 view.release()
 
 
+class _ShuttableDirectDisk(ShuttableDisk, DirectDisk):
+    """Both: what may be changed is changed directly."""
+
+
 def asking_disk(disk: Disk, *, is_network: bool, direct: bool = True) -> Disk:
     """Choose the disk that asks storage itself: ``disk`` on a local file system, a direct one on others.
 
-    ``direct`` off is the operator's word that the file system needs none.
+    ``direct`` off is the operator's word that the file system needs none. A disk that can be shut has a direct one that
+    is shut with it: a claim, a record or a clean-up of a server that has ended is refused like every other change.
     """
-    return DirectDisk() if is_network and direct else disk
+    if not (is_network and direct):
+        return disk
+    return _ShuttableDirectDisk(disk.gate) if isinstance(disk, ShuttableDisk) else DirectDisk()

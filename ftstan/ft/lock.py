@@ -178,7 +178,7 @@ class StoreLock:
         try:
             if self._fd is None:
                 flags = os.O_RDWR | (os.O_CREAT if create else 0)
-                self._fd = self._disk.open(self._root_fd, LOCK_NAME, flags, 0o666)
+                self._fd = self._disk.open(self._root_fd, LOCK_NAME, flags)
             self._locker.lock(self._fd, LockFlags.EXCLUSIVE | LockFlags.NON_BLOCKING)
         except AlreadyLocked as error:
             self.counts.add(LockOutcome.BUSY)

@@ -17,6 +17,7 @@ from ftstan.ft.adminkey import ensure_key, read_key
 from ftstan.ft.direct import asking_disk
 from ftstan.ft.epoch import Activation, Confirmer, claim, read_owner, read_records, remove_old_claims
 from ftstan.ft.lock import StoreLock
+from ftstan.ft.modes import cure, make_directories
 from ftstan.ft.mounts import find_mount
 from ftstan.ft.slots import SLOT_SIZE, Cause
 from ftstan.ft.survey import SERVER_NAME, survey_store
@@ -77,12 +78,14 @@ class StoreOwner:
         self._in_group = in_group
         self.path = path
         try:
-            os.makedirs(path, exist_ok=True)
+            make_directories(path)
             self.root = disk.open_dir(path)
         except OSError as error:
+            is_file = isinstance(error, FileExistsError | NotADirectoryError)
+            why = "not a directory" if is_file else (error.strerror or str(error)).lower()
             raise StoreError(
-                f"unable to create the root directory [{path}]: {(error.strerror or str(error)).lower()}",
-                hint="give -dir a directory that this user may write",
+                f"unable to create the root directory [{path}]: mkdir {error.filename or path}: {why}",
+                hint=cure(path, error),
             ) from error
         mount = find_mount(read_mountinfo() if mountinfo is None else mountinfo, os.path.realpath(path))
         self.is_network = mount.is_network

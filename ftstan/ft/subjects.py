@@ -31,6 +31,11 @@ def control_subject(cluster_id: str, server_id: str) -> str:
     return f"_FTSTAN.ctl.{cluster_id}.{server_id}"
 
 
+def question_subject(cluster_id: str) -> str:
+    """Where every server of ours in a cluster answers who it is; no server id is this word (``docs/admin.md``)."""
+    return f"_FTSTAN.ctl.{cluster_id}.who"
+
+
 @dataclass(frozen=True, slots=True)
 class Released:
     """The owner of ``epoch`` on the store ``store_id`` (16 bytes) has stopped and let go of the lock."""

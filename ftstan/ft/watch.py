@@ -10,6 +10,8 @@ the control loop judges that (``ft/guard.py``). A probe is, in this order:
 3. the **lock file** is still the one that is locked;
 4. the **state files** are still those that this activation wrote; if not, the store writes them again from memory.
 
+Last it looks how much **room** there is, for monitoring: whatever comes of that, nobody is judged by it.
+
 ``ft.watch`` is a new file for each activation: a former owner on the same host may hold the lock of the old one.
 """
 
@@ -29,6 +31,7 @@ from portalocker.exceptions import LockException
 
 from ftstan.errors import FencedError, FtstanError, StoreError
 from ftstan.ft.lock import OfdLocker
+from ftstan.histogram import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from portalocker.portalocker import BaseLocker
 
     from ftstan.clock import Clock
-    from ftstan.disk import Disk
+    from ftstan.disk import Disk, Space
     from ftstan.ft.epoch import Confirmer
 
 WATCH_NAME = "ft.watch"
@@ -121,6 +124,8 @@ class Probe:
         self._raises = 0
         self._fd: int | None = None
         self._counter = 0
+        self.room: Space | None = None
+        """On the file system, as of the last probe; ``None`` if storage does not say. Other threads read it."""
 
     def __call__(self) -> None:
         """Ask storage everything once. Raises ``FencedError`` (not ours) and ``StoreError`` (storage fails)."""
@@ -137,6 +142,8 @@ class Probe:
             self._look()
         except OSError as error:
             raise _failed("a state file", error) from error
+        with contextlib.suppress(OSError):
+            self.room = self._disk.space(self._root_fd)
 
     def close(self) -> None:
         """Release the descriptors."""
@@ -208,7 +215,7 @@ class Watch:
     """The thread. ``on_failure(error)`` is called on it, once, when a probe says that this server must end.
 
     Read from other threads: ``since`` is the start of the running probe (seconds), ``passed`` counts successful probes,
-    ``passed_at`` is the end of the last one.
+    ``passed_at`` is the end of the last one, ``took`` how many seconds each of them took.
     """
 
     def __init__(
@@ -224,6 +231,7 @@ class Watch:
         self.since: float | None = None
         self.passed = 0
         self.passed_at = 0.0
+        self.took = Histogram()
 
     def start(self) -> None:
         """Begin; the first probe comes after one interval, and out of the way of a takeover that has just confirmed."""
@@ -235,9 +243,14 @@ class Watch:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
+    @property
+    def room(self) -> Space | None:
+        """On the file system of the store, as of the last probe."""
+        return self._probe.room
+
     def turn(self) -> bool:
         """Probe once; returns whether to go on."""
-        self.since = self._clock.mono()
+        self.since = began = self._clock.mono()
         try:
             self._probe()
         except BaseException as error:  # noqa: BLE001  # whatever it is, nobody watches any more
@@ -246,6 +259,7 @@ class Watch:
                 self._on_failure(_for_people(error))
             return False
         self.passed_at = self._clock.mono()
+        self.took.observe(self.passed_at - began)
         self.passed += 1
         self.since = None
         return True

@@ -1,95 +1,104 @@
-"""The monitoring pages: what a running server says about itself, over HTTP, in the original's layout.
+"""The monitoring listener: what a running server says about itself, over HTTP or HTTPS.
 
 Views only: nothing here changes a server, waits for storage or looks at the method of a request. Answers come from
-``Views``, which must be ready at any time, recovery and standby included.
+``Views``, ready at any time, recovery and standby included. Who may ask is decided in one place: ``Gate``.
 
-Source: ``docs/compat/monitoring.md``.
+Source: ``docs/compat/monitoring.md``; the pages that are ours: ``docs/monitoring.md``.
 """
 
 from __future__ import annotations
 
-import json
-from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+import re
+import socket
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiohttp import web
 
-from ftstan.errors import FtstanError, NatsError
+from ftstan import log
+from ftstan.errors import NatsError
 from ftstan.log import errno_text
+from ftstan.monitor import passthrough
+from ftstan.monitor.answers import not_found, sent_in_chunks
+from ftstan.monitor.gate import ask_for_certificates
+from ftstan.monitor.metrics import MetricsPage, MetricsViews
+from ftstan.monitor.own import OwnPages, OwnViews
+from ftstan.monitor.tls import TlsListener, server_context
+from ftstan.monitor.zpages import StreamingPages, StreamingViews
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import ssl
+    from collections.abc import Awaitable, Callable
 
-#: Keys of ``/streaming/serverz`` in the order in which they are sent.
-SERVERZ_KEYS = (
-    "cluster_id",
-    "server_id",
-    "version",
-    "go",
-    "state",
-    "role",
-    "node_id",
-    "now",
-    "start_time",
-    "uptime",
-    "clients",
-    "subscriptions",
-    "channels",
-    "total_msgs",
-    "total_bytes",
-    "in_msgs",
-    "in_bytes",
-    "out_msgs",
-    "out_bytes",
-    "open_fds",
-    "max_fds",
-    # Ours, behind those of the original, and for members of a group only.
-    "ft_phase",
-)
-#: Keys that are left out when their value is empty or 0.
-_OMITTED_WHEN_EMPTY = frozenset({"role", "node_id", "open_fds", "max_fds", "ft_phase"})
+    from aiohttp.typedefs import Handler
 
-_YEAR = 365 * 86_400
+    from ftstan.config.options import MonitorOptions, ServerTlsOptions
+    from ftstan.nats.embedded import NatsServerChild
+
+    Gate = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
+    """Decides about a request: ``None`` lets it in, an answer is sent instead of the page."""
 
 
-class Views(Protocol):
+_ANY: Final = ("", "0.0.0.0", "::", "[::]")  # noqa: S104  # compared, never bound
+
+
+def pages_context(options: MonitorOptions, tls: ServerTlsOptions) -> ssl.SSLContext | None:
+    """TLS of the pages, ``None`` when they have none. Raises ``NatsError`` and ``ConfigError`` naming the file."""
+    if not options.https_port:
+        return None
+    context = server_context(tls)
+    if options.client_ca:
+        ask_for_certificates(context, options.client_ca)
+    return context
+
+
+class Views(StreamingViews, OwnViews, MetricsViews, passthrough.NatsViews, Protocol):
     """What the pages show. Called on the control loop: none may wait for storage."""
-
-    async def serverz(self) -> dict[str, object]:
-        """Values for ``SERVERZ_KEYS``, in any order; see ``format_time`` and ``format_uptime``."""
-        ...
-
-    async def ftz(self) -> dict[str, object]:
-        """What the node says of itself as a member, for ``/streaming/ftz``."""
-        ...
-
-    def is_ft_active(self) -> bool:
-        """Whether this node is the active member of a fault-tolerant group."""
-        ...
 
 
 class Monitor:
-    """The HTTP listener. Lives on the control loop, from before recovery until the end of the process."""
+    """The listener. Lives on the control loop, from before recovery until the end of the process."""
 
-    def __init__(self, views: Views) -> None:
+    def __init__(self, views: Views, options: MonitorOptions, gate: Gate | None = None) -> None:
         self._views = views
+        self._options = options
+        self._gate = gate
+        self._child: NatsServerChild | None = None
+        self.url = ""
+        """Where these pages are found by others; empty while there are none."""
         self._runner: web.AppRunner | None = None
+        self._tls: TlsListener | None = None
+        self._passthrough: passthrough.Passthrough | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen on ``host:port`` (port -1: any free one) and return the port.
+    async def open(self, tls: ServerTlsOptions, child: NatsServerChild | None) -> int:
+        """Listen as the options say, if they do; the port, 0 for none. Raises ``NatsError``.
+
+        HTTPS has the certificate of the listener for clients, ``tls``. ``child``: whose pages are passed on.
+        """
+        options, self._child = self._options, child
+        context = pages_context(options, tls)
+        if not (options.https_port or options.http_port):
+            return 0
+        port = await self.start(options.host, options.https_port or options.http_port, context)
+        if child is not None:
+            log.nats.info(f"Starting {'https' if context else 'http'} monitor on {options.host}:{port}")
+        return port
+
+    async def start(self, host: str, port: int, context: ssl.SSLContext | None = None) -> int:
+        """Listen on ``host:port`` (port -1: any free one) and return the port; with ``context``: HTTPS.
 
         Raises ``NatsError`` in the original's words when the address is taken or cannot be used.
         """
-        app = web.Application()
-        app.router.add_route("*", "/streaming/serverz", self._serverz)
-        app.router.add_route("*", "/streaming/ftz", self._ftz)
-        app.router.add_route("*", "/streaming/isFTActive", self._is_ft_active)
-        app.router.add_route("*", "/{path:.*}", _not_found)
-        app.on_response_prepare.append(_trim_headers)
+        app = self._application(host, port, secure=context is not None)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            await web.TCPSite(runner, host, max(port, 0)).start()
+            if context is None:
+                await web.TCPSite(runner, host, max(port, 0)).start()
+                bound: int = runner.addresses[0][1]
+            else:
+                assert runner.server is not None
+                self._tls = TlsListener(runner.server, context)
+                bound = await self._tls.start(host, max(port, 0))
         except (OSError, OverflowError) as error:
             await runner.cleanup()
             raise NatsError(
@@ -97,85 +106,93 @@ class Monitor:
                 hint="stop what uses the port (ss -ltnp shows it), or choose another with -m",
             ) from error
         self._runner = runner
-        bound: int = runner.addresses[0][1]
+        self.url = _url(self._options.advertise or host, bound, secure=context is not None)
         return bound
+
+    def check(self, tls: ServerTlsOptions) -> None:
+        """Read what ``renew`` would use, and change nothing. Raises ``NatsError`` and ``ConfigError``."""
+        if self._tls is not None:
+            pages_context(self._options, tls)
+
+    def renew(self, tls: ServerTlsOptions) -> None:
+        """Use the certificate of ``tls``, and the authorities of visitors, for connections from now on.
+
+        Raises ``NatsError`` and ``ConfigError``.
+        """
+        if self._tls is not None:
+            context = pages_context(self._options, tls)
+            assert context is not None
+            self._tls.context = context
 
     async def stop(self) -> None:
         """Close the listener; does nothing when it is not open."""
+        if self._tls is not None:
+            tls, self._tls = self._tls, None
+            await tls.stop()
         if self._runner is not None:
             runner, self._runner = self._runner, None
             await runner.cleanup()
+        if self._passthrough is not None:
+            await self._passthrough.close()
 
-    async def _serverz(self, request: web.Request) -> web.Response:
-        try:
-            values = await self._views.serverz()
-        except FtstanError as error:
-            return _error(500, f"Error getting information about channels state: {error}")
-        return _json(
-            request,
-            {k: values[k] for k in SERVERZ_KEYS if k in values and (values[k] or k not in _OMITTED_WHEN_EMPTY)},
-        )
+    def _application(self, host: str, port: int, *, secure: bool) -> web.Application:
+        options = self._options
+        base = "/" + options.base_path.strip("/") if options.base_path.strip("/") else ""
+        where = {
+            "http_host": host,
+            "http_port": 0 if secure else port,
+            "https_port": port if secure else 0,
+            "http_base_path": base,
+        }
+        self._passthrough = passthrough.Passthrough(self._views, where, self._child)
+        app = web.Application(middlewares=[self._admit])
+        for pages in (StreamingPages(self._views), OwnPages(self._views), MetricsPage(self._views, options)):
+            for path, handler in pages.routes.items():
+                app.router.add_route("*", path, handler)
+        for path in passthrough.PATHS:
+            name = path[1:]
+            full = base + path if name else base or "/"
+            app.router.add_route("*", full, _named(self._passthrough.handle, name))
+        app.router.add_route("*", "/{path:.*}", not_found)
+        app.on_response_prepare.append(_trim_headers)
+        return app
 
-    async def _ftz(self, request: web.Request) -> web.Response:
-        # A page of ours: the original has none of that name.
-        return _json(request, await self._views.ftz())
-
-    async def _is_ft_active(self, _request: web.Request) -> web.Response:
-        return web.Response(status=200 if self._views.is_ft_active() else 204)
-
-
-def format_time(wall_ns: int) -> str:
-    """RFC 3339 in the process's time zone, nanoseconds without trailing zeros: ``2026-11-20T09:24:04.262261069Z``."""
-    seconds, nanos = divmod(wall_ns, 1_000_000_000)
-    local = datetime.fromtimestamp(seconds).astimezone()
-    fraction = f".{nanos:09d}".rstrip("0") if nanos else ""
-    zone = f"{local:%z}"
-    zone = "Z" if zone == "+0000" else f"{zone[:3]}:{zone[3:5]}"
-    return f"{local:%Y-%m-%dT%H:%M:%S}{fraction}{zone}"
-
-
-def format_uptime(seconds: float) -> str:
-    """Whole seconds as ``1y2d3h4m5s``, leading zero units dropped; a year is 365 days."""
-    years, rest = divmod(int(seconds), _YEAR)
-    days, rest = divmod(rest, 86_400)
-    hours, rest = divmod(rest, 3600)
-    minutes, secs = divmod(rest, 60)
-    units = ((years, "y"), (days, "d"), (hours, "h"), (minutes, "m"), (secs, "s"))
-    first = next((i for i, (value, _) in enumerate(units) if value), len(units) - 1)
-    return "".join(f"{value}{unit}" for value, unit in units[first:])
+    @web.middleware
+    async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self._gate is not None:
+            refusal = await self._gate(request)
+            if refusal is not None:
+                return refusal
+        return sent_in_chunks(request, await handler(request))
 
 
-def _json(request: web.Request, values: Mapping[str, object]) -> web.Response:
-    body = json.dumps(values, indent=2, ensure_ascii=False)
-    # These can only stand inside strings; readers of the original see them escaped.
-    for char in "<>&\u2028\u2029":
-        body = body.replace(char, f"\\u{ord(char):04x}")
-    callback = request.query.get("callback", "")
-    if callback:
-        # JSONP has no CORS header: it exists for pages that cannot use one.
-        return _response(200, f"{callback}({body})", "application/javascript")
-    return _response(200, body, "application/json", **{"Access-Control-Allow-Origin": "*"})
+def _named(handler: Handler, page: str) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        request.match_info["page"] = page
+        return await handler(request)
+
+    return handle
 
 
-def _error(status: int, text: str) -> web.Response:
-    return _response(status, f"{text}\n", "text/plain; charset=utf-8", **{"X-Content-Type-Options": "nosniff"})
-
-
-async def _not_found(_request: web.Request) -> web.Response:
-    return _error(404, "404 page not found")
-
-
-def _response(status: int, body: str, content_type: str, **headers: str) -> web.Response:
-    # As a header and bytes: given as arguments, aiohttp adds a charset of its own to the type.
-    data = body.encode("utf-8", "surrogateescape")
-    return web.Response(status=status, body=data, headers={"Content-Type": content_type, **headers})
-
-
-async def _trim_headers(_request: web.BaseRequest, response: web.StreamResponse) -> None:
+async def _trim_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
     """Take out what aiohttp adds and the original does not send."""
     response.headers.popall("Server", None)
     if isinstance(response, web.Response) and not response.body:
         response.headers.popall("Content-Type", None)
+        if request.method == "HEAD":
+            response.headers.popall("Content-Length", None)
+
+
+def _url(host: str, port: int, *, secure: bool) -> str:
+    """``host`` as others can use it, with a port of its own or not; empty and wildcard ones are this machine's name."""
+    found = re.fullmatch(r"(\[.+\]|[^:]+):(\d+)", host)
+    if found is not None:
+        host, port = found[1], int(found[2])
+    if host in _ANY:
+        host = socket.gethostname()
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    return f"{'https' if secure else 'http'}://{host}:{port}"
 
 
 def _listen_error(host: str, port: int, error: OSError | OverflowError) -> str:

@@ -2,7 +2,8 @@
 
 Its prefix is taken off (our log writes its own), its level kept. Lines about what the operator did not ask for and
 cannot use (the generated configuration, the private monitor port) are left out: the original, whose NATS server lives
-inside the process, prints none of them. Never holds the pipe up: a line of any length is accepted.
+inside the process, prints none of them. Never holds the pipe up: a line of any length is accepted. Never hands a
+secret on: the values of logins in traced protocol lines are replaced.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from ftstan.logs.redact import redact_pairs
 
 Level = Literal["info", "warning", "error", "fatal", "debug", "trace"]
 
@@ -22,6 +25,10 @@ _LEVELS: dict[str, Level] = {
     "TRC": "trace",
 }
 _LINE = re.compile(r"\[\d+\] (?:\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)? )?\[([A-Z]{3})\] (.*)", re.DOTALL)
+#: What follows these words is about the generated file.
+_DIGEST = re.compile(r"(Reloaded server configuration) \(sha256:[0-9a-f]+\)")
+RELOADED = "Reloaded server configuration"
+NOT_RELOADED = "Failed to reload server configuration: "
 _OURS = (
     "Using configuration file: ",
     "Starting http monitor on 127.0.0.1:",
@@ -72,8 +79,9 @@ def parse_line(raw: bytes) -> Line:
     text = raw.decode("utf-8", "replace")
     found = _LINE.fullmatch(text)
     if found is None or found[1] not in _LEVELS:
-        return Line(None, text)
-    return Line(_LEVELS[found[1]], found[2])
+        return Line(None, redact_pairs(text))
+    # Its trace shows the logins that clients and routes present; how much of them it hides differs by version.
+    return Line(_LEVELS[found[1]], redact_pairs(_DIGEST.sub(r"\1", found[2])))
 
 
 class LineSplitter:

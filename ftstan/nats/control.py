@@ -9,37 +9,42 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from typing import TYPE_CHECKING
 
 import nats.errors
-from nats.aio.client import Client
 
 from ftstan import log
+from ftstan.config.options import LinkOptions
 from ftstan.errors import NatsError
 from ftstan.log import errno_text
-from ftstan.nats import tasks
+from ftstan.nats import tasks, tls
 from ftstan.nats.link import RECONNECT_WAIT_S
-from ftstan.nats.url import Login, effective_login, parse_url
+from ftstan.nats.pyclient import LinkClient
+from ftstan.nats.url import parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from nats.aio.client import Client
     from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
 
     from ftstan.nats.url import NatsUrl
 
 CONNECT_WITHIN_S = 2
 PING_EVERY_S = 5
 _CLOSE_GRACE_S = 0.25
-_FAILURES = (nats.errors.Error, OSError, TimeoutError)
+_FAILURES = (nats.errors.Error, NatsError, OSError, TimeoutError)
 
 
 class Control:
-    """A connection named ``_NSS-<cluster_id>-ft`` that comes back by itself.
+    """A connection named ``_NSS-<cluster_id>-<role>`` that comes back by itself.
 
     ``on_disconnect(error)`` is called when an established connection is lost, ``on_reconnect(url)`` when another one
     stands with all subscriptions made again (``url`` redacted); not at the first connect, which ``established`` tells,
-    and not at ``close``. All methods belong to one event loop.
+    and not at ``close``. ``on_discovered()`` is called when the NATS server names one that this connection did not know
+    of. ``options``: login and TLS. All methods belong to one event loop.
     """
 
     def __init__(
@@ -47,23 +52,24 @@ class Control:
         urls: Sequence[str],
         *,
         cluster_id: str,
-        user: str = "",
-        password: str = "",
-        token: str = "",
+        options: LinkOptions = LinkOptions(),  # noqa: B008  # frozen
         on_disconnect: Callable[[NatsError], None] | None = None,
         on_reconnect: Callable[[str], None] | None = None,
+        on_discovered: Callable[[], None] | None = None,
+        role: str = "ft",
     ) -> None:
         self._urls = [parse_url(url) for url in urls]
-        self._login = Login(user, password, token)
+        self._options = options
         self._on_disconnect = on_disconnect
         self._on_reconnect = on_reconnect
+        self._on_discovered = on_discovered
         self._subscriptions: list[tuple[str, Callable[[Msg], None]]] = []
         self._client: Client | None = None
         self._task: asyncio.Task[None] | None = None
         self._setup = asyncio.Lock()
         self.established = asyncio.Event()
         self._closing = asyncio.Event()
-        self.name = f"_NSS-{cluster_id}-ft"
+        self.name = f"_NSS-{cluster_id}-{role}"
 
     @property
     def connected(self) -> bool:
@@ -74,6 +80,10 @@ class Control:
     def running(self) -> bool:
         """Whether there is a connection, or one is being tried for."""
         return self._task is not None and not self._task.done()
+
+    def renew(self, options: LinkOptions) -> None:
+        """Present ``options`` from the next connection on."""
+        self._options = options
 
     async def start(self) -> None:
         """Begin to connect, in the background and for ever; a reason that repeats is logged once."""
@@ -98,6 +108,13 @@ class Control:
 
         await self._add(subject, deliver)
 
+    @property
+    def max_payload(self) -> int:
+        """Bytes of the largest message that NATS takes. Raises ``NatsError`` while there is no connection."""
+        if self._client is None:
+            raise NatsError("nats: not connected")
+        return self._client.max_payload
+
     async def _add(self, subject: str, callback: Callable[[Msg], None]) -> None:
         async with self._setup:
             self._subscriptions.append((subject, callback))
@@ -106,15 +123,34 @@ class Control:
                 with contextlib.suppress(*_FAILURES):
                     await _subscribe(self._client, subject, callback)
 
-    async def publish(self, subject: str, data: bytes) -> None:
-        """Publish. Raises ``NatsError`` at once while there is no connection, in the original's words."""
+    async def publish(self, subject: str, data: bytes, reply: str = "") -> None:
+        """Publish; ``reply`` is the subject for answers.
+
+        Raises ``NatsError`` at once while there is no connection, in the original's words.
+        """
         client = self._client
         if client is None or not client.is_connected:
             raise NatsError("nats: outbound buffer limit exceeded", hint="the connection to NATS is down")
         try:
-            await client.publish(subject, data)
+            await client.publish(subject, data, reply)
         except _FAILURES as error:
             raise NatsError(error_text(error)) from error
+
+    async def ask(self, subject: str, data: bytes, seconds: float) -> list[bytes]:
+        """Publish a question to many and return what was answered within ``seconds``. Raises ``NatsError``."""
+        client = self._client
+        if client is None or not client.is_connected:
+            raise NatsError("nats: not connected")
+        inbox = client.new_inbox()
+        answers: list[bytes] = []
+        try:
+            subscription = await _subscribe(client, inbox, lambda message: answers.append(message.data))
+            await client.publish(subject, data, reply=inbox)
+            await asyncio.sleep(seconds)
+            await subscription.unsubscribe()
+        except _FAILURES as error:
+            raise NatsError(error_text(error)) from error
+        return answers
 
     async def flush(self) -> None:
         """Wait until the server has processed what was sent. Raises ``NatsError`` (no connection, no answer in 2 s)."""
@@ -141,9 +177,9 @@ class Control:
         told = ""
         while not self._closing.is_set():
             url = self._urls[0]
-            connection = _Connection(self.name)
+            connection = _Connection(self.name, url, self._options, self._on_discovered)
             try:
-                await self._connect(connection, url)
+                await self._connect(connection)
                 if established and self._on_reconnect is not None:
                     self._on_reconnect(url.shown)
                 established, told = True, ""
@@ -167,10 +203,10 @@ class Control:
                 async with asyncio.timeout(RECONNECT_WAIT_S):
                     await self._closing.wait()
 
-    async def _connect(self, connection: _Connection, url: NatsUrl) -> None:
+    async def _connect(self, connection: _Connection) -> None:
         """Connect and make the subscriptions; only then may anybody publish."""
         async with asyncio.timeout(2 * CONNECT_WITHIN_S):
-            await connection.open(url, effective_login(url, self._login))
+            await connection.open()
             async with self._setup:
                 for subject, callback in self._subscriptions:
                     await _subscribe(connection.client, subject, callback)
@@ -193,49 +229,45 @@ class Control:
 class _Connection:
     """One nats-py client: it lives for one connection. ``error`` is the last thing that went wrong with it."""
 
-    def __init__(self, name: str) -> None:
-        self.client = Client()
+    def __init__(self, name: str, url: NatsUrl, options: LinkOptions, on_discovered: Callable[[], None] | None) -> None:
+        self.client = LinkClient(url, options, name)
+        self._on_discovered = on_discovered
         self.closed = asyncio.Event()
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._name = name
 
-    async def open(self, url: NatsUrl, login: Login) -> None:
-        await self.client.connect(
-            servers=[url.plain],
-            name=self._name,
-            user=login.user or None,
-            password=login.password or None,
-            token=login.token or None,
-            allow_reconnect=False,
-            # One more try at once, then an error: its own waits would hold up the next server in the list.
-            max_reconnect_attempts=1,
-            reconnect_time_wait=0,
+    async def open(self) -> None:
+        await self.client.open(
             connect_timeout=CONNECT_WITHIN_S,
             ping_interval=PING_EVERY_S,
             max_outstanding_pings=2,
             error_cb=self._failed,
             closed_cb=self._closed,
+            discovered_server_cb=self._discovered,
         )
 
     async def close(self) -> None:
-        with contextlib.suppress(*_FAILURES):
-            await self.client.close()
+        await self.client.discard()
 
     async def _failed(self, error: Exception) -> None:
         if isinstance(error, _FAILURES):
-            self.error = error
+            self.error = self.client.explain(error)
         else:
             log.stream.error(f'connection "{self._name}": a message handler failed: {error!r}')
+
+    async def _discovered(self) -> None:
+        if self._on_discovered is not None:
+            self._on_discovered()
 
     async def _closed(self) -> None:
         self.closed.set()
 
 
-async def _subscribe(client: Client, subject: str, callback: Callable[[Msg], None]) -> None:
+async def _subscribe(client: Client, subject: str, callback: Callable[[Msg], None]) -> Subscription:
     async def deliver(message: Msg) -> None:
         callback(message)
 
-    await client.subscribe(subject, cb=deliver)
+    return await client.subscribe(subject, cb=deliver)
 
 
 def error_text(error: BaseException | None) -> str:
@@ -244,6 +276,8 @@ def error_text(error: BaseException | None) -> str:
         return "nats: connection closed"
     if isinstance(error, TimeoutError):
         return "nats: timeout"
+    if isinstance(error, ssl.SSLError):
+        return tls.reason(error)
     if isinstance(error, OSError):
         return errno_text(error)
     return str(error) or type(error).__name__

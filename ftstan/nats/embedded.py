@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 from ftstan import log
 from ftstan.clock import Clock, SystemClock
-from ftstan.errors import NatsError
+from ftstan.errors import ConfigError, NatsError
 from ftstan.nats import childlog, tasks
-from ftstan.nats.generated import NatsServerOptions, cluster_name, render
+from ftstan.nats.generated import NatsServerOptions, cluster_name, refusal, render, words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,12 +77,19 @@ def binary_version() -> str:
     return found[1].decode()
 
 
-def child_environment(environment: Mapping[str, str], cpus: int) -> dict[str, str]:
+def child_environment(
+    environment: Mapping[str, str], cpus: int, *, gomaxprocs: int = 0, gogc: int = 0
+) -> dict[str, str]:
     """Environment of the child: on one or two processors its scheduler and collector step back for the data plane.
 
-    Only when the operator set neither ``GOMAXPROCS`` nor ``GOGC``.
+    ``gomaxprocs`` and ``gogc``: what the operator chose by option, 0 if nothing. Ours are taken only when neither is
+    set, in this way or in ``environment``.
     """
     child = dict(environment)
+    if gomaxprocs:
+        child["GOMAXPROCS"] = str(gomaxprocs)
+    if gogc:
+        child["GOGC"] = str(gogc)
     if cpus <= 2 and "GOMAXPROCS" not in child and "GOGC" not in child:
         child |= {"GOMAXPROCS": "1", "GOGC": "400"}
     return child
@@ -124,6 +131,11 @@ class NatsServerChild:
         self._reader: asyncio.Task[None] | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._last_words = ""
+        self._name = ""
+        self._directory = ""
+        self._reloading: asyncio.Future[None] | None = None
+        self._draining = False
+        self._drained = asyncio.Event()
         self._born = 0.0
         self._port = 0
         self._cluster_port = 0
@@ -170,7 +182,55 @@ class NatsServerChild:
         if self._supervisor is not None:
             supervisor, self._supervisor = self._supervisor, None
             await tasks.end(supervisor, 2 * STOP_WITHIN_S)
-        await self._end()
+        # In lame duck mode it does not listen to SIGTERM, and its clients have been told to leave.
+        await self._end(signal.SIGKILL if self._draining else signal.SIGTERM)
+
+    async def reload(self, options: NatsServerOptions) -> None:
+        """Let the child take over ``options``, and start it with them from now on.
+
+        Raises ``ConfigError`` for options that contradict each other and ``NatsError`` with the child's own words when
+        it refuses them; it goes on with what it had then.
+        """
+        process = self._process
+        if process is None or process.returncode is not None:
+            # The supervisor is about to start it: that reads the new ones.
+            self._options = options
+            return
+        answer = self._reloading = asyncio.get_running_loop().create_future()
+        if words(options) != words(self._options):
+            raise ConfigError(
+                "cannot change -auth beside a users array without a restart",
+                hint="nothing was changed; take that back, or restart the server",
+            )
+        # Under its former name, for that is what the child reads; and gone again as soon as it has.
+        try:
+            os.mkdir(self._directory, 0o700)
+            try:
+                self._write(options)
+                process.send_signal(signal.SIGHUP)
+                async with asyncio.timeout(READY_WITHIN_S):
+                    await answer
+            finally:
+                shutil.rmtree(self._directory, ignore_errors=True)
+        except TimeoutError:
+            raise NatsError(f"nats-server (pid {process.pid}) has not answered for {READY_WITHIN_S:g} s") from None
+        except OSError as error:
+            raise NatsError(f"the configuration of nats-server cannot be written: {error}") from error
+        finally:
+            self._reloading = None
+        self._options = options
+
+    def lame_duck(self) -> None:
+        """Let the child take no new clients, tell those it has to go elsewhere, and end when they have."""
+        self._draining = True
+        if self.pid is None:
+            self._drained.set()
+        else:
+            os.kill(self.pid, signal.SIGUSR2)
+
+    async def drained(self) -> None:
+        """Wait for the end of a child that was told ``lame_duck``."""
+        await self._drained.wait()
 
     async def _spawn(self) -> None:
         """Start one process and wait until it is ready; on any failure it is gone, and so is its directory."""
@@ -189,28 +249,44 @@ class NatsServerChild:
             raise NatsError(f"cannot start {binary}: {error}") from error
 
     async def _launch(self, binary: str, directory: str) -> None:
-        conf = os.path.join(directory, "nats.conf")
         # A new name for each life: other members refuse a route from a name that they still believe connected.
-        name = f"{cluster_name(self._options.cluster_id)}-{secrets.token_hex(4)}"
-        text = render(
-            self._options, server_name=name, ports_dir=directory, port=self._port, cluster_port=self._cluster_port
-        )
-        descriptor = os.open(conf, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        self._name = f"{cluster_name(self._options.cluster_id)}-{secrets.token_hex(4)}"
+        self._directory = directory
+        conf = self._write(self._options)
         self._last_words = ""
         self._process = await asyncio.create_subprocess_exec(
-            *_command(binary, conf),
+            *_command(binary, "-c", conf, *words(self._options)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=child_environment(os.environ, os.cpu_count() or 1),
+            env=child_environment(
+                os.environ,
+                # Those that this process may run on, which can be fewer than the machine has.
+                len(os.sched_getaffinity(0)),
+                gomaxprocs=self._options.gomaxprocs,
+                gogc=self._options.gogc,
+            ),
             # Not in the terminal's group: Ctrl-C is for us, and we stop the child after our own links are closed.
             process_group=0,
         )
         assert self._process.stdout is not None
         self._reader = asyncio.create_task(self._fold(self._process.stdout), name="nats-server log")
         self._born = self._clock.mono()
+
+    def _write(self, options: NatsServerOptions) -> str:
+        """Write the child's file into its directory; returns the path."""
+        text = render(
+            options,
+            server_name=self._name,
+            ports_dir=self._directory,
+            port=self._port,
+            cluster_port=self._cluster_port,
+        )
+        conf = os.path.join(self._directory, "nats.conf")
+        descriptor = os.open(conf, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        return conf
 
     async def _until_ready(self, directory: str) -> None:
         """Wait for the ports file (written when every listener is open), then for the health page."""
@@ -234,7 +310,11 @@ class NatsServerChild:
         hint = ""
         if "address already in use" in self._last_words:
             hint = "another process has this port: stop it, or choose another one with -p or -cluster"
-        raise NatsError(self._last_words or f"nats-server ended before it was ready ({how})", hint=hint)
+        words, _ = refusal(self._last_words)
+        if words != self._last_words:
+            # Of a file that nobody but us has seen.
+            words, hint = f"nats-server refuses its part: {words}", "--check-config says which key it is about"
+        raise NatsError(words or f"nats-server ended before it was ready ({how})", hint=hint)
 
     async def _fold(self, stream: asyncio.StreamReader) -> None:
         """Copy the child's lines into our log; what it says when it fails is kept for the error or the restart line."""
@@ -243,6 +323,8 @@ class NatsServerChild:
             chunk = await stream.read(65536)
             for raw in splitter.feed(chunk):
                 line = childlog.parse_line(raw)
+                if self._reloading is not None and self._is_verdict(line.text, self._reloading):
+                    continue
                 if line.level == "fatal":
                     self._last_words = line.text
                 elif line.wanted:
@@ -252,11 +334,27 @@ class NatsServerChild:
             if not chunk:
                 return
 
+    def _is_verdict(self, text: str, answer: asyncio.Future[None]) -> bool:
+        """Whether the line says how a reload went; that it failed is told by whoever asked for it."""
+        if answer.done():
+            return False
+        if text.startswith(childlog.NOT_RELOADED):
+            answer.set_exception(NatsError(text.removeprefix(childlog.NOT_RELOADED)))
+            return True
+        if text == childlog.RELOADED:
+            self._sink.info(text)
+            answer.set_result(None)
+            return True
+        return False
+
     async def _supervise(self) -> None:
         backoff = Backoff()
         while True:
             assert self._process is not None
             await self._process.wait()
+            if self._draining:
+                self._drained.set()
+                return
             pid, how = self._process.pid, await self._epitaph()
             wait = backoff.after(self._clock.mono() - self._born)
             said = f": {self._last_words}" if self._last_words else ""
@@ -314,14 +412,14 @@ def _wheel_binary() -> str | None:
     return None
 
 
-def _command(binary: str, conf: str) -> list[str]:
+def _command(binary: str, *arguments: str) -> list[str]:
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         raise NatsError(
             "setpriv was not found in PATH: without it an embedded nats-server would outlive this process",
             hint="install the package util-linux, or use -ns with an external NATS server",
         )
-    return [setpriv, "--pdeathsig", "KILL", "/bin/sh", "-c", _GUARD, "sh", str(os.getpid()), binary, "-c", conf]
+    return [setpriv, "--pdeathsig", "KILL", "/bin/sh", "-c", _GUARD, "sh", str(os.getpid()), binary, *arguments]
 
 
 def _ports(directory: str) -> dict[str, int]:

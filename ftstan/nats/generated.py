@@ -6,16 +6,30 @@ Pure text, no files. Only NATS keys may appear (the child refuses unknown ones),
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
+from ftstan.config.options import ServerTlsOptions
+from ftstan.config.writer import entry
 from ftstan.errors import ConfigError
 from ftstan.nats.url import parse_cluster_listen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ftstan.config.options import ServerOptions
 
 #: Bytes that may wait for one connection: ours carries the deliveries of every subscriber.
 MAX_PENDING = 512 * 1024 * 1024
 
 #: The data plane may stand in an fsync for a while; the child must not call it a slow consumer for that.
 WRITE_DEADLINE = "30s"
+
+#: A peer whose host is away is tried once a second; its child complains of the first time and then once in so many.
+REPORT_EVERY = 300
+
+#: Where in the child's file something is wrong.
+_AT = re.compile(r"(?:nats-server: )?\S*/nats\.conf:(\d+):\d+: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +39,9 @@ class NatsServerOptions:
     ``host``/``port``: where clients connect, port -1 for a random one. ``cluster_listen``: URL for routes
     (``nats://[user:password@]host:port``, port -1 random) or empty; ``routes``: URLs of other members, with their
     credentials. ``user``/``password`` or ``token``: what clients must present. ``cluster_id``: the STAN cluster id,
-    from which every member derives the same NATS cluster name.
+    from which every member derives the same NATS cluster name. ``settings``: more keys of the child's file, by name;
+    what is made of the other fields wins over them. ``gomaxprocs`` and ``gogc`` go into its environment, where
+    ``embedded.child_environment`` has a choice of ours for 0.
     """
 
     cluster_id: str
@@ -38,6 +54,31 @@ class NatsServerOptions:
     token: str = field(default="", repr=False)
     debug: bool = False
     trace: bool = False
+    gomaxprocs: int = 0
+    gogc: int = 0
+    tls: ServerTlsOptions = field(default_factory=ServerTlsOptions)
+    settings: Mapping[str, object] = field(default_factory=dict, repr=False)
+
+
+def child_options(options: ServerOptions) -> NatsServerOptions:
+    """What of a server's options concerns its child."""
+    nats = options.nats
+    return NatsServerOptions(
+        cluster_id=options.cluster_id,
+        host=nats.host,
+        port=nats.port,
+        cluster_listen=nats.cluster_listen,
+        routes=nats.routes,
+        user=nats.user,
+        password=nats.password,
+        token=nats.token,
+        debug=nats.debug,
+        trace=nats.trace,
+        gomaxprocs=nats.gomaxprocs,
+        gogc=nats.gogc,
+        tls=nats.tls,
+        settings=nats.settings,
+    )
 
 
 def cluster_name(cluster_id: str) -> str:
@@ -50,54 +91,97 @@ def render(options: NatsServerOptions, *, server_name: str, ports_dir: str, port
 
     Raises ``ConfigError`` for combinations that the original refuses.
     """
-    if options.token and (options.user or options.password):
-        raise ConfigError("Cannot have a user/pass and token", hint="give -user and -pass, or -auth")
     if options.routes and not options.cluster_listen:
         raise ConfigError(
             "solicited routes require cluster capabilities, e.g. --cluster",
             hint="add -cluster nats://host:port",
         )
-    lines = [
-        f"server_name: {quoted(server_name)}",
-        f"host: {quoted(options.host)}",
-        f"port: {port or options.port}",
-        'http: "127.0.0.1:-1"',
-        f"ports_file_dir: {quoted(ports_dir)}",
-        f"max_pending: {MAX_PENDING}",
-        f"write_deadline: {quoted(WRITE_DEADLINE)}",
-        f"debug: {_word(options.debug)}",
-        f"trace: {_word(options.trace)}",
-    ]
-    if options.token:
-        lines.append(f"authorization {{ token: {quoted(options.token)} }}")
+    tree: dict[str, object] = {
+        "server_name": server_name,
+        "max_pending": MAX_PENDING,
+        "write_deadline": WRITE_DEADLINE,
+        "reconnect_error_reports": REPORT_EVERY,
+    }
+    tree |= {key: value for key, value in options.settings.items() if value is not False}
+    tree |= {
+        "host": options.host,
+        "port": port or options.port,
+        # Loopback only: operators are served by our own pages, on their address.
+        "http": "127.0.0.1:-1",
+        "ports_file_dir": ports_dir,
+        "debug": options.debug,
+        "trace": options.trace,
+    }
+    for key, section in (
+        ("authorization", _authorization(options)),
+        ("tls", _tls(options.tls)),
+        ("cluster", _cluster(options, cluster_port) if options.cluster_listen else {}),
+    ):
+        tree.pop(key, None)
+        if section:
+            tree[key] = section
+    return "".join(f"{entry(key, value)}\n" for key, value in tree.items())
+
+
+def refusal(said: str, text: str = "") -> tuple[str, str]:
+    """What ``nats-server`` says of its file ``text``, without the path, and the key of that file; empty if unknown."""
+    found = _AT.match(said)
+    if found is None:
+        return said.removeprefix("nats-server: "), ""
+    lines = text.splitlines()
+    number = int(found[1])
+    return said[found.end() :], lines[number - 1].partition(":")[0] if 0 < number <= len(lines) else ""
+
+
+def _map(options: NatsServerOptions, key: str) -> dict[str, object]:
+    """A map of the operator's file."""
+    value = options.settings.get(key, {})
+    return dict(value) if isinstance(value, dict) else {}
+
+
+def has_users(options: NatsServerOptions) -> bool:
+    """Whether clients are told apart by a ``users`` array."""
+    return bool(_map(options, "authorization").get("users"))
+
+
+def words(options: NatsServerOptions) -> list[str]:
+    """What the child is told on its command line, because its file cannot say it: a token beside a ``users`` array.
+
+    Only ``-auth`` leads there, so the token stands on a command line already.
+    """
+    return ["--auth", options.token] if options.token and has_users(options) else []
+
+
+def _authorization(options: NatsServerOptions) -> dict[str, object]:
+    section = _map(options, "authorization")
+    if has_users(options):
+        if options.user or options.password:
+            raise ConfigError("Can not have a single user/pass and a users array", hint="leave one of them out")
+    elif options.token:
+        section["token"] = options.token
     elif options.user or options.password:
-        lines.append(f"authorization {{ user: {quoted(options.user)}, password: {quoted(options.password)} }}")
-    if options.cluster_listen:
-        lines += _cluster(options, cluster_port)
-    return "\n".join(lines) + "\n"
+        section |= {"user": options.user, "password": options.password}
+    return section
 
 
-def quoted(text: str) -> str:
-    """``text`` as a double quoted string of the NATS configuration grammar, control characters escaped by number."""
-    return '"' + re.sub(r'["\\\x00-\x1f\x7f]', lambda found: f"\\x{ord(found[0]):02x}", text) + '"'
+def _tls(tls: ServerTlsOptions) -> dict[str, object]:
+    if not tls.enabled:
+        return {}
+    said = {field.name: getattr(tls, field.name) for field in fields(tls) if field.name != "enabled"}
+    return {name: value for name, value in said.items() if value}
 
 
-def _cluster(options: NatsServerOptions, port: int) -> list[str]:
+def _cluster(options: NatsServerOptions, port: int) -> dict[str, object]:
     listen = parse_cluster_listen(options.cluster_listen)
     host = f"[{listen.host}]" if ":" in listen.host else listen.host
-    lines = [
-        "cluster {",
-        f"  name: {quoted(cluster_name(options.cluster_id))}",
-        f"  listen: {quoted(f'{host}:{port or listen.port}')}",
-    ]
+    section = {"name": cluster_name(options.cluster_id)} | _map(options, "cluster")
+    section["listen"] = f"{host}:{port or listen.port}"
     if listen.login:
-        user, password = quoted(listen.login.user), quoted(listen.login.password)
-        lines.append(f"  authorization {{ user: {user}, password: {password} }}")
+        timeout = section.get("authorization")
+        login = dict(timeout) if isinstance(timeout, dict) else {}
+        section["authorization"] = login | {"user": listen.login.user, "password": listen.login.password}
+    else:
+        section.pop("authorization", None)
     if options.routes:
-        lines.append(f"  routes: [{', '.join(quoted(route) for route in options.routes)}]")
-    lines.append("}")
-    return lines
-
-
-def _word(value: bool) -> str:
-    return "true" if value else "false"
+        section["routes"] = list(options.routes)
+    return section

@@ -12,12 +12,15 @@ import json
 import math
 import select
 import socket
+import ssl
 from typing import TYPE_CHECKING, Any
 
-from ftstan import __version__
+from ftstan.config.options import LinkOptions
 from ftstan.errors import NatsError
 from ftstan.log import errno_text
-from ftstan.nats.url import Login, effective_login, parse_url
+from ftstan.nats import tls
+from ftstan.nats.connect import connect_json
+from ftstan.nats.url import parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,19 +50,25 @@ class _UnreachableError(NatsError):
 class Link:
     """One connection at a time to one of ``urls``. Not thread-safe.
 
-    ``name``: the connection's name in NATS monitoring. Credentials written in a URL win over ``user``/``password``/
-    ``token``. After ``connect``: ``info`` is the server's INFO, ``max_payload`` its limit in bytes, ``leftover`` what
-    was read behind the handshake (parse it first), ``url_shown`` the redacted URL.
+    ``name``: the connection's name in NATS monitoring. ``options``: login and TLS; credentials written in a URL win
+    over its user, password and token. After ``connect``: ``info`` is the server's INFO, ``max_payload`` its limit in
+    bytes, ``leftover`` what was read behind the handshake (parse it first), ``url_shown`` the redacted URL.
     """
 
     def __init__(
-        self, urls: Sequence[str], *, name: str, user: str = "", password: str = "", token: str = "", clock: Clock
+        self,
+        urls: Sequence[str],
+        *,
+        name: str,
+        clock: Clock,
+        options: LinkOptions = LinkOptions(),  # noqa: B008  # frozen
     ) -> None:
         self._urls = [parse_url(url) for url in urls]
         self._name = name
-        self._login = Login(user, password, token)
+        self._options = options
         self._clock = clock
-        self._socket: socket.socket | None = None
+        self._socket: socket.socket | tls.TlsSocket | None = None
+        self._tls: tls.TlsSocket | None = None
         self._poll = select.poll()
         self._is_cut = False
         self.info: dict[str, Any] = {}
@@ -75,6 +84,15 @@ class Link:
     def fileno(self) -> int:
         """Return the socket's descriptor for ``poll``; -1 while not connected."""
         return -1 if self._socket is None else self._socket.fileno()
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes wait of which ``poll`` on the descriptor says nothing: TLS reads ahead."""
+        return self._tls is not None and self._tls.pending()
+
+    def renew(self, options: LinkOptions) -> None:
+        """Present ``options`` from the next connection on. Any thread may call it."""
+        self._options = options
 
     def connect(self, timeout: float) -> None:
         """Try each URL once, all within ``timeout`` seconds (name resolution apart), and return with the link up.
@@ -154,7 +172,7 @@ class Link:
         if self._socket is not None:
             self._poll.unregister(self._socket)
             self._socket.close()
-            self._socket = None
+            self._socket = self._tls = None
         self.leftover = b""
 
     def _writable(self, seconds: float) -> bool:
@@ -174,18 +192,23 @@ class Link:
             sock = _open(url, self._remaining(end))
         except OSError as error:
             raise _UnreachableError(f"{url.shown}: {_reason(error)}") from error
+        handshake = _Handshake(sock, url, end, self._clock)
         try:
-            handshake = _Handshake(sock, url, end, self._clock)
-            info = handshake.run(self._name, effective_login(url, self._login))
-            sock.setblocking(False)
+            info = handshake.run(self._name, self._options)
+            handshake.socket.setblocking(False)
         except OSError as error:
-            sock.close()
+            handshake.socket.close()
+            if handshake.must_show and tls.is_end(error):
+                raise tls.refused(url, self._options) from error
+            if isinstance(error, ssl.SSLError):
+                raise tls.explain(error, url, self._options) from error
             raise _UnreachableError(f"{url.shown}: {_reason(error)}") from error
         except BaseException:
-            sock.close()
+            handshake.socket.close()
             raise
-        self._socket = sock
-        self._poll.register(sock, select.POLLOUT)
+        self._socket = handshake.socket
+        self._tls = self._socket if isinstance(self._socket, tls.TlsSocket) else None
+        self._poll.register(self._socket, select.POLLOUT)
         if self._is_cut:
             self.close()
             raise NatsError("nats: this link was cut")
@@ -199,24 +222,29 @@ class Link:
 
 
 class _Handshake:
-    """INFO, CONNECT, PING, PONG on a blocking socket. ``buffer`` holds what was read and not consumed."""
+    """INFO, TLS, CONNECT, PING, PONG on a blocking socket. ``buffer`` holds what was read and not consumed."""
 
     def __init__(self, sock: socket.socket, url: NatsUrl, end: float, clock: Clock) -> None:
-        self._socket = sock
+        self.socket: socket.socket | tls.TlsSocket = sock
+        self._raw = sock
         self._url = url
         self._end = end
         self._clock = clock
+        self.must_show = False
+        """Whether TLS stands, with a server that asks for a certificate of ours."""
         self.buffer = bytearray()
 
-    def run(self, name: str, login: Login) -> dict[str, Any]:
+    def run(self, name: str, options: LinkOptions) -> dict[str, Any]:
         """Return the server's INFO once it has accepted us. Raises ``NatsError``, ``OSError``."""
         info = self._info(self._line())
-        if info.get("tls_required"):
-            raise NatsError(
-                f"nats: secure connection required by {self._url.shown}: TLS is planned, and not supported yet",
-                hint="use a NATS server or a listener without TLS",
-            )
-        self._send(b"CONNECT " + _connect_json(name, login, headers=bool(info.get("headers"))) + b"\r\nPING\r\n")
+        if tls.must_upgrade(info, self._url, options):
+            context = tls.client_context(options)
+            # Nothing that came in plain text behind the INFO may count as having come through TLS.
+            self.buffer.clear()
+            self._arm()
+            self.socket = tls.TlsSocket(self._raw, context, tls.server_name(self._url.host, options))
+            self.must_show = bool(info.get("tls_verify"))
+        self._send(b"CONNECT " + connect_json(name, self._url, options, info) + b"\r\nPING\r\n")
         while True:
             line = self._line()
             if line == b"PONG":
@@ -240,7 +268,7 @@ class _Handshake:
     def _refusal(self, text: str) -> NatsError:
         hint = ""
         if text.lower().startswith("authorization"):
-            hint = "give the user and password, or the token, that this NATS server expects"
+            hint = "give what this NATS server expects: -user and -pass, -auth, nkey_seed_file or credentials"
         return NatsError(f"nats: {text} ({self._url.shown})", hint=hint)
 
     def _line(self) -> bytes:
@@ -253,20 +281,20 @@ class _Handshake:
             if len(self.buffer) > _MAX_LINE:
                 raise NatsError(f"{self._url.shown} does not speak NATS: a line of more than {_MAX_LINE} bytes")
             self._arm()
-            chunk = self._socket.recv(65536)
+            chunk = self.socket.recv(65536)
             if not chunk:
                 raise ConnectionResetError("closed by the server during the handshake")
             self.buffer += chunk
 
     def _send(self, data: bytes) -> None:
         self._arm()
-        self._socket.sendall(data)
+        self.socket.sendall(data)
 
     def _arm(self) -> None:
         remaining = self._end - self._clock.mono()
         if remaining <= 0:
             raise TimeoutError("no answer in time")
-        self._socket.settimeout(remaining)
+        self.socket.settimeout(remaining)
 
 
 def _open(url: NatsUrl, timeout: float) -> socket.socket:
@@ -293,29 +321,11 @@ def _grow(sock: socket.socket, option: int, limit_file: str) -> None:
             sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
 
 
-def _connect_json(name: str, login: Login, *, headers: bool) -> bytes:
-    connect: dict[str, str | int | bool] = {
-        "verbose": False,
-        "pedantic": False,
-        "lang": "python-ftstan",
-        "version": __version__,
-        "name": name,
-        "protocol": 1,
-        "headers": headers,
-        # The server refuses this without headers: its answer for "nobody listens" is a header.
-        "no_responders": headers,
-        "echo": True,
-    }
-    if login.token:
-        connect["auth_token"] = login.token
-    elif login:
-        connect |= {"user": login.user, "pass": login.password}
-    return json.dumps(connect, separators=(",", ":")).encode()
-
-
 def _reason(error: OSError) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, socket.gaierror):  # its numbers are not errno's
         return str(error.strerror).lower()
+    if isinstance(error, ssl.SSLError):
+        return tls.reason(error)
     return errno_text(error)

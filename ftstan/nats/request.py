@@ -1,6 +1,7 @@
 """Questions over NATS from a command that runs once: one short connection, a subject, the answers.
 
-For tools; servers have ``ftstan.nats.control``. Nothing is retried: whoever asks at a terminal wants to know.
+For tools; servers have ``ftstan.nats.control``. No question is repeated: whoever asks at a terminal wants to know. The
+next one finds another server, if that of the one before has ended.
 """
 
 from __future__ import annotations
@@ -10,25 +11,36 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import nats.errors
-from nats.aio.client import Client
 
 from ftstan.errors import NatsError
 from ftstan.nats.control import error_text
-from ftstan.nats.url import Login, effective_login, parse_urls
+from ftstan.nats.pyclient import LinkClient
+from ftstan.nats.url import parse_urls
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from nats.aio.msg import Msg
 
-_FAILURES = (nats.errors.Error, OSError, TimeoutError)
+    from ftstan.config.options import LinkOptions
+    from ftstan.nats.url import NatsUrl
+
+_FAILURES = (nats.errors.Error, NatsError, OSError, TimeoutError)
 
 
 class Asker:
-    """A connection to the first of some servers that answers. Belongs to one event loop; use ``asking``."""
+    """A connection to the first of some servers that answers. Belongs to one event loop; use ``asking``.
 
-    def __init__(self, client: Client) -> None:
+    ``connect`` opens one.
+    """
+
+    def __init__(self, client: LinkClient, connect: Callable[[], Awaitable[LinkClient]]) -> None:
         self._client = client
+        self._connect = connect
+
+    async def close(self) -> None:
+        """Give the connection up."""
+        await self._client.discard()
 
     async def ask(self, subject: str, payload: bytes, seconds: float) -> bytes | None:
         """The first answer, ``None`` if nobody listens there or none came in time. Raises ``NatsError``."""
@@ -42,6 +54,8 @@ class Asker:
 
         Raises ``NatsError``.
         """
+        if self._client.is_closed:
+            self._client = await self._connect()
         answers: list[bytes] = []
         done = asyncio.Event()
         inbox = self._client.new_inbox()
@@ -71,53 +85,50 @@ class Asker:
 
 
 @contextlib.asynccontextmanager
-async def asking(urls: str, login: Login, *, seconds: float) -> AsyncIterator[Asker]:
+async def asking(urls: str, options: LinkOptions, *, seconds: float) -> AsyncIterator[Asker]:
     """Connect to one of ``urls`` (comma separated), trying each for ``seconds``; closed at the end.
+
+    ``options``: login and TLS.
 
     Raises ``NatsError``: none can be reached, or none lets us in; and ``ConfigError`` for what is no URL.
     """
     parsed = parse_urls(urls)
+
+    async def connect() -> LinkClient:
+        return await _connect(parsed, options, seconds)
+
+    asker = Asker(await connect(), connect)
+    try:
+        yield asker
+    finally:
+        await asker.close()
+
+
+async def _connect(urls: Sequence[NatsUrl], options: LinkOptions, seconds: float) -> LinkClient:
     problems: list[str] = []
-    for url in parsed:
-        client = Client()
+    hint = "check --server (or FTSTAN_SERVER), the login (--user and --pass, --auth, --nkey, --creds) and TLS"
+    for url in urls:
+        client = LinkClient(url, options, "ftstanctl")
         errors: list[Exception] = []
         try:
-            chosen = effective_login(url, login)
-            await _open(client, url.plain, chosen, seconds, errors)
+            await _open(client, seconds, errors)
         except _FAILURES as error:
-            problems.append(f"{url.shown}: {error_text(errors[-1] if errors else error)}")
-            await _close(client)
+            problem = client.explain(errors[-1] if errors else error)
+            problems.append(f"{url.shown}: {error_text(problem)}")
+            if isinstance(problem, NatsError) and problem.hint:
+                hint = problem.hint
+            await client.discard()
             continue
-        try:
-            yield Asker(client)
-        finally:
-            await _close(client)
-        return
-    raise NatsError(
-        f"no NATS server can be asked: {'; '.join(problems)}",
-        hint="check --server (or FTSTAN_SERVER) and --user, --pass or --auth",
-    )
+        return client
+    raise NatsError(f"no NATS server can be asked: {'; '.join(problems)}", hint=hint)
 
 
-async def _open(client: Client, url: str, login: Login, seconds: float, errors: list[Exception]) -> None:
+async def _open(client: LinkClient, seconds: float, errors: list[Exception]) -> None:
     async def failed(error: Exception) -> None:
         errors.append(error)
 
     async with asyncio.timeout(2 * seconds):
-        await client.connect(
-            servers=[url],
-            name="ftstanctl",
-            user=login.user or None,
-            password=login.password or None,
-            token=login.token or None,
-            allow_reconnect=False,
-            max_reconnect_attempts=1,
-            reconnect_time_wait=0,
+        await client.open(
             connect_timeout=max(1, round(seconds)),
             error_cb=failed,
         )
-
-
-async def _close(client: Client) -> None:
-    with contextlib.suppress(*_FAILURES):
-        await client.close()

@@ -29,11 +29,15 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class NatsUrl:
-    """One ``nats://[user:password@|token@]host:port``; ``host`` without brackets, ``port`` 1-65535 or -1 (random)."""
+    """One ``nats://[user:password@|token@]host:port``; ``host`` without brackets, ``port`` 1-65535 or -1 (random).
+
+    ``is_tls``: its scheme was ``tls``, and a server without TLS is refused.
+    """
 
     host: str
     port: int
     login: Login = Login()
+    is_tls: bool = False
 
     @property
     def address(self) -> str:
@@ -55,19 +59,14 @@ def parse_url(text: str) -> NatsUrl:
     """Parse one client URL. Scheme and port are required.
 
     Raises ``ConfigError`` in the original's words (``docs/compat/nats.md``): ``malformed url: <u>`` and
-    ``address <h>: missing port in address``; ``tls://`` is refused by name.
+    ``address <h>: missing port in address``.
     """
     scheme, login, host, port = _split(text)
-    if scheme == "tls":
-        raise ConfigError(
-            f"url {redact_url(text)}: TLS to an external NATS server is planned, and not supported yet",
-            hint="use a nats:// URL",
-        )
-    if scheme != "nats" or not host:
+    if scheme not in {"nats", "tls"} or not host:
         raise ConfigError(f"malformed url: {redact_url(text)}", hint="write it as nats://host:port")
     if not port:
         raise ConfigError(f"address {host}: missing port in address", hint="write it as nats://host:port")
-    return NatsUrl(host=host, port=_port(port, text), login=login)
+    return NatsUrl(host=host, port=_port(port, text), login=login, is_tls=scheme == "tls")
 
 
 def parse_urls(text: str) -> tuple[NatsUrl, ...]:

@@ -18,13 +18,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ftstan.config.options import ChannelLimits
 from ftstan.disk import LocalDisk
 
 if TYPE_CHECKING:
     from ftstan.clock import Clock
+    from ftstan.config.limits import Limits
     from ftstan.config.options import ServerOptions
     from ftstan.disk import Disk
     from ftstan.errors import StoreError
@@ -45,6 +46,7 @@ __all__ = [
     "StoreAccess",
     "StoreContext",
     "StoreKind",
+    "StoredAt",
     "StoredSub",
     "SubState",
 ]
@@ -57,6 +59,14 @@ BEING_DELETED = "stan: channel is being deleted"
 
 #: Bytes in the digest of a remembered publish.
 REMEMBERED_SIZE = 16
+
+
+class StoredAt(NamedTuple):
+    """Where a remembered publish went: its sequence, and a check value of the record (0 to 2^32 - 1)."""
+
+    sequence: int
+    mark: int
+
 
 #: Raises ``FencedError`` unless the store is still ours, judged by storage and nothing else.
 Confirm = Callable[[], None]
@@ -127,6 +137,11 @@ class ChannelStore(Protocol):
         ...
 
     @property
+    def limits(self) -> ChannelLimits:
+        """The limits in force."""
+        ...
+
+    @property
     def first(self) -> int:
         """Sequence of the first available message; ``last + 1`` when all are gone, 0 when there never was one."""
         ...
@@ -154,6 +169,10 @@ class ChannelStore(Protocol):
     @property
     def next_sub_id(self) -> int:
         """The id for the next new subscription: one above the highest ever seen."""
+        ...
+
+    def keep(self) -> None:
+        """Stage the channel itself: from the next commit on it is in the store, also without a message."""
         ...
 
     def append(self, block: MsgBlock) -> None:
@@ -196,6 +215,15 @@ class ChannelStore(Protocol):
         """Drop messages older than the age limit and whatever the other limits no longer allow."""
         ...
 
+    def purge(self, sequence: int) -> None:
+        """Drop every message up to ``sequence`` for good, durable on return; called outside a batch.
+
+        ``last`` and the subscriptions stay, and the next message gets ``last + 1``. Raises ``FencedError``, and
+        ``StoreError`` if storage refuses or the channel must not be written: then all of them may be gone, or some of
+        the oldest, or none.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ChannelEnd:
@@ -214,7 +242,7 @@ class Recovered:
     ``refused``: channels that are damaged and must not be written, with the text that publishers and subscribers get.
     ``later``: names that ``Store.open_channel`` has not been asked for yet; the store holds more than can be read while
     publishers wait.
-    ``remembered``: what the last ``Store.remember`` was given, oldest first.
+    ``remembered``: what the last ``Store.remember`` was given, oldest first. It can name messages that no log holds.
     """
 
     info: ServerInfo | None
@@ -222,7 +250,7 @@ class Recovered:
     channels: list[ChannelStore]
     refused: dict[bytes, str] = field(default_factory=dict)
     later: list[bytes] = field(default_factory=list)
-    remembered: dict[bytes, int] = field(default_factory=dict)
+    remembered: dict[bytes, StoredAt] = field(default_factory=dict)
 
 
 class Store(Protocol):
@@ -264,6 +292,14 @@ class Store(Protocol):
         """
         ...
 
+    def set_limits(self, limits: Limits) -> None:
+        """From now on these limits hold, for every channel there is and for those that are found later.
+
+        Called before ``recover`` and whenever others are given. Messages that they no longer allow go with the next
+        commit of their channel, or with ``tick``.
+        """
+        ...
+
     def delete_channel(self, name: bytes) -> None:
         """Forget a channel and everything in it, durable on return; called outside a batch.
 
@@ -280,10 +316,10 @@ class Store(Protocol):
         """
         ...
 
-    def remember(self, fresh: Sequence[bytes], window: Mapping[bytes, int]) -> None:
-        """Make the digests of publishes durable whose messages are; between ``commit`` and ``confirm``.
+    def remember(self, fresh: Sequence[bytes], window: Mapping[bytes, StoredAt]) -> None:
+        """Make the digests of publishes durable that are staged, before ``commit``.
 
-        ``window``: every digest (``REMEMBERED_SIZE`` bytes) with its sequence, oldest first; ``fresh``: those that are
+        ``window``: every digest (``REMEMBERED_SIZE`` bytes) with its message, oldest first; ``fresh``: those that are
         new. Raises ``StoreError`` if the store cannot go on.
         """
         ...

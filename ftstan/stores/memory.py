@@ -7,23 +7,27 @@ from typing import TYPE_CHECKING
 
 from ftstan.errors import StoreError
 from ftstan.log import stream as log
+from ftstan.stores.expiry import Expiry
 from ftstan.stores.interface import ChannelEnd, ChannelLimits, ClientInfo, Recovered, ServerInfo, StoredSub, SubState
 from ftstan.stores.limits import reached_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ftstan.stores.interface import StoreContext
+    from ftstan.config.limits import Limits
+    from ftstan.stores.interface import StoreContext, StoredAt
     from ftstan.wire.block import MsgBlock, SubEvents
 
 #: Small batches are gathered in blocks of about this many bytes.
 _BLOCK_BYTES = 256 << 10
+#: Channels that one tick looks at for messages that have reached their age.
+_LOOKS_A_TICK = 256
 
 
 class MemoryChannel:
     """One channel's messages. Implements ``ChannelStore``."""
 
-    def __init__(self, name: bytes, limits: ChannelLimits, touched: list[MemoryChannel]) -> None:
+    def __init__(self, name: bytes, limits: ChannelLimits, touched: list[MemoryChannel], expiry: Expiry) -> None:
         self.name = name
         self.limits = limits
         self.first = 0
@@ -38,12 +42,18 @@ class MemoryChannel:
         self._firsts: list[int] = []
         self._staged: MsgBlock | None = None
         self._touched = touched
+        self._expiry = expiry
+
+    def keep(self) -> None:
+        """It is there as long as this process."""
 
     def append(self, block: MsgBlock) -> None:
         """Stage messages."""
         if self._staged is None:
             self._staged = block
             self._touched.append(self)
+            if self.limits.max_age:
+                self._expiry.wake(self.name)
         else:
             self._staged.extend(block)
 
@@ -85,7 +95,7 @@ class MemoryChannel:
                     return block.sequence(i)
         return self.last + 1
 
-    def _enforce(self) -> None:
+    def _enforce(self, *, warn: bool = True) -> None:
         limits = self.limits
         drop = max(self.count - limits.max_msgs, 0) if limits.max_msgs else 0
         size = self.size
@@ -98,10 +108,10 @@ class MemoryChannel:
             size -= block.sizes(i, i + 1)
             sequence += 1
         if sequence != self.first:
-            if not self._limits_hit:
+            if warn and not self._limits_hit:
                 self._limits_hit = True
                 shown = self.name.decode("utf-8", "backslashreplace")
-                log.warning(reached_limits(shown, self.count, self.size, limits))
+                log.warning(reached_limits(shown, self.count, self.size, limits), channel=shown)
             self._drop_before(sequence, size)
 
     def _after(self, drop: int) -> tuple[int, int]:
@@ -129,8 +139,16 @@ class MemoryChannel:
             del self._blocks[:k]
             del self._firsts[:k]
 
+    def set_limits(self, limits: ChannelLimits) -> None:
+        """The limits from now on; nothing is dropped yet."""
+        if limits != self.limits:
+            self.limits = limits
+            self._limits_hit = False
+            self._expiry.look(self.name, 0)
+
     def expire(self, now_ns: int) -> None:
-        """Drop what is older than the age limit, from the front."""
+        """Drop what the limits no longer allow and what is older than the age limit, from the front."""
+        self._enforce(warn=False)
         age = self.limits.max_age
         if not age or not self.count:
             return
@@ -140,10 +158,18 @@ class MemoryChannel:
                 if block.timestamp(i) > now_ns - age:
                     if sequence != self.first:
                         self._drop_before(sequence, size)
+                    self._expiry.look(self.name, block.timestamp(i) + age)
                     return
                 size -= block.sizes(i, i + 1)
                 sequence += 1
         self._drop_before(sequence, 0)
+
+    def purge(self, sequence: int) -> None:
+        """Drop every message up to ``sequence``."""
+        if self.count and sequence >= self.last:
+            self._drop_before(self.last + 1, 0)
+        elif self.count and sequence >= self.first:
+            self._drop_before(*self._after(sequence + 1 - self.first))
 
     def add_sub(self, state: SubState) -> None:
         """Remember the id only: subscriptions live in the broker."""
@@ -172,6 +198,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._channels: dict[bytes, MemoryChannel] = {}
         self._touched: list[MemoryChannel] = []
+        self._expiry = Expiry()
 
     def recover(self) -> Recovered:
         """There is never anything."""
@@ -188,13 +215,18 @@ class MemoryStore:
 
     def create_channel(self, name: bytes, limits: ChannelLimits) -> MemoryChannel:
         """A new channel."""
-        channel = self._channels[name] = MemoryChannel(name, limits, self._touched)
+        channel = self._channels[name] = MemoryChannel(name, limits, self._touched, self._expiry)
         return channel
 
     def open_channel(self, name: bytes) -> Recovered:
         """Nothing was there before this process."""
         del name
         return Recovered(None, [], [])
+
+    def set_limits(self, limits: Limits) -> None:
+        """Other limits; what they no longer allow goes with the next tick."""
+        for channel in self._channels.values():
+            channel.set_limits(limits.of(channel.name))
 
     def delete_channel(self, name: bytes) -> None:
         """Forget a channel. Raises ``StoreError`` if there is none of this name, or it has something staged."""
@@ -205,6 +237,7 @@ class MemoryStore:
         if channel in self._touched:
             raise StoreError(f'channel "{shown}" is in use', hint="try again when its batch has been committed")
         del self._channels[name]
+        self._expiry.forget(name)
 
     def commit(self) -> dict[bytes, StoreError]:
         """Everything staged is there at once."""
@@ -213,7 +246,7 @@ class MemoryStore:
         self._touched.clear()
         return {}
 
-    def remember(self, fresh: Sequence[bytes], window: Mapping[bytes, int]) -> None:
+    def remember(self, fresh: Sequence[bytes], window: Mapping[bytes, StoredAt]) -> None:
         """Nothing outlives this process."""
 
     def confirm(self) -> None:
@@ -225,10 +258,10 @@ class MemoryStore:
         """Nothing to write."""
 
     def tick(self, now_ns: int) -> bool:
-        """Apply age limits."""
-        for channel in self._channels.values():
-            channel.expire(now_ns)
-        return False
+        """Look at the channels whose messages may have reached their age; returns whether more of them wait."""
+        for name in self._expiry.take(now_ns, _LOOKS_A_TICK):
+            self._channels[name].expire(now_ns)
+        return self._expiry.is_due(now_ns)
 
     def ends(self, most: int) -> list[ChannelEnd]:
         """There are no files."""

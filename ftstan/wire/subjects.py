@@ -1,7 +1,7 @@
 """Names: which channels and client ids are legal, and the NATS subjects a server listens on.
 
 Channel names, client ids and inboxes come from clients and are bytes, since nothing promises UTF-8; the server's own
-subjects are text. A subject that a client gave is checked with ``publishable`` before it is put on the wire: one with a
+subjects are text. A subject that a client gave is checked with ``is_inbox`` before it is put on the wire: one with a
 blank or a line end in it would let a client write NATS protocol in the server's name. Nothing here subscribes or sends.
 """
 
@@ -18,6 +18,8 @@ DISCOVER_PREFIX = "_STAN.discover"
 MAX_SUBJECT = 4000
 
 _CLIENT_ID = re.compile(rb"[a-zA-Z0-9_-]+")
+#: Where servers listen; clients choose inboxes below ``_STAN.acks.`` only.
+_OWN = re.compile(rb"_FTSTAN\.|_STAN\.(?!acks\.)")
 _UNPRINTABLE = re.compile(rb"[ \t\r\n\0]")
 
 
@@ -97,3 +99,11 @@ def publishable(subject: bytes) -> bool:
     if len(subject) > MAX_SUBJECT or _UNPRINTABLE.search(subject):
         return False
     return all(token not in {b"", b"*", b">"} for token in subject.split(b"."))
+
+
+def is_inbox(subject: bytes) -> bool:
+    """Whether a client may name ``subject`` as its inbox: one to publish to, and none of the servers' own.
+
+    Who names one of those would have the server speak there, past its own permissions. The original delivers anywhere.
+    """
+    return publishable(subject) and _OWN.match(subject) is None

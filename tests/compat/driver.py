@@ -141,10 +141,13 @@ class Driver:
 
     def _commit(self) -> bool:
         self.broker.stage()
+        window = self.broker.window
+        if window is not None and (fresh := window.staged()):
+            self.store.remember(fresh, window.known)
         failed = self.store.commit()
-        if self.broker.window is not None and (fresh := self.broker.window.committed(failed)):
-            self.store.remember(fresh, self.broker.window.known)
         self.store.confirm()
+        if window is not None:
+            window.committed(failed)
         return self.broker.conclude(failed)
 
     def _emit(self) -> None:

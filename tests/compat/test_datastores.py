@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ftstan.clock import ManualClock
+from ftstan.config.limits import Limits
 from ftstan.disk import LocalDisk
 from ftstan.stores.file.store import FileStore
-from ftstan.stores.interface import ChannelLimits
 from ftstan.wire import codec
 from tests.compat.driver import Driver, PubAck, deliveries
 from tests.oracle.damage import DATA, archived_tree, extract
@@ -35,7 +35,7 @@ def open_local(root: Path) -> FileStore:
     """A store of a new process, under a new epoch."""
     disk, clock = LocalDisk(), ManualClock(LATER)
     handle = disk.open_dir(str(root))
-    return FileStore(disk, handle, SimOwner(disk, handle, clock), clock, limits=ChannelLimits())
+    return FileStore(disk, handle, SimOwner(disk, handle, clock), clock, limits=Limits())
 
 
 def message_rows(channel: ChannelStore) -> list[dict[str, Any]]:

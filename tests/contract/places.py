@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from ftstan.config.limits import Limits
     from ftstan.disk import Disk
     from ftstan.stores.contract import Place
-    from ftstan.stores.interface import ChannelLimits, Store
+    from ftstan.stores.interface import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class MemoryPlace:
     def __init__(self, _folder: Path) -> None:
         self.clock = ManualClock()
 
-    def open(self, limits: ChannelLimits) -> Store:
+    def open(self, limits: Limits) -> Store:
         return MemoryStore()
 
 
@@ -52,7 +53,7 @@ class FilePlace:
         self._new_disk = new_disk
         self._path = path
 
-    def open(self, limits: ChannelLimits) -> Store:
+    def open(self, limits: Limits) -> Store:
         disk = self._new_disk()
         root = disk.open_dir(self._path)
         owner = SimOwner(disk, root, self.clock)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import select
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ftstan.clock import SystemClock
+from ftstan.config.options import LinkOptions
 from ftstan.nats.link import Link
 from ftstan.wire import messages
 from ftstan.wire.codec import decode_msg_proto
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SEND_S = 10.0
-_ANSWER_S = 5.0
+_ANSWER_S = 15.0
+"""How long an answer is waited for until the request is repeated: a repeated connect that was only slow is refused."""
 _NUID = Nuid()
 
 
@@ -50,11 +52,12 @@ class NatsConnection:
         for connection in list(cls._open):
             connection.close()
 
-    def __init__(self, port: int, **login: str) -> None:
-        self._link = Link([f"nats://{HOST}:{port}"], name="test", clock=SystemClock(), **login)
+    def __init__(self, port: int, **login: Any) -> None:
+        self._link = Link([f"nats://{HOST}:{port}"], name="test", options=LinkOptions(**login), clock=SystemClock())
         self._link.connect(_ANSWER_S)
         self._open.add(self)
-        self._parser = Parser(self._link.max_payload)
+        self.max_payload = self._link.max_payload
+        self._parser = Parser(self.max_payload)
         self._handlers: dict[int, Callable[[Arrived], None]] = {}
         self._buffer = bytearray(1 << 20)
         self._pongs = 0
@@ -165,7 +168,7 @@ class Subscription:
 class StanClient:
     """One client id. ``acks``: guid -> how often it was acked; ``errors``: guid -> texts of error acks."""
 
-    def __init__(self, port: int, client_id: str = "me", *, cluster: str = CLUSTER, **login: str) -> None:
+    def __init__(self, port: int, client_id: str = "me", *, cluster: str = CLUSTER, **login: Any) -> None:
         self.nats = NatsConnection(port, **login)
         self.client_id = client_id.encode()
         self.conn_id = _NUID.next().encode()
@@ -193,7 +196,7 @@ class StanClient:
         )
         return messages.parse(messages.ConnectResponse, self._ask(self._subjects.discovery, request))
 
-    def move(self, port: int, **login: str) -> None:
+    def move(self, port: int, **login: Any) -> None:
         """Go on with the same identity on a new NATS connection, as a client does that reconnects."""
         self.nats.close()
         self.nats = NatsConnection(port, **login)

@@ -21,7 +21,8 @@ _SIZES = 600
 class Load:
     """Publishes through one client after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, channel: bytes = CHANNEL) -> None:
+        self._channel = channel
         self._payloads: dict[bytes, bytes] = {}
         self._clients: list[StanClient] = []
         self._given_up = 0
@@ -92,6 +93,6 @@ class Load:
     def _offer(self, client: StanClient) -> list[bytes]:
         first = len(self._payloads)
         payloads = [b"%d " % n + b"x" * (n % _SIZES) for n in range(first, first + _CHUNK)]
-        guids = client.offer(CHANNEL, *payloads)
+        guids = client.offer(self._channel, *payloads)
         self._payloads |= zip(guids, payloads, strict=True)
         return guids

@@ -40,7 +40,8 @@ class Operator:
 
     def ft(self, verb: str, *words: str) -> Said:
         """Run ``ftstanctl ft <verb>``."""
-        where = ["--server", self.url, "--cluster", self.cluster, "--group", self.group]
+        # A busy machine must not turn a late answer into none.
+        where = ["--server", self.url, "--cluster", self.cluster, "--group", self.group, "--timeout", "3"]
         return run("ft", verb, *where, *words)
 
     def change(self, verb: str, *words: str) -> Said:

@@ -41,8 +41,8 @@ class Outcome:
         return f"status {self.status}\n--- output ---\n{self.text}\n--- errors ---\n{self.errors}"
 
 
-def run_to_end(words: Sequence[str], directory: Path = ROOT) -> Outcome:
-    """Run a program in ``directory``. Fails when it has not ended after ``LIMIT_S`` seconds."""
+def run_to_end(words: Sequence[str], directory: Path = ROOT, *, limit: float = LIMIT_S) -> Outcome:
+    """Run a program in ``directory``. Fails when it has not ended after ``limit`` seconds."""
     process = subprocess.Popen(
         words,
         cwd=directory,
@@ -55,13 +55,13 @@ def run_to_end(words: Sequence[str], directory: Path = ROOT) -> Outcome:
     )
     try:
         try:
-            text, errors = process.communicate(timeout=LIMIT_S)
+            text, errors = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             # Its own clean-up first: it may have children in groups of their own.
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=_LAST_WORDS_S)
-            raise AssertionError(f"{' '.join(words)}: still running after {LIMIT_S:g} s") from None
+            raise AssertionError(f"{' '.join(words)}: still running after {limit:g} s") from None
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

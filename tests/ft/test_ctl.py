@@ -17,11 +17,12 @@ from ftstan.ft.adminkey import KEY_NAME
 from ftstan.ft.ctl import Answer, Request, Verb, decode_answer
 from ftstan.ft.seal import Recipient, plain, seal
 from ftstan.ft.subjects import control_subject
+from ftstan.wire.subjects import Subjects
 from tests.ft.client import NatsConnection, StanClient
 from tests.ft.load import CHANNEL
 from tests.ft.operator import Operator, run
 from tests.ft.test_pair import owner_of
-from tests.processes import CLUSTER, GROUP, STANDING_BY, free_ports, until
+from tests.processes import CLUSTER, GROUP, HOST, free_ports, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,12 +83,12 @@ def test_status_says_what_is_missing_and_when_nobody_serves(stage: Stage) -> Non
     nats = stage.nats()
     a, b = stage.pair_on(nats)
     operator = Operator(nats.url)
-    missing = operator.status("--expect", "3")
+    missing = operator.status("--expect", "3", "--timeout", "5")
     assert (missing.status, missing.json["problems"]) == (1, ["2 of 3 members answered"])
 
     # A process that is stopped by somebody does not answer, and is missed.
     b.signal(signal.SIGSTOP)
-    alone = operator.status("--expect", "2")
+    alone = operator.status("--expect", "2", "--timeout", "5")
     assert (alone.status, alone.json["health"]) == (1, "degraded")
     assert alone.json["problems"] == ["no standby could take over", "1 of 2 members answered"]
     a.kill()
@@ -133,7 +134,7 @@ def test_a_switchover_hands_over_to_the_standby_that_was_named(stage: Stage) -> 
     nats = stage.nats()
     a, b = stage.pair_on(nats)
     c = stage.member("c", "-ns", nats.url)
-    c.wait_for(STANDING_BY)
+    c.wait_until_standing_by()
     client = StanClient(nats.port)
     client.connect()
     client.publish(CHANNEL, b"before")
@@ -153,6 +154,16 @@ def test_a_switchover_hands_over_to_the_standby_that_was_named(stage: Stage) -> 
     assert (first["server"], first["cause"], first["until_ns"]) == (former, "first_start", newest["since_ns"])
 
 
+def test_a_switchover_through_the_nats_server_that_ends_with_the_former_active_is_seen_to_its_end(stage: Stage) -> None:
+    a, b = stage.routed_pair()
+    urls = ",".join(f"nats://{HOST}:{server.port}" for server in (a, b))
+    said = Operator(urls, stage.store).change("switchover", "--output", "json", "--wait", "60")
+    assert said.status == 0, said
+    assert said.json["epoch"] == 2
+    assert a.status() == 75
+    assert b.ft_status == 200
+
+
 def test_a_switchover_that_would_help_nobody_is_refused_and_the_active_goes_on(stage: Stage) -> None:
     nats = stage.nats()
     a = stage.member("a", "-ns", nats.url)
@@ -161,7 +172,7 @@ def test_a_switchover_that_would_help_nobody_is_refused_and_the_active_goes_on(s
     alone = operator.change("switchover")
     assert (alone.status, alone.err.splitlines()[0]) == (1, "no standby could take over")
     b = stage.member("b", "-ns", nats.url)
-    b.wait_for(STANDING_BY)
+    b.wait_until_standing_by()
     active, standby = id_of(a), id_of(b)
     for word, error in ((active, "is the active one already"), ("nobody", 'no member "nobody" answered')):
         refused = operator.change("switchover", "--to", word)
@@ -253,7 +264,7 @@ def test_nothing_is_changed_for_who_lacks_the_key_and_each_refusal_says_why(stag
         assert _key(stage).hex() not in server.text()
     no_key = Operator(nats.url).ft("switchover")
     assert no_key.status == 3
-    assert "takes the admin.key of its datastore" in no_key.err
+    assert "takes the servers' admin.key" in no_key.err
 
 
 def _key(stage: Stage) -> bytes:
@@ -270,7 +281,7 @@ def test_the_key_is_its_owners_alone_outlives_owners_and_a_copy_will_do(stage: S
     b.wait_until_active()
     assert key.read_bytes() == before
     c = stage.member("c", "-ns", nats.url)
-    c.wait_for(STANDING_BY)
+    c.wait_until_standing_by()
     copy = tmp_path / "copy"
     copy.touch(0o600)
     copy.write_bytes(before)
@@ -401,6 +412,21 @@ def test_a_standalone_server_has_the_page_too(stage: Stage) -> None:
     memory.wait_for("Streaming Server is ready")
     page = json.loads(memory.get("/streaming/ftz")[1])
     assert (page["serving"], page["epoch"], page["holder"], page["probe_age"]) == (True, 0, "", None)
+
+
+def test_nobody_listens_to_clients_while_the_active_recovers(stage: Stage) -> None:
+    nats = stage.nats()
+    stage.store.mkdir()
+    # Recovery waits on this for a writer that never comes, as on storage that hangs.
+    os.mkfifo(stage.store / "server.dat")
+    a = stage.member("a", "-ns", nats.url)
+    a.wait_for("Recovering the state...")
+    subjects = Subjects.for_cluster(CLUSTER)
+    asked = (subjects.discovery, f"{subjects.publish}.foo", subjects.subscribe, subjects.close, subjects.pings)
+    # NATS itself says at once that nobody listens, with an empty message; a server would answer these with an error.
+    answers = [NatsConnection(nats.port).request(subject, b"") for subject in asked]
+    assert [answer.payload if answer is not None else None for answer in answers] == [b""] * len(asked)
+    assert a.running
 
 
 def test_every_page_answers_while_the_active_recovers_and_again_and_again(stage: Stage) -> None:

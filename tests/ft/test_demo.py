@@ -12,11 +12,11 @@ import pytest
 
 from demo import ledger
 from demo.__main__ import EXIT_CLEAN, EXIT_VIOLATION, _judge
-from demo.judge import Rule
 from demo.ledger import Ack, Delivery, Read
 from demo.scenario import FAULTS, SWITCHOVER, Places
 from demo.screen import Screen
 from ftstan.clock import SystemClock
+from ftstan.promise import Rule
 from tests.ft.programs import Outcome, run_to_end
 from tests.processes import ROOT
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import resource
@@ -15,21 +16,27 @@ from typing import TYPE_CHECKING
 import pytest
 
 import ftstan
+from ftstan import embed
 from ftstan.clock import SystemClock
-from ftstan.disk import LocalDisk
+from ftstan.config.options import ChannelLimits, StoreLimits
+from ftstan.disk import LocalDisk, ShuttableDisk
 from ftstan.errors import FencedError, FtstanError, NatsError
+from ftstan.ft import guard
 from ftstan.ft.ownership import StoreOwner
 from ftstan.ft.slots import Cause
+from ftstan.wire.partition import Sender, reply
+from ftstan.wire.partition import subject as lists_of
 from tests.ft.client import NatsConnection, StanClient
 from tests.ft.programs import run_to_end
 from tests.ft.test_readme import network_of_its_own
-from tests.processes import HOST, PATIENCE_S, ROOT, Child, children, until, wait_until_gone
+from tests.processes import CLUSTER, HOST, PATIENCE_S, ROOT, Child, children, until, wait_until_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from ftstan import StanServer
+    from tests.ft.client import Arrived
 
 pytestmark = [pytest.mark.processes]
 
@@ -122,6 +129,95 @@ def test_a_fenced_server_ends_alone_and_says_so_once(run: Callable[..., StanServ
     assert len(told) == 1
 
 
+class HangingDisk(ShuttableDisk):
+    """Storage whose writes hang while the gate is shut, as a hard NFS mount's do when its server is away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = threading.Event()
+        self.answers.set()
+        self.hanging = 0
+        self.refused = 0
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        if not self.answers.is_set():
+            self.hanging += 1
+            assert self.answers.wait(PATIENCE_S)
+        try:
+            super().pwrite(fd, data, offset)
+        except OSError as error:
+            self.refused += error.errno == errno.ESHUTDOWN
+            raise
+
+
+def test_a_server_whose_storage_hangs_ends_without_it_and_writes_nothing_when_it_comes_back(
+    run: Callable[..., StanServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disks: list[HangingDisk] = []
+
+    def new_disk() -> HangingDisk:
+        disks.append(HangingDisk())
+        return disks[-1]
+
+    monkeypatch.setattr(embed, "ShuttableDisk", new_disk)
+    told: list[FtstanError] = []
+    server, other = run(file_options(tmp_path, "hangs"), told.append), run()
+    disk = disks[0]
+    publisher = client(server)
+    publisher.publish(b"channel", b"acked")
+
+    disk.answers.clear()
+    # What is said about seconds stands in the budget; how many they are is not of interest here.
+    monkeypatch.setattr(guard, "PROBE_DIE_S", 0.5)
+    lost = publisher.offer(b"channel", b"too late")
+    assert server.wait(PATIENCE_S) == 75
+    assert [type(error) for error in told] == [FencedError]
+    assert "this server ends" in told[0].text
+    assert disk.hanging
+    client(other).publish(b"channel", b"served")
+
+    disk.answers.set()
+    until(lambda: disk.refused == disk.hanging, "the writes that hung to come back")
+    assert not set(lost) & set(publisher.acks)
+    successor = run(file_options(tmp_path, "hangs"))
+    again = client(successor)
+    again.publish(b"channel", b"later")
+    assert again.read_to(b"channel", 2) == {1: b"acked", 2: b"later"}
+
+
+def test_the_callback_of_a_fenced_server_may_wait_for_it_stop_it_and_start_its_successor(
+    run: Callable[..., StanServer], tmp_path: Path
+) -> None:
+    seen: list[object] = []
+
+    def start_again(_: FtstanError) -> None:
+        seen.extend((fenced.wait(), fenced.stop(), fenced.is_running))
+        seen.append(run(file_options(tmp_path, "fenced")))
+
+    fenced = run(file_options(tmp_path, "fenced"), start_again)
+    client(fenced).publish(b"channel", b"acked")
+    take(tmp_path)
+    until(lambda: len(seen) == 4, "the callback to come to its end")
+    assert seen[:3] == [75, 75, False]
+    successor = seen[3]
+    assert isinstance(successor, ftstan.StanServer)
+    assert client(successor).read_to(b"channel", 1) == {1: b"acked"}
+
+
+def test_a_callback_that_fails_is_one_line_in_the_log(
+    run: Callable[..., StanServer], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: FtstanError) -> None:
+        raise ValueError("not today")
+
+    fenced = run(file_options(tmp_path, "fenced"), fail)
+    take(tmp_path)
+    assert fenced.wait(PATIENCE_S) == 75
+    fenced._thread.join(PATIENCE_S)
+    (line,) = (line for line in capfd.readouterr().err.splitlines() if "not today" in line)
+    assert line.endswith("[ERR] STREAM: on_fenced failed: ValueError: not today")
+
+
 def test_a_stopped_server_calls_nobody_and_leaves_no_thread_and_no_child(
     run: Callable[..., StanServer], tmp_path: Path
 ) -> None:
@@ -210,3 +306,36 @@ def test_the_nats_server_dies_with_a_program_that_is_killed(tmp_path: Path) -> N
         wait_until_gone(nats)
     finally:
         program.end()
+
+
+def test_partitions_in_one_program_and_the_end_of_one_that_another_objects_to_late(
+    run: Callable[..., StanServer],
+) -> None:
+    def options(*channels: str) -> ftstan.ServerOptions:
+        listed = tuple((channel, ChannelLimits(0, 0, 0, 0, 0)) for channel in channels)
+        return ftstan.ServerOptions(partitioning=True, limits=StoreLimits(channels=listed), nats_servers=urls)
+
+    urls: tuple[str, ...] = ()
+    with pytest.raises(FtstanError, match="stan: no configured channel"):
+        run(options())
+    first = run(options("foo.*"))
+    urls = (first.client_url,)
+    second = run(options("bar"))
+    with pytest.raises(FtstanError, match=r'channel "\*\.zed" causes conflict with channels on server "\w{22}"'):
+        run(options("*.zed"))
+    client = StanClient(port(first), "me")
+    client.connect()
+    client.publish(b"foo.a", b"1")
+    client.publish(b"bar", b"1")
+
+    peer = NatsConnection(port(first))
+    asked: list[Arrived] = []
+    peer.listen(lists_of(CLUSTER), asked.append)
+    peer.flush()
+    second.stop()
+    third = run(options("bar"))
+    peer.pump(lambda: asked, "a list")
+    peer.publish(asked[0].reply, reply(Sender(b"somebody"), b"bar"))
+    peer.flush()
+    assert third.wait(PATIENCE_S) == 1
+    assert (first.is_serving, third.state) == (True, "SHUTDOWN")

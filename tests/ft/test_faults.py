@@ -16,7 +16,7 @@ from tests.ft.client import Arrived, NatsConnection, StanClient
 from tests.ft.load import CHANNEL, Load
 from tests.ft.mounts import SmallDisk
 from tests.ft.test_pair import owner_of
-from tests.processes import CLUSTER, GROUP, READY, STANDING_BY, until
+from tests.processes import CLUSTER, GROUP, READY, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ def pair(stage: Stage, nats: Nats, *words: str, wrap: Sequence[str] = ()) -> tup
     a = stage.member("a", "-ns", nats.url, *words, wrap=wrap)
     a.wait_for(READY)
     b = stage.member("b", "-ns", nats.url, *words, wrap=wrap)
-    b.wait_for(STANDING_BY)
+    b.wait_until_standing_by()
     return a, b
 
 

@@ -15,12 +15,11 @@ from tests.ft.client import Arrived, NatsConnection, StanClient
 from tests.ft.load import CHANNEL
 from tests.ft.operator import Operator
 from tests.ft.test_pair import owner_of
-from tests.processes import STANDING_BY, Server
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.processes import Nats, Stage
+    from tests.processes import Nats, Server, Stage
 
 pytestmark = pytest.mark.processes
 
@@ -57,7 +56,7 @@ def start(stage: Stage, nats: Nats, cluster: str, group: str) -> Pair:
     a = member("a")
     a.wait_until_active()
     b = member("b")
-    b.wait_for(STANDING_BY)
+    b.wait_until_standing_by()
     return Pair(cluster, group, store, a, b)
 
 
@@ -134,7 +133,7 @@ def test_what_happens_in_one_group_leaves_the_other_alone(
         *("-store", "file", "-dir", str(one.store), "-ft_group", one.group, "-ns", nats.url),
         cluster=one.cluster,
     )
-    third.wait_for(STANDING_BY)
+    third.wait_until_standing_by()
     stopped = owner_of(one.store).server_id
     one.b.signal(signal.SIGTERM)
     assert one.b.status() == 143

@@ -15,6 +15,7 @@ from ftstan.ft.mixed import MIXED_ON
 from ftstan.ft.subjects import heartbeat_subject
 from tests.ft.client import Arrived, StanClient
 from tests.ft.load import CHANNEL, Load
+from tests.ft.test_admin import Admin
 from tests.oracle.damage import archived_tree, write_tree
 from tests.oracle.goheartbeat import Instant, heartbeat
 from tests.oracle.gostore import read_store
@@ -112,6 +113,19 @@ def test_the_store_goes_from_kind_to_kind_and_back_and_nothing_acked_is_lost(sta
     ours_2.signal(signal.SIGTERM)
     assert ours_2.status() == 143
     assert read_by_original(stage.store) == contents
+
+
+def test_what_was_purged_is_not_there_for_an_original_when_our_server_is_killed_straight_after(stage: Stage) -> None:
+    nats = stage.nats()
+    server = stage.member("a", "-ns", nats.url, "-ft_mixed", "on")
+    server.wait_until_active()
+    client = StanClient(nats.port)
+    client.connect()
+    client.publish(CHANNEL, *(b"%d" % i for i in range(1, 13)))
+    operator = Admin(nats.port, "--dir", str(stage.store))
+    assert operator.change("channel", "purge", CHANNEL.decode(), "--up-to", "9", "--yes").status == 0
+    server.kill()
+    assert read_by_original(stage.store) == {10: b"10", 11: b"11", 12: b"12"}
 
 
 def pause_until_taken_over(stage: Stage, owner: Child, successor: Child) -> None:
@@ -226,6 +240,6 @@ def test_a_group_on_a_store_of_the_original_is_mixed_unless_the_operator_says_ot
     nats = stage.nats()
     write_tree(archived_tree("v0.25.6/clean.tar.gz"), stage.store)
     server = stage.member("server", "-ns", nats.url, "-ft_mixed", word, cluster=stored_cluster(stage.store))
-    server.wait_until_active()
+    server.wait_for(READY)
     assert record(server).ft_mixed is expected
     assert (f"[INF] STREAM: {MIXED_ON}" in server.lines()) is expected

@@ -13,7 +13,7 @@ from ftstan.wire.subjects import Subjects
 from tests.ft.client import Arrived, NatsConnection, StanClient
 from tests.ft.load import CHANNEL, Load
 from tests.ft.test_pair import owner_of
-from tests.processes import CLUSTER, GROUP, STANDING_BY, until
+from tests.processes import CLUSTER, GROUP, until
 
 if TYPE_CHECKING:
     from tests.processes import Nats, Stage
@@ -60,7 +60,7 @@ def test_a_stop_under_load_leaves_no_publish_without_an_answer_and_stores_none_t
         assert active.status() == 143
         standby.wait_until_active()
         active, standby = standby, stage.member(f"n{number}", "-ns", nats.url)
-        standby.wait_for(STANDING_BY)
+        standby.wait_until_standing_by()
     load.settle()
     client.nats.flush()
     assert load.unanswered == 0
@@ -129,7 +129,7 @@ def test_a_member_that_was_not_named_holds_back_until_the_named_one_serves(stage
     nats = stage.nats()
     a, b = stage.pair_on(nats)
     c = stage.member("c", "-ns", nats.url)
-    c.wait_for(STANDING_BY)
+    c.wait_until_standing_by()
     observer = Observer(nats)
     owner = owner_of(stage.store)
     named = c.serverz()["server_id"]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.processes, pytest.mark.node, pytest.mark.timeout(400)]
 
-PATIENT = 'sleep() { command sleep "$((2 * $1))"; }'
+PATIENT = 'sleep() { command sleep "$((4 * $1))"; }'
 UNSHARE = ["unshare", "--map-root-user", "--net"]
 LOOPBACK_UP = """\
 import fcntl, os, socket, struct, sys

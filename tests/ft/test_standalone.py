@@ -272,6 +272,7 @@ class TestFullDisk:
         assert client.acks
         assert all("No space left on device" in text for texts in client.errors.values() for text in texts)
         assert server.running
+        assert server.metrics()["ftstan_failed_commits"].samples[0].value >= 1
 
         # Reading needs no room: the subscription that was there goes on to the last message that was acked.
         expected = {payloads[guid] for guid in client.acks}

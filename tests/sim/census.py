@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from ftstan import log
-from ftstan.stores.file import checkpoint, damage, deletion, recovery, statescan
+from ftstan.stores.file import checkpoint, damage, deletion, purged, purging, recovery, statescan
 from ftstan.stores.file.channel import FileChannel
 from ftstan.stores.file.clients import Clients
 from ftstan.stores.file.retention import RetainedSlices
@@ -50,6 +50,9 @@ _PATHS: tuple[tuple[Any, str, str], ...] = (
     (deletion, "declare", "path: deletion declared"),
     (deletion, "carry_out", "path: deletion carried out"),
     (deletion, "retract", "path: deletion retracted"),
+    (purged, "write", "path: purge marked"),
+    (purging, "_carry_over", "path: purged slice carried over"),
+    (purging, "_put_again", "path: purged slice put again"),
     (checkpoint, "save", "path: checkpoint written"),
     (checkpoint.Entry, "adopt", "path: checkpoint believed"),
     (recovery, "settle", "path: channel read in full"),
@@ -92,6 +95,8 @@ _FATES = (
     "deletions",
     "deletions-refused",
     "slices-archived",
+    "purges",
+    "purges-refused",
 )
 REQUIRED = (*_FATES, *(f"EIO {name}" for name in _CALLS), *(label for _, _, label in _PATHS))
 

@@ -18,7 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from ftstan.disk import FileStat
+from ftstan.disk import FileStat, Space
 from tests.sim.volume import CrashMode, DirNode, FileNode, Meta, Node, Volume
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["CrashMode", "Killed", "SimDisk"]
 
 DEVICE = 77
+ENDLESS = Space(1 << 40, 1 << 41, 0, 0)
 UMASK = 0o022
 
 
@@ -181,7 +182,7 @@ class SimDisk:
             folder = self._live_folder(dirfd, name)
             if name in folder.entries:
                 _fail(errno.EEXIST, name)
-            meta = Meta(0o777 & ~UMASK)
+            meta = Meta(0o750 & ~UMASK)
             folder.change(adds=name, node=DirNode(self.volume.new_ino(), meta, meta, self._touch(folder)))
 
     def rmdir(self, dirfd: int, name: str) -> None:
@@ -205,7 +206,7 @@ class SimDisk:
             mixed = sorted(entries, key=lambda item: zlib.crc32(os.fsencode(item[0])))
             return [(name, isinstance(node, DirNode)) for name, node in mixed]
 
-    def open(self, dirfd: int, name: str, flags: int, mode: int = 0o666) -> int:
+    def open(self, dirfd: int, name: str, flags: int, mode: int = 0o640) -> int:
         with self._lock:
             self._enter("open", dirfd, name, flags)
             if flags & os.O_DIRECT:
@@ -306,6 +307,10 @@ class SimDisk:
         with self._lock:
             self._enter("stat", dirfd, name)
             return _stat(self._child(self._folder(dirfd), name))
+
+    def space(self, fd: int) -> Space:
+        self._get(fd)
+        return ENDLESS
 
     def link(self, dirfd: int, src: str, dst: str) -> None:
         with self._lock:

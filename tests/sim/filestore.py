@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ftstan.config.limits import Limits
 from ftstan.errors import FencedError
 from ftstan.ft.epoch import Activation, Confirmer, claim
 from ftstan.ft.survey import survey_store
@@ -83,4 +84,13 @@ def open_file_store(
     root = disk.open_dir(STORE)
     owner = SimOwner(disk if asking is None else asking, root, clock)
     options = options or FileStoreOptions()
-    return FileStore(disk, root, owner, clock, options, limits=limits, parallel_sync=False, asking=asking)
+    return FileStore(
+        disk,
+        root,
+        owner,
+        clock,
+        options,
+        limits=None if limits is None else Limits.same(limits),
+        parallel_sync=False,
+        asking=asking,
+    )

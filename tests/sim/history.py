@@ -65,6 +65,7 @@ class Shape:
     ticks: float = 0.3
     limits: ChannelLimits = UNLIMITED
     deletes: bool = False
+    purges: bool = False
 
 
 @dataclass(slots=True)
@@ -222,6 +223,8 @@ class _Process:
                 self.tick()
             if self.shape.deletes and self.channels and self.rng.random() < 0.25:
                 self.delete()
+            if self.shape.purges and self.channels and self.rng.random() < 0.4:
+                self.purge()
         self.store.close()
         self.events_are_durable()
 
@@ -293,6 +296,27 @@ class _Process:
         del self.channels[name]
         self.next_ids.pop(name, None)
         self.run.outcome.met["deletions"] += 1
+
+    def purge(self) -> None:
+        """Between two batches the front of a channel is purged, or all of it, perhaps a second time."""
+        channel = self.channels[self.rng.choice(sorted(self.channels))]
+        model = self.model.channels[channel.name]
+        sequence = min(self.rng.choice((channel.last, channel.first, self.rng.randint(0, channel.last))), channel.last)
+        before = channel.first
+        model.ask_purge(sequence)
+        try:
+            self.store.confirm()
+            channel.purge(sequence)
+            self.store.confirm()
+        except StoreError as error:
+            if not self.faulty:
+                raise Violation(f"channel {channel.name!r} cannot be purged without a fault: {error}") from error
+            self.run.outcome.met["purges-refused"] += 1
+            return
+        model.answer_purge(sequence)
+        if channel.last and channel.first != max(before, sequence + 1):
+            raise Violation(f"{model}: purged up to {sequence}, and begins at {channel.first}")
+        self.run.outcome.met["purges"] += 1
 
     # What clients do
 

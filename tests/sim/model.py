@@ -62,6 +62,8 @@ class SubModel:
 class ChannelModel:
     """``offered``: contents ever staged for a sequence; ``fixed``: contents acknowledged, delivered or read.
 
+    ``purged``: up to where a purge was answered; ``purging``: up to where one was asked for, which may come true.
+    ``gone``: the contents that were fixed when a purge took them.
     ``stamps``: when each content was stamped, in nanoseconds; only needed under an age limit.
     """
 
@@ -73,6 +75,22 @@ class ChannelModel:
     staged: list[tuple[int, bytes]] = field(default_factory=list)
     subs: dict[int, SubModel] = field(default_factory=dict)
     touched: set[int] = field(default_factory=set)
+    purged: int = 0
+    purging: int = 0
+    gone: dict[int, bytes] = field(default_factory=dict)
+
+    def ask_purge(self, sequence: int) -> None:
+        """A purge was asked for: what it may take may be missing from now on."""
+        self.purging = max(self.purging, sequence)
+
+    def answer_purge(self, sequence: int) -> None:
+        """A purge was answered: what it took must never be seen again."""
+        self.purged = max(self.purged, sequence)
+        self._take([s for s in self.fixed if s <= self.purged])
+
+    def _take(self, sequences: list[int]) -> None:
+        for sequence in sequences:
+            self.gone[sequence] = self.fixed.pop(sequence)
 
     def offer(self, sequence: int, payload: bytes, timestamp: int = 0) -> None:
         """A message was staged."""
@@ -120,13 +138,19 @@ class ChannelModel:
     def check_channel(self, found: ChannelStore, subs: list[StoredSub], now_ns: int = 0) -> dict[int, bytes]:
         """Judge a recovered channel at the time ``now_ns``; returns its messages."""
         messages = read_all(found)
+        if back := [s for s in messages if s <= self.purged]:
+            raise Violation(f"{self}: {back} were purged and are back")
+        self._take([s for s in self.fixed if s <= self.purging and s < found.first])
         if missing := self.missing(messages, found.last, now_ns):
             raise Violation(f"{self}: {missing} were acknowledged or delivered and are gone")
+        if found.last < self.purged:
+            raise Violation(f"{self}: {self.purged} was purged, and the log ends at {found.last}")
         for sequence, payload in messages.items():
             if payload not in self.offered.get(sequence, ()):
                 raise Violation(f"{self}: nobody published {payload!r} as sequence {sequence}")
-            if self.fixed.get(sequence, payload) != payload:
-                raise Violation(f"{self}: sequence {sequence} had {self.fixed[sequence]!r}, now {payload!r}")
+            before = self.fixed.get(sequence, self.gone.get(sequence, payload))
+            if before != payload:
+                raise Violation(f"{self}: sequence {sequence} had {before!r}, now {payload!r}")
         by_id = {sub.state.sub_id: sub for sub in subs}
         if len(by_id) != len(subs):
             raise Violation(f"{self}: two subscriptions with one id")

@@ -161,7 +161,7 @@ def test_permission_bits_and_owner_are_durable_after_fsync_only(disk: SimDisk, r
         state = after.stat(after.open_dir("/store"), "f")
         return state.mode, state.uid, state.gid
 
-    assert seen(disk.crash(Random(0), CrashMode.UNORDERED)) == (0o644, 0, 0)
+    assert seen(disk.crash(Random(0), CrashMode.UNORDERED)) == (0o640, 0, 0)
     disk.fsync(fd)
     assert seen(disk.crash(Random(0), CrashMode.UNORDERED)) == (0o600, 7, 8)
 

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ftstan.disk import Disk
-    from ftstan.stores.file.channel import Unsynced
     from ftstan.stores.file.env import FileEnv
     from ftstan.stores.file.measure import Found
+    from ftstan.stores.file.register import Unsynced
     from ftstan.stores.file.view import Slice
     from ftstan.stores.interface import ChannelStore, Store
 

@@ -19,7 +19,7 @@ from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channe
 from tests.sim.disk import CrashMode, Killed, SimDisk
 from tests.sim.filestore import SimOwner, open_file_store
 from tests.sim.gojudge import go_judge
-from tests.sim.history import STORE, run_history
+from tests.sim.history import STORE, Shape, run_history
 from tests.sim.model import Model, Violation
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MODES = (CrashMode.LOST, CrashMode.ORDERED, CrashMode.UNORDERED, CrashMode.KEPT)
 
 
-def grown(seed: int, kills: int = 4) -> tuple[SimDisk, Model]:
+def grown(seed: int, kills: int = 4, *, purges: bool = False) -> tuple[SimDisk, Model]:
     """A store of several activations, most of which were killed, and what was promised."""
     found: list[tuple[SimDisk, Model]] = []
     rng = Random(f"grown {seed}")
@@ -38,6 +38,7 @@ def grown(seed: int, kills: int = 4) -> tuple[SimDisk, Model]:
         open_file_store,
         seed,
         kills=[rng.randint(20, 90) for _ in range(kills)],
+        shape=Shape(purges=purges),
         judge=lambda disk, model: found.append((disk.crash(process_only=True), copy.deepcopy(model))),
     )
     return found[0]
@@ -78,9 +79,11 @@ def calls_of(disk: SimDisk, work: Work, max_bytes: int) -> list[tuple[int, str]]
     return made
 
 
-def die_everywhere(seed: int, work: Work, stride: int = 1, *, max_bytes: int = 2500, at: str = "") -> int:
+def die_everywhere(
+    seed: int, work: Work, stride: int = 1, *, max_bytes: int = 2500, at: str = "", purges: bool = False
+) -> int:
     """Die at every ``stride``-th call, or every one called ``at``; returns how often."""
-    disk, model = grown(seed, kills=6)
+    disk, model = grown(seed, kills=6, purges=purges)
     calls = [number for number, name in calls_of(disk, work, max_bytes) if at in name]
     met = 0
     for call in calls[seed % stride :: stride]:
@@ -117,6 +120,11 @@ def test_a_handed_over_store_reads_the_same_for_the_original_and_its_slices_are_
         assert numbers == list(range(1, len(numbers) + 1))
     assert not any(name.endswith(("confirmed.bin", "ckpt.bin")) for name in disk.tree(STORE))
     check(disk.crash(process_only=True), model)
+
+
+@pytest.mark.parametrize("work", [hand_over_channel, compact_channel])
+def test_a_tool_that_dies_at_any_call_brings_nothing_back_that_was_purged(work: Work) -> None:
+    assert sum(die_everywhere(seed, work, stride=11, purges=True) for seed in range(3)) > 30
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -21,7 +21,8 @@ from tests.oracle.goview import MESSAGE_FIELDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ftstan.stores.interface import ChannelStore
+    from ftstan.config.limits import Limits
+    from ftstan.stores.interface import ChannelStore, StoredAt
     from tests.sim.disk import SimDisk
 
 #: An operation in the log: what, channel, and arguments.
@@ -31,9 +32,10 @@ Op = tuple[Any, ...]
 class ToyChannel:
     """One channel, all in memory; what is staged goes to the store's log."""
 
-    def __init__(self, store: ToyStore, name: bytes) -> None:
+    def __init__(self, store: ToyStore, name: bytes, limits: ChannelLimits) -> None:
         self.store = store
         self.name = name
+        self.limits = limits
         self.messages: dict[int, bytes] = {}
         self.subs: dict[int, StoredSub] = {}
         self.first = self.last = self.count = self.size = self.last_timestamp = 0
@@ -56,6 +58,9 @@ class ToyChannel:
         stamps = {s: decode(p, MESSAGE_FIELDS).num(5) for s, p in self.messages.items()}
         return min((s for s, stamp in stamps.items() if stamp >= timestamp), default=self.last + 1)
 
+    def keep(self) -> None:
+        pass
+
     def add_sub(self, state: SubState) -> None:
         self.staged.append(("sub", self.name, state))
 
@@ -75,6 +80,10 @@ class ToyChannel:
     def expire(self, now_ns: int) -> None:
         """No limits here."""
 
+    def purge(self, sequence: int) -> None:
+        self.store.write([("purge", self.name, min(sequence, self.last))])
+        self.store.sync()
+
     def measure(self) -> None:
         self.first, self.last = min(self.messages), max(self.messages)
         self.count, self.size = len(self.messages), sum(map(len, self.messages.values()))
@@ -85,6 +94,9 @@ class ToyChannel:
             case ("message", _, sequence, payload):
                 self.messages[sequence] = payload
                 self.measure()
+            case ("purge", _, sequence):
+                self.messages = {s: payload for s, payload in self.messages.items() if s > sequence}
+                self.first, self.count = max(self.first, sequence + 1), len(self.messages)
             case ("sub", _, state):
                 known = self.subs.get(state.sub_id)
                 self.subs[state.sub_id] = StoredSub(state, known.pending if known else set())
@@ -146,7 +158,7 @@ class ToyStore:
         self.staged.append(("no-client", client_id))
 
     def create_channel(self, name: bytes, limits: ChannelLimits) -> ToyChannel:
-        self.channels[name] = ToyChannel(self, name)
+        self.channels[name] = ToyChannel(self, name, limits)
         return self.channels[name]
 
     def open_channel(self, name: bytes) -> Recovered:
@@ -160,6 +172,10 @@ class ToyStore:
     def prepare_close(self, seconds: float) -> bool:
         del seconds
         return False
+
+    def set_limits(self, limits: Limits) -> None:
+        for channel in self.channels.values():
+            channel.limits = limits.of(channel.name)
 
     def delete_channel(self, name: bytes) -> None:
         self.write([("no-channel", name)])
@@ -176,7 +192,7 @@ class ToyStore:
             self.sync()
         return {}
 
-    def remember(self, fresh: Sequence[bytes], window: Mapping[bytes, int]) -> None:
+    def remember(self, fresh: Sequence[bytes], window: Mapping[bytes, StoredAt]) -> None:
         """This store remembers nothing."""
 
     def confirm(self) -> None:

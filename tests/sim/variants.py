@@ -116,4 +116,10 @@ CAREFUL = Variant(
     hard_links=False,
     go=True,
 )
-VARIANTS = (PLAIN, SMALL, TIGHT, ARCHIVE, CAREFUL)
+PURGED = Variant("purged", FileStoreOptions(slice_max_msgs=3), Shape(purges=True), go=True)
+PURGED_TIGHT = Variant(
+    "purged, tight limits, archive",
+    replace(_EAGER, slice_max_msgs=3, slice_archive_script="script"),
+    replace(_TIGHT, deletes=False, purges=True),
+)
+VARIANTS = (PLAIN, SMALL, TIGHT, ARCHIVE, CAREFUL, PURGED, PURGED_TIGHT)

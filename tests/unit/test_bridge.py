@@ -56,7 +56,7 @@ def keep(bridge: Bridge, count: int) -> list[bytes]:
 
 
 def test_what_is_published_after_open_is_kept_as_it_came_and_the_link_goes_on(url: str) -> None:
-    bridge = Bridge(link_to(url), CLOCK, "pub.>")
+    bridge = Bridge(link_to(url), CLOCK, [(b"pub.>", 1)])
     bridge.open()
     publish(url, b"one", b"two\r\nPONG\r\n")
     assert keep(bridge, 2) == [b"one", b"two\r\nPONG\r\n"]
@@ -69,7 +69,7 @@ def test_what_is_published_after_open_is_kept_as_it_came_and_the_link_goes_on(ur
 
 
 def test_giving_up_counts_what_was_kept_and_lets_go_of_the_link(url: str) -> None:
-    bridge = Bridge(link_to(url), CLOCK, "pub.>")
+    bridge = Bridge(link_to(url), CLOCK, [(b"pub.>", 1)])
     bridge.open()
     publish(url, b"one", b"two", b"three")
     keep(bridge, 3)
@@ -79,7 +79,7 @@ def test_giving_up_counts_what_was_kept_and_lets_go_of_the_link(url: str) -> Non
 
 def test_more_than_the_limit_makes_all_of_it_worthless(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LIMIT", 1 << 20)
-    bridge = Bridge(link_to(url), CLOCK, "pub.>")
+    bridge = Bridge(link_to(url), CLOCK, [(b"pub.>", 1)])
     bridge.open()
     publish(url, *[bytes(100_000)] * 20)
     end = CLOCK.mono() + 20
@@ -90,7 +90,7 @@ def test_more_than_the_limit_makes_all_of_it_worthless(url: str, monkeypatch: py
 
 
 def test_a_lost_link_makes_all_of_it_worthless(url: str) -> None:
-    bridge = Bridge(link_to(url), CLOCK, "pub.>")
+    bridge = Bridge(link_to(url), CLOCK, [(b"pub.>", 1)])
     bridge.open()
     bridge.link.close()
     bridge.turn(readable=True)

@@ -50,6 +50,17 @@ def test_a_refused_connect_answers_with_the_error_alone(payload: bytes, error: b
     assert driver.broker.counts()["clients"] == 0
 
 
+def test_a_server_in_lame_duck_mode_registers_nobody_and_serves_those_it_has() -> None:
+    driver = Driver()
+    driver.connect()
+    driver.broker.draining = True
+    for client_id in (b"another", b"me"):
+        answer = connect(driver, connect_request(client_id, b"hb.other", b"conn.other"))
+        assert answer.error == b"stan: server is in lame duck mode, connect to another one"
+    assert driver.broker.counts()["clients"] == 1
+    assert [ack.error for ack in driver.publish(b"still")] == [b""]
+
+
 def test_a_client_of_protocol_one_is_told_subjects_and_pings() -> None:
     answer = Driver().call(SUBJECTS.discovery, connect_request(b"me", b"hb"))
     assert answer == (

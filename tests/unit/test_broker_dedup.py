@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ftstan.broker.dedup import Window
+from ftstan.stores.interface import ChannelLimits, StoredAt
+from ftstan.stores.memory import MemoryStore
 from tests.compat.driver import SUBJECTS, Driver, PubAck, pub_acks, pub_msg
 from tests.unit.test_broker_failures import RefusingStore
 from tests.unit.test_broker_publish import stored
@@ -100,7 +102,7 @@ def test_what_is_remembered_of_messages_that_are_not_in_the_log_counts_for_nothi
     driver = Driver()
     driver.connect()
     window = Window(3, {})
-    window.add(b"foo", b"ft1.a", 7)
+    window.add(b"foo", b"ft1.a", 7, 0, b"x")
     driver.broker.window = window
     assert publish(driver, b"ft1.a") == [PubAck(b"ft1.a", b"")]
     assert stored(driver) == [b"x"]
@@ -108,14 +110,15 @@ def test_what_is_remembered_of_messages_that_are_not_in_the_log_counts_for_nothi
 
 def test_a_window_names_what_is_durable_and_forgets_what_failed() -> None:
     window = Window(10, {})
-    window.add(b"foo", b"ft1.a", 1)
-    window.add(b"bar", b"ft1.b", 1)
-    fresh = window.committed({b"bar"})
-    assert [window.known[digest] for digest in fresh] == [1]
-    assert (window.look(b"foo", b"ft1.a"), window.look(b"bar", b"ft1.b")) == (1, 0)
-    assert window.committed(()) == []
+    log = MemoryStore().create_channel(b"any", ChannelLimits())
+    window.add(b"foo", b"ft1.a", 1, 0, b"x")
+    window.add(b"bar", b"ft1.b", 2, 0, b"x")
+    assert [window.known[digest].sequence for digest in window.staged()] == [1, 2]
+    window.committed({b"bar"})
+    assert (window.look(b"foo", b"ft1.a", log), window.look(b"bar", b"ft1.b", log)) == (1, 0)
+    assert window.staged() == []
 
 
 def test_a_smaller_window_keeps_the_newest_of_what_was_known() -> None:
-    known = {bytes([i]) * 16: i for i in range(1, 6)}
-    assert list(Window(2, known).known.values()) == [4, 5]
+    known = {bytes([i]) * 16: StoredAt(i, 0) for i in range(1, 6)}
+    assert [at.sequence for at in Window(2, known).known.values()] == [4, 5]

@@ -16,7 +16,8 @@ from tests.sim.disk import SimDisk
 from tests.sim.filestore import open_file_store
 from tests.sim.history import STORE
 
-OPTIONS = BrokerOptions(limits=ChannelLimits(max_inactivity=2 * SECOND))
+LIMITS = ChannelLimits(max_inactivity=2 * SECOND)
+OPTIONS = BrokerOptions(limits=LIMITS)
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ def test_a_subscribe_that_cannot_be_stored_begins_the_time_anew() -> None:
     disk = SimDisk()
     disk.make_dirs(STORE)
     clock = ManualClock()
-    driver = Driver(open_file_store(disk, clock), OPTIONS, clock, {b"hb.me"})
+    driver = Driver(open_file_store(disk, clock, limits=LIMITS), OPTIONS, clock, {b"hb.me"})
     driver.connect()
     driver.publish(b"a")
     driver.wait(1.5)
@@ -146,25 +147,25 @@ def test_without_the_limit_a_channel_stays() -> None:
     driver.publish(b"a")
     driver.wait(1000)
     assert channels(driver) == {b"foo"}
-    assert driver.broker.inactivity._armed == set()
+    assert driver.broker.inactivity._armed == {}
 
 
 def test_recovered_channels_have_the_whole_time_and_then_go_for_good() -> None:
     disk = SimDisk()
     disk.make_dirs(STORE)
     clock = ManualClock()
-    driver = Driver(open_file_store(disk, clock), OPTIONS, clock)
+    driver = Driver(open_file_store(disk, clock, limits=LIMITS), OPTIONS, clock)
     driver.connect()
     driver.publish(b"a")
     driver.subscribe(b"used")
     disk = disk.crash(process_only=True)
     clock.advance(100)
-    driver = Driver(open_file_store(disk, clock), OPTIONS, clock, {b"hb.me"})
+    driver = Driver(open_file_store(disk, clock, limits=LIMITS), OPTIONS, clock, {b"hb.me"})
     driver.wait(1.9)
     assert channels(driver) == {b"foo", b"used"}
     driver.wait(0.1)
     assert channels(driver) == {b"used"}
-    driver = Driver(open_file_store(disk.crash(), clock), OPTIONS, clock)
+    driver = Driver(open_file_store(disk.crash(), clock, limits=LIMITS), OPTIONS, clock)
     assert channels(driver) == {b"used"}
 
 
@@ -172,7 +173,7 @@ def test_a_deletion_that_storage_refuses_is_tried_again_after_the_same_time() ->
     disk = SimDisk()
     disk.make_dirs(STORE)
     clock = ManualClock()
-    driver = Driver(open_file_store(disk, clock), OPTIONS, clock)
+    driver = Driver(open_file_store(disk, clock, limits=LIMITS), OPTIONS, clock)
     driver.connect()
     driver.publish(b"a")
     driver.wait(1.9)
@@ -188,7 +189,7 @@ def test_while_storage_refuses_to_remove_it_the_name_is_taken_for_everybody() ->
     disk = SimDisk()
     disk.make_dirs(STORE)
     clock = ManualClock()
-    driver = Driver(open_file_store(disk, clock), OPTIONS, clock, {b"hb.me"})
+    driver = Driver(open_file_store(disk, clock, limits=LIMITS), OPTIONS, clock, {b"hb.me"})
     driver.connect()
     driver.publish(b"a")
     driver.wait(1.9)

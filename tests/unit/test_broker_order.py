@@ -125,13 +125,14 @@ class Road:
     connected: bool = True
     max_payload: int = 1 << 20
     leftover: bytes = b""
+    options: BrokerOptions = field(default_factory=BrokerOptions)
 
     def __post_init__(self) -> None:
         self.clock = ManualClock()
         self.disk = SimDisk()
         self.disk.make_dirs(STORE)
         self.store = open_file_store(self.disk, self.clock)
-        broker = Broker(self.store, Subjects.for_cluster("tc"), BrokerOptions(), Nuid())
+        broker = Broker(self.store, Subjects.for_cluster("tc"), self.options, Nuid())
         broker.recover(self.store.recover(), self.clock.wall_ns(), 0)
         self.serving = Serving(
             self._watched(self.store),
@@ -175,7 +176,8 @@ class Road:
 
     def turn(self, *frames: tuple[str, bytes, bytes]) -> bytes:
         """One turn with these frames (subject, reply, payload); what it sent."""
-        sids = {SUBJECTS.discovery: 2, SUBJECTS.subscribe: 3, f"{SUBJECTS.publish}.foo": 1}
+        publishes = FIRST_ACK_SID if self.options.partition else 1
+        sids = {SUBJECTS.discovery: 2, SUBJECTS.subscribe: 3, f"{SUBJECTS.publish}.foo": publishes}
         for subject, reply, payload in frames:
             self.input += b"MSG %b %d %b %d\r\n%b\r\n" % (subject.encode(), sids[subject], reply, len(payload), payload)
         self.happened.clear()

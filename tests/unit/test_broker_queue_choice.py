@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from ftstan.broker.state import Channel, QueueGroup, Subscription
+from ftstan.stores.expiry import Expiry
 from ftstan.stores.interface import ChannelLimits
 from ftstan.stores.memory import MemoryChannel
 
@@ -29,7 +30,7 @@ class Choice(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.channel = Channel(b"foo", MemoryChannel(b"foo", ChannelLimits(), []))
+        self.channel = Channel(b"foo", MemoryChannel(b"foo", ChannelLimits(), [], Expiry()))
         self.group = QueueGroup(self.channel, b"g")
         self.members: list[Member] = []
         self.sequence = 0

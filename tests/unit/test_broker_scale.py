@@ -13,7 +13,7 @@ import pytest
 from ftstan.broker.broker import BrokerOptions
 from ftstan.stores.interface import ChannelLimits
 from ftstan.wire import messages
-from tests.compat.driver import SECOND, Driver, sequences
+from tests.compat.driver import SECOND, Driver, deliveries, sequences
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,6 +168,25 @@ def test_whoever_leaves_is_replaced_by_the_last_and_nobody_else_moves() -> None:
         assert [sub.inbox for sub in channel.subs] == inboxes
     made.publish(b"x")
     assert [sequences(made.out, inbox) for inbox in inboxes] == [[1]] * len(inboxes)
+
+
+def test_members_that_leave_together_set_one_timer_for_each_that_stays() -> None:
+    made = Driver(options=UNLIMITED)
+    made.connect(b"leaves")
+    made.connect(b"stays")
+    made.connect()
+    for i in range(60):
+        made.subscribe(queue=b"g", inbox=b"in.%d" % i, client_id=b"leaves" if i < 40 else b"stays")
+    made.publish(*(b"%d" % i for i in range(600)))
+    before = len(made.broker.timers)
+    made.broker.feed(*frames(made))
+    made.broker.connections.close(b"", messages.encode(messages.CloseRequest(client_id=b"leaves")))
+    # Those that leave get some too, before it is their turn.
+    assert len(made.broker.timers) <= before + 60
+    made.run()
+    made.wait(60)
+    resent = {d.sequence for i in range(40, 60) for d in deliveries(made.out, b"in.%d" % i)}
+    assert resent == set(range(1, 601))
 
 
 @pytest.mark.parametrize(("channels", "batches"), [(256, 1), (257, 2), (600, 3)])

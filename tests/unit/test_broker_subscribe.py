@@ -216,3 +216,14 @@ def test_a_lagging_subscription_skips_what_was_dropped_before_it_was_sent() -> N
     driver.broker.tick()
     driver.ack(ack_inbox, 1)
     assert [d.sequence for d in deliveries(driver.out)] == [1, 8]
+
+
+def test_a_flood_of_requests_is_answered_whole_and_in_order() -> None:
+    """The original drops subscription requests when too many wait; here nothing of one batch is left out."""
+    driver = Driver(options=BrokerOptions(limits=ChannelLimits(max_subs=0)))
+    driver.connect()
+    for n in range(5_000):
+        driver.frame(SUBJECTS.subscribe, request(inbox=b"in.%d" % n), b"reply.%d" % n)
+    answers = [out for out in driver.run() if out.subject.startswith(b"reply.")]
+    assert [out.subject for out in answers] == [b"reply.%d" % n for n in range(5_000)]
+    assert {messages.parse(messages.SubscriptionResponse, out.payload).error for out in answers} == {b""}

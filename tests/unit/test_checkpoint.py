@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.clock import ManualClock
-from ftstan.stores.file import checkpoint, measure, opening
+from ftstan.stores.file import checkpoint, measure, opening, records
 from ftstan.stores.interface import ChannelLimits, StoredSub, SubState
 from ftstan.wire.block import SubEvents
 from tests.oracle.damage import archived_tree
@@ -296,3 +297,19 @@ def test_a_torn_record_on_top_leaves_nobody_before_us() -> None:
     SimOwner(disk, root, clock)
     disk.pwrite(disk.open(root, "ft.epoch", os.O_RDWR), b"torn" * 1024, 2 * 4096)
     assert SimOwner(disk, root, clock).predecessor == (0, b"")
+
+
+def test_what_a_stop_could_not_make_ready_for_an_original_server_is_done_by_the_next_one(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    node = Node(fresh())
+    node.put(b"a")
+    node.disk.fail_next("pwrite", errno.EIO)
+    node.store.close()
+    assert "could not be made ready for an original server: Input/output error" in capfd.readouterr().err
+    assert "subs.dat" not in node.disk.tree("/store/foo")
+    after = node.successor()
+    # Nobody needs anything of the channel meanwhile.
+    after.store.close()
+    assert after.disk.tree("/store/foo")["subs.dat"] == records.VERSION
+    assert contents(after.successor()) == [(1, b"a")]

@@ -21,7 +21,7 @@ import pytest
 ROOT = next(parent for parent in Path(__file__).parents if (parent / ".ci" / "run").is_file())
 CALLS = ["system_packages.sh", "make lint", "make test", "make test-debug"]
 STAMP = ".venv/.ready"
-TARGETS = ("demo", "test", "lint", "bench", "build")
+TARGETS = ("demo", "demo-pipeline", "test", "lint", "bench", "build")
 
 
 class Extension(Protocol):
@@ -146,7 +146,13 @@ def test_an_ordinary_build_is_optimised_and_checks_nothing(monkeypatch: pytest.M
 
 def test_every_console_script_can_be_imported() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
-    assert set(scripts) == {"ftstan", "ftstanctl", "nats-streaming-server"}
+    assert set(scripts) == {
+        "ftstan",
+        "ftstan-archive-slice",
+        "ftstan-pipeline",
+        "ftstanctl",
+        "nats-streaming-server",
+    }
     assert scripts["nats-streaming-server"] == scripts["ftstan"]
     for place in scripts.values():
         module, name = place.split(":")

@@ -8,9 +8,10 @@ from hashlib import sha1
 
 import pytest
 
-from demo.judge import Rule, Switch, Verdict, judge
+from demo.judge import Verdict, judge
 from demo.ledger import Ack, Delivery, Failure, Fault, Publish, Read, Record, Takeover
 from demo.report import table
+from ftstan.promise import Rule, Switch
 
 MESSAGES = 20
 IN_FIRST_EPOCH = 12
@@ -75,7 +76,7 @@ def _without(records: list[Record], *, id: str = "", kind: type[Record], reader:
 def test_a_ledger_that_keeps_every_promise_is_clean() -> None:
     verdict = judge(_story())
     assert verdict.rate == pytest.approx(19 / (18 + 20.6), rel=1e-3)
-    assert replace(verdict, rate=0.0) == Verdict(
+    assert replace(verdict, rate=0.0, outages=()) == Verdict(
         nodes=("A", "B"),
         switches=(Switch(1, "start", "", "A", 1000.0, 2000.0), Switch(2, "kill", "A", "B", 300.0, 400.0)),
         published=MESSAGES + 1,

@@ -9,10 +9,52 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.disk import ShuttableDisk
+from ftstan.ft.direct import ALIGN, DirectDisk, asking_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+
+@pytest.fixture
+def buffered_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take O_DIRECT away at the last moment: the rest must work on any file system that the tests run on."""
+    real: Callable[..., int] = os.open
+    monkeypatch.setattr(os, "open", lambda name, flags, *a, **k: real(name, flags & ~os.O_DIRECT, *a, **k))
+
+
+@pytest.mark.usefixtures("buffered_open")
+def test_what_is_written_past_the_caches_is_refused_with_everything_else(tmp_path: Path) -> None:
+    disk = ShuttableDisk()
+    asking = asking_disk(disk, is_network=True)
+    assert isinstance(asking, DirectDisk)
+    root = disk.open_dir(str(tmp_path))
+    page = bytes(range(256)) * (ALIGN // 256)
+    fd = asking.open(root, "ft.epoch", os.O_RDWR | os.O_CREAT)
+    asking.pwrite(fd, page, 0)
+    disk.shut()
+    changes: list[Callable[[], object]] = [
+        lambda: asking.pwrite(fd, bytes(ALIGN), 0),
+        lambda: asking.open(root, "ft.claim.7", os.O_RDWR | os.O_CREAT | os.O_EXCL),
+        lambda: asking.unlink(root, "ft.epoch"),
+    ]
+    for change in changes:
+        with pytest.raises(OSError) as refused:
+            change()
+        assert refused.value.errno == errno.ESHUTDOWN
+    assert os.listdir(tmp_path) == ["ft.epoch"]
+    assert asking.pread(fd, ALIGN, 0) == page
+    for handle in (fd, root):
+        disk.close(handle)
+
+
+def test_disks_of_two_servers_are_shut_each_by_itself(tmp_path: Path) -> None:
+    one, two = ShuttableDisk(), ShuttableDisk()
+    one.shut()
+    root = two.open_dir(str(tmp_path))
+    two.mkdir(root, "dir")
+    two.close(root)
+    assert os.listdir(tmp_path) == ["dir"]
 
 
 def test_a_disk_that_was_shut_changes_nothing_and_still_reads(tmp_path: Path) -> None:

@@ -7,11 +7,8 @@ import json
 import os
 import re
 import signal
-import sys
-import types
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,18 +16,17 @@ from ftstan import log
 from ftstan.cli import ctl
 from ftstan.cli.server import main
 from ftstan.config.banner import limits_table
-from ftstan.config.options import ServerOptions, StoreLimits
+from ftstan.config.options import StoreLimits
 from ftstan.errors import NatsError, StoreError
 from ftstan.nats import embedded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.ft import test_recorded_starts
+from tests.recorded import FakeServer, fake_server, normalised, prepared
 
 RECORDS: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent.parent / "data/cli/invocations.json").read_text("utf-8")
 )["invocations"]
 
-#: What only a running server can find out: its store, its ports, its NATS server. The suites of those rooms judge it.
+#: What only a running server can find out: its store, its ports, its NATS server: ``tests/ft/test_recorded_starts.py``.
 DECIDED_LATER = {
     "store/file-dir-is-a-file",
     "store/file-dir-cannot-create",
@@ -60,69 +56,16 @@ DIFFERENT = {
     "net/ns-http-scheme",
     "net/ns-space",
     "net/ns-tls-scheme-unreachable",
+    "cluster-id/newline",
 }
 #: Need the pid of a process to send a signal to; see the tests of -sl below.
 NEEDS_A_PROCESS = {f"signal/sl-{name}" for name in ("quit", "stop", "term", "reopen", "reload", "ldm", "pidfile")}
 
+__all__ = ["fake_server"]
+
 JUDGED = [r for r in RECORDS if r["id"] not in DECIDED_LATER | DIFFERENT | NEEDS_A_PROCESS]
 REFUSED = [r for r in JUDGED if not r["started"]]
 STARTED = [r for r in JUDGED if r["started"]]
-
-PORTS = {"{port}": "4242", "{port2}": "4243", "{port3}": "4244", "{http}": "4245", "{route}": "4246"}
-
-
-@dataclass
-class FakeServer:
-    """Stands in for ``ftstan.server``: remembers what it was asked to run."""
-
-    runs: list[ServerOptions] = field(default_factory=list)
-    status: int = 0
-    failure: BaseException | None = None
-
-    def run(self, options: ServerOptions) -> int:
-        self.runs.append(options)
-        if self.failure is not None:
-            raise self.failure
-        return self.status
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeServer]:
-    fake = FakeServer()
-    module = types.ModuleType("ftstan.server")
-    module.__dict__["run"] = fake.run
-    monkeypatch.setitem(sys.modules, "ftstan.server", module)
-    monkeypatch.setattr(embedded, "binary_version", lambda: "9.8.7")
-    monkeypatch.chdir(tmp_path)
-    yield fake
-    log.configure()
-
-
-def prepared(record: dict[str, Any]) -> list[str]:
-    for name, content in record.get("files", {}).items():
-        if content == "<directory>":
-            Path(name).mkdir()
-        else:
-            Path(name).parent.mkdir(parents=True, exist_ok=True)
-            Path(name).write_text(content)
-    words = []
-    for word in record["argv"]:
-        for placeholder, port in PORTS.items():
-            word = word.replace(placeholder, port)  # noqa: PLW2901
-        words.append(word)
-    return words
-
-
-def normalised(text: str) -> list[str]:
-    text = text.replace("\nhint: ", "\n<hint>").replace("STREAM: Hint: ", "<hint>")
-    text = re.sub(rf"\[{os.getpid()}\] \d{{4}}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{{6}} ", "[<pid>] <time> ", text)
-    text = re.sub(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d ", "<time-s> ", text)
-    text = re.sub(r"(ServerID: )\w{22}\n", r"\1<nuid1>\n", text)
-    text = re.sub(r"(Go version: )python[\w.+]+\n", r"\1<go-version>\n", text)
-    text = re.sub(r"(Git commit: )\[ftstan [\w.]+\]\n", r"\1[not set]\n", text)
-    for placeholder, port in PORTS.items():
-        text = re.sub(rf"(?<=:){port}(?!\d)", f"<{placeholder[1:-1]}>", text)
-    return [line for line in text.splitlines() if "<hint>" not in line]
 
 
 def without_nats_lines(lines: list[str]) -> list[str]:
@@ -159,6 +102,10 @@ def test_a_command_line_that_starts_a_server_gives_it_the_same_limits(
     assert main(prepared(record)) == record["exit"]
     (options,) = server.runs
     assert limits_table(options.limits) == record.get("limits_table", limits_table(StoreLimits()))
+
+
+def test_what_is_not_judged_here_is_judged_with_a_running_server() -> None:
+    assert {*test_recorded_starts.PLAYED, *test_recorded_starts.DIFFERENT} >= DECIDED_LATER
 
 
 def test_every_exception_names_a_record_and_is_explained() -> None:
@@ -229,7 +176,7 @@ def test_a_bug_of_ours_ends_in_a_line_not_a_traceback(server: FakeServer, capfd:
     server.failure = ZeroDivisionError("oops")
     assert main([]) == 2
     err = capfd.readouterr().err
-    assert "[FTL] STREAM: Internal error: ZeroDivisionError: oops (test_flags_command.py:" in err
+    assert "[FTL] STREAM: Internal error: ZeroDivisionError: oops (recorded.py:" in err
     assert "Traceback" not in err
 
 
@@ -238,6 +185,7 @@ def test_a_bug_of_ours_shows_its_traceback_to_whoever_asks_for_debug_lines(
 ) -> None:
     server.failure = ZeroDivisionError("oops")
     main(["-SD"])
+    assert log.flush(60)
     assert "[DBG] STREAM: Traceback" in capfd.readouterr().err
 
 
@@ -338,4 +286,5 @@ def test_ftstanctl_refuses_what_it_does_not_know_and_lists_what_exists(
 ) -> None:
     assert ctl.main(words) == 2
     _, hint = capsys.readouterr().err.splitlines()
-    assert hint == "hint: commands: version, store, ft; see ftstanctl --help"
+    assert hint == f"hint: commands: {', '.join(ctl.COMMANDS)}; see ftstanctl --help"
+    assert {"version", "store", "ft", "channel", "client", "server", "completion"} <= set(ctl.COMMANDS)

@@ -28,6 +28,7 @@ from ftstan.ft.ctl import (
     encode_who,
     is_who,
 )
+from ftstan.ft.seal import plain
 
 STATUS = NodeStatus(
     cluster="c",
@@ -73,12 +74,13 @@ def test_a_request_survives_the_wire(verb: Verb, to: str, on: bool, count: int) 
 
 
 def test_only_looking_needs_no_seal() -> None:
-    assert {verb for verb in Verb if not verb.changes} == {Verb.STATUS, Verb.HISTORY}
+    looks = {Verb.STATUS, Verb.HISTORY, Verb.CHANNELS, Verb.CHANNEL, Verb.CLIENTS, Verb.CLIENT, Verb.SUBS, Verb.SUB}
+    assert {verb for verb in Verb if not verb.changes} == looks
 
 
 def test_fields_that_a_later_release_adds_are_ignored() -> None:
     values = json.loads(encode_answer(Answer(ok=True, status=STATUS)))
-    values["more"] = 1
+    values["another"] = 1
     values["status"]["more"] = {"a": 1}
     assert decode_answer(json.dumps(values).encode()).status == STATUS
     assert decode_request({"verb": "pause", "more": 1}) == Request(Verb.PAUSE)
@@ -151,3 +153,33 @@ def test_who_is_a_question_of_its_own_among_the_groups_messages() -> None:
     assert is_who(b'{"type":"who","more":1}')
     assert not is_who(b'{"type":"released"}')
     assert not is_who(b'{"type":"who","pad":"' + b"x" * MAX_REQUEST + b'"}')
+
+
+def test_a_member_of_a_release_that_does_not_say_where_its_pages_are_is_understood() -> None:
+    values = json.loads(encode_answer(Answer(ok=True, status=replace(STATUS, monitor="http://h:1"))))
+    del values["status"]["monitor"]
+    answer = decode_answer(json.dumps(values).encode())
+    assert answer.status is not None
+    assert answer.status.monitor == ""
+
+
+def test_rows_that_do_not_fit_are_left_for_the_next_piece() -> None:
+    rows = tuple({"name": f"{number}" * 1000} for number in range(100))
+    data = encode_answer(Answer(ok=True, rows=rows))
+    answer = decode_answer(data)
+    assert len(data) <= MAX_SIZE
+    assert 0 < len(answer.rows) < 100
+    assert (answer.rows, answer.more) == (rows[: len(answer.rows)], True)
+    few = decode_answer(encode_answer(Answer(ok=True, rows=rows[:3])))
+    assert (few.rows, few.more) == (rows[:3], False)
+    assert decode_answer(encode_answer(Answer(ok=True, rows=rows[:3], more=True))).more
+    giant = decode_answer(encode_answer(Answer(ok=True, rows=({"name": "x" * MAX_SIZE},))))
+    assert not giant.ok
+    assert "cannot be sent" in giant.error
+
+
+def test_names_that_are_no_utf_8_travel_as_they_are() -> None:
+    name = b"a\xff".decode("utf-8", "surrogateescape")
+    request = Request(Verb.CHANNEL, name=name, after=name, force=True, sub_id=7)
+    assert decode_request(json.loads(plain(request))) == request
+    assert decode_answer(encode_answer(Answer(ok=True, rows=({"name": name},)))).rows == ({"name": name},)

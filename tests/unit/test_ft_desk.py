@@ -47,6 +47,10 @@ class FakeMember:
     async def set_mixed(self, *, on: bool) -> None:
         self._do(f"mixed {on}")
 
+    async def administer(self, request: Request) -> Answer:
+        self._do(f"{request.verb} {request.name}")
+        return Answer(ok=True, note="well done", rows=({"name": request.name},) if not request.verb.changes else ())
+
     async def read_key(self) -> bytes | None:
         self.reads += 1
         await asyncio.sleep(0)
@@ -83,6 +87,32 @@ class Office:
 
 def warnings(capfd: pytest.CaptureFixture[str]) -> list[str]:
     return [line for line in capfd.readouterr().err.splitlines() if "[WRN]" in line]
+
+
+def test_a_change_of_what_is_served_is_a_line_in_the_log_whatever_comes_of_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    office = Office()
+    request = Request(Verb.DELETE, name="a\nb", force=True, by="me@here (uid 7)")
+    assert office.ask(request).note == "well done"
+    office.member.refuses = RefusedError("not now")
+    assert not office.ask(request).ok
+    office.member.refuses = StoreError("no storage")
+    assert not office.ask(request).ok
+    office.member.refuses = None
+    assert office.ask(Request(Verb.CHANNEL, name="a")).rows == ({"name": "a"},)
+    lines = [line.partition("audit: ")[2] for line in capfd.readouterr().err.splitlines() if "audit: " in line]
+    asked = 'me@here (uid 7) asked for: channel-delete "a\\nb" with its subscriptions: '
+    assert lines == [asked + "well done", asked + "refused: not now", asked + "failed: no storage"]
+
+
+@pytest.mark.parametrize("verb", [verb for verb in Verb if verb.changes and verb.administers])
+def test_what_changes_what_is_served_takes_the_key(verb: Verb) -> None:
+    office = Office()
+    assert not office.send(plain(Request(verb, name="a"))).ok
+    assert not office.ask(Request(verb, name="a"), OTHER_KEY).ok
+    assert office.member.done == []
+    assert office.ask(Request(verb, name="a")).ok
 
 
 def test_anybody_may_ask_for_status_and_history() -> None:

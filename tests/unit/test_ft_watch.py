@@ -14,14 +14,14 @@ from portalocker.exceptions import AlreadyLocked, LockException
 from portalocker.portalocker import BaseLocker
 
 from ftstan.clock import ManualClock
-from ftstan.disk import LocalDisk
+from ftstan.disk import LocalDisk, Space
 from ftstan.errors import FencedError, StoreError
 from ftstan.ft.epoch import EPOCH_NAME
 from ftstan.ft.lock import LOCK_NAME, OfdLocker
 from ftstan.ft.ownership import StoreOwner
 from ftstan.ft.watch import WATCH_NAME, Probe, Watch, WatchRecord, decode_watch
 from ftstan.stores.file.places import Places
-from tests.sim.disk import SimDisk
+from tests.sim.disk import ENDLESS, SimDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -234,8 +234,8 @@ class Steady:
         """Still there."""
 
 
-def simulated(locker: Locker | None = None) -> tuple[SimDisk, Probe]:
-    disk = SimDisk()
+def simulated(locker: Locker | None = None, disk: SimDisk | None = None) -> tuple[SimDisk, Probe]:
+    disk = disk or SimDisk()
     disk.make_dirs("/store")
     probe = Probe(disk, disk.open_dir("/store"), Steady(), server_id="A", look=nothing, locker=locker or Locker())
     return disk, probe
@@ -282,6 +282,22 @@ def test_every_probe_writes_something_new_before_it_syncs() -> None:
         contents.add(disk.tree("/store")[WATCH_NAME])
         assert [line.split()[0] for line in disk.log] == ["pwrite", "fdatasync"]
     assert len(contents) == 5
+
+
+class Roomless(SimDisk):
+    """Storage that does not say how much room there is."""
+
+    def space(self, fd: int) -> Space:
+        raise OSError(errno.ENOSYS, "not here")
+
+
+def test_a_probe_looks_for_room_and_judges_nobody_by_it() -> None:
+    _, probe = simulated()
+    probe()
+    assert probe.room == ENDLESS
+    _, other = simulated(disk=Roomless())
+    other()
+    assert other.room is None
 
 
 def test_what_is_torn_or_of_another_kind_is_no_record() -> None:

@@ -68,6 +68,7 @@ def test_debug_and_trace_are_switched_on_for_each_half_by_itself(path: Path) -> 
     for half in (log.stream, log.nats):
         half.debug("d")
         half.trace("t")
+    assert log.flush(60)
     assert path.read_text() == f"[{PID}] [DBG] STREAM: d\n[{PID}] [TRC] t\n"
 
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ftstan import log
+from ftstan.config.options import LinkOptions
 from ftstan.errors import NatsError
 from ftstan.nats.control import Control
 from ftstan.nats.embedded import NatsServerChild, NatsServerOptions
 from ftstan.nats.request import asking
-from ftstan.nats.url import Login
+from tests.processes import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -54,8 +55,11 @@ class Heard:
     def reconnected(self, url: str) -> None:
         self.back.append(url)
 
-    def control(self, *urls: str, **login: str) -> Control:
-        return Control(urls, cluster_id="c", on_disconnect=self.disconnected, on_reconnect=self.reconnected, **login)
+    def control(self, *urls: str, **login: Any) -> Control:
+        options = LinkOptions(**login)
+        return Control(
+            urls, cluster_id="c", options=options, on_disconnect=self.disconnected, on_reconnect=self.reconnected
+        )
 
 
 def test_a_subscription_made_before_the_first_connect_receives() -> None:
@@ -81,8 +85,7 @@ def test_a_subscription_made_before_the_first_connect_receives() -> None:
 
 def test_it_connects_when_the_server_starts_later_than_we_do() -> None:
     async def work() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as holder:
-            port = holder.getsockname()[1]
+        (port,) = free_ports(1)
         heard = Heard()
         control = heard.control(f"nats://127.0.0.1:{port}")
         await control.start()
@@ -235,7 +238,7 @@ def test_requests_are_served_with_their_reply_subject_and_again_after_a_reconnec
         await control.start()
         await until(lambda: control.connected)
         for _ in range(2):
-            async with asking(child.client_url, Login(), seconds=5) as asker:
+            async with asking(child.client_url, LinkOptions(), seconds=5) as asker:
                 answer = asyncio.create_task(asker.ask("ask.me", b"how", 30))
                 await until(lambda: asked)
                 data, reply = asked.pop()
@@ -250,6 +253,31 @@ def test_requests_are_served_with_their_reply_subject_and_again_after_a_reconnec
         await control.flush()
         assert asked == []
         await control.close()
+        await child.stop()
+
+    run(work())
+
+
+def test_a_question_to_many_brings_every_answer_that_comes_in_time() -> None:
+    async def work() -> None:
+        child, heard = server(), Heard()
+        await child.start()
+        controls = [heard.control(child.client_url) for _ in range(3)]
+
+        def answers(control: Control, words: bytes) -> Callable[[bytes, str], None]:
+            return lambda data, reply: tasks.append(asyncio.ensure_future(control.publish(reply, words + data)))
+
+        tasks: list[asyncio.Future[None]] = []
+        for number, control in enumerate(controls[1:]):
+            await control.serve("who", answers(control, b"%d:" % number))
+        for control in controls:
+            await control.start()
+        await until(lambda: all(control.connected for control in controls))
+        assert sorted(await controls[0].ask("who", b"x", 1.0)) == [b"0:x", b"1:x"]
+        for control in controls:
+            await control.close()
+        with pytest.raises(NatsError):
+            await controls[0].ask("who", b"x", 1.0)
         await child.stop()
 
     run(work())

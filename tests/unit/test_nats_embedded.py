@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ftstan.clock import SystemClock
+from ftstan.config.options import LinkOptions
 from ftstan.errors import NatsError
 from ftstan.nats import embedded
 from ftstan.nats.embedded import (
@@ -67,8 +68,8 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, LIMIT_S))
 
 
-def connect(url: str, **login: str) -> Link:
-    link = Link([url], name="test", clock=SystemClock(), **login)
+def connect(url: str, **login: Any) -> Link:
+    link = Link([url], name="test", options=LinkOptions(**login), clock=SystemClock())
     link.connect(5)
     return link
 
@@ -137,6 +138,11 @@ def test_the_runtime_steps_back_on_small_machines_unless_the_operator_said_somet
     assert child_environment({"A": "b"}, 2) == {"A": "b", "GOMAXPROCS": "1", "GOGC": "400"}
     assert child_environment({"GOGC": "50"}, 2) == {"GOGC": "50"}
     assert child_environment({}, 4) == {}
+    assert child_environment({}, 2, gomaxprocs=2) == {"GOMAXPROCS": "2"}
+    assert child_environment({"GOMAXPROCS": "3", "GOGC": "50"}, 8, gomaxprocs=2, gogc=200) == {
+        "GOMAXPROCS": "2",
+        "GOGC": "200",
+    }
 
 
 def test_the_wait_before_a_restart_doubles_and_starts_again_after_a_good_life() -> None:

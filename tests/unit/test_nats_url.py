@@ -55,9 +55,10 @@ def test_a_malformed_url_keeps_its_password_to_itself() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_tls_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="TLS to an external NATS server is planned"):
-        parse_url("tls://h:4222")
+def test_a_tls_url_asks_for_tls_and_is_otherwise_like_every_other() -> None:
+    url = parse_url("tls://u:p@h:4222")
+    assert (url.host, url.port, url.login.user, url.is_tls) == ("h", 4222, "u", True)
+    assert not parse_url("nats://h:4222").is_tls
 
 
 @given(st.text(max_size=40))

@@ -42,8 +42,9 @@ def test_every_kind_of_news_is_one_datagram(manager: tuple[socket.socket, str]) 
     notifier = Notifier({"NOTIFY_SOCKET": name})
     notifier.ready()
     notifier.alive()
+    notifier.extend(1.5)
     notifier.stopping()
-    assert heard(sock) == ["READY=1", "WATCHDOG=1", "STOPPING=1"]
+    assert heard(sock) == ["READY=1", "WATCHDOG=1", "EXTEND_TIMEOUT_USEC=1500000", "STOPPING=1"]
     notifier.close()
     notifier.ready()
     assert heard(sock) == []

@@ -10,6 +10,7 @@ import pytest
 
 from ftstan.broker.broker import BrokerOptions
 from ftstan.clock import ManualClock
+from ftstan.config.limits import Limits
 from ftstan.errors import StoreError
 from ftstan.stores.file.channel import FileChannel
 from ftstan.stores.file.env import FileStoreOptions
@@ -45,7 +46,7 @@ class Server:
             Owner(self.epoch),
             self.clock,
             FileStoreOptions(),
-            limits=NO_LIMITS,
+            limits=Limits.same(NO_LIMITS),
             parallel_sync=False,
             most_at_once=most_at_once,
         )

@@ -139,3 +139,19 @@ def test_routes_need_an_address_of_ones_own() -> None:
     with pytest.raises(ConfigError, match=r"^solicited routes require cluster capabilities, e\.g\. --cluster$"):
         check_before_logging(options)
     check_before_logging(ServerOptions(nats=NatsOptions(routes=("nats://h:1",), cluster_listen="nats://h:2")))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (ServerOptions(io_spin=-1), "io_spin cannot be negative"),
+        (ServerOptions(io_buffer_size=4095), "io_buffer_size must be at least 4096 bytes"),
+        (ServerOptions(nats=NatsOptions(gomaxprocs=-1)), "nats_gomaxprocs and nats_gogc cannot be negative"),
+        (ServerOptions(nats=NatsOptions(gogc=-1)), "nats_gomaxprocs and nats_gogc cannot be negative"),
+    ],
+)
+def test_settings_of_the_road_are_checked(options: ServerOptions, text: str) -> None:
+    with pytest.raises(ConfigError, match=text) as caught:
+        check_start(options)
+    assert caught.value.hint
+    check_start(ServerOptions(io_spin=0, io_buffer_size=4096))

@@ -61,6 +61,10 @@ class Access:
 class Manager:
     watchdog_s: float = 0.0
     heard: list[str] = field(default_factory=list)
+    extended: list[float] = field(default_factory=list)
+
+    def extend(self, seconds: float) -> None:
+        self.extended.append(seconds)
 
     def ready(self) -> None:
         self.heard.append("ready")
@@ -214,6 +218,16 @@ def test_the_manager_hears_ready_once_and_then_only_while_probes_are_fresh() -> 
     watch.since = node.clock.mono()
     node.go_on(8)
     assert node.manager.heard.count("alive") == 4
+
+
+def test_a_start_that_takes_long_is_extended_until_it_is_ready_and_never_behind_that() -> None:
+    node = Node()
+    node.go_on(35)
+    assert len(node.manager.extended) == 4
+    assert min(node.manager.extended) > 35 / 3
+    node.is_up = True
+    node.go_on(60)
+    assert len(node.manager.extended) == 4
 
 
 def test_a_standby_is_alive_as_long_as_its_loop_turns() -> None:

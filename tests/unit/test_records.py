@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 import zlib
+from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -154,6 +156,30 @@ def test_a_crc_is_that_of_the_bitwise_definition(polynomial: int, data: bytes) -
 @given(st.binary(max_size=5000))
 def test_the_default_crc_is_that_of_zlib(data: bytes) -> None:
     assert CRC(data) == zlib.crc32(data)
+
+
+@given(st.binary(max_size=1200), st.integers(0, 15))
+def test_folding_and_tables_agree_from_any_position_and_for_any_length(data: bytes, start: int) -> None:
+    view = memoryview(data)[start:]
+    assert CRC(view) == Crc(fold=False)(view) == zlib.crc32(view)
+
+
+def test_every_length_around_a_fold_and_random_long_ones_agree_from_every_alignment() -> None:
+    rng = Random(1)
+    tables = Crc(fold=False)
+    data = memoryview(rng.randbytes(1 << 20))
+    pieces = [(start, length) for start in range(16) for length in range(56, 150)]
+    pieces += [(rng.randrange(4096), rng.randrange(1 << rng.randrange(5, 20))) for _ in range(500)]
+    for start, length in pieces:
+        piece = data[start : start + length]
+        assert CRC(piece) == tables(piece) == zlib.crc32(piece), (start, length)
+
+
+def test_only_the_usual_polynomial_is_folded_and_only_by_a_processor_that_can() -> None:
+    assert not Crc(0x82F63B78).folded
+    assert not Crc(fold=False).folded
+    flags = Path("/proc/cpuinfo").read_text(encoding="ascii").split()
+    assert Crc().folded == ("pclmulqdq" in flags and "sse4_1" in flags)
 
 
 def test_known_crcs_of_the_named_polynomials() -> None:

@@ -465,6 +465,57 @@ def test_a_damaged_server_dat_refuses_in_the_originals_words(capfd: pytest.Captu
     assert "Follow instructions in documentation in order to recover from this" in log
 
 
+def with_crc(payload: bytes, size: int | None = None) -> bytes:
+    """An untyped record whose header says ``size``."""
+    head = (len(payload) if size is None else size).to_bytes(4, "little")
+    return b"\1\0\0\0" + head + CRC(payload).to_bytes(4, "little") + payload
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\2\0\0\0" + with_crc(b"x")[4:], "unsupported file version: 2 (supports [1..1])"),
+        (b"\0\0\0\0" + with_crc(b"x")[4:], "unsupported file version: 0 (supports [1..1])"),
+        (b"\1\0\0\0" + b"\5\0\0", "unexpected EOF"),
+        (with_crc(b"abc", 9), "unexpected EOF"),
+        (b"\1\0\0\0" + bytes(20), "end of file padded with zeros"),
+        (with_crc(b"abcdef", 4), "incorrect file size, expected 16 bytes, got 18 bytes"),
+        (with_crc(b"abc")[:-1] + b"d", "corrupted data, expected crc to be 0x352441c2, got 0xab40d461"),
+    ],
+)
+def test_a_server_dat_that_cannot_be_read_refuses_the_start_in_the_originals_words(content: bytes, words: str) -> None:
+    with pytest.raises(RecoveryError) as refused:
+        original(lambda tree: tree.update({"server.dat": content}))
+    assert refused.value.text == f'unable to recover server file "server.dat": {words}'
+    assert "backup" in refused.value.hint
+
+
+def test_a_clients_dat_of_an_unknown_version_refuses_the_start_in_the_originals_words() -> None:
+    with pytest.raises(RecoveryError) as refused:
+        original(lambda tree: tree.update({"clients.dat": b"\7\0\0\0"}))
+    words = "unsupported file version: 7 (supports [1..1])"
+    assert refused.value.text == f'unable to recover client file "clients.dat": {words}'
+
+
+def typed(kind: int, payload: bytes) -> bytes:
+    return bytes([len(payload), 0, 0, kind]) + CRC(payload).to_bytes(4, "little") + payload
+
+
+def test_records_of_types_that_do_not_exist_are_told_in_the_originals_words(capfd: pytest.CaptureFixture[str]) -> None:
+    strange, good = typed(9, b"\x08\x01"), typed(5, b"\x08\x01\x10\x01")
+    original(
+        lambda tree: tree.update(
+            {
+                "clients.dat": (tree["clients.dat"] or b"") + strange + typed(1, b"\x0a\x03new"),
+                "durables/subs.dat": (tree["durables/subs.dat"] or b"") + strange + good,
+            }
+        )
+    )
+    log = capfd.readouterr().err
+    assert "invalid client record type: 9" in log
+    assert "unable to recover subscription store for [durables]: unexpected record type: 9" in log
+
+
 # ---- the log block -------------------------------------------------------------------------------------------------
 
 

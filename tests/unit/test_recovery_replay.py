@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.stores.file import records, states
+from ftstan.stores.file import records, states, subreplay
 from ftstan.stores.interface import SubState
 from ftstan.wire.block import MsgBlock, SubEvents
 
@@ -55,7 +55,7 @@ def by_the_rules(rows: list[Row]) -> tuple[dict[int, tuple[int, int, set[int]]],
 def test_replay_in_one_pass_is_replay_by_the_rules_wherever_it_is_interrupted(rows: list[Row], cut: int) -> None:
     data = b"".join(encoded(row) for row in rows)
     middle = len(b"".join(encoded(row) for row in rows[:cut]))
-    replay = records.SubReplay(CRC)
+    replay = subreplay.SubReplay(CRC)
     assert replay.feed(data[:middle]) == (middle, "")
     assert replay.feed(data, middle) == (len(data), "")
     found = {i: (s.state.max_in_flight, s.state.last_sent, s.pending) for i, s in states.stored_subs(replay).items()}
@@ -69,7 +69,7 @@ def test_a_million_records_leave_what_was_not_acknowledged() -> None:
         if sequence > 7:
             events.acked(1, sequence - 7)
     data = states.sub_record(records.SUB_NEW, SubState(1, b"me"), CRC) + records.encode_events(events, CRC)
-    replay = records.SubReplay(CRC)
+    replay = subreplay.SubReplay(CRC)
     assert replay.feed(data) == (len(data), "")
     stored = states.stored_subs(replay)[1]
     assert stored.pending == set(range(499_994, 500_001))
@@ -82,7 +82,7 @@ def test_a_set_of_sequences_keeps_what_it_has_when_others_go() -> None:
         events.sent(1, sequence)
     for sequence in range(1, 3000, 2):
         events.acked(1, sequence)
-    replay = records.SubReplay(CRC)
+    replay = subreplay.SubReplay(CRC)
     replay.feed(states.sub_record(records.SUB_NEW, SubState(1, b"me"), CRC) + records.encode_events(events, CRC))
     assert states.stored_subs(replay)[1].pending == {
         *range(2, 3000, 2),

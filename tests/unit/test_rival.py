@@ -23,6 +23,7 @@ class Network:
     def __init__(self, answer: bytes | None) -> None:
         self._ours, self._theirs = socket.socketpair()
         self._ours.setblocking(False)
+        self.pending = False
         self._answer = answer
         self.sent: list[tuple[str, bytes]] = []
 

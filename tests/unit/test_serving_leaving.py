@@ -22,6 +22,12 @@ def test_what_was_answered_is_named_when_nats_has_given_everything() -> None:
     assert left.result(0) == [b"conn\0guid"]
 
 
+def test_who_leaves_keeps_nothing_back_for_clients_that_are_late() -> None:
+    node, server = serving()
+    server.leave()
+    assert node.done[:2] == ["give_up", "send"]
+
+
 def test_a_commit_that_outlasts_the_patience_of_the_stop_does_not_end_the_process() -> None:
     node, server = serving()
     left = server.leave()

@@ -37,7 +37,7 @@ class Everything:
         self.events_first = False
         self.answered = None
         self.window: Remembering | None = None
-        self.subscriptions = self.inactivity = self
+        self.subscriptions = self.inactivity = self.latecomers = self
 
     recovering = is_full = False
 
@@ -131,27 +131,21 @@ class Remembering:
 
     known: ClassVar[dict[bytes, int]] = {b"digest": 1}
 
-    def committed(self, _: object) -> list[bytes]:
+    def __init__(self) -> None:
+        self.failed: list[object] = []
+
+    def staged(self) -> list[bytes]:
         return list(self.known)
 
+    def committed(self, failed: object) -> None:
+        self.failed.append(failed)
 
-def test_an_owner_that_was_replaced_inside_a_commit_remembers_nothing_of_it() -> None:
-    """Its messages may lie behind a seal: a successor that found them remembered would acknowledge them unstored."""
+
+def test_a_publish_is_remembered_before_its_data_is_written_and_nothing_is_sent_before_a_confirm() -> None:
+    """A crash between the two must not leave a message whose repeat looks new."""
     node, server = serving()
-    node.window = Remembering()
-
-    def replaced() -> None:
-        node.fenced = True
-
-    node.on_commit = replaced
-    with pytest.raises(FencedError):
-        server.turn(readable=True)
-    assert node.done[-2:] == ["commit", "confirm"]
-
-
-def test_what_is_remembered_was_confirmed_and_is_there_when_the_ack_leaves() -> None:
-    node, server = serving()
-    node.window = Remembering()
+    window = node.window = Remembering()
     server.turn(readable=True)
-    start = node.done.index("commit")
-    assert node.done[start : start + 5] == ["commit", "confirm", "remember", "confirm", "conclude"]
+    start = node.done.index("remember")
+    assert node.done[start : start + 4] == ["remember", "commit", "confirm", "conclude"]
+    assert window.failed == [{}]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.clock import ManualClock
+from ftstan.config.limits import Limits
 from ftstan.errors import FencedError, StoreError
 from ftstan.stores.file import records
 from ftstan.stores.file.env import FileStoreOptions
@@ -73,7 +74,7 @@ class Node:
     def __post_init__(self) -> None:
         root = self.disk.open_dir("/store")
         self.store = FileStore(
-            self.disk, root, self.owner, self.clock, self.options, limits=self.limits, parallel_sync=False
+            self.disk, root, self.owner, self.clock, self.options, limits=Limits.same(self.limits), parallel_sync=False
         )
         self.channels: dict[bytes, ChannelStore] = {c.name: c for c in self.store.recover().channels}
 

@@ -342,6 +342,38 @@ def test_a_file_system_that_became_read_only_keeps_serving_reads_of_one_channel(
     assert node.sequences() == [1]
 
 
+@pytest.mark.parametrize("when", ["while it is written", "when it is full", "before the stop"])
+def test_an_index_whose_sync_failed_once_is_whole_after_a_clean_stop_and_a_power_cut(when: str) -> None:
+    """A failed sync makes the kernel forget, and the next one succeeds with nothing on the disk."""
+    disk = simulated()
+    node = node_on(disk, slice_max_msgs=2)
+    node.put(b"a")
+    if when == "when it is full":
+        # The sync of a full slice is part of the batch that goes on behind it.
+        node.put(b"b")
+        disk.fail_next("fdatasync", errno.EIO)
+        assert list(node.put(b"c")) == [b"foo"]
+    else:
+        disk.fail_next("fdatasync", errno.EIO)
+        if when == "while it is written":
+            node.tick()
+            node.put(b"b")
+        else:
+            while node.store.prepare_close(1):
+                pass
+    assert disk.met["EIO fdatasync"] == disk.met["sync-dropped"] == 1
+    if when != "before the stop":
+        node.tick(10)
+        node.put(b"last")
+    node.store.close()
+    for mode in CrashMode:
+        tree = disk.crash(mode=mode).tree("/store/foo")
+        for name in [name for name in tree if name.endswith(".idx")]:
+            scan = records.scan_index((tree[name] or b"")[4:], records.Crc())
+            assert scan.count
+            assert scan.end == len(tree[name.replace("idx", "dat")] or b"")
+
+
 @pytest.mark.parametrize("sync_index", [False, True])
 def test_a_file_whose_sync_failed_is_never_written_or_synced_again(*, sync_index: bool) -> None:
     disk = simulated()

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.config.limits import Limits
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.interface import ChannelLimits
 from ftstan.stores.memory import MemoryStore
 from ftstan.wire.block import MsgBlock
-from tests.filenode import NO_LIMITS, SECOND, FileNode, simulated
+from tests.filenode import NO_LIMITS, SECOND, FileNode, Owner, simulated
 from tests.sim.disk import SimDisk
 
 if TYPE_CHECKING:
@@ -117,6 +118,24 @@ def test_the_newest_message_stays_however_large_it_is() -> None:
     assert bounds(after.channel()) == (2, 2, 1)
 
 
+@pytest.mark.parametrize(("limit", "first", "count"), [(4, 1, 4), (3, 2, 3), (2, 5, 2), (1, 6, 1)])
+def test_numbers_that_do_not_exist_do_not_count(limit: int, first: int, count: int) -> None:
+    """A slice of an original in the middle of the channel is gone."""
+    node = limited()
+    node.put(*(b"%d" % i for i in range(6)))
+    assert isinstance(node.disk, SimDisk)
+    tree = {n: data for n, data in node.disk.tree("/store").items() if not n.startswith("foo/msgs.2.")}
+    disk = simulated()
+    disk.add_tree("/store", tree)
+    limits = replace(NO_LIMITS, max_msgs=limit, max_age=10 * SECOND)
+    after = FileNode(disk, owner=Owner(2, ours_from=4097), options=TWOS, limits=limits, clock=node.clock)
+    assert bounds(after.channel()) == (first, 6, count)
+    after.tick(10)
+    assert bounds(after.channel()) == (7, 6, 0)
+    after.put(b"on")
+    assert bounds(after.channel()) == (7, 7, 1)
+
+
 # ---- age -----------------------------------------------------------------------------------------------------------
 
 
@@ -194,6 +213,42 @@ def test_a_message_that_comes_after_all_have_expired_expires_by_its_own_time() -
     assert bounds(node.channel()) == (2, 2, 1)
     node.tick(1)
     assert bounds(node.channel()) == (3, 2, 0)
+
+
+# ---- other limits while serving ------------------------------------------------------------------------------------
+
+
+def test_slices_that_other_limits_empty_are_removed_within_two_seconds() -> None:
+    node = limited()
+    node.put(*(b"%d" % i for i in range(10)))
+    node.tick()
+    assert slices(node) == [1, 2, 3, 4, 5]
+    node.store.set_limits(Limits.same(replace(NO_LIMITS, max_msgs=3)))
+    node.tick()
+    node.tick()
+    assert bounds(node.channel()) == (8, 10, 3)
+    assert slices(node) == [4, 5]
+
+
+def test_slices_follow_other_limits_as_they_follow_those_of_a_start() -> None:
+    node = FileNode(simulated(), options=FileStoreOptions(slice_max_bytes=0), limits=replace(NO_LIMITS, max_msgs=40))
+    node.put(*(b"%d" % i for i in range(10)))
+    assert slices(node) == [1]
+    node.store.set_limits(Limits.same(replace(NO_LIMITS, max_msgs=8)))
+    for i in range(4):
+        node.put(b"%d" % i)
+    assert slices(node)[-2:] == [2, 3]
+
+
+def test_the_first_drop_under_other_limits_is_told_again(capfd: pytest.CaptureFixture[str]) -> None:
+    node = limited(max_msgs=3)
+    node.put(*(b"%d" % i for i in range(5)))
+    node.store.set_limits(Limits.same(replace(NO_LIMITS, max_msgs=3)))
+    node.put(b"a")
+    assert capfd.readouterr().err.count(WARNING) == 1
+    node.store.set_limits(Limits.same(replace(NO_LIMITS, max_msgs=2)))
+    node.put(b"b")
+    assert capfd.readouterr().err.count("(msgs=4/2 bytes=") == 1
 
 
 # ---- slices by a share of the limits -------------------------------------------------------------------------------

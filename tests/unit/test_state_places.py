@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.config.limits import Limits
 from ftstan.errors import StoppedError
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
@@ -139,7 +140,7 @@ def test_a_recovery_ends_between_two_channels_when_the_node_stops() -> None:
         Owner(2),
         node.clock,
         FileStoreOptions(),
-        limits=NO_LIMITS,
+        limits=Limits.same(NO_LIMITS),
         parallel_sync=False,
         stopping=stopping,
     )

@@ -259,3 +259,25 @@ def test_names_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureF
     _, out, _ = run(capsys, "ls", str(tmp_path / "store"))
     assert "\x1b" not in out
     assert r"\x1b[31mred \udcff" in out
+
+
+def test_the_datastore_is_found_in_words_then_in_the_environment_then_in_the_context(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    for name in ("FTSTAN_DIR", "FTSTAN_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    for verb in ("ls", "dump", "verify", "du", "repair", "compact", "handover"):
+        status, out, err = run(capsys, verb)
+        assert (status, out) == (2, ""), verb
+        assert "hint: " in err, verb
+        assert "FTSTAN_DIR" in err, verb
+    there = run(capsys, "ls", str(store))
+    assert there[0] == 0
+    assert ctl.main(["context", "add", "here", "--dir", str(store)]) == 0
+    assert run(capsys, "ls", "--context", "here") == there
+    assert ctl.main(["context", "select", "here"]) == 0
+    assert run(capsys, "ls") == there
+    monkeypatch.setenv("FTSTAN_DIR", str(tmp_path / "none"))
+    assert run(capsys, "ls")[0] == 2
+    assert run(capsys, "ls", str(store)) == there

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftstan.config.grammar import parse_size
 from ftstan.config.units import (
     MAX_INT64,
     MIN_INT64,
@@ -13,7 +14,6 @@ from ftstan.config.units import (
     format_duration,
     parse_duration,
     parse_int,
-    parse_size,
     quote,
 )
 from ftstan.errors import ConfigError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.wire.subjects import MAX_SUBJECT, Subjects, publishable, valid_channel, valid_client_id
+from ftstan.wire.subjects import MAX_SUBJECT, Subjects, is_inbox, publishable, valid_channel, valid_client_id
 from tests.oracle.wiregen import few
 
 
@@ -103,6 +103,33 @@ def test_a_literal_subject_can_be_published_to(subject: bytes) -> None:
 )
 def test_a_subject_that_would_break_the_stream_or_match_others_is_refused(subject: bytes) -> None:
     assert not publishable(subject)
+
+
+@pytest.mark.parametrize("subject", [b"_STAN.acks.x", b"_STAN", b"_STANx.a", b"x._STAN.pub.c.a", b"_FTSTANx.a"])
+def test_what_only_looks_like_a_subject_of_servers_may_be_an_inbox(subject: bytes) -> None:
+    assert is_inbox(subject)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        b"_STAN.ft.c.g",
+        b"_STAN.pub.c.orders",
+        b"_STAN.close.c",
+        b"_STAN.part.c",
+        b"_STAN.acks",
+        b"_FTSTAN.ft.c.g",
+        b"_FTSTAN.ctl.c.s",
+    ],
+)
+def test_nobody_has_an_inbox_where_servers_listen(subject: bytes) -> None:
+    assert not is_inbox(subject)
+
+
+@few
+@given(st.binary(max_size=40))
+def test_an_inbox_can_be_published_to(subject: bytes) -> None:
+    assert not is_inbox(subject) or publishable(subject)
 
 
 @few

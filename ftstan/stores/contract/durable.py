@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ftstan.config.limits import INHERIT, Limits
+from ftstan.config.options import StoreLimits
 from ftstan.stores.contract.place import (
     FREE,
     INFO,
@@ -19,7 +22,7 @@ from ftstan.stores.contract.place import (
     state,
     subs,
 )
-from ftstan.stores.interface import ChannelLimits, ClientInfo, ServerInfo, SubState
+from ftstan.stores.interface import ChannelLimits, ClientInfo, ServerInfo, StoredAt, SubState
 
 if TYPE_CHECKING:
     from ftstan.stores.interface import Store
@@ -41,6 +44,20 @@ class DurableContract:
             else:
                 store.abandon()
         assert [s for s, _ in written] == list(range(1, 17))
+
+    def test_a_channel_that_was_kept_is_there_without_a_message(self, place: Place) -> None:
+        store, channel = opened(place)
+        channel.keep()
+        assert store.commit() == {}
+        store.abandon()
+        for _ in range(2):
+            store, found = recovered(place)
+            assert [(c.name, c.last, c.count) for c in found.channels] == [(b"foo", 0, 0)]
+            store.close()
+        store, channel = opened(place)
+        put(store, channel, b"a")
+        store.abandon()
+        assert messages(opened(place)[1]) == [(1, b"a")]
 
     def test_identity_and_clients_are_there(self, place: Place) -> None:
         store, _ = recovered(place)
@@ -160,15 +177,78 @@ class DurableContract:
         put(store, channel, b"on", at=place.clock.wall_ns())
         assert messages(channel) == [(31, b"on")]
 
+    def test_what_was_purged_stays_away_and_everything_else_is_there(self, place: Place) -> None:
+        for clean in (True, False):
+            for up_to in (1, 5, 17, 29, 30):
+                store, channel = opened(place)
+                start = channel.last
+                put(store, channel, *(b"%d" % i for i in range(30)))
+                channel.add_sub(state(channel.next_sub_id))
+                assert store.commit() == {}
+                channel.purge(start + up_to)
+                kept = messages(channel)
+                assert [s for s, _ in kept] == list(range(start + up_to + 1, start + 31))
+                store.close() if clean else store.abandon()
+                for again in (True, False):
+                    store, channel = opened(place)
+                    assert messages(channel) == kept
+                    assert (channel.first, channel.last) == (start + up_to + 1, start + 30)
+                    assert list(channel.recovered_subs())
+                    store.close() if again else store.abandon()
+                store, channel = opened(place)
+                put(store, channel, b"more")
+                kept.append((start + 31, b"more"))
+                store.tick(START)
+                store.abandon()
+                assert messages(opened(place)[1]) == kept
+
+    def test_a_channel_made_again_after_a_purge_and_a_deletion_shows_everything(self, place: Place) -> None:
+        store, channel = opened(place)
+        put(store, channel, *(b"%d" % i for i in range(20)))
+        channel.purge(20)
+        store.delete_channel(b"foo")
+        put(store, store.create_channel(b"foo", FREE), b"a", b"b")
+        store.close()
+        assert messages(opened(place)[1]) == [(1, b"a"), (2, b"b")]
+
+    def test_recovered_channels_have_the_limits_of_the_process_that_finds_them(self, place: Place) -> None:
+        store, foo = opened(place)
+        bar = store.create_channel(b"bar.x", FREE)
+        for channel in (foo, bar):
+            put(store, channel, *(b"%d" % i for i in range(20)))
+        store.close()
+        few = (("foo", replace(INHERIT, max_msgs=5)), ("bar.*", replace(INHERIT, max_msgs=8, max_subs=3)))
+        store, found = recovered(place, Limits(StoreLimits(channel=FREE, channels=few)))
+        channels = {c.name: c for c in found.channels}
+        assert (channels[b"foo"].first, channels[b"foo"].limits) == (16, replace(FREE, max_msgs=5))
+        assert (channels[b"bar.x"].first, channels[b"bar.x"].limits) == (13, replace(FREE, max_msgs=8, max_subs=3))
+        put(store, channels[b"bar.x"], b"more")
+        assert channels[b"bar.x"].first == 14
+        store.close()
+
+    def test_recovered_messages_expire_without_any_new_one(self, place: Place) -> None:
+        limits = replace(FREE, max_age=100 * SECOND)
+        store, channel = opened(place, limits)
+        put(store, channel, b"a", b"b", at=place.clock.wall_ns())
+        store.abandon()
+        place.clock.advance(99)
+        store, channel = opened(place, limits)
+        store.tick(place.clock.wall_ns())
+        assert channel.count == 2
+        place.clock.advance(1)
+        store.tick(place.clock.wall_ns())
+        assert (channel.first, channel.last, channel.count) == (3, 2, 0)
+        store.abandon()
+
     def test_remembered_publishes_are_there_in_order_up_to_the_last_ones(self, place: Place) -> None:
-        window: dict[bytes, int] = {}
+        window: dict[bytes, StoredAt] = {}
         for i in range(400):
             if i % 40 == 0:
                 store, found = recovered(place)
                 assert list(found.remembered.items())[-len(window) :] == list(window.items())
                 window = dict(list(found.remembered.items())[-50:])
             fresh = [i.to_bytes(16, "big"), (1000 + i).to_bytes(16, "big")]
-            window |= {fresh[0]: i + 1, fresh[1]: i + 1}
+            window |= dict.fromkeys(fresh, StoredAt(i + 1, 1 << 31))
             store.remember(fresh, window)
             if i % 40 == 39:
                 store.close() if i % 80 == 39 else store.abandon()

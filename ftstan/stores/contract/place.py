@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from ftstan.config.limits import Limits
 from ftstan.stores.interface import ChannelLimits, ServerInfo, SubState
 from ftstan.wire import codec
 from ftstan.wire.block import MsgBlock, SubEvents
@@ -38,21 +39,21 @@ class Place(Protocol):
     overhead: int
     clock: ManualClock
 
-    def open(self, limits: ChannelLimits) -> Store:
-        """A store of a new process that has not recovered yet; ``limits`` are those of every channel."""
+    def open(self, limits: Limits) -> Store:
+        """A store of a new process that has not recovered yet, with these limits."""
         ...
 
 
 def opened(place: Place, limits: ChannelLimits = FREE, name: bytes = b"foo") -> tuple[Store, ChannelStore]:
     """A new process: its store, and one channel of it."""
-    store, found = recovered(place, limits)
+    store, found = recovered(place, Limits.same(limits))
     channels = {c.name: c for c in found.channels}
     return store, channels[name] if name in channels else store.create_channel(name, limits)
 
 
-def recovered(place: Place, limits: ChannelLimits = FREE) -> tuple[Store, Recovered]:
-    """A new process: its store, and what it found."""
-    store = place.open(limits)
+def recovered(place: Place, limits: Limits | None = None) -> tuple[Store, Recovered]:
+    """A new process: its store, and what it found; without ``limits`` there are none."""
+    store = place.open(Limits.same(FREE) if limits is None else limits)
     return store, store.recover()
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
+from ftstan.config.limits import INHERIT, Limits
+from ftstan.config.options import StoreLimits
 from ftstan.errors import StoreError
 from ftstan.stores.contract.place import (
     FREE,
@@ -43,6 +46,16 @@ class StoreContract:
         assert (channel.last_timestamp, channel.next_sub_id, list(channel.recovered_subs())) == (0, 1, [])
         assert channel.read(1, 10, 1000) is None
         assert channel.sequence_at(START) == 1
+
+    def test_a_channel_can_be_kept_before_it_has_a_message(self, place: Place) -> None:
+        store, channel = opened(place)
+        channel.keep()
+        assert store.commit() == {}
+        store.confirm()
+        assert (channel.first, channel.last, channel.count) == (0, 0, 0)
+        put(store, channel, b"a")
+        assert messages(channel) == [(1, b"a")]
+        store.delete_channel(channel.name)
 
     def test_what_is_staged_is_not_there_before_its_commit(self, place: Place) -> None:
         store, channel = opened(place)
@@ -157,12 +170,113 @@ class StoreContract:
         assert messages(channel) == [(3, b"c")]
         assert channel.first == 3
 
+    def test_a_purge_takes_everything_up_to_a_sequence_and_the_sequence_goes_on(self, place: Place) -> None:
+        store, channel = opened(place)
+        channel.purge(10)
+        assert (channel.first, channel.last, channel.count) == (0, 0, 0)
+        put(store, channel, *(b"%d" % i for i in range(40)), step=SECOND)
+        whole = channel.size
+        written = messages(channel)
+        for up_to in (0, 1, 9, 7, 23, 39):
+            channel.purge(up_to)
+            first = max(up_to, channel.first - 1) + 1
+            assert messages(channel) == written[first - 1 :]
+            assert (channel.first, channel.last) == (first, 40)
+            assert (channel.size > 0, channel.size <= whole) == (True, True)
+            assert channel.sequence_at(0) == first
+        one = channel.size
+        put(store, channel, b"another")
+        assert messages(channel) == [(40, b"39"), (41, b"another")]
+        assert channel.size > one
+        channel.purge(1000)
+        assert (channel.first, channel.last, channel.count, channel.size) == (42, 41, 0, 0)
+        assert channel.read(1, 10, 1000) is None
+        assert channel.sequence_at(0) == 42
+        channel.purge(41)
+        for _ in range(3):
+            store.tick(START)
+        put(store, channel, b"new", b"newer")
+        assert messages(channel) == [(42, b"new"), (43, b"newer")]
+        assert store.commit() == {}
+
+    def test_what_limits_have_taken_does_not_come_back_when_more_is_purged(self, place: Place) -> None:
+        store, channel = opened(place, ChannelLimits(max_msgs=12, max_bytes=0))
+        put(store, channel, *(b"%d" % i for i in range(30)))
+        channel.purge(5)
+        assert (channel.first, channel.count) == (19, 12)
+        channel.purge(25)
+        assert messages(channel) == [(i + 1, b"%d" % i) for i in range(25, 30)]
+        put(store, channel, *(b"%d" % i for i in range(30, 40)))
+        assert (channel.first, channel.last, channel.count) == (29, 40, 12)
+
     def test_a_young_head_keeps_older_messages_behind_it(self, place: Place) -> None:
         store, channel = opened(place, ChannelLimits(max_msgs=0, max_bytes=0, max_age=SECOND))
         put(store, channel, b"young", at=START + 10 * SECOND)
         put(store, channel, b"old", at=START)
         channel.expire(START + 5 * SECOND)
         assert channel.count == 2
+
+    def test_each_channel_has_the_limits_that_it_was_made_with(self, place: Place) -> None:
+        store, few = opened(place, ChannelLimits(max_msgs=2, max_bytes=0))
+        many = store.create_channel(b"many", ChannelLimits(max_msgs=4, max_bytes=0, max_subs=7, max_inactivity=SECOND))
+        for channel in (few, many):
+            put(store, channel, *(b"%d" % i for i in range(9)))
+        assert (few.count, few.limits) == (2, ChannelLimits(max_msgs=2, max_bytes=0))
+        assert (many.count, many.limits.max_subs, many.limits.max_inactivity) == (4, 7, SECOND)
+
+    def test_other_limits_hold_for_what_is_stored_already_and_for_what_comes(self, place: Place) -> None:
+        store, foo = opened(place)
+        bar = store.create_channel(b"bar", FREE)
+        for channel in (foo, bar):
+            put(store, channel, *(b"%d" % i for i in range(9)))
+        store.set_limits(Limits(StoreLimits(channel=FREE, channels=(("foo", replace(INHERIT, max_msgs=3)),))))
+        _ticks(store, START)
+        assert messages(foo) == [(i + 1, b"%d" % i) for i in range(6, 9)]
+        assert (foo.limits.max_msgs, bar.limits, bar.count) == (3, FREE, 9)
+        put(store, foo, b"9")
+        assert (foo.first, foo.last, foo.count) == (8, 10, 3)
+        store.set_limits(Limits.same(FREE))
+        put(store, foo, b"10")
+        assert (foo.last, foo.count) == (11, 4)
+
+    def test_an_age_limit_that_comes_later_is_applied_to_what_is_there(self, place: Place) -> None:
+        store, channel = opened(place)
+        put(store, channel, *(b"%d" % i for i in range(10)), step=SECOND)
+        _ticks(store, START + 100 * SECOND)
+        assert channel.count == 10
+        store.set_limits(Limits.same(replace(FREE, max_age=95 * SECOND)))
+        _ticks(store, START + 100 * SECOND)
+        assert (channel.first, channel.count) == (7, 4)
+        store.set_limits(Limits.same(replace(FREE, max_age=98 * SECOND)))
+        _ticks(store, START + 103 * SECOND)
+        assert channel.first == 7
+        _ticks(store, START + 104 * SECOND)
+        assert channel.first == 8
+
+    def test_an_age_limit_that_goes_keeps_what_is_still_there(self, place: Place) -> None:
+        store, channel = opened(place, replace(FREE, max_age=5 * SECOND))
+        put(store, channel, *(b"%d" % i for i in range(10)), step=SECOND)
+        _ticks(store, START + 7 * SECOND)
+        store.set_limits(Limits.same(FREE))
+        _ticks(store, START + 100 * SECOND)
+        assert (channel.first, channel.count) == (4, 7)
+
+    def test_messages_of_many_channels_expire_each_at_its_time(self, place: Place) -> None:
+        store, _ = opened(place)
+        limits = replace(FREE, max_age=10 * SECOND)
+        channels = [store.create_channel(b"c.%d" % i, limits) for i in range(300)]
+        for i, channel in enumerate(channels):
+            channel.append(block_of(channel, b"x", at=START + (i % 3) * SECOND))
+        assert store.commit() == {}
+        for late in range(3):
+            assert [c.count for c in channels] == [int(i % 3 >= late) for i in range(300)]
+            _ticks(store, START + (10 + late) * SECOND)
+        assert {(c.first, c.last, c.count) for c in channels} == {(2, 1, 0)}
+        put(store, channels[7], b"y", at=START + 100 * SECOND)
+        _ticks(store, START + 109 * SECOND)
+        assert channels[7].count == 1
+        _ticks(store, START + 110 * SECOND)
+        assert channels[7].count == 0
 
     def test_subscription_ids_go_up(self, place: Place) -> None:
         store, channel = opened(place)
@@ -190,6 +304,14 @@ class StoreContract:
         assert _is_refused(store, b"foo")
         assert store.commit() == {}
         assert messages(channel) == [(1, b"a"), (2, b"b")]
+
+
+def _ticks(store: Store, now_ns: int) -> None:
+    """All the work of one second."""
+    for _ in range(100):
+        if not store.tick(now_ns):
+            return
+    raise AssertionError("the store never comes to an end with its work of one second")
 
 
 def _is_refused(store: Store, name: bytes) -> bool:

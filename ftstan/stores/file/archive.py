@@ -192,7 +192,7 @@ class _Runner:
         status = process.wait()
         with output:
             output.seek(0)
-            text = output.read(_OUTPUT_SHOWN).decode("utf-8", "backslashreplace")
+            text = output.read(_OUTPUT_SHOWN).decode("utf-8", "backslashreplace").rstrip("\n")
         if status == 0:
             log.info(f"Output of archive script for {job.channel} ({job.dat} and {job.idx}): {text}")
             self._done.append((job, True))

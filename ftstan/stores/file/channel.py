@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftstan.errors import DamageError, StoreFullError
 from ftstan.log import stream as log
-from ftstan.stores.file import opening, quarantine, records, states, statescan
+from ftstan.stores.file import opening, purging, quarantine, records, states, statescan
 from ftstan.stores.file.compact import Compaction
 from ftstan.stores.file.confirmed import ConfirmedFile
 from ftstan.stores.file.env import FileEnv, is_full
 from ftstan.stores.file.patience import Patience
+from ftstan.stores.file.register import Unsynced
 from ftstan.stores.file.slices import SliceLog, show, store_error
 from ftstan.stores.file.statefile import StateFile
 from ftstan.stores.file.tools import exact
@@ -28,51 +28,12 @@ if TYPE_CHECKING:
 
     from ftstan.errors import StoreError
     from ftstan.stores.file.opening import Reading
+    from ftstan.stores.file.register import Register
     from ftstan.stores.interface import ChannelLimits, StoredSub, SubState
     from ftstan.wire.block import MsgBlock, SubEvents
 
-
 #: Descriptors of one channel: its directory, data, index and subscriptions.
 _A_CHANNEL = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Unsynced:
-    """A descriptor whose writes somebody waits for. ``state``: the state file it belongs to, else it has messages."""
-
-    fd: int
-    channel: FileChannel | None = None
-    state: StateFile | None = None
-
-
-@dataclass(slots=True)
-class Register:
-    """Channels of one store that have something to do: for the next commit, for ``write_events``, for the next tick."""
-
-    staged: dict[bytes, FileChannel] = field(default_factory=dict)
-    events: dict[bytes, FileChannel] = field(default_factory=dict)
-    touched: dict[bytes, FileChannel] = field(default_factory=dict)
-    fresh: dict[bytes, None] = field(default_factory=dict)
-    """Channels with news for standbys."""
-    waste: dict[bytes, FileChannel] = field(default_factory=dict)
-    """Channels that may have slices to remove."""
-    ageing: bool = False
-    """Whether any channel has an age limit."""
-    on_touch: Callable[[bytes], None] | None = None
-
-    def wasteful(self) -> list[FileChannel]:
-        """Channels with slices to remove. Looked at is only what changed: there may be tens of thousands."""
-        self.waste = {name: channel for name, channel in self.waste.items() if channel.log.retired}
-        return list(self.waste.values())
-
-    def touch(self, channel: FileChannel) -> None:
-        """The channel has something to write."""
-        self.touched[channel.name] = channel
-        self.fresh[channel.name] = None
-        self.waste[channel.name] = channel
-        channel.untouched = False
-        if self.on_touch is not None:
-            self.on_touch(channel.name)
 
 
 class FileChannel:
@@ -91,7 +52,6 @@ class FileChannel:
         """Whether what was found in ``subs.dat`` is durable, and not only in this host's memory."""
         self.created = False
         """Whether the channel has a directory."""
-        register.ageing |= bool(limits.max_age)
         self.quarantined = False
         """Whether its files are damaged: they are read and never written."""
         self.confirmed = ConfirmedFile(env)
@@ -108,6 +68,17 @@ class FileChannel:
         self._events = bytearray()
         self._unreadable: set[int] = set()
         """Sequences that were found unreadable, and told."""
+
+    @property
+    def limits(self) -> ChannelLimits:
+        """The limits in force."""
+        return self.log.limits
+
+    def set_limits(self, limits: ChannelLimits) -> None:
+        """The limits from now on; what they no longer allow goes with the next tick."""
+        if limits != self.log.limits:
+            self.log.set_limits(limits)
+            self._register.expiry.look(self.name, 0)
 
     @property
     def first(self) -> int:
@@ -165,6 +136,11 @@ class FileChannel:
     def _stored_subs(self) -> dict[int, StoredSub]:
         """Without a broker: what the file says."""
         return statescan.read_subs(self._env, self.name, self.log.dirfd).subs
+
+    def keep(self) -> None:
+        """Stage the channel's directory, and its ``subs.dat``."""
+        self._stage()
+        self._controls.append(b"")
 
     def append(self, block: MsgBlock) -> None:
         """Stage messages."""
@@ -271,6 +247,15 @@ class FileChannel:
             finally:
                 disk.close(fd)
 
+    def purge(self, sequence: int) -> None:
+        """Drop every message up to ``sequence`` for good. Raises ``StoreError`` and ``FencedError``."""
+        if self.quarantined:
+            raise quarantine.refusal(self.name)
+        if self.created:
+            self._env.files.trim(_A_CHANNEL)
+            self._register.touch(self)
+            purging.purge(self._env, self.log, self.confirmed, sequence)
+
     def _quarantine(self, error: DamageError) -> None:
         """Damage was met while serving: from here on nothing is written."""
         self.quarantined = True
@@ -282,6 +267,8 @@ class FileChannel:
         self.log.expire(now_ns)
         if self.log.retired:
             self._register.waste[self.name] = self
+        if self.log.look_again:
+            self._register.expiry.look(self.name, self.log.look_again)
 
     @property
     def end(self) -> ChannelEnd:
@@ -468,14 +455,17 @@ class FileChannel:
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Write and sync what is left, make the files exact for the original server, release every handle."""
+    def close(self) -> bool:
+        """Write and sync what is left, release every handle; returns whether the files are exact for the original."""
         self.settle()
         self.sync()
+        done = True
         if self.created and not self.quarantined:
             durable = self._subs_durable or self._subs.replaced
-            exact.make_channel_exact(self._env, self.log, state_durable=durable)
+            done = purging.tidy(self._env, self.log, self.confirmed)
+            done = exact.make_channel_exact(self._env, self.log, state_durable=durable) and done
         self.release()
+        return done
 
     def make_fit_for_original(self, *, serving: bool) -> None:
         """Leave nothing in its files that an original server would not read around. Raises ``OSError``.
@@ -485,6 +475,7 @@ class FileChannel:
         if not self.intact:
             return
         self.sync()
+        purging.tidy(self._env, self.log, self.confirmed)
         if serving:
             exact.make_slices_exact(self._env, self.log)
         else:

@@ -18,7 +18,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ftstan.stores.file import records, states
+from ftstan.stores.file import purged, records, states
 from ftstan.stores.file.confirmed import NAME as CONFIRMED
 from ftstan.stores.file.statefile import read_file, replace_file
 from ftstan.stores.file.statescan import read_subs
@@ -86,7 +86,9 @@ class Entry:
 
 def is_bound(name: str) -> bool:
     """Whether a file of a channel's directory is one that a checkpoint speaks of."""
-    return name in ("subs.dat", CONFIRMED) or (name.startswith("msgs.") and name.endswith((".dat", ".idx")))
+    return name in ("subs.dat", CONFIRMED, purged.NAME) or (
+        name.startswith("msgs.") and name.endswith((".dat", ".idx"))
+    )
 
 
 def files_of(env: FileEnv, dirfd: int, names: Iterable[tuple[str, bool]]) -> Files:

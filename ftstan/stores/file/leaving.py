@@ -86,13 +86,13 @@ class Leaving:
             self._ready[channel.name] = known
             channel.release()
             return
-        channel.close()
+        is_exact = channel.close()
         self._ready[channel.name] = None
         if channel.intact:
             confirmed.write_all(env, opening.news(env, [(channel.confirmed, channel.log)]))
             with contextlib.suppress(OSError):
-                # Without a word about it the next start reads the channel.
-                self._ready[channel.name] = checkpoint.entry_of(env, channel.log)
+                # Without a word about it the next start reads the channel, and the next stop makes it exact.
+                self._ready[channel.name] = checkpoint.entry_of(env, channel.log) if is_exact else None
             channel.release()
 
     def _unchanged(self, channel: FileChannel, known: Entry) -> bool:

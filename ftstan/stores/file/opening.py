@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.log import stream as log
-from ftstan.stores.file import checkpoint, damage, quarantine, records, recovery, statescan
+from ftstan.stores.file import checkpoint, damage, purged, quarantine, records, recovery, statescan
 from ftstan.stores.file.confirmed import Confirmed, ConfirmedFile, epoch_of
 from ftstan.stores.file.measure import Measured, measure
 from ftstan.stores.file.view import show
@@ -38,10 +38,14 @@ _FOREIGN = b"lost+found"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What lies in one channel's directory. ``entry``: the checkpoint says it all, and nothing else was read."""
+    """What lies in one channel's directory. ``entry``: the checkpoint says it all, and nothing else was read.
+
+    ``mark``: what of it was purged.
+    """
 
     measured: Measured
     subs: Subs
+    mark: purged.Mark | None = None
     entry: Entry | None = None
 
 
@@ -88,14 +92,24 @@ def _read_listed(
     if not any(name == "subs.dat" or name.startswith("msgs.") for name, is_dir in names if not is_dir):
         log.warning(f'directory "{show(slog.name)}" in the datastore holds no channel: skipped')
         return None
+    mark = _read_mark(env, slog, dirfd, names)
     if known is not None and checkpoint.files_of(env, dirfd, names) == known.files:
         subs = statescan.Subs()
         statescan.replay(env, show(slog.name), records.VERSION + known.subs, subs)
-        return Reading(Measured(), subs, known)
+        return Reading(Measured(), subs, mark, known)
     # Files that are not as a clean stop of ours left them have another writer, and it claimed no epoch.
     foreign = env.owner.was_mixed or known is not None
     measured = measure(env, slog.name, dirfd, names, foreign)
-    return Reading(measured, statescan.read_subs(env, slog.name, dirfd))
+    return Reading(measured, statescan.read_subs(env, slog.name, dirfd), mark)
+
+
+def _read_mark(env: FileEnv, slog: SliceLog, dirfd: int, names: list[tuple[str, bool]]) -> purged.Mark | None:
+    if (purged.NAME, False) not in names:
+        return None
+    mark, wrong = purged.read(env.fresh, dirfd)
+    if wrong:
+        log.error(f'channel "{show(slog.name)}": {purged.NAME}: {wrong}')
+    return mark
 
 
 def read_all(env: FileEnv, logs: Sequence[SliceLog], known: Checkpoint, *, parallel: bool) -> Iterator[Reading | None]:
@@ -132,6 +146,7 @@ def settle(env: FileEnv, slog: SliceLog, file: ConfirmedFile, reading: Reading) 
     m, subs = reading.measured, reading.subs
     if reading.entry is not None:
         reading.entry.adopt(slog)
+        _hide(slog, reading.mark)
         subs.clamp(slog.last)
         file.written = truth(env, slog)
         return False
@@ -146,16 +161,36 @@ def settle(env: FileEnv, slog: SliceLog, file: ConfirmedFile, reading: Reading) 
             damage.report(env, bad, cut=False)
         recovery.report_damage(env, slog, m, verdict)
         quarantine.adopt_readable(env, slog, m, verdict)
+        _hide(slog, reading.mark)
         subs.clamp(slog.last)
         for name, words in verdict.damage:
             quarantine.announce(slog.name, name, words)
         return True
     recovery.settle(env, slog, m, verdict)
+    _hide(slog, reading.mark)
     if subs.cut is not None:
         statescan.cut_subs(env, slog.dirfd, subs.cut)
     subs.clamp(slog.last)
     _agree(env, slog, file, m.confirmed)
     return False
+
+
+def _hide(slog: SliceLog, mark: purged.Mark | None) -> None:
+    """Drop what was purged from the log that was found, in memory."""
+    if mark is None:
+        return
+    if slog.slices and not mark.speaks_of(slog.slices[0].first_ts):
+        log.warning(
+            f'channel "{show(slog.name)}": {purged.NAME} speaks of older messages than there are, whose sequences '
+            "began anew: nothing is hidden"
+        )
+        return
+    slog.purged = mark.sequence
+    if mark.sequence > slog.last:
+        slog.last = mark.sequence
+        if not slog.count:
+            slog.first = slog.last + 1
+    slog.drop_through(mark.sequence)
 
 
 def truth(env: FileEnv, slog: SliceLog) -> Confirmed:

@@ -1,18 +1,19 @@
-"""The bytes of the file store: record framing, CRC, index entries (``docs/compat/filestore.md``).
+"""The bytes of the file store: record framing and index entries (``docs/compat/filestore.md``).
 
-The one place that knows the format; everything that reads or writes slices and state files goes through here. Pure
+The one place that knows the format; everything that reads or writes slices and state files goes through here. The
+checksum is in ``crc.pyx``, what the records of a ``subs.dat`` add up to in ``subreplay.pyx``. Pure
 computation on buffers: no file, no clock.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+from ftstan.stores.file.crc cimport Crc as Checksum, get32, get64, only_zeros, put32, put64
 from ftstan.wire.block cimport GAP, MsgBlock, MsgRef, SubEvents
-from ftstan.wire.codec cimport Span, get_bytes, get_tag, get_varint, put_varint, skip_field
+from ftstan.wire.codec cimport get_bytes, get_tag, get_varint, put_varint, skip_field
 
-from ftstan.errors import ConfigError
+from ftstan.stores.file.crc import Crc
 
 #: The four bytes that start every file.
 VERSION = b"\x01\x00\x00\x00"
@@ -36,87 +37,7 @@ SUB_MSG = 5
 #: Largest payload of a typed record.
 MAX_TYPED = 0xFFFFFF
 
-cdef enum:
-    ENTRY = 32
-
-
-cdef inline uint32_t get32(const char* p) noexcept nogil:
-    cdef const uint8_t* u = <const uint8_t*>p
-    return <uint32_t>u[0] | <uint32_t>u[1] << 8 | <uint32_t>u[2] << 16 | <uint32_t>u[3] << 24
-
-
-cdef inline uint64_t get64(const char* p) noexcept nogil:
-    return <uint64_t>get32(p) | <uint64_t>get32(p + 4) << 32
-
-
-cdef inline void put32(char* p, uint32_t v) noexcept nogil:
-    p[0] = <char>(v & 0xFF)
-    p[1] = <char>(v >> 8 & 0xFF)
-    p[2] = <char>(v >> 16 & 0xFF)
-    p[3] = <char>(v >> 24)
-
-
-cdef inline void put64(char* p, uint64_t v) noexcept nogil:
-    put32(p, <uint32_t>(v & 0xFFFFFFFFU))
-    put32(p + 4, <uint32_t>(v >> 32))
-
-
-cdef class Crc:
-    """Reflected CRC-32 with any polynomial (bit-reversed constant); eight tables, eight bytes a step."""
-
-    cdef uint32_t[8][256] table
-    cdef readonly uint32_t polynomial
-
-    def __init__(self, polynomial=0xEDB88320):
-        cdef uint32_t c
-        cdef int i
-        cdef int k
-        if not 1 <= polynomial <= 0xFFFFFFFF:
-            raise ConfigError("crc polynomial should be between 1 and 4294967295")
-        self.polynomial = polynomial
-        for i in range(256):
-            c = <uint32_t>i
-            for k in range(8):
-                c = (c >> 1) ^ (self.polynomial if c & 1 else 0)
-            self.table[0][i] = c
-        for i in range(256):
-            for k in range(1, 8):
-                self.table[k][i] = (self.table[k - 1][i] >> 8) ^ self.table[0][self.table[k - 1][i] & 0xFF]
-
-    cdef uint32_t of(self, const char* data, size_t n) noexcept nogil:
-        cdef const uint8_t* p = <const uint8_t*>data
-        cdef uint32_t c = 0xFFFFFFFFU
-        cdef uint32_t lo
-        cdef uint32_t hi
-        while n >= 8:
-            lo = get32(<const char*>p) ^ c
-            hi = get32(<const char*>p + 4)
-            c = (
-                self.table[7][lo & 0xFF]
-                ^ self.table[6][lo >> 8 & 0xFF]
-                ^ self.table[5][lo >> 16 & 0xFF]
-                ^ self.table[4][lo >> 24]
-                ^ self.table[3][hi & 0xFF]
-                ^ self.table[2][hi >> 8 & 0xFF]
-                ^ self.table[1][hi >> 16 & 0xFF]
-                ^ self.table[0][hi >> 24]
-            )
-            p += 8
-            n -= 8
-        while n > 0:
-            c = (c >> 8) ^ self.table[0][(c ^ p[0]) & 0xFF]
-            p += 1
-            n -= 1
-        return c ^ 0xFFFFFFFFU
-
-    def __call__(self, const unsigned char[::1] data not None):
-        """The CRC of ``data``."""
-        if data.shape[0] == 0:
-            return 0
-        return self.of(<const char*>&data[0], <size_t>data.shape[0])
-
-
-def seal(MsgBlock block not None, Crc crc not None):
+def seal(MsgBlock block not None, Checksum crc not None):
     """Put the record header (size, CRC) into the gap before each message: the block is then a piece of a ``.dat``."""
     cdef Py_ssize_t i
     cdef char* p
@@ -148,7 +69,7 @@ def fitting(MsgBlock block not None, Py_ssize_t i, int64_t max_count, int64_t ma
     return j - i
 
 
-cdef inline void put_entry(char* p, const MsgRef* r, uint64_t offset, Crc crc) noexcept:
+cdef inline void put_entry(char* p, const MsgRef* r, uint64_t offset, Checksum crc) noexcept:
     put64(p, r.seq)
     put64(p + 8, offset)
     put64(p + 16, <uint64_t>r.ts)
@@ -156,7 +77,7 @@ cdef inline void put_entry(char* p, const MsgRef* r, uint64_t offset, Crc crc) n
     put32(p + 28, crc.of(p, 28))
 
 
-def index_entries(MsgBlock block not None, Py_ssize_t i, Py_ssize_t j, uint64_t offset, Crc crc not None):
+def index_entries(MsgBlock block not None, Py_ssize_t i, Py_ssize_t j, uint64_t offset, Checksum crc not None):
     """Index entries of messages ``i`` to ``j - 1``, the first of which starts at ``offset`` of its ``.dat``."""
     cdef bytes out = PyBytes_FromStringAndSize(NULL, (j - i) * ENTRY)
     cdef char* p = PyBytes_AS_STRING(out)
@@ -189,14 +110,17 @@ cdef class IndexScan:
     cdef readonly bint clean
 
 
-def scan_index(bytes data not None, Crc crc not None, bint check_crc=True):
-    """Read the entries of an index file without its version (``data``): an ``IndexScan``."""
+def scan_index(bytes data not None, Checksum crc not None, bint check_crc=True, uint64_t end=4, uint64_t after=0):
+    """Read the entries of an index file without its version (``data``): an ``IndexScan``.
+
+    For a piece of it, ``end`` and ``after`` are what the scan of the piece before found as ``end`` and ``last``.
+    """
     cdef IndexScan s = IndexScan()
     cdef const char* p = PyBytes_AS_STRING(data)
     cdef Py_ssize_t total = len(data) // ENTRY
     cdef Py_ssize_t k
     cdef uint64_t seq
-    s.end = 4
+    s.end = end
     s.contiguous = True
     s.clean = len(data) % ENTRY == 0
     with nogil:
@@ -206,7 +130,7 @@ def scan_index(bytes data not None, Crc crc not None, bint check_crc=True):
                 (check_crc and get32(p + 28) != crc.of(p, 28))
                 or get64(p + 8) != s.end
                 or seq == 0
-                or (k > 0 and seq <= s.last)
+                or seq <= (s.last if k > 0 else after)
             ):
                 s.clean = False
                 break
@@ -269,17 +193,16 @@ def fitting_entries(const unsigned char[::1] index not None, uint64_t max_bytes)
     return k
 
 
-cdef bint read_message(const char* p, size_t n, uint64_t* seq, Span* subject, int64_t* ts) noexcept nogil:
-    """Sequence, subject and timestamp of an encoded message; False if it does not decode."""
+cdef bint read_message(const char* p, size_t n, Stored* out) noexcept nogil:
+    """The fields of an encoded message; False if it does not decode."""
     cdef const char* end = p + n
     cdef int field = 0
     cdef int wire_type = 0
     cdef uint64_t v
-    cdef Span ignored
-    seq[0] = 0
-    ts[0] = 0
-    subject.p = p
-    subject.n = 0
+    out.seq = 0
+    out.ts = 0
+    out.subject.p = out.reply.p = out.data.p = p
+    out.subject.n = out.reply.n = out.data.n = 0
     while p < end:
         p = get_tag(p, end, &field, &wire_type)
         if p == NULL:
@@ -287,13 +210,15 @@ cdef bint read_message(const char* p, size_t n, uint64_t* seq, Span* subject, in
         if wire_type == 0 and (field == 1 or field == 5):
             p = get_varint(p, end, &v)
             if field == 1:
-                seq[0] = v
+                out.seq = v
             else:
-                ts[0] = <int64_t>v
+                out.ts = <int64_t>v
         elif field == 1 or field == 5:
             return False
         elif 2 <= field <= 4:
-            p = get_bytes(p, end, subject if field == 2 else &ignored) if wire_type == 2 else NULL
+            if wire_type != 2:
+                return False
+            p = get_bytes(p, end, &out.subject if field == 2 else &out.reply if field == 3 else &out.data)
         else:
             p = skip_field(p, end, wire_type)
         if p == NULL:
@@ -301,7 +226,7 @@ cdef bint read_message(const char* p, size_t n, uint64_t* seq, Span* subject, in
     return True
 
 
-def scan_data(bytes data not None, bytes channel not None, uint64_t after, Crc crc not None, bint check_crc=True):
+def scan_data(bytes data not None, bytes channel not None, uint64_t after, Checksum crc not None, bint check_crc=True):
     """Records at the start of ``data`` (a ``.dat`` from some offset on): ``(block, end, why)``.
 
     ``block`` holds every whole record up to the first that is not one of ``channel`` with a sequence above its
@@ -314,10 +239,8 @@ def scan_data(bytes data not None, bytes channel not None, uint64_t after, Crc c
     cdef size_t n = <size_t>len(data)
     cdef size_t pos = 0
     cdef uint32_t size
-    cdef uint64_t seq
     cdef uint64_t last = after
-    cdef int64_t ts
-    cdef Span subject
+    cdef Stored m
     cdef uint32_t got
     cdef str why = ""
     while pos < n:
@@ -338,19 +261,19 @@ def scan_data(bytes data not None, bytes channel not None, uint64_t after, Crc c
                     f"bad: corrupted data, expected crc to be 0x{get32(p + pos + 4):08x}, got 0x{got:08x}"
                 )
                 break
-        if not read_message(p + pos + 8, size, &seq, &subject, &ts):
+        if not read_message(p + pos + 8, size, &m):
             why = "bad: message does not decode"
             break
         if len(channel) and (
-            subject.n != <size_t>len(channel) or memcmp(subject.p, PyBytes_AS_STRING(channel), subject.n) != 0
+            m.subject.n != <size_t>len(channel) or memcmp(m.subject.p, PyBytes_AS_STRING(channel), m.subject.n) != 0
         ):
             why = "bad: record of another channel"
             break
-        if seq <= last:
-            why = f"bad: sequence {seq} after {last}"
+        if m.seq <= last:
+            why = f"bad: sequence {m.seq} after {last}"
             break
-        block.add_ref(seq, ts, pos, size)
-        last = seq
+        block.add_ref(m.seq, m.ts, pos, size)
+        last = m.seq
         pos += 8 + size
     block.grow(pos)
     memcpy(block.buf, p, pos)
@@ -358,15 +281,7 @@ def scan_data(bytes data not None, bytes channel not None, uint64_t after, Crc c
     return block, pos, why
 
 
-cdef bint only_zeros(const char* p, size_t n) noexcept nogil:
-    cdef size_t i
-    for i in range(n):
-        if p[i] != 0:
-            return False
-    return True
-
-
-def read_block(bytes data not None, const unsigned char[::1] index not None, Crc crc not None, bint check_crc=True):
+def read_block(bytes data not None, const unsigned char[::1] index not None, Checksum crc not None, bint check_crc=True):
     """Messages read through their index: ``data`` is the ``.dat`` from the first entry's record on.
 
     Returns ``(block, why)``: the good messages up to the first bad one, and what is wrong with that one (``""`` if nothing).
@@ -381,9 +296,7 @@ def read_block(bytes data not None, const unsigned char[::1] index not None, Crc
     cdef uint64_t off
     cdef uint32_t size
     cdef uint64_t seq
-    cdef uint64_t stored
-    cdef int64_t ts
-    cdef Span subject
+    cdef Stored m
     cdef uint32_t got
     cdef str why = ""
     if count:
@@ -411,8 +324,8 @@ def read_block(bytes data not None, const unsigned char[::1] index not None, Crc
                     f"0x{get32(p + off + 4):08x}, got 0x{got:08x}"
                 )
                 break
-        if not read_message(p + off + 8, size, &stored, &subject, &ts) or stored != seq:
-            why = f"sequence {seq}: the record holds sequence {stored}"
+        if not read_message(p + off + 8, size, &m) or m.seq != seq:
+            why = f"sequence {seq}: the record holds sequence {m.seq}"
             break
         block.add_ref(seq, <int64_t>get64(e + 16), <size_t>off, size)
     return block, why
@@ -434,7 +347,7 @@ def cut(MsgBlock block not None, uint64_t last):
     return out
 
 
-def typed_record(int kind, bytes payload not None, Crc crc not None):
+def typed_record(int kind, bytes payload not None, Checksum crc not None):
     """One record of ``clients.dat`` or ``subs.dat``."""
     cdef char[8] head
     if len(payload) > 0xFFFFFF:
@@ -444,7 +357,7 @@ def typed_record(int kind, bytes payload not None, Crc crc not None):
     return head[:8] + payload
 
 
-def untyped_record(bytes payload not None, Crc crc not None):
+def untyped_record(bytes payload not None, Checksum crc not None):
     """The record of ``server.dat``."""
     cdef char[8] head
     put32(head, <uint32_t>len(payload))
@@ -452,7 +365,7 @@ def untyped_record(bytes payload not None, Crc crc not None):
     return head[:8] + payload
 
 
-def scan_typed(bytes data not None, Crc crc not None, bint check_crc=True):
+def scan_typed(bytes data not None, Checksum crc not None, bint check_crc=True):
     """Records of a typed file without its version: ``(records, end, why)``.
 
     ``records`` is ``[(type, payload), ...]``; ``end`` is the position behind the last good one; ``why`` as in ``scan_data``.
@@ -484,7 +397,7 @@ def scan_typed(bytes data not None, Crc crc not None, bint check_crc=True):
     return out, pos, ""
 
 
-def encode_events(SubEvents events not None, Crc crc not None):
+def encode_events(SubEvents events not None, Checksum crc not None):
     """The records of sent and acknowledged sequences, and leaves ``events`` empty."""
     cdef bytes out = PyBytes_FromStringAndSize(NULL, events.count * 30)
     cdef char* start = PyBytes_AS_STRING(out)
@@ -505,7 +418,7 @@ def encode_events(SubEvents events not None, Crc crc not None):
     return PyBytes_FromStringAndSize(start, p - start)
 
 
-def read_readable(bytes data not None, const unsigned char[::1] index not None, Crc crc not None):
+def read_readable(bytes data not None, const unsigned char[::1] index not None, Checksum crc not None):
     """``read_block`` that goes on behind bad records: ``(block, [(sequence, offset, what is wrong), ...])``."""
     cdef MsgBlock block = MsgBlock()
     cdef const char* p = PyBytes_AS_STRING(data)
@@ -517,9 +430,7 @@ def read_readable(bytes data not None, const unsigned char[::1] index not None, 
     cdef uint64_t off
     cdef uint32_t size
     cdef uint64_t seq
-    cdef uint64_t stored
-    cdef int64_t ts
-    cdef Span subject
+    cdef Stored m
     cdef uint32_t got
     cdef list bad = []
     if count:
@@ -539,14 +450,14 @@ def read_readable(bytes data not None, const unsigned char[::1] index not None, 
         if got != get32(p + off + 4):
             why = f"corrupted data, expected crc to be 0x{get32(p + off + 4):08x}, got 0x{got:08x}"
             bad.append((seq, get64(e + 8), why))
-        elif not read_message(p + off + 8, size, &stored, &subject, &ts) or stored != seq:
-            bad.append((seq, get64(e + 8), f"the record holds sequence {stored}"))
+        elif not read_message(p + off + 8, size, &m) or m.seq != seq:
+            bad.append((seq, get64(e + 8), f"the record holds sequence {m.seq}"))
         else:
             block.add_ref(seq, <int64_t>get64(e + 16), <size_t>off, size)
     return block, bad
 
 
-def next_record(bytes data not None, Py_ssize_t start, bytes channel not None, uint64_t after, Crc crc not None):
+def next_record(bytes data not None, Py_ssize_t start, bytes channel not None, uint64_t after, Checksum crc not None):
     """Where the next whole message of ``channel`` with a sequence above ``after`` begins at or behind ``start``; -1: none.
 
     For what lies behind a record that is bad, so every position is tried: the fields first, the CRC only where they fit.
@@ -557,9 +468,7 @@ def next_record(bytes data not None, Py_ssize_t start, bytes channel not None, u
     cdef size_t channel_size = <size_t>len(channel)
     cdef const char* name = PyBytes_AS_STRING(channel)
     cdef uint32_t size
-    cdef uint64_t seq
-    cdef int64_t ts
-    cdef Span subject
+    cdef Stored m
     cdef Py_ssize_t found = -1
     with nogil:
         while pos + 10 <= n:
@@ -569,9 +478,12 @@ def next_record(bytes data not None, Py_ssize_t start, bytes channel not None, u
                 if (
                     size >= 2
                     and size <= n - pos - 8
-                    and read_message(p + pos + 8, size, &seq, &subject, &ts)
-                    and seq > after
-                    and (channel_size == 0 or subject.n == channel_size and memcmp(subject.p, name, channel_size) == 0)
+                    and read_message(p + pos + 8, size, &m)
+                    and m.seq > after
+                    and (
+                        channel_size == 0
+                        or m.subject.n == channel_size and memcmp(m.subject.p, name, channel_size) == 0
+                    )
                     and crc.of(p + pos + 8, size) == get32(p + pos + 4)
                 ):
                     found = <Py_ssize_t>pos
@@ -580,7 +492,7 @@ def next_record(bytes data not None, Py_ssize_t start, bytes channel not None, u
     return found
 
 
-def next_typed(bytes data not None, Py_ssize_t start, int kinds, Crc crc not None):
+def next_typed(bytes data not None, Py_ssize_t start, int kinds, Checksum crc not None):
     """Where the next whole record of a type from 1 to ``kinds`` begins at or behind ``start``; -1 if none does.
 
     Records without payload are passed over: eight bytes prove nothing.
@@ -601,230 +513,3 @@ def next_typed(bytes data not None, Py_ssize_t start, int kinds, Crc crc not Non
             return <Py_ssize_t>pos
         pos += 1
     return -1
-
-
-cdef class SeqSet:
-    """A set of sequences in C: open addressing, 0 marks a free place (no message has that sequence)."""
-
-    cdef uint64_t* slots
-    cdef size_t mask
-    cdef size_t used
-
-    def __cinit__(self):
-        self.slots = <uint64_t*>PyMem_RawCalloc(8, sizeof(uint64_t))
-        if self.slots == NULL:
-            raise MemoryError
-        self.mask = 7
-
-    def __dealloc__(self):
-        PyMem_RawFree(self.slots)
-
-    cdef inline size_t home(self, uint64_t seq) noexcept nogil:
-        # Runs of sequences lie side by side, which is what deliveries are.
-        return <size_t>(seq + (seq >> 17)) & self.mask
-
-    cdef int add(self, uint64_t seq) except -1:
-        cdef size_t k
-        if (self.used + 1) * 2 > self.mask + 1:
-            self.grow()
-        k = self.home(seq)
-        while self.slots[k] != 0:
-            if self.slots[k] == seq:
-                return 0
-            k = (k + 1) & self.mask
-        self.slots[k] = seq
-        self.used += 1
-        return 0
-
-    cdef int grow(self) except -1:
-        cdef uint64_t* old = self.slots
-        cdef size_t cap = self.mask + 1
-        cdef size_t i
-        cdef uint64_t* fresh = <uint64_t*>PyMem_RawCalloc(cap * 2, sizeof(uint64_t))
-        if fresh == NULL:
-            raise MemoryError
-        self.slots = fresh
-        self.mask = cap * 2 - 1
-        self.used = 0
-        for i in range(cap):
-            if old[i] != 0:
-                self.add(old[i])
-        PyMem_RawFree(old)
-        return 0
-
-    cdef void discard(self, uint64_t seq) noexcept:
-        cdef size_t k = self.home(seq)
-        cdef size_t hole
-        while self.slots[k] != seq:
-            if self.slots[k] == 0:
-                return
-            k = (k + 1) & self.mask
-        hole = k
-        while True:
-            k = (k + 1) & self.mask
-            if self.slots[k] == 0:
-                break
-            if ((k - self.home(self.slots[k])) & self.mask) >= ((k - hole) & self.mask):
-                self.slots[hole] = self.slots[k]
-                hole = k
-        self.slots[hole] = 0
-        self.used -= 1
-
-    cdef set as_set(self):
-        cdef size_t i
-        cdef set out = set()
-        for i in range(self.mask + 1):
-            if self.slots[i] != 0:
-                out.add(self.slots[i])
-        return out
-
-
-cdef class _Sub:
-    cdef bytes payload
-    cdef uint64_t sent
-    cdef SeqSet pending
-
-
-cdef bint read_sub(const char* p, size_t n, uint64_t* sub_id) noexcept nogil:
-    """The id of an encoded SubState or SubStateDelete; False if it does not decode."""
-    cdef const char* end = p + n
-    cdef int field = 0
-    cdef int wire_type = 0
-    cdef uint64_t v
-    cdef Span ignored
-    sub_id[0] = 0
-    while p < end:
-        p = get_tag(p, end, &field, &wire_type)
-        if p == NULL:
-            return False
-        if field in (1, 6, 7, 9, 10, 11):
-            p = get_varint(p, end, &v) if wire_type == 0 else NULL
-            if field == 1:
-                sub_id[0] = v
-        elif field in (2, 3, 4, 5, 8):
-            p = get_bytes(p, end, &ignored) if wire_type == 2 else NULL
-        else:
-            p = skip_field(p, end, wire_type)
-        if p == NULL:
-            return False
-    return True
-
-
-cdef bint read_update(const char* p, size_t n, uint64_t* sub_id, uint64_t* seq) noexcept nogil:
-    """The fields of an encoded SubStateUpdate; False if it does not decode."""
-    cdef const char* end = p + n
-    cdef int field = 0
-    cdef int wire_type = 0
-    cdef uint64_t v = 0
-    sub_id[0] = 0
-    seq[0] = 0
-    while p < end:
-        p = get_tag(p, end, &field, &wire_type)
-        if p == NULL:
-            return False
-        if field > 2:
-            p = skip_field(p, end, wire_type)
-        else:
-            p = get_varint(p, end, &v) if wire_type == 0 else NULL
-            if field == 1:
-                sub_id[0] = v
-            else:
-                seq[0] = v
-        if p == NULL:
-            return False
-    return True
-
-
-cdef class SubReplay:
-    """The state after the records of a ``subs.dat``, in one pass over its bytes and without an object for each record.
-
-    ``highest`` is the highest subscription id ever seen, ``records`` the number of records taken.
-    """
-
-    cdef dict subs
-    cdef Crc crc
-    cdef bint check_crc
-    cdef readonly uint64_t highest
-    cdef readonly Py_ssize_t records
-
-    def __init__(self, Crc crc not None, bint check_crc=True):
-        self.subs = {}
-        self.crc = crc
-        self.check_crc = check_crc
-
-    def feed(self, bytes data not None, Py_ssize_t start=0):
-        """Take the records of ``data`` from ``start`` on: ``(end, why)``.
-
-        ``end`` is the position behind the last good one, ``why`` what is there: ``""`` at the exact end of the data,
-        ``"torn"``, ``"zeros"`` or ``"bad: ..."``. May be called again to go on behind a bad record.
-        """
-        cdef const char* p = PyBytes_AS_STRING(data)
-        cdef size_t n = <size_t>len(data)
-        cdef size_t pos = <size_t>start
-        cdef uint32_t head
-        cdef uint32_t size
-        cdef uint32_t got
-        cdef int kind
-        cdef uint64_t sub_id = 0
-        cdef uint64_t seq = 0
-        cdef uint64_t cached_id = 0
-        cdef _Sub cached = None
-        cdef _Sub sub
-        if start < 0 or pos > n:
-            raise IndexError(start)
-        while pos < n:
-            if n - pos < 8:
-                return pos, "torn"
-            head = get32(p + pos)
-            kind = <int>(head >> 24)
-            size = head & 0xFFFFFF
-            if head == 0 and get32(p + pos + 4) == 0:
-                return pos, "zeros" if only_zeros(p + pos, n - pos) else "bad: empty record"
-            if size > n - pos - 8:
-                return pos, "torn"
-            if self.check_crc:
-                got = self.crc.of(p + pos + 8, size)
-                if got != get32(p + pos + 4):
-                    return pos, (
-                        f"bad: corrupted data, expected crc to be 0x{get32(p + pos + 4):08x}, got 0x{got:08x}"
-                    )
-            if kind == 4 or kind == 5:
-                if not read_update(p + pos + 8, size, &sub_id, &seq):
-                    return pos, "bad: undecodable SubStateUpdate"
-                if cached is not None and cached_id == sub_id:
-                    sub = cached
-                else:
-                    sub = <_Sub>self.subs.get(sub_id)
-                    cached = sub
-                    cached_id = sub_id
-                if sub is not None and seq != 0:
-                    if kind == 4:
-                        sub.pending.discard(seq)
-                    else:
-                        sub.pending.add(seq)
-                        if seq > sub.sent:
-                            sub.sent = seq
-            elif 1 <= kind <= 3:
-                if not read_sub(p + pos + 8, size, &sub_id):
-                    return pos, "bad: undecodable SubState"
-                cached = None
-                if sub_id > self.highest:
-                    self.highest = sub_id
-                if kind == 3:
-                    self.subs.pop(sub_id, None)
-                else:
-                    sub = _Sub()
-                    sub.payload = PyBytes_FromStringAndSize(p + pos + 8, size)
-                    known = self.subs.get(sub_id) if kind == 2 else None
-                    sub.pending = SeqSet() if known is None else (<_Sub>known).pending
-                    self.subs[sub_id] = sub
-            else:
-                return pos, f"bad: unexpected record type: {kind}"
-            self.records += 1
-            pos += 8 + size
-        return pos, ""
-
-    def result(self):
-        """``[(SubState payload, highest sequence sent since that record, pending sequences), ...]``."""
-        cdef _Sub sub
-        return [(sub.payload, sub.sent, sub.pending.as_set()) for sub in self.subs.values()]

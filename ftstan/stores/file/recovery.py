@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _TEMPORARY = re.compile(
     re.escape(TEMPORARY)
-    + r"[0-9]+\.(dat|idx|subs\.dat|clients\.dat|server\.dat|confirmed\.bin|ckpt\.bin|dedup\.bin|deleting)\Z"
+    + r"[0-9]+\.(dat|idx|subs\.dat|clients\.dat|server\.dat|confirmed\.bin|purged\.bin|ckpt\.bin|dedup\.bin|deleting)\Z"
 )
 
 

@@ -1,9 +1,9 @@
 """``dedup.bin`` in the root: publishes of our own client that were stored (``docs/store.md`` section 5).
 
-Written and synced **after** the data of its batch and a confirm: so an entry that can be seen proves a message that is
-durable, and that lies behind nobody's seal. A
-successor reads it **before** it measures any channel: what it finds remembered, it finds in a channel, too. Replaced as
-a whole at an activation's first write, and when half of it is dead.
+Written and synced **before** the data of its batch: whatever a crash leaves in a log is remembered, and an entry by
+itself proves nothing. Whoever acts on one of a former activation looks into the log first (``broker/dedup.py``), since
+the batch can have failed, have been cut, or lie behind a seal. Replaced as a whole at an activation's first write, and
+when half of it is dead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ftstan.stores.file import records
 from ftstan.stores.file.env import is_full
 from ftstan.stores.file.statefile import StateFile, StateFileError, read_file
 from ftstan.stores.file.view import store_error
-from ftstan.stores.interface import REMEMBERED_SIZE
+from ftstan.stores.interface import REMEMBERED_SIZE, StoredAt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,38 +30,38 @@ _ENTRY = struct.Struct(f"<IIQ{REMEMBERED_SIZE}s")
 _CRC_SIZE = 4
 
 
-def _encode(digest: bytes, sequence: int) -> bytes:
-    body = _ENTRY.pack(0, 0, sequence, digest)[_CRC_SIZE:]
+def _encode(digest: bytes, at: StoredAt) -> bytes:
+    body = _ENTRY.pack(0, at.mark, at.sequence, digest)[_CRC_SIZE:]
     return zlib.crc32(body).to_bytes(_CRC_SIZE, "little") + body
 
 
 class Remembered:
-    """The file. Entries are digest -> sequence, oldest first."""
+    """The file. Entries are digest -> message, oldest first."""
 
     def __init__(self, env: FileEnv) -> None:
         self._env = env
-        self._window: Mapping[bytes, int] = {}
+        self._window: Mapping[bytes, StoredAt] = {}
         self._told = False
         self._file = StateFile(env, lambda: env.root, NAME, self._snapshot)
 
-    def load(self) -> dict[bytes, int]:
+    def load(self) -> dict[bytes, StoredAt]:
         """Read what there is; a torn end is left out. Raises ``OSError``."""
         data = read_file(self._env, self._env.root, NAME) or b""
-        found: dict[bytes, int] = {}
+        found: dict[bytes, StoredAt] = {}
         if not data.startswith(records.VERSION):
             return found
         for at in range(len(records.VERSION), len(data) - _ENTRY.size + 1, _ENTRY.size):
-            crc, _, sequence, digest = _ENTRY.unpack_from(data, at)
+            crc, mark, sequence, digest = _ENTRY.unpack_from(data, at)
             if crc != zlib.crc32(data[at + _CRC_SIZE : at + _ENTRY.size]):
                 break
             found.pop(digest, None)
-            found[digest] = sequence
+            found[digest] = StoredAt(sequence, mark)
         return found
 
     def _snapshot(self) -> bytes:
-        return b"".join(_encode(digest, sequence) for digest, sequence in self._window.items())
+        return b"".join(_encode(digest, at) for digest, at in self._window.items())
 
-    def write(self, fresh: Sequence[bytes], window: Mapping[bytes, int]) -> None:
+    def write(self, fresh: Sequence[bytes], window: Mapping[bytes, StoredAt]) -> None:
         """Make ``fresh`` durable; ``window`` is all that is to be known. Raises ``StateFileError``.
 
         Without space for it nothing is written and the whole window is tried again with the next batch: a repeat across

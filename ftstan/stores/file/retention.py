@@ -41,10 +41,19 @@ class RetainedSlices(SliceView):
         self.dead: set[int] = set()
         """Numbers of slices none of whose records counts."""
         self.limits_hit = False
-        self._look_again = 0
+        self.look_again = 0
+        """When the age limit may next allow less (Unix ns); 0: not before there are other messages."""
+        self.purged = 0
+        """Up to this sequence everything was purged, as the channel's mark says; 0: there is none."""
         self._complaint = ""
 
     # ---- limits --------------------------------------------------------------------------------------------------
+
+    def set_limits(self, limits: ChannelLimits) -> None:
+        """The limits from now on; nothing is dropped yet, and the first drop is told again."""
+        self.limits = limits
+        self.limits_hit = False
+        self.look_again = 0
 
     def enforce(self, *, warn: bool = False) -> None:
         """Drop the oldest messages until count and bytes fit; the newest always stays.
@@ -57,7 +66,7 @@ class RetainedSlices(SliceView):
         ):
             if warn and not self.limits_hit:
                 self.limits_hit = True
-                log.warning(reached_limits(show(self.name), self.count, self.size, limits))
+                log.warning(reached_limits(show(self.name), self.count, self.size, limits), channel=show(self.name))
             excess = self.count - limits.max_msgs if limits.max_msgs else 0
             try:
                 self._drop_from_head(max(excess, 0), max(self.size - limits.max_bytes, 0) if limits.max_bytes else 0)
@@ -69,7 +78,7 @@ class RetainedSlices(SliceView):
     def expire(self, now_ns: int) -> None:
         """Drop messages that are older than the age limit, from the front, up to the first that is not."""
         age = self.limits.max_age
-        if not age or now_ns < self._look_again:
+        if not age or now_ns < self.look_again:
             return
         while self.count:
             s = self._head()
@@ -79,15 +88,45 @@ class RetainedSlices(SliceView):
                 if self._head_is_gone(error):
                     continue
                 self._complain(f"Error during expiration: {error}")
-                self._look_again = now_ns + _EXPIRY_RETRY_NS
+                self.look_again = now_ns + _EXPIRY_RETRY_NS
                 return
             k = records.first_younger(index, now_ns - age + 1)
             if k:
                 self._advance(index, k, s)
             if k * _ENTRY < len(index):
-                self._look_again = records.entry(index, k)[2] + age
+                self.look_again = records.entry(index, k)[2] + age
                 return
-        self._look_again = 0
+        self.look_again = 0
+
+    def drop_through(self, sequence: int) -> None:
+        """Drop every message up to ``sequence``. Never fails: what an index does not say is estimated."""
+        if not self.count or self.first > sequence:
+            return
+        later = [s for s in self.slices if s.last > sequence]
+        if not later:
+            self.count = self.size = 0
+            self.first = self.last + 1
+        elif self.first < later[0].first:
+            self.count = sum(s.entries for s in later)
+            self.size = sum(s.size for s in later)
+            self.first = later[0].first
+        while self.count and self.first <= sequence:
+            s = self._head()
+            try:
+                index, _ = self._entries_from(s, self.first, _LOOK)
+            except (OSError, DamageError) as error:
+                if not self._head_is_gone(error):
+                    self._complain(f"Unable to remove first message: {error}")
+                    self._drop_uncounted(sequence)
+                continue
+            self._advance(index, records.find_entry(index, sequence + 1), s)
+
+    def _drop_uncounted(self, sequence: int) -> None:
+        """``drop_through`` in the slice that holds ``sequence``, by sequences only: its index cannot be read."""
+        gone = min(sequence + 1 - self.first, self.count - 1)
+        self.size -= self.size * gone // self.count
+        self.count -= gone
+        self.first = sequence + 1
 
     def _head_is_gone(self, error: Exception) -> bool:
         """Whether ``error`` was that a former owner removed the oldest slice, which has been dropped then."""
@@ -186,7 +225,8 @@ class RetainedSlices(SliceView):
         """Remove slices that ``removable`` named; each only after the lower ones are durably gone.
 
         With ``archive`` a slice whose messages counted is set aside under its ``.bak`` names, and ``archive(channel,
-        number)`` is called; if that cannot be done it stays. Raises ``OSError`` and ``FencedError``.
+        number)`` is called; if that cannot be done it stays. What was purged is not archived. Raises ``OSError`` and
+        ``FencedError``.
         """
         disk = self._env.disk
         for number in numbers:
@@ -195,7 +235,7 @@ class RetainedSlices(SliceView):
                 self._env.files.forget(self.name, name)
             # Asked for before the confirm: it is the directory that was ours when the store was.
             dirfd = self.dirfd
-            known = next((s for s in self.slices if s.number == number), None)
+            known = next((s for s in self.slices if s.number == number and s.last > self.purged), None)
             if archive is not None and known is not None:
                 self._set_aside(dirfd, known)
             else:

@@ -63,6 +63,11 @@ class SliceLog(RetainedSlices):
         """Slices whose index may never become durable as it is: a clean stop writes it anew from the data."""
         self._max_msgs, self._max_bytes, self._max_age = _slice_limits(env, limits)
 
+    def set_limits(self, limits: ChannelLimits) -> None:
+        """The limits from now on, those of a slice that follow from them too."""
+        super().set_limits(limits)
+        self._max_msgs, self._max_bytes, self._max_age = _slice_limits(self._env, limits)
+
     # ---- opening -------------------------------------------------------------------------------------------------
 
     def adopt(self, slices: list[Slice], dead: set[int], highest: int, *, durable: bool = False) -> None:
@@ -177,8 +182,12 @@ class SliceLog(RetainedSlices):
     def fail(self) -> None:
         """A write or sync failed: forget what was staged and never touch that slice again."""
         self._staged = None
+        self.give_up_slice()
+
+    def give_up_slice(self) -> None:
+        """Never touch the newest slice again; what is staged goes to another one."""
         self._parts = []
-        if self._highest not in {s.number for s in self.slices[-1:]}:
+        if self._highest not in {s.number for s in self.slices}:
             # Whatever became visible under the newest number holds nothing that was acknowledged.
             self.dead.add(self._highest)
         if self._active is not None:
@@ -196,6 +205,8 @@ class SliceLog(RetainedSlices):
             return
         s = active.slice
         s.index = self.index_from_data(s)
+        # It may read well, and a later sync succeed, with nothing on the disk: a clean stop must not believe it.
+        self.unsure.add(s.number)
         active.index_dirty = False
         self._close_active()
 
@@ -239,6 +250,15 @@ class SliceLog(RetainedSlices):
         self._parts.append((active, i, j, records.VERSION_SIZE))
         disk.fsync(self.dirfd)
         self._names_loose = False
+
+    def take_number(self) -> int:
+        """A number for a slice that is written elsewhere; it is not given out again. Raises ``StoreError``."""
+        self._highest = self._next_number()
+        return self._highest
+
+    def end_slice(self) -> None:
+        """Let go of the slice being written: the next batch opens a new one. Raises ``OSError``."""
+        self._roll()
 
     def _publish_file(self, temporary: str, name: str, data: bytes, *, durable: bool) -> int:
         disk, files = self._env.disk, self._env.files
@@ -330,7 +350,7 @@ class SliceLog(RetainedSlices):
                 self.slices.append(s)
             if self.count == 0:
                 self.first = block.sequence(i)
-                self._look_again = 0
+                self.look_again = 0
             s.entries += j - i
             s.end = offset + end - start
             self.count += j - i
@@ -394,6 +414,16 @@ class SliceLog(RetainedSlices):
 
     def sync(self) -> None:
         """Make everything that was written durable, data first: at a clean stop, and where batches are not synced."""
+        try:
+            self._sync_all()
+        except OSError:
+            # What is tried again may succeed because the kernel has forgotten what it could not write.
+            self.unsure.update(self._loose)
+            if self._active is not None and self._active.index_dirty:
+                self.unsure.add(self._active.slice.number)
+            raise
+
+    def _sync_all(self) -> None:
         for number, data_too in sorted(self._loose.items()):
             for name in (dat_name(number), idx_name(number)) if data_too else (idx_name(number),):
                 self._sync_closed(name)

@@ -6,13 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftstan.errors import RecoveryError, WireError
-from ftstan.stores.file import records
-from ftstan.stores.interface import ClientInfo, ServerInfo, StoredSub, SubState
+from ftstan.stores.clients import decode_client, encode_client
+from ftstan.stores.file import records, subreplay
+from ftstan.stores.interface import ServerInfo, StoredSub, SubState
 from ftstan.wire import messages
 from ftstan.wire.pb import stan_internal_pb2 as pb
 
 if TYPE_CHECKING:
     from ftstan.stores.file.records import Crc
+    from ftstan.stores.interface import ClientInfo
 
 
 def encode_server(info: ServerInfo) -> bytes:
@@ -52,15 +54,7 @@ def decode_server(payload: bytes) -> ServerInfo:
 
 def client_record(info: ClientInfo, crc: Crc) -> bytes:
     """An "add" record of ``clients.dat``."""
-    payload = pb.ClientInfo(
-        id=info.client_id,
-        hb_inbox=info.hb_inbox,
-        conn_id=info.conn_id,
-        protocol=info.protocol,
-        ping_interval=info.ping_interval,
-        ping_max_out=info.ping_max_out,
-    ).SerializeToString()
-    return records.typed_record(records.CLIENT_ADD, payload, crc)
+    return records.typed_record(records.CLIENT_ADD, encode_client(info), crc)
 
 
 def client_delete_record(client_id: bytes, crc: Crc) -> bytes:
@@ -71,8 +65,8 @@ def client_delete_record(client_id: bytes, crc: Crc) -> bytes:
 def replay_client(clients: dict[bytes, ClientInfo], kind: int, payload: bytes) -> None:
     """Apply one record of ``clients.dat``. Raises ``WireError``."""
     if kind == records.CLIENT_ADD:
-        m = messages.parse(pb.ClientInfo, payload)
-        clients[m.id] = ClientInfo(m.id, m.hb_inbox, m.conn_id, m.protocol, m.ping_interval, m.ping_max_out)
+        info = decode_client(payload)
+        clients[info.client_id] = info
     elif kind == records.CLIENT_DELETE:
         clients.pop(messages.parse(pb.ClientDelete, payload).id, None)
     else:
@@ -131,7 +125,7 @@ def decode_sub(payload: bytes) -> SubState:
     )
 
 
-def stored_subs(replay: records.SubReplay) -> dict[int, StoredSub]:
+def stored_subs(replay: subreplay.SubReplay) -> dict[int, StoredSub]:
     """Subscriptions by id after all records that ``replay`` took (``docs/compat/filestore.md``, replay)."""
     subs = {}
     for payload, sent, pending in replay.result():
@@ -145,7 +139,7 @@ def stored_subs(replay: records.SubReplay) -> dict[int, StoredSub]:
 def replay_subs(rows: list[tuple[int, bytes]], shown: str) -> tuple[dict[int, StoredSub], int]:
     """Subscriptions after all records, by id, and the highest id ever seen. Raises ``RecoveryError``."""
     crc = records.Crc()
-    replay = records.SubReplay(crc)
+    replay = subreplay.SubReplay(crc)
     _, why = replay.feed(b"".join(records.typed_record(kind, payload, crc) for kind, payload in rows))
     if why:
         raise RecoveryError(f'"{shown}": {why.removeprefix("bad: ")} (record {replay.records + 1})')

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.errors import RecoveryError, WireError
 from ftstan.log import stream as log
-from ftstan.stores.file import damage, records, states
+from ftstan.stores.file import damage, records, states, subreplay
 from ftstan.stores.file.confirmed import epoch_of
 from ftstan.stores.file.damage import Bad
 from ftstan.stores.file.statefile import check_version, read_file
@@ -169,7 +169,7 @@ def read_subs(env: FileEnv, channel: bytes, dirfd: int) -> Subs:
 
 def replay(env: FileEnv, shown: str, data: bytes, found: Subs) -> None:
     """Fill ``found`` from the bytes of a ``subs.dat``."""
-    state_of = records.SubReplay(env.crc, env.options.check_crc)
+    state_of = subreplay.SubReplay(env.crc, env.options.check_crc)
     at = _START
     while True:
         at, why = state_of.feed(data, at)

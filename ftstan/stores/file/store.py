@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ftstan.config.limits import Limits
 from ftstan.errors import RecoveryError, StoppedError, StoreError, StoreFullError
 from ftstan.log import stream as log
 from ftstan.stores.file import (
@@ -24,12 +25,14 @@ from ftstan.stores.file import (
     serverfile,
     statescan,
 )
-from ftstan.stores.file.channel import FileChannel, Register, Unsynced
+from ftstan.stores.file.channel import FileChannel
 from ftstan.stores.file.checkpoint import Checkpoint
 from ftstan.stores.file.clients import Clients
+from ftstan.stores.file.ends import Ends
 from ftstan.stores.file.env import FileEnv, FileStoreOptions, Ownership, is_full
 from ftstan.stores.file.fitness import Fitness
 from ftstan.stores.file.leaving import Leaving
+from ftstan.stores.file.register import Register, Unsynced
 from ftstan.stores.file.remembered import Remembered
 from ftstan.stores.file.serverfile import ServerFile
 from ftstan.stores.file.slices import show, store_error
@@ -54,14 +57,15 @@ if TYPE_CHECKING:
     from ftstan.disk import Disk
     from ftstan.stores.file.opening import Reading
     from ftstan.stores.file.places import Places
+    from ftstan.stores.interface import StoredAt
 
 #: Recovered ``subs.dat`` files that one tick makes durable: a start with many channels must not stall its first second.
 _STATE_SYNCS_A_TICK = 256
 #: A flush makes room for publishers after so many channels if it has taken so many seconds.
 _FLUSHED_AT_ONCE = 4
 _FLUSH_S = 0.005
-#: Channels without news in one digest.
-_IN_TURN = 256
+#: Channels that one tick looks at for messages that their limits no longer allow.
+_LOOKS_A_TICK = 256
 
 
 class FileStore:
@@ -77,7 +81,7 @@ class FileStore:
         clock: Clock,
         options: FileStoreOptions | None = None,
         *,
-        limits: ChannelLimits | None = None,
+        limits: Limits | None = None,
         parallel_sync: bool = True,
         path: str = "",
         asking: Disk | None = None,
@@ -98,7 +102,7 @@ class FileStore:
         )
         self._env.stopping = stopping or self._env.stopping
         self._server = ServerFile(self._env)
-        self._limits = limits or ChannelLimits()
+        self._limits = limits or Limits()
         self._channels: dict[bytes, FileChannel] = {}
         self._register = Register()
         self._clients = Clients(self._env)
@@ -115,7 +119,7 @@ class FileStore:
         self._round: deque[bytes] = deque()
         """Channels that this second's flush has not come to yet."""
         self._forced = False
-        self._turn: deque[bytes] = deque()
+        self._ends = Ends(self._register.fresh)
         self._most_at_once = most_at_once
         self._later: dict[bytes, None] = {}
         """Names of directories that have not been looked into; a set in the order of the names."""
@@ -161,7 +165,7 @@ class FileStore:
         if self._most_at_once is not None and len(names) > self._most_at_once and not env.owner.mixed:
             self._later = dict.fromkeys(names)
             return
-        channels = [FileChannel(env, name, self._limits, self._register) for name in names]
+        channels = [FileChannel(env, name, self._limits.of(name), self._register) for name in names]
         logs = [channel.log for channel in channels]
         readings = opening.read_all(env, logs, self._checkpoint, parallel=self._syncer.parallel)
         for done, (channel, reading) in enumerate(zip(channels, readings, strict=True)):
@@ -193,7 +197,7 @@ class FileStore:
             return Recovered(None, [], [])
         env = self._env
         env.files.trim(8)
-        channel = FileChannel(env, name, self._limits, self._register)
+        channel = FileChannel(env, name, self._limits.of(name), self._register)
         try:
             self._adopt(channel, opening.read_channel(env, channel.log, self._checkpoint.get(name)))
         except OSError as error:
@@ -238,6 +242,12 @@ class FileStore:
         self._channels[name] = channel
         return channel
 
+    def set_limits(self, limits: Limits) -> None:
+        """Other limits; what they no longer allow goes with the next tick."""
+        self._limits = limits
+        for channel in self._channels.values():
+            channel.set_limits(limits.of(channel.name))
+
     def delete_channel(self, name: bytes) -> None:
         """Delete a channel with everything in it; a channel made again goes on above its slice numbers.
 
@@ -255,6 +265,7 @@ class FileStore:
         self._env.places.drop((name, "subs.dat"))
         for register in (self._register.staged, self._register.events, self._register.touched, self._register.waste):
             register.pop(name, None)
+        self._register.expiry.forget(name)
         self._leaving.touched(name)
 
     # ---- the commit road -----------------------------------------------------------------------------------------
@@ -346,7 +357,7 @@ class FileStore:
         failed[channel.name] = refusal
         self._broken.note(channel.name, error)
 
-    def remember(self, fresh: Sequence[bytes], window: Mapping[bytes, int]) -> None:
+    def remember(self, fresh: Sequence[bytes], window: Mapping[bytes, StoredAt]) -> None:
         """Write and sync ``dedup.bin``. Raises ``StateFileError``."""
         self._remembered.write(fresh, window)
 
@@ -388,15 +399,14 @@ class FileStore:
                 self._begin_flush()
                 for _ in range(min(len(self._unsure), _STATE_SYNCS_A_TICK)):
                     self._unsure.pop().sync_recovered()
-                if self._register.ageing:
-                    for channel in self._channels.values():
-                        if channel.log.limits.max_age:
-                            channel.expire(now_ns)
+            for name in self._register.expiry.take(now_ns, _LOOKS_A_TICK):
+                if (aged := self._channels.get(name)) is not None:
+                    aged.expire(now_ns)
             self._flush()
             self._fitness.keep(self._channels.values())
         except OSError as error:
             raise store_error(error, "the datastore cannot be written") from error
-        if self._round:
+        if self._round or self._register.expiry.is_due(now_ns):
             return True
         wasteful = self._register.wasteful()
         for channel in wasteful:
@@ -467,16 +477,7 @@ class FileStore:
 
     def ends(self, most: int) -> list[ChannelEnd]:
         """Where channels end: those with news first, then others in turn."""
-        fresh = self._register.fresh
-        names: list[bytes] = []
-        while fresh and len(names) < most:
-            name = next(iter(fresh))
-            del fresh[name]
-            names.append(name)
-        if not self._turn:
-            self._turn.extend(self._channels)
-        names += [self._turn.popleft() for _ in range(min(most - len(names), _IN_TURN, len(self._turn)))]
-        return [self._channels[name].end for name in dict.fromkeys(names) if name in self._channels]
+        return self._ends.next(self._channels, most)
 
     # ---- the end -------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from ftstan.stores.file.view import show
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ftstan.stores.file.channel import Unsynced
     from ftstan.stores.file.env import FileEnv
+    from ftstan.stores.file.register import Unsynced
 
 _THREADS = 4
 #: Storage that answers so to two channels is not a matter of one file.
@@ -34,7 +34,7 @@ class Syncer:
 
     def sync(self, pending: Sequence[Unsynced]) -> list[tuple[OSError, Unsynced]]:
         """Sync all of them, unless the operator wants none synced; returns what storage refused."""
-        if not self._env.options.sync:
+        if not pending or not self._env.options.sync:
             return []
         sync = self._env.disk.fdatasync
 

@@ -15,11 +15,14 @@ from ftstan.stores.file import records
 from ftstan.stores.file.env import FileEnv, is_full
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ftstan.wire.block import MsgBlock
 
 _ENTRY = records.INDEX_SIZE
+#: What is in memory at a time while a slice is copied.
+_COPIED_MSGS = 16384
+_COPIED_BYTES = 4 << 20
 
 
 def dat_name(number: int) -> str:
@@ -106,10 +109,26 @@ class SliceView:
                 break
         else:
             return None
-        sequence = max(sequence, s.first)
         ahead = self._env.options.read_buffer_size
-        index, _ = self._entries_from(s, sequence, max(min(max_msgs, ahead // _ENTRY), 1))
-        index = index[: records.fitting_entries(index, min(max_bytes, ahead)) * _ENTRY]
+        return self._read_slice(s, max(sequence, s.first), min(max_msgs, ahead // _ENTRY), min(max_bytes, ahead))
+
+    def entries(self, s: Slice) -> bytes:
+        """All index entries of a slice. Raises ``DamageError`` and ``OSError``."""
+        return self._entries_from(s, s.first, s.entries)[0]
+
+    def blocks(self, s: Slice, sequence: int) -> Iterator[MsgBlock]:
+        """All records of a slice from ``sequence`` on, some megabytes at a time, also those that are dropped.
+
+        Raises ``DamageError`` at the first that is not what was written, and ``OSError``.
+        """
+        while sequence <= s.last:
+            block = self._read_slice(s, sequence, _COPIED_MSGS, _COPIED_BYTES)
+            yield block
+            sequence = block.last + 1
+
+    def _read_slice(self, s: Slice, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock:
+        index, _ = self._entries_from(s, sequence, max(max_msgs, 1))
+        index = index[: records.fitting_entries(index, max_bytes) * _ENTRY]
         first_offset = records.entry(index, 0)[1]
         _, last_offset, _, last_size = records.entry(index, len(index) // _ENTRY - 1)
         data = self._pread(s, dat_name(s.number), last_offset + 8 + last_size - first_offset, first_offset)

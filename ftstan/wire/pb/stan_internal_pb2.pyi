@@ -75,6 +75,37 @@ class CtrlMsg(_message.Message):
 Global___CtrlMsg: _TypeAlias = CtrlMsg  # noqa: Y015
 
 @_typing.final
+class PartitionMsg(_message.Message):
+    """What partitions of ours send: a CtrlMsg to everybody else."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MSG_TYPE_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    STORE_ID_FIELD_NUMBER: _builtins.int
+    msg_type: Global___CtrlMsg.Type.ValueType
+    server_id: _builtins.bytes
+    data: _builtins.bytes
+    store_id: _builtins.bytes
+    """of a member of a group"""
+    def __init__(
+        self,
+        *,
+        msg_type: Global___CtrlMsg.Type.ValueType = ...,
+        server_id: _builtins.bytes = ...,
+        data: _builtins.bytes = ...,
+        store_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "msg_type", b"msg_type", "server_id", b"server_id", "store_id", b"store_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionMsg: _TypeAlias = PartitionMsg  # noqa: Y015
+
+@_typing.final
 class ServerInfo(_message.Message):
     """server.dat: who the server is and which subjects its clients were told."""
 

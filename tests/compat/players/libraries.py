@@ -1,9 +1,11 @@
 """Clients with the habits of the known client libraries, on raw NATS connections that come back by themselves.
 
 A library is data: ``GO``, ``PYTHON`` and ``NODE`` speak protocol 1 and ping; ``OLD_GO`` speaks protocol 0, with neither
-connection id nor pings. ``Player`` is one connection to the streaming server with these habits: what is subscribed
-when, what is sent as what, how long an answer is waited for, when the connection counts as lost. Nothing here knows our
-server. Source of the habits: ``docs/compat/protocol.md``, "What client libraries do"; and the recorded sessions.
+connection id nor pings. Of ``JAVA``, ``OLD_JAVA`` (before 2.2) and ``CSHARP`` only what their READMEs say is known;
+where those say nothing they have what the other libraries share, and the least patience of them. ``Player`` is one
+connection to the streaming server with these habits: what is subscribed when, what is sent as what, how long an answer
+is waited for, when the connection counts as lost. Nothing here knows our server. Source of the habits:
+``docs/compat/protocol.md``, "What client libraries do"; ``docs/clients.md``; and the recorded sessions.
 """
 
 from __future__ import annotations
@@ -59,7 +61,10 @@ GO = Library("go", listens_to_acks_first=False, takes_back=True)
 OLD_GO = Library("old-go", protocol=0, pings=(0, 0), listens_to_acks_first=False)
 PYTHON = Library("python", pings=(5, 3), unique=_hex, hangs_up_first=True)
 NODE = Library("node", max_in_flight=16384, needs_answer_first=True)
-LIBRARIES = (GO, OLD_GO, PYTHON, NODE)
+JAVA = Library("java", pings=(5, 3))
+OLD_JAVA = Library("old-java", protocol=0, pings=(0, 0))
+CSHARP = Library("csharp", pings=(5, 3))
+LIBRARIES = (GO, OLD_GO, PYTHON, NODE, JAVA, OLD_JAVA, CSHARP)
 
 
 class RefusedError(Exception):
@@ -96,7 +101,10 @@ class Subscription:
 
 
 class Player:
-    """A client of ``library`` named ``client_id``. ``lost``: why it gave its connection up; empty while it has not."""
+    """A client of ``library`` named ``client_id``. ``lost``: why it gave its connection up; empty while it has not.
+
+    With a ``lender`` it has no NATS connection of its own and uses that of another player, who must outlive it.
+    """
 
     def __init__(
         self,
@@ -107,6 +115,7 @@ class Player:
         pings: tuple[int, int] | None = None,
         request_s: float | None = None,
         ack_s: float | None = None,
+        lender: Player | None = None,
     ) -> None:
         self.library = library
         self.client_id = client_id
@@ -115,6 +124,8 @@ class Player:
         self.answered_pings = 0
         self.subjects = messages.ConnectResponse()
         self._ports = ports
+        self._lender = lender
+        self._borrowed: set[str] = set()
         self._cluster = cluster
         self._pings = library.pings if pings is None else pings
         self._request_s = library.request_s if request_s is None else request_s
@@ -135,7 +146,8 @@ class Player:
 
     async def connect(self) -> None:
         """Register. Raises ``RefusedError``, ``NoAnswerError``."""
-        await self._open(self._ports[0])
+        if self._lender is None:
+            await self._open(self._ports[0])
         self._listen(self._heartbeat_inbox, self._on_heartbeat)
         if self.library.protocol:
             self._listen(self._ping_inbox, self._on_ping_answer)
@@ -161,7 +173,8 @@ class Player:
 
     async def close(self) -> None:
         """Close the session, then the connection. Raises ``RefusedError``, ``NoAnswerError``."""
-        if self.library.hangs_up_first:
+        # Whoever does not own the NATS connection has to leave nothing on it.
+        if self.library.hangs_up_first or self._lender is not None:
             self._drop(self._heartbeat_inbox)
         request = messages.encode(messages.CloseRequest(client_id=self.client_id.encode()))
         try:
@@ -176,6 +189,8 @@ class Player:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for subject in list(self._borrowed):
+            self._drop(subject)
         if self._link is not None:
             await self._link.close()
 
@@ -357,12 +372,20 @@ class Player:
             await asyncio.sleep(_RECONNECT_S)
 
     def _listen(self, subject: str, handler: Callable[[Operation], None]) -> None:
+        if self._lender is not None:
+            self._borrowed.add(subject)
+            self._lender._listen(subject, handler)
+            return
         self._serial += 1
         self._handlers[subject] = handler
         self._sids[subject] = self._serial
         self._write(f"SUB {subject} {self._serial}\r\n".encode())
 
     def _drop(self, subject: str) -> None:
+        if self._lender is not None:
+            self._borrowed.remove(subject)
+            self._lender._drop(subject)
+            return
         del self._handlers[subject]
         self._write(f"UNSUB {self._sids.pop(subject)}\r\n".encode())
 
@@ -372,7 +395,9 @@ class Player:
 
     def _write(self, data: bytes) -> None:
         # Without a connection it is gone: no library keeps publishes for later.
-        if self._link is not None:
+        if self._lender is not None:
+            self._lender._write(data)
+        elif self._link is not None:
             self._link.write(data)
 
     async def _ask(

@@ -39,8 +39,13 @@ class Scenario:
 
     def lines(self) -> list[Line]:
         """The recording."""
-        with gzip.open(DATA / f"{self.name}.v0.25.6.jsonl.gz", "rt", encoding="utf-8") as file:
-            return [_line(json.loads(raw)) for raw in file]
+        return read_lines(DATA / f"{self.name}.v0.25.6.jsonl.gz")
+
+
+def read_lines(recording: Path) -> list[Line]:
+    """The lines of a recording."""
+    with gzip.open(recording, "rt", encoding="utf-8") as file:
+        return [_line(json.loads(raw)) for raw in file]
 
 
 def _line(raw: dict[str, Any]) -> Line:

@@ -25,6 +25,7 @@ from tests.compat.players.transcript import Transcript
 from tests.processes import ROOT, STANDING_BY
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from tests.compat.players.recordings import Scenario
@@ -79,9 +80,15 @@ class Heartbeats:
 
 
 class Replay:
-    """One session. ``programs``: the real client programs run, and their recorded lines are not played."""
+    """One session. ``programs``: the real client programs run, and their recorded lines are not played.
 
-    def __init__(self, scenario: Scenario, directory: Path, *, programs: bool = False) -> None:
+    ``flags`` are more of them for every streaming server.
+    """
+
+    def __init__(
+        self, scenario: Scenario, directory: Path, *, programs: bool = False, flags: Sequence[str] = ()
+    ) -> None:
+        self._more_flags = flags
         self._scenario = scenario
         self._recorded = scenario.lines()
         self._programs = programs
@@ -258,7 +265,7 @@ class Replay:
             path = directory / f"{line.id}.conf"
             path.write_text(config, encoding="utf-8")
             flags += ["-sc", str(path)]
-        return flags
+        return [*flags, *self._more_flags]
 
     def _lines_said(self) -> int:
         names = {program.name for program in self._running}

@@ -10,10 +10,13 @@ import pytest
 
 from ftstan.wire.messages import StartPosition
 from tests.compat.players.libraries import (
+    CSHARP,
     GO,
+    JAVA,
     LIBRARIES,
     NODE,
     OLD_GO,
+    OLD_JAVA,
     PYTHON,
     Library,
     NoAnswerError,
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.processes
 
 each_library = pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
-pinging = pytest.mark.parametrize("library", [GO, PYTHON, NODE], ids=lambda library: library.name)
+pinging = pytest.mark.parametrize("library", [GO, PYTHON, NODE, JAVA, CSHARP], ids=lambda library: library.name)
 
 FAST = (1, 60)
 """Pings each second; patience for as long as a takeover may take on a busy machine."""
@@ -304,6 +307,30 @@ def test_a_subscribe_that_go_takes_back_leaves_nothing(nats: Nats, server: Serve
     play(session)
 
 
+@pytest.mark.parametrize("library", [GO, NODE, JAVA], ids=lambda library: library.name)
+def test_sessions_that_share_a_nats_connection_end_each_by_itself(library: Library, nats: Nats, server: Server) -> None:
+    async def session() -> None:
+        lender = Player(library, "lender", nats.port)
+        await lender.connect()
+        borrower = Player(library, "borrower", lender=lender)
+        await borrower.connect()
+        theirs = await lender.subscribe("foo")
+        ours = await borrower.subscribe("foo")
+        await borrower.publish("foo", b"one")
+        await lender.publish("foo", b"two")
+        for subscription in (theirs, ours):
+            await got(subscription, 1, 2)
+        await borrower.close()
+        assert server.serverz()["clients"] == 1
+        await lender.publish("foo", b"three")
+        await got(theirs, 1, 2, 3)
+        assert (ours.sequences, lender.lost) == ([1, 2], "")
+        await lender.close()
+        assert server.serverz()["clients"] == 0
+
+    play(session)
+
+
 async def _ask_and_not_wait(player: Player, subject: str, payload: bytes, what: str, _: object) -> bytes:
     player._send(subject, payload, player._inbox())
     raise NoAnswerError(what)
@@ -318,5 +345,5 @@ def test_the_habits_differ_where_the_libraries_do() -> None:
     assert {library.pings for library in LIBRARIES} == {(5, 88), (5, 3), (0, 0)}
     assert [library.name for library in LIBRARIES if library.hangs_up_first] == [PYTHON.name]
     assert [library.name for library in LIBRARIES if library.needs_answer_first] == [NODE.name]
-    assert [library.name for library in LIBRARIES if not library.protocol] == [OLD_GO.name]
+    assert [library.name for library in LIBRARIES if not library.protocol] == [OLD_GO.name, OLD_JAVA.name]
     assert len(PYTHON.unique()) == len(GO.unique()) == 22

@@ -10,7 +10,7 @@ import pytest
 from tests.compat.players import recordings
 from tests.compat.players.invariants import INVARIANTS
 from tests.compat.players.sessions import PROGRAM, Sessions, scenario_of
-from tests.compat.players.verdicts import DIFFERENT, MISSING, UNPROMISED, judged, runs_program
+from tests.compat.players.verdicts import DIFFERENT, UNPROMISED, judged, runs_program
 from tests.compat.players.verdicts import sessions as played
 
 if TYPE_CHECKING:
@@ -99,29 +99,28 @@ def test_garbage_among_heartbeats_is_ignored(sessions: Sessions, session: str) -
     assert [text for text in said if "another datastore" not in text] == []
 
 
-@pytest.mark.parametrize("name", MISSING)
-def test_a_scenario_that_is_left_out_cannot_be_played_yet(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The option is refused by name. When it is not any more, the scenario belongs to those that are played."""
-    alone = Sessions(tmp_path_factory.mktemp("missing"), [name], judged)
-    alone.start()
-    assert f"{MISSING[name]} is not supported by this version" in alone.outcome(name).unplayable
+@pytest.mark.parametrize("session", ["partitioning"])
+def test_a_ping_of_a_connection_that_no_partition_knows_is_not_answered(sessions: Sessions, session: str) -> None:
+    lines = sessions.outcome(session).lines
+    assert [line.id for line in lines if line.id in {"g1", "g2"}] == ["g1", "g2"]
+    answered = {line.subject for line in lines if line.delivered and line.type == "PingResponse"}
+    assert answered == {"_INBOX.client1.r.g1"}
 
 
 def test_every_statement_is_judged_or_left_out_for_a_reason() -> None:
     judged_keys = {item.key for session in played() for item in judged(session)}
     left_out = {item.key for item in ALL} - judged_keys
     inside = {item.key for item in ALL if item.scope == "go-server"}
-    missing = {item.key for name in MISSING for item in recordings.scenarios()[name].items}
     programs = {
         item.key
         for scenario in recordings.scenarios().values()
         for item in scenario.items
         if item.scope == "program" and not runs_program(scenario)
     }
-    assert left_out == inside | missing | programs | set(DIFFERENT) | UNPROMISED
+    assert left_out == inside | programs | set(DIFFERENT) | UNPROMISED
 
 
-def test_what_is_different_on_purpose_is_about_groups_alone() -> None:
-    clients = {"ft-failover-term/9", "ft-failover-term/15"}
+def test_what_is_different_on_purpose_is_about_groups_and_partitions_alone() -> None:
+    clients = {"ft-failover-term/9", "ft-failover-term/15", "partitioning/22"}
     assert {key for key in DIFFERENT if BY_KEY[key].scope != "server"} == clients
-    assert all(key.startswith("ft-") for key in DIFFERENT)
+    assert all(key.startswith(("ft-", "partitioning/")) for key in DIFFERENT)

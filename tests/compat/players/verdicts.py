@@ -16,15 +16,11 @@ DIFFERENT = {
     "ft-two-actives/2": "a heartbeat never ends a server: storage says who owns it",
     "ft-two-actives/6": "both log that the other has another datastore, also while garbage comes",
     "ft-two-actives/8": "a heartbeat never ends a server: storage says who owns it",
+    "partitioning/22": "a partition says nothing about a connection that it does not know: clients would give up",
 }
 
 #: What an active says to the claim of another is for the log; nothing rests on it, and no time is promised.
 UNPROMISED = {"ft-two-actives/4", "ft-two-actives/5", "ft-two-actives/7"}
-
-#: Scenarios that need what is not in the code yet -> the option with which they start their servers.
-MISSING = {
-    "partitioning": "-sc",
-}
 
 
 def runs_program(scenario: Scenario) -> bool:
@@ -34,7 +30,7 @@ def runs_program(scenario: Scenario) -> bool:
 
 def sessions() -> list[str]:
     """All that are played; those of the Node client twice: its recorded lines, and the program itself."""
-    names = [name for name in recordings.scenarios() if name not in MISSING]
+    names = list(recordings.scenarios())
     return [*names, *(f"{name}{PROGRAM}" for name in names if runs_program(recordings.scenarios()[name]))]
 
 

@@ -14,6 +14,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ftstan.config.limits import Limits
 from ftstan.errors import FencedError, FtstanError
 from ftstan.ft import active as act
 from ftstan.ft import events as sb
@@ -318,7 +319,7 @@ class Node:
             self.owner,
             self.group.clock,
             self.group.shape.options,
-            limits=self.group.shape.limits,
+            limits=Limits.same(self.group.shape.limits),
             asking=self.owner.asking if self.owner.is_network else None,
             parallel_sync=False,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from ftstan.config.limits import Limits
 from ftstan.errors import DamageError
 from ftstan.stores.file import checkpoint, remembered
 from ftstan.stores.file.store import FileStore
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     Work = Callable[[FileEnv, ChannelFiles, int, Callable[[int], None]], int]
 
 #: What expires is for the server to say, who knows its limits.
-_UNLIMITED = ChannelLimits(max_msgs=0, max_bytes=0, max_subs=0)
+_UNLIMITED = Limits.same(ChannelLimits(max_msgs=0, max_bytes=0, max_subs=0))
 
 
 def source_of(env: FileEnv) -> Source:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from ftstan.stores.file import records
+from ftstan.stores.file import purged, records
 from ftstan.stores.file.slices import show
 from ftstan.stores.file.statefile import read_whole
 from ftstan.stores.file.tools.reading import (
@@ -103,6 +103,8 @@ class ChannelCheck:
     def check_names(self) -> Iterator[Finding]:
         """Files that are no part of the log."""
         names = self._files.names
+        if self._files.purged_wrong:
+            yield self._found(Kind.NOTE, purged.NAME, self._files.purged_wrong)
         for name in sorted(names):
             if _ODD_DAT.match(name):
                 yield self._found(Kind.DAMAGE, name, f"message log has an invalid name: {name}")
@@ -187,6 +189,9 @@ class ChannelCheck:
             text = f"was acknowledged up to sequence {confirmed.sequence}, and ends at {files.last}"
             yield self._found(Kind.DAMAGE, files.slices[-1].dat if files.slices else "", text)
         for s in files.all:
+            if confirmed.sequence <= files.purged:
+                # A purge ends in a copy of the newest record, and may have been interrupted before it said so.
+                break
             if s.number > confirmed.slice_number and s.located and s.all_first <= confirmed.sequence:
                 text = (
                     f"begins at sequence {s.all_first}, and would hide what was acknowledged up to {confirmed.sequence}"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.errors import FencedError
 from ftstan.log import stream as log
-from ftstan.stores.file import records
+from ftstan.stores.file import records, subreplay
 from ftstan.stores.file.env import TEMPORARY, FileEnv
 from ftstan.stores.file.slices import Slice, SliceLog, dat_name, idx_name, show
 from ftstan.stores.file.statefile import check_version, read_file, replace_file
@@ -34,22 +34,24 @@ _ENTRY = records.INDEX_SIZE
 _FOREIGN = "lost+found"
 
 
-def make_channel_exact(env: FileEnv, slog: SliceLog, *, state_durable: bool = False) -> None:
+def make_channel_exact(env: FileEnv, slog: SliceLog, *, state_durable: bool = False) -> bool:
     """Make the files of one channel exact; the channel's directory is open and everything of it is synced.
 
     ``state_durable``: so is what a former owner left in ``subs.dat``.
 
-    What storage refuses is logged, and left as it was: nothing that was acknowledged depends on it. Raises
-    ``FencedError``.
+    What storage refuses is logged, and left as it was: nothing that was acknowledged depends on it. Returns whether
+    nothing was refused. Raises ``FencedError``.
     """
-    make_slices_exact(env, slog)
+    done = make_slices_exact(env, slog)
     try:
         make_state_exact(env, slog.dirfd, "subs.dat", durable=state_durable)
     except OSError as error:
-        _report(f'channel "{show(slog.name)}"', error)
+        report(f'channel "{show(slog.name)}"', error.strerror or str(error))
+        return False
+    return done
 
 
-def make_slices_exact(env: FileEnv, slog: SliceLog) -> None:
+def make_slices_exact(env: FileEnv, slog: SliceLog) -> bool:
     """The same for the slices alone, also while the channel is served. Raises ``FencedError``."""
     try:
         names = {name for name, is_dir in env.disk.listdir(slog.dirfd) if not is_dir}
@@ -61,7 +63,9 @@ def make_slices_exact(env: FileEnv, slog: SliceLog) -> None:
             _remove(env, slog.dirfd, number)
             slog.dead.discard(number)
     except OSError as error:
-        _report(f'channel "{show(slog.name)}"', error)
+        report(f'channel "{show(slog.name)}"', error.strerror or str(error))
+        return False
+    return True
 
 
 def make_root_exact(env: FileEnv, known: Iterable[bytes]) -> None:
@@ -86,7 +90,7 @@ def make_root_exact(env: FileEnv, known: Iterable[bytes]) -> None:
         if removed:
             disk.fsync(env.root)
     except OSError as error:
-        _report("the datastore's root", error)
+        report("the datastore's root", error.strerror or str(error))
 
 
 def make_state_exact(env: FileEnv, dirfd: int, name: str, *, durable: bool = False) -> None:
@@ -122,7 +126,7 @@ def _last_whole(env: FileEnv, name: str, data: bytes) -> tuple[int, str]:
     """Where the whole records of a state file end, and what follows them."""
     if name == "subs.dat":
         # Without an object for each of what may be millions of records.
-        return records.SubReplay(env.crc, env.options.check_crc).feed(data, records.VERSION_SIZE)
+        return subreplay.SubReplay(env.crc, env.options.check_crc).feed(data, records.VERSION_SIZE)
     _, end, why = records.scan_typed(data[records.VERSION_SIZE :], env.crc, env.options.check_crc)
     return records.VERSION_SIZE + end, why
 
@@ -234,8 +238,9 @@ def _remove(env: FileEnv, dirfd: int, number: int) -> None:
     env.disk.fsync(dirfd)
 
 
-def _report(what: str, error: OSError) -> None:
+def report(what: str, why: str) -> None:
+    """Say that storage refused, and what to do before an original server follows."""
     log.warning(
-        f"{what}: could not be made ready for an original server: {error.strerror or error}; "
+        f"{what}: could not be made ready for an original server: {why}; "
         "before one follows, run: ftstanctl store handover"
     )

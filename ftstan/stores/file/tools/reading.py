@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from ftstan.errors import WireError
-from ftstan.stores.file import records, states
+from ftstan.stores.file import purged, records, states
 from ftstan.stores.file.confirmed import read_confirmed
 from ftstan.stores.file.statefile import check_version, read_whole
 from ftstan.wire.subjects import valid_channel
@@ -142,6 +142,8 @@ class ChannelFiles:
         self.dirfd = source.disk.open_dir_at(source.root, os.fsdecode(name))
         self.names = {n for n, is_dir in source.disk.listdir(self.dirfd) if not is_dir}
         self.confirmed: Confirmed | None = read_confirmed(source.disk, self.dirfd)
+        self.purged = 0
+        """Messages up to this sequence were purged: they may be in the slices, and nobody is shown them."""
         self.all: list[SliceFile] = []
         """Every slice in the directory, by number."""
         self.slices: list[SliceFile] = []
@@ -150,6 +152,9 @@ class ChannelFiles:
             if not self._unconfirmed(number):
                 self.all.append(self._measure(number)[0])
         self._settle()
+        mark, self.purged_wrong = purged.read(source.disk, self.dirfd)
+        if mark is not None and self.slices and mark.speaks_of(self.slices[0].first_ts):
+            self.purged = mark.sequence
 
     def __enter__(self) -> Self:
         return self
@@ -163,18 +168,33 @@ class ChannelFiles:
 
     @property
     def count(self) -> int:
-        """Messages that are there."""
-        return sum(s.entries for s in self.slices)
+        """Messages that are there and were not purged."""
+        return sum(s.entries for s in self._shown) - len(self._half_hidden) // _ENTRY
 
     @property
     def size(self) -> int:
         """Their bytes as limits count them: payload plus 40 each."""
-        return sum(s.end - _VERSION + 32 * s.entries for s in self.slices)
+        hidden: int = sum(size + 40 for _, _, _, size, _ in _INDEX.iter_unpack(self._half_hidden))
+        return sum(s.end - _VERSION + 32 * s.entries for s in self._shown) - hidden
+
+    @property
+    def _shown(self) -> list[SliceFile]:
+        """The slices with messages that were not purged. The others may be removed while somebody looks."""
+        return [s for s in self.slices if s.last > self.purged]
+
+    @property
+    def _half_hidden(self) -> bytes:
+        """Entries of the purged messages in the slice that has others, too."""
+        shown = self._shown
+        if not shown or shown[0].first > self.purged:
+            return b""
+        index = self.entries_of(shown[0])
+        return index[: records.find_entry(index, self.purged + 1) * _ENTRY]
 
     @property
     def first(self) -> int:
-        """Sequence of the first message, 0 if there is none."""
-        return self.slices[0].first if self.slices else 0
+        """Sequence of the first message, 0 if there is none; above ``last`` if all were purged."""
+        return max(self.slices[0].first, self.purged + 1) if self.slices else 0
 
     @property
     def last(self) -> int:

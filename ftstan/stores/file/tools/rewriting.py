@@ -139,10 +139,10 @@ def _rewrite(
                         f'channel "{show(files.name)}" slice {s.dat}: {bad[0].why} at offset {bad[0].start}',
                         hint=f"nothing was removed; run: ftstanctl store repair --channel {show(files.name)}",
                     )
-                end = _append(env, fd, index, block, end)
+                end = append_block(env, fd, index, block, end)
                 progress(block.nbytes)
         if extra is not None:
-            _append(env, fd, index, extra, end)
+            append_block(env, fd, index, extra, end)
 
     put_file(env, files.dirfd, dat_name(group.target), group.target, write_data)
     put_file(env, files.dirfd, idx_name(group.target), group.target, lambda fd: env.disk.pwrite(fd, index, 0))
@@ -159,7 +159,7 @@ def remove_parts(env: FileEnv, files: ChannelFiles, parts: Sequence[SliceFile]) 
         env.disk.fsync(files.dirfd)
 
 
-def _append(env: FileEnv, fd: int, index: bytearray, block: MsgBlock, end: int) -> int:
+def append_block(env: FileEnv, fd: int, index: bytearray, block: MsgBlock, end: int) -> int:
     """Write the records of a block at offset ``end`` and their entries to ``index``; returns the new end."""
     start, stop = records.span(block, 0, len(block))
     with memoryview(block) as view:

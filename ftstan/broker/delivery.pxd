@@ -1,0 +1,30 @@
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from ftstan.broker.state cimport Channel, Listener, Subscription
+from ftstan.wire.block cimport MsgBlock
+from ftstan.wire.frames cimport OutBuf
+
+cdef class Delivery:
+    cdef readonly OutBuf deliveries
+    # What writes a line for every message; None: nobody does.
+    cdef public object tracer
+    cdef readonly list with_events
+    cdef readonly list ready
+    cdef readonly list emitted_to
+    cdef readonly list cached
+    cdef public uint32_t batch
+    cdef public int64_t now
+    cdef public size_t max_payload
+    cdef public size_t budget
+    cdef readonly uint64_t out_msgs
+    cdef readonly uint64_t out_bytes
+    # Of out_msgs, those that a subscription had been sent before.
+    cdef readonly uint64_t redelivered
+    cdef int send(self, Subscription sub, MsgBlock block, Py_ssize_t i, uint32_t count) except -1
+    cdef int serve(self, Listener who) except -1
+    cdef MsgBlock still(self, Channel channel, uint64_t seq, Py_ssize_t* i)
+    cdef int acked(self, Subscription sub, uint64_t seq) except -1
+    cdef MsgBlock locate(self, Channel channel, uint64_t seq)
+    cdef int note_event(self, Subscription sub, uint64_t seq, bint acked) except -1
+    cpdef note_implied_ack(self, Subscription sub, uint64_t seq)
+    cpdef enqueue(self, Listener who)

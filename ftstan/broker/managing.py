@@ -1,0 +1,245 @@
+"""What operators look at and change in a broker: channels, clients, subscriptions, one short step each.
+
+Every function is called between two batches, on the data plane's thread. What has to be durable is staged and promised:
+the future that comes back is settled when the batch that holds it is committed and confirmed, so a server that has been
+fenced never says that something was done. Follows ``docs/admin.md``.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from ftstan.broker.constants import SECOND
+from ftstan.broker.records import all_subs
+from ftstan.broker.views import SubRow
+from ftstan.errors import RefusedError, StoreError
+from ftstan.log import stream as log
+from ftstan.wire.subjects import publishable, valid_channel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ftstan.broker.broker import Broker
+    from ftstan.broker.client import Client
+    from ftstan.broker.state import Channel, Subscription
+
+Row = dict[str, Any]
+
+
+# ---- looking ---------------------------------------------------------------------------------------------------------
+
+
+def find_channel(broker: Broker, name: bytes) -> Channel:
+    """The channel of that name. Raises ``RefusedError`` if there is none, and ``StoreError``."""
+    channel = broker.known_channel(name)
+    if channel is None:
+        raise RefusedError(f'there is no channel "{_show(name)}"', hint="see ftstanctl channel ls")
+    return channel
+
+
+def find_client(broker: Broker, client_id: bytes) -> Client:
+    """The registered client of that id. Raises ``RefusedError`` if there is none."""
+    client = broker.clients.get(client_id)
+    if client is None:
+        raise RefusedError(f'no client "{_show(client_id)}" is registered', hint="see ftstanctl client ls")
+    return client
+
+
+def channel_rows(broker: Broker, names: Sequence[bytes]) -> list[Row]:
+    """These channels, without those that are gone; opens those that recovery has left for later."""
+    found = [channel for name in names if (channel := broker.known_channel(name)) is not None]
+    return [channel_row(channel) for channel in found]
+
+
+def channel_row(channel: Channel) -> Row:
+    """What is shown of a channel, in the words of monitoring."""
+    store = channel.store
+    return {
+        "name": _text(channel.name),
+        "msgs": store.count,
+        "bytes": store.size,
+        "first_seq": store.first,
+        "last_seq": store.last,
+        "subscriptions": channel.stored_subs,
+        "quarantined": channel.refused is not None,
+    }
+
+
+def client_rows(broker: Broker, ids: Sequence[bytes]) -> list[Row]:
+    """These clients, without those that are gone."""
+    return [client_row(client) for client_id in ids if (client := broker.clients.get(client_id)) is not None]
+
+
+def client_row(client: Client) -> Row:
+    """What is shown of a client."""
+    return {
+        "id": _text(client.client_id),
+        "hb_inbox": _text(client.info.hb_inbox),
+        "subscriptions": len(client.subs),
+        "failed_heartbeats": client.failed,
+    }
+
+
+def sub_rows(
+    broker: Broker, names: Sequence[bytes], client_id: bytes, after: tuple[bytes, int], most: int
+) -> list[Row]:
+    """At most ``most`` subscriptions of these channels, in this order and by their ids; of one client if one is named.
+
+    ``after``: the channel and the id that they come behind.
+    """
+    rows: list[Row] = []
+    for name in names:
+        channel = broker.known_channel(name)
+        if channel is None:
+            continue
+        subs = [
+            sub
+            for sub in all_subs(channel)
+            if (not client_id or sub.client_id == client_id) and (name != after[0] or sub.sub_id > after[1])
+        ]
+        rows += [sub_row(sub) for sub in sorted(subs, key=lambda s: s.sub_id)[: most - len(rows)]]
+        if len(rows) >= most:
+            break
+    return rows
+
+
+def find_sub(broker: Broker, name: bytes, sub_id: int) -> Subscription:
+    """One subscription. Raises ``RefusedError`` if there is none of that id, or no such channel."""
+    for sub in all_subs(find_channel(broker, name)):
+        if sub.sub_id == sub_id:
+            return sub
+    raise RefusedError(f'channel "{_show(name)}" has no subscription {sub_id}', hint="see ftstanctl sub ls")
+
+
+def sub_row(sub: Subscription) -> Row:
+    """What is shown of a subscription, in the words of monitoring; ``ack_wait`` in seconds."""
+    seen = SubRow._make(sub.seen())
+    return {
+        "channel": _text(sub.channel.name),
+        "id": sub.sub_id,
+        "client_id": _text(seen.client_id),
+        "inbox": _text(seen.inbox),
+        "ack_inbox": _text(seen.ack_inbox),
+        "durable_name": _text(seen.durable),
+        "queue_name": _text(seen.queue),
+        "is_durable": seen.is_durable,
+        "is_offline": seen.is_offline,
+        "max_inflight": seen.max_in_flight,
+        "ack_wait": seen.ack_wait // SECOND,
+        "last_sent": seen.last_sent,
+        "pending_count": seen.pending,
+        "is_stalled": seen.stalled,
+    }
+
+
+# ---- changing --------------------------------------------------------------------------------------------------------
+
+
+def create_channel(broker: Broker, name: bytes) -> Future[None]:
+    """Make an empty channel, within the limits. Raises ``RefusedError``; the future may hold a ``StoreError``."""
+    shown = _show(name)
+    if not (valid_channel(name) and publishable(name)):
+        raise RefusedError(
+            f'"{shown}" cannot name a channel', hint="tokens between dots, none of them empty; no blanks, /, * or >"
+        )
+    if broker.known_channel(name) is not None:
+        raise RefusedError(f'there is a channel "{shown}" already', hint="see ftstanctl channel info")
+    try:
+        channel = broker.open_channel(name)
+    except StoreError as error:
+        raise RefusedError(error.text, hint=error.hint or "see the limits of channels") from error
+    channel.store.keep()
+    return _promise(broker, channel=channel)
+
+
+def end_subscriptions(broker: Broker, channel: Channel) -> Future[None]:
+    """Unsubscribe everybody, durables and queue groups too."""
+    for sub in all_subs(channel):
+        broker.subscriptions.detach(sub, unsubscribe=True)
+    return _promise(broker, channel=channel)
+
+
+def delete_channel(broker: Broker, channel: Channel) -> None:
+    """Delete a channel that nobody subscribes to, durable and confirmed on return.
+
+    Raises ``RefusedError`` if somebody does, ``StoreError``, and ``FencedError``.
+    """
+    count = len(all_subs(channel))
+    if count:
+        plural = "" if count == 1 else "s"
+        raise RefusedError(
+            f'channel "{_show(channel.name)}" has {count} subscription{plural}',
+            hint="they, and where their durables stand, would be lost: --force says that this is meant",
+        )
+    broker.store.confirm()
+    broker.store.delete_channel(channel.name)
+    broker.drop_channel(channel)
+    broker.store.confirm()
+    log.info(f'Channel "{_show(channel.name)}" has been deleted', channel=channel.name)
+
+
+def purge_channel(broker: Broker, channel: Channel, *, keep: int, up_to: int) -> Row:
+    """Remove all messages of a channel but the newest ``keep``, or those up to the sequence ``up_to``.
+
+    0: without that bound. Durable and confirmed on return; subscriptions stay, and what they have not acknowledged of
+    it counts as expired. Returns ``purged`` and ``left``, in messages, and ``next``, the next message's sequence.
+    Raises ``RefusedError``, ``StoreError`` and ``FencedError``.
+    """
+    if channel.refused is not None:
+        raise RefusedError(_show(channel.refused), hint="nothing was purged; ftstanctl store repair ends the damage")
+    if keep < 0 or up_to < 0 or (keep and up_to):
+        raise RefusedError(
+            f"cannot purge all but {keep} messages and up to sequence {up_to}", hint="one bound, above 0, or none: all"
+        )
+    store = channel.store
+    before = store.count
+    sequence = min(up_to, store.last) if up_to else store.last
+    if keep:
+        # Where sequences are missing some more are kept, never fewer.
+        sequence = store.first - 1 + before - keep if before > keep else 0
+    broker.store.confirm()
+    try:
+        if sequence > 0:
+            store.purge(sequence)
+    finally:
+        broker.drop_caches()
+    broker.store.confirm()
+    row = {"purged": before - store.count, "left": store.count, "next": store.last + 1}
+    log.info(
+        f'Channel "{_show(channel.name)}" has been purged up to sequence {store.first - 1}: {row["purged"]} messages',
+        channel=channel.name,
+    )
+    return row
+
+
+def kick(broker: Broker, client: Client) -> Future[None]:
+    """Close a client as one that does not answer heartbeats: its durables stay behind offline."""
+    broker.connections.remove(client)
+    return _promise(broker, clients=True)
+
+
+def _promise(broker: Broker, *, channel: Channel | None = None, clients: bool = False) -> Future[None]:
+    """Settled when everything staged is durable and the store was ours after that."""
+    future: Future[None] = Future()
+
+    def refused(text: str) -> bytes:
+        # Whoever asked has a deadline, which a slow commit can outlast.
+        if future.set_running_or_notify_cancel():
+            future.set_exception(StoreError(text, hint="see the server's log; ask again when storage is well"))
+        return b""
+
+    def done() -> None:
+        if future.set_running_or_notify_cancel():
+            future.set_result(None)
+
+    broker.answer(b"", b"", channel=channel, clients=clients, refusal=refused, done=done)
+    return future
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _show(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")

@@ -1,0 +1,474 @@
+"""``ftstanctl channel``, ``client``, ``sub ls``, ``sub info``, ``server``: what is served, and what to do about it.
+
+Servers are asked over NATS and decide for themselves; what changes something is sealed with their key, and what
+destroys something asks first. Exit statuses are those of ``ftstanctl ft``. Described in ``docs/admin.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ftstan.cli import contexts
+from ftstan.cli.asking import (
+    BUSY_S,
+    EXIT_DONE,
+    EXIT_REFUSED,
+    EXIT_UNSERVED,
+    Asked,
+    UnservedError,
+    add_key_options,
+    claimed,
+    count,
+    seconds,
+    sequence,
+)
+from ftstan.cli.connecting import link_options
+from ftstan.cli.terminal import complain, print_json, print_table, size_of, visible
+from ftstan.errors import RefusedError
+from ftstan.ft.ctl import Request, Verb
+from ftstan.ft.health import name as server_name
+from ftstan.ft.seal import plain
+from ftstan.ft.subjects import question_subject
+from ftstan.nats.request import asking
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from ftstan.ft.ctl import NodeStatus
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Servers(Asked):
+    """The servers of one cluster."""
+
+    async def everybody(self) -> list[NodeStatus]:
+        """Every server that answers. Raises ``UnservedError`` if none does."""
+        subject = question_subject(self.cluster)
+        found = await self.who(subject) or await self.who(subject, BUSY_S, bool)
+        if not found:
+            raise UnservedError(
+                f"no server of cluster {self.cluster} answered", hint="check --server, --cluster and the servers' logs"
+            )
+        return found
+
+    async def serving(self) -> list[NodeStatus]:
+        """The server that serves, or those that share the channels. Raises ``UnservedError``."""
+        subject = question_subject(self.cluster)
+
+        def enough(found: list[NodeStatus]) -> bool:
+            return any(node.serving and not node.partitioned for node in found)
+
+        found = await self.who(subject, None, enough)
+        if not any(node.serving for node in found):
+            found = await self.who(subject, BUSY_S, enough)
+        serving = [node for node in found if node.serving]
+        if not serving:
+            raise UnservedError(
+                f"no server of cluster {self.cluster} serves", hint="check --server, --cluster and the servers' logs"
+            )
+        return serving
+
+    async def named(self, word: str) -> NodeStatus:
+        """The server of that id (or enough of its beginning) or host; without a word the only one."""
+        found = [
+            node for node in await self.everybody() if not word or node.host == word or node.server.startswith(word)
+        ]
+        if len(found) == 1:
+            return found[0]
+        known = ", ".join(server_name(node) for node in found)
+        raise RefusedError(
+            f"{word or 'this cluster'} is {len(found)} servers: {known}" if found else f"no server {word} answered",
+            hint="name one by its id or its host: ftstanctl server ls",
+        )
+
+    async def rows(self, request: Request, server: NodeStatus) -> list[Row]:
+        """A whole list of one server, piece by piece."""
+        rows: list[Row] = []
+        while True:
+            answer = await self.ask(server, plain(request))
+            rows += answer.rows
+            if not (answer.more and answer.rows):
+                return rows
+            request = _behind(request, answer.rows[-1])
+
+    async def one(self, request: Request) -> tuple[NodeStatus, Row]:
+        """The one row that is asked for, and who has it. Raises ``RefusedError``: nobody has."""
+        refusal: RefusedError | None = None
+        for server in await self.serving():
+            answer = await self.hear(server, plain(request))
+            if answer.ok and answer.rows:
+                return server, answer.rows[0]
+            if refusal is None or not answer.elsewhere:
+                refusal = RefusedError(f"{server_name(server)}: {answer.error}", hint=answer.hint)
+        assert refusal is not None
+        raise refusal
+
+
+def _behind(request: Request, row: Row) -> Request:
+    """The request for what comes behind that row."""
+    if request.verb is Verb.SUBS:
+        return replace(request, after=row["channel"], after_id=row["id"])
+    return replace(request, after=row["id" if request.verb is Verb.CLIENTS else "name"])
+
+
+# ---- channels --------------------------------------------------------------------------------------------------------
+
+
+async def _channel_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
+    rows = [row for server in await servers.serving() for row in await servers.rows(Request(Verb.CHANNELS), server)]
+    rows.sort(key=lambda row: row["name"])
+    if arguments.output == "json":
+        print_json({"channels": rows})
+        return EXIT_DONE
+    heads = ("channel", "messages", "bytes", "first", "last", "subscriptions", "quarantined")
+    cells = [
+        (
+            row["name"],
+            row["msgs"],
+            size_of(row["bytes"]),
+            row["first_seq"],
+            row["last_seq"],
+            row["subscriptions"],
+            "yes" if row["quarantined"] else "no",
+        )
+        for row in rows
+    ]
+    print_table(heads, cells, right=heads[1:6])
+    return EXIT_DONE
+
+
+async def _channel_info(arguments: argparse.Namespace, servers: _Servers) -> int:
+    _, row = await servers.one(Request(Verb.CHANNEL, name=arguments.name))
+    return _print_one(arguments, "channel", row)
+
+
+async def _channel_create(arguments: argparse.Namespace, servers: _Servers) -> int:
+    refusal: RefusedError | None = None
+    for server in await servers.serving():
+        request = Request(Verb.CREATE, name=arguments.name, by=claimed())
+        answer = await servers.hear(server, servers.sealed(arguments, server, request))
+        if answer.ok:
+            return _say(arguments, "channel", answer.note)
+        if refusal is None or not answer.elsewhere:
+            refusal = RefusedError(f"{server_name(server)}: {answer.error}", hint=answer.hint)
+    assert refusal is not None
+    raise refusal
+
+
+async def _channel_delete(arguments: argparse.Namespace, servers: _Servers) -> int:
+    server, row = await servers.one(Request(Verb.CHANNEL, name=arguments.name))
+    lost = f"{row['msgs']} messages and {row['subscriptions']} subscriptions"
+    _confirm(arguments, f"delete channel {visible(arguments.name)} with {lost}")
+    request = Request(Verb.DELETE, name=arguments.name, force=arguments.force, by=claimed())
+    answer = await servers.change(arguments, server, request)
+    return _say(arguments, "channel", answer.note)
+
+
+async def _channel_purge(arguments: argparse.Namespace, servers: _Servers) -> int:
+    server, row = await servers.one(Request(Verb.CHANNEL, name=arguments.name))
+    words = f"all {row['msgs']} messages"
+    if arguments.keep:
+        words = f"all but the newest {arguments.keep} of {row['msgs']} messages"
+    elif arguments.up_to:
+        words = f"the messages up to sequence {arguments.up_to} (there are {row['first_seq']} to {row['last_seq']})"
+    _confirm(arguments, f"purge {words} of channel {visible(arguments.name)}")
+    request = Request(Verb.PURGE, name=arguments.name, keep=arguments.keep, up_to=arguments.up_to, by=claimed())
+    answer = await servers.change(arguments, server, request)
+    if arguments.output == "json":
+        print_json({"channel": arguments.name, "done": answer.note, **answer.rows[0]})
+        return EXIT_DONE
+    return _say(arguments, "channel", answer.note)
+
+
+# ---- clients ---------------------------------------------------------------------------------------------------------
+
+
+async def _client_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
+    found: dict[str, Row] = {}
+    for server in await servers.serving():
+        for row in await servers.rows(Request(Verb.CLIENTS), server):
+            known = found.setdefault(row["id"], row)
+            if known is not row:
+                # Every partition knows every client, and the subscriptions to its own channels.
+                known["subscriptions"] += row["subscriptions"]
+    rows = [found[client_id] for client_id in sorted(found)]
+    if arguments.output == "json":
+        print_json({"clients": rows})
+        return EXIT_DONE
+    cells = [(row["id"], row["subscriptions"], row["failed_heartbeats"], row["hb_inbox"]) for row in rows]
+    print_table(
+        ("client", "subscriptions", "failed heartbeats", "heartbeat inbox"),
+        cells,
+        right=("subscriptions", "failed heartbeats"),
+    )
+    return EXIT_DONE
+
+
+async def _client_info(arguments: argparse.Namespace, servers: _Servers) -> int:
+    _, row = await servers.one(Request(Verb.CLIENT, name=arguments.name))
+    subs = await _subs_of(servers, Request(Verb.SUBS, client=arguments.name))
+    if arguments.output == "json":
+        print_json({"client": row | {"subscriptions": subs}})
+        return EXIT_DONE
+    _print_fields(row | {"subscriptions": len(subs)})
+    if subs:
+        print()
+        _print_subs(subs)
+    return EXIT_DONE
+
+
+async def _client_kick(arguments: argparse.Namespace, servers: _Servers) -> int:
+    _, row = await servers.one(Request(Verb.CLIENT, name=arguments.name))
+    _confirm(
+        arguments, f"close client {visible(arguments.name)} and end its {row['subscriptions']} subscriptions or more"
+    )
+    notes, refusal = [], None
+    for server in await servers.serving():
+        request = Request(Verb.KICK, name=arguments.name, by=claimed())
+        answer = await servers.hear(server, servers.sealed(arguments, server, request))
+        if answer.ok:
+            notes.append(answer.note)
+        else:
+            refusal = RefusedError(f"{server_name(server)}: {answer.error}", hint=answer.hint)
+    if refusal is not None:
+        raise refusal
+    return _say(arguments, "client", notes[0])
+
+
+# ---- subscriptions ---------------------------------------------------------------------------------------------------
+
+
+async def _subs_of(servers: _Servers, request: Request) -> list[Row]:
+    rows = [row for server in await servers.serving() for row in await servers.rows(request, server)]
+    return sorted(rows, key=lambda row: (row["channel"], row["id"]))
+
+
+async def _sub_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
+    rows = await _subs_of(servers, Request(Verb.SUBS, name=arguments.channel, client=arguments.client))
+    if arguments.output == "json":
+        print_json({"subscriptions": rows})
+    else:
+        _print_subs(rows)
+    return EXIT_DONE
+
+
+async def _sub_info(arguments: argparse.Namespace, servers: _Servers) -> int:
+    _, row = await servers.one(Request(Verb.SUB, name=arguments.channel, sub_id=arguments.id))
+    return _print_one(arguments, "subscription", row)
+
+
+def _print_subs(rows: Sequence[Row]) -> None:
+    cells = [
+        (
+            row["channel"],
+            row["id"],
+            row["client_id"] or "-",
+            row["queue_name"] or row["durable_name"] or "-",
+            "offline" if row["is_offline"] else "stalled" if row["is_stalled"] else "live",
+            row["last_sent"],
+            row["pending_count"],
+            row["max_inflight"],
+        )
+        for row in rows
+    ]
+    heads = ("channel", "id", "client", "queue or durable", "state", "last sent", "pending", "max in flight")
+    print_table(heads, cells, right=("id", "last sent", "pending", "max in flight"))
+
+
+# ---- servers ---------------------------------------------------------------------------------------------------------
+
+
+async def _server_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
+    found = await servers.everybody()
+    if arguments.output == "json":
+        print_json({"servers": [node.to_json() for node in found]})
+        return EXIT_DONE
+    cells = [
+        (node.server, node.host, node.pid, node.group or "-", node.state, node.phase, node.version) for node in found
+    ]
+    print_table(("server", "host", "pid", "group", "state", "phase", "version"), cells, right=("pid",))
+    return EXIT_DONE
+
+
+async def _server_info(arguments: argparse.Namespace, servers: _Servers) -> int:
+    return _print_one(arguments, "server", (await servers.named(arguments.server_word)).to_json())
+
+
+async def _server_reload(arguments: argparse.Namespace, servers: _Servers) -> int:
+    server = await servers.named(arguments.server_word)
+    answer = await servers.change(arguments, server, Request(Verb.RELOAD, by=claimed()))
+    return _say(arguments, "server", answer.note, server_name(server))
+
+
+async def _server_drain(arguments: argparse.Namespace, servers: _Servers) -> int:
+    server = await servers.named(arguments.server_word)
+    _confirm(arguments, f"drain {server_name(server)}: it leaves for good")
+    answer = await servers.change(arguments, server, Request(Verb.DRAIN, by=claimed()))
+    return _say(arguments, "server", answer.note, server_name(server))
+
+
+# ---- what operators see ----------------------------------------------------------------------------------------------
+
+
+def _confirm(arguments: argparse.Namespace, what: str) -> None:
+    """Ask before something is destroyed. Raises ``RefusedError`` if the answer is not yes, or nobody can be asked."""
+    if arguments.yes:
+        return
+    if not sys.stdin.isatty():
+        raise RefusedError(f"not done without a word: {what}", hint="add --yes if that is meant")
+    print(f"{what}? type yes: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != "yes":
+        raise RefusedError("nothing was done", hint="only the word yes, or --yes, goes on")
+
+
+def _say(arguments: argparse.Namespace, what: str, note: str, named: str = "") -> int:
+    """What was done, in a line."""
+    named = named or arguments.name
+    if arguments.output == "json":
+        print_json({what: named, "done": note})
+    else:
+        print(f"{what} {visible(named)}: {note}")
+    return EXIT_DONE
+
+
+def _print_one(arguments: argparse.Namespace, what: str, row: Row) -> int:
+    if arguments.output == "json":
+        print_json({what: row})
+    else:
+        _print_fields(row)
+    return EXIT_DONE
+
+
+def _print_fields(row: Row) -> None:
+    width = max(map(len, row))
+    for field, value in row.items():
+        print(f"{field:<{width}}  {visible(str(value))}")
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """A sub-command: whether it takes a ``name``, changes something, and destroys something."""
+
+    text: str
+    run: Callable[[argparse.Namespace, _Servers], Coroutine[None, None, int]]
+    takes: str = ""
+    changes: bool = False
+    destroys: bool = False
+
+
+_WORDS = {
+    "channel": {
+        "ls": _Word("list the channels", _channel_ls),
+        "info": _Word("show one channel", _channel_info, "name"),
+        "create": _Word("make an empty channel, within the limits", _channel_create, "name", changes=True),
+        "delete": _Word("delete a channel with all its messages", _channel_delete, "name", changes=True, destroys=True),
+        "purge": _Word(
+            "remove messages of a channel from its front, or all; its last sequence and subscriptions stay",
+            _channel_purge,
+            "name",
+            changes=True,
+            destroys=True,
+        ),
+    },
+    "client": {
+        "ls": _Word("list the clients that are registered", _client_ls),
+        "info": _Word("show one client and its subscriptions", _client_info, "name"),
+        "kick": _Word(
+            "close a client as one that is dead; its durables stay", _client_kick, "name", changes=True, destroys=True
+        ),
+    },
+    "subscription": {
+        "ls": _Word("list subscriptions, durables and members of queue groups", _sub_ls),
+        "info": _Word("show one subscription", _sub_info, "channel"),
+    },
+    "server": {
+        "ls": _Word("list the servers of the cluster", _server_ls),
+        "info": _Word("show one server", _server_info, "server"),
+        "reload": _Word("have a server read its configuration again, as SIGHUP does", _server_reload, "server", True),
+        "drain": _Word(
+            "have a server leave for good and in peace, as SIGUSR2 does",
+            _server_drain,
+            "server",
+            changes=True,
+            destroys=True,
+        ),
+    },
+}
+
+
+def configure(noun: str) -> Callable[[argparse.ArgumentParser], None]:
+    """What adds the sub-commands of ``channel``, ``client``, ``subscription`` or ``server``."""
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        commands = parser.add_subparsers(title="commands", dest="verb", required=True, metavar="<command>")
+        for verb, word in _WORDS[noun].items():
+            added = commands.add_parser(verb, help=word.text, description=word.text)
+            contexts.add_options(added, group=False)
+            added.add_argument(
+                "--timeout",
+                type=seconds,
+                default=1.0,
+                metavar="SECONDS",
+                help="how long servers are waited for that may answer (default 1)",
+            )
+            added.add_argument("--output", choices=("table", "json"), default="table", help="default: table")
+            match word.takes:
+                case "name":
+                    added.add_argument("name", metavar=noun.upper())
+                case "server":
+                    added.add_argument(
+                        "server_word",
+                        nargs="?",
+                        default="",
+                        metavar="SERVER",
+                        help="its id or host; default: the only one",
+                    )
+                case "channel":
+                    added.add_argument("channel", metavar="CHANNEL")
+                    added.add_argument("id", type=count, metavar="ID", help="the number that sub ls shows")
+            if word.changes:
+                add_key_options(added)
+            if word.destroys:
+                added.add_argument("--yes", action="store_true", help="do not ask")
+        if noun == "channel":
+            commands.choices["delete"].add_argument(
+                "--force",
+                action="store_true",
+                help="also if there are subscriptions: they and their positions are lost",
+            )
+            bounds = commands.choices["purge"].add_mutually_exclusive_group()
+            bounds.add_argument("--keep", type=count, default=0, metavar="N", help="all but the newest N messages")
+            bounds.add_argument(
+                "--up-to", type=sequence, default=0, metavar="SEQ", help="only those up to this sequence, itself too"
+            )
+        if noun == "subscription":
+            commands.choices["ls"].add_argument("--channel", default="", metavar="CHANNEL", help="only of this channel")
+            commands.choices["ls"].add_argument("--client", default="", metavar="ID", help="only of this client")
+
+    return add
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out one sub-command; returns the exit status. Raises ``FtstanError``."""
+    contexts.fill(arguments)
+    word = _WORDS[arguments.command][arguments.verb]
+
+    async def work() -> int:
+        async with asking(arguments.server, link_options(arguments), seconds=arguments.timeout) as asker:
+            return await word.run(arguments, _Servers(asker, arguments.cluster, arguments.timeout))
+
+    try:
+        return asyncio.run(work())
+    except RefusedError as error:
+        return complain(error, EXIT_REFUSED)
+    except UnservedError as error:
+        return complain(error, EXIT_UNSERVED)

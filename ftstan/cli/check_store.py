@@ -1,0 +1,280 @@
+"""``ftstanctl check-store``: can this directory carry a group's datastore? See ``docs/check-store.md``.
+
+Exit status: 0 suitable, 1 suitable with limits, 2 unsuitable, 3 it could not be found out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from ftstan.cli.asking import seconds
+from ftstan.cli.terminal import print_json, print_table, visible
+from ftstan.clock import SystemClock
+from ftstan.disk import LocalDisk
+from ftstan.errors import ConfigError
+from ftstan.ft.direct import asking_disk
+from ftstan.storecheck import host, integrity, peer
+from ftstan.storecheck.bench import Bench, Runner
+from ftstan.storecheck.findings import Finding, Outcome, Report, Verdict
+from ftstan.storecheck.meeting import Meeting
+from ftstan.storecheck.neighbour import NeighbourProcess
+from ftstan.storecheck.place import Host, scratch, this_host
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from ftstan.storecheck.findings import Expected
+
+EXIT_SUITABLE = 0
+EXIT_LIMITED = 1
+EXIT_UNSUITABLE = 2
+EXIT_CANNOT_TELL = 3
+
+_STATUSES = {
+    Verdict.SUITABLE: EXIT_SUITABLE,
+    Verdict.LIMITED: EXIT_LIMITED,
+    Verdict.UNSUITABLE: EXIT_UNSUITABLE,
+}
+_SHOWN = {Outcome.GOOD: "ok", Outcome.NOTE: "note", Outcome.LIMIT: "LIMIT", Outcome.BAD: "BAD"}
+_BAR = 40
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the words."""
+    parser.add_argument("dir", metavar="DIR", help="the directory that servers will have as -dir, or one beside it")
+    parser.add_argument(
+        "--peer", action="store_true", help="with a second host, which runs the same command at the same time"
+    )
+    parser.add_argument(
+        "--freeze",
+        action="store_true",
+        help="--peer: this host will be frozen or cut off; measures when its lock moves",
+    )
+    parser.add_argument(
+        "--freeze-wait", type=seconds, default=180.0, metavar="SECONDS", help="--peer: how long for that (default 180)"
+    )
+    parser.add_argument(
+        "--contend",
+        type=seconds,
+        default=3.0,
+        metavar="SECONDS",
+        help="--peer: how long both want the lock (default 3)",
+    )
+    parser.add_argument(
+        "--wait", type=seconds, default=120.0, metavar="SECONDS", help="--peer: for the other host (default 120)"
+    )
+    parser.add_argument(
+        "--phase",
+        choices=("format", "attack", "verify"),
+        help="prepare an attack, write while plugs are pulled, and see whether all that was durable is there",
+    )
+    parser.add_argument(
+        "--journal",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="--phase: attack: where this host notes what is durable, outside DIR; verify: those of all hosts",
+    )
+    parser.add_argument(
+        "--seconds", type=seconds, default=3600.0, metavar="SECONDS", help="--phase attack: for how long (default 3600)"
+    )
+    parser.add_argument("--remove", action="store_true", help="--phase verify: remove what was written")
+    parser.add_argument("--output", choices=("table", "json"), default="table", help="default: table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check; returns the exit status. Raises ``FtstanError``."""
+    _check_words(arguments)
+    here = this_host(arguments.dir)
+    told = _Told(shown=arguments.output == "table")
+    try:
+        with told:
+            report = _report(arguments, here, told)
+    except OSError as error:
+        raise ConfigError(
+            f"{arguments.dir}: {error.strerror or error}", hint="check the directory, its permissions and its mount"
+        ) from error
+    if arguments.output == "json":
+        print_json(report.as_dict())
+    else:
+        _show(report)
+    return _STATUSES[report.verdict]
+
+
+def _check_words(arguments: argparse.Namespace) -> None:
+    if arguments.peer and arguments.phase:
+        raise ConfigError("--peer and --phase exclude each other", hint="run one after the other")
+    if arguments.freeze and not arguments.peer:
+        raise ConfigError("--freeze needs a second host", hint="add --peer, and run it there without --freeze")
+    if arguments.phase == "attack" and len(arguments.journal) != 1:
+        raise ConfigError("an attack needs one journal", hint="give --journal a file on a disk of this host")
+    if arguments.phase == "verify" and not arguments.journal:
+        raise ConfigError("verify needs the journals", hint="give --journal once for each host that attacked")
+
+
+def _report(arguments: argparse.Namespace, here: Host, told: _Told) -> Report:
+    match arguments.phase:
+        case "format":
+            integrity.format_place(LocalDisk(), arguments.dir)
+            return _phase(arguments, here, [_done("prepared; next: --phase attack on every host, then pull plugs")])
+        case "attack":
+            return _phase(arguments, here, [_done(_attack(arguments, here, told))])
+        case "verify":
+            return _phase(arguments, here, _verify(arguments, here))
+    return _peer(arguments, here, told) if arguments.peer else _alone(arguments, here, told)
+
+
+# ---- one host, two hosts ---------------------------------------------------------------------------------------------
+
+
+def _alone(arguments: argparse.Namespace, here: Host, told: _Told) -> Report:
+    with scratch(LocalDisk(), arguments.dir) as (path, handle):
+        bench = _bench(here, path, handle)
+        told.total = len(host.CHECKS)
+        findings = Runner(bench, told).run(host.CHECKS)
+        return Report(arguments.dir, "host", here.name, findings, host.expected(bench, findings))
+
+
+def _peer(arguments: argparse.Namespace, here: Host, told: _Told) -> Report:
+    disk, clock = LocalDisk(), SystemClock()
+    asking = asking_disk(disk, is_network=here.mount.is_network)
+    meeting = Meeting(disk, asking, clock, time.sleep, arguments.dir, wait_s=arguments.wait)
+    try:
+        told(f"waiting up to {arguments.wait:g} s for the other host")
+        meeting.find()
+        bench = _bench(here, meeting.path, meeting.dirfd)
+        options = peer.PeerOptions(arguments.contend, arguments.freeze, arguments.freeze_wait)
+        findings = peer.Peer(bench, meeting, options, told).run()
+        return Report(arguments.dir, "peer", here.name, findings, peer.expected(bench, findings))
+    finally:
+        meeting.end()
+
+
+def _bench(here: Host, path: str, handle: int) -> Bench:
+    disk = LocalDisk()
+    network = here.mount.is_network
+
+    @contextlib.contextmanager
+    def neighbour() -> Iterator[NeighbourProcess]:
+        process = NeighbourProcess(path, is_network=network)
+        try:
+            yield process
+        finally:
+            process.end()
+
+    return Bench(
+        disk=disk,
+        asking=asking_disk(disk, is_network=network),
+        clock=SystemClock(),
+        sleep=time.sleep,
+        host=here,
+        path=path,
+        dirfd=handle,
+        neighbour=neighbour,
+    )
+
+
+# ---- phases ----------------------------------------------------------------------------------------------------------
+
+
+def _attack(arguments: argparse.Namespace, here: Host, told: _Told) -> str:
+    (journal,) = arguments.journal
+    parent = this_host(os.path.dirname(os.path.abspath(journal)))
+    if parent.mount.point == here.mount.point:
+        raise ConfigError(
+            f"journal {journal} is on the storage that is attacked", hint="give --journal a file on another disk"
+        )
+    clock = SystemClock()
+    end = clock.mono() + arguments.seconds
+    attack = integrity.Attack(LocalDisk(), clock, time.sleep, arguments.dir, journal, told, lambda: clock.mono() > end)
+    try:
+        durable = attack.run()
+    except KeyboardInterrupt:
+        return f"ended by Ctrl-C; durable records are in {journal}; next: --phase verify"
+    return f"{durable} records made durable, noted in {journal}; next: --phase verify"
+
+
+def _verify(arguments: argparse.Namespace, here: Host) -> Sequence[Finding]:
+    disk = LocalDisk()
+    asking = asking_disk(disk, is_network=here.mount.is_network)
+    findings = integrity.verify(disk, asking, arguments.dir, arguments.journal)
+    if arguments.remove:
+        integrity.remove_place(disk, arguments.dir)
+    return findings
+
+
+def _phase(arguments: argparse.Namespace, here: Host, findings: Sequence[Finding]) -> Report:
+    return Report(arguments.dir, arguments.phase, here.name, findings)
+
+
+def _done(text: str) -> Finding:
+    return Finding("integrity", Outcome.GOOD, text)
+
+
+# ---- what is shown ---------------------------------------------------------------------------------------------------
+
+
+class _Told:
+    """The line that says what is being done: on standard error, renewed on a terminal and plain elsewhere."""
+
+    def __init__(self, *, shown: bool) -> None:
+        self.total = 0
+        self._count = 0
+        self._shown = shown
+        self._console = Console(stderr=True, highlight=False)
+        self._status = self._console.status("") if shown and self._console.is_terminal else None
+
+    def __enter__(self) -> None:
+        if self._status is not None:
+            self._status.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def __call__(self, text: str) -> None:
+        self._count += 1
+        line = f"[{self._count}/{self.total}] {text}" if self.total else text
+        if self._status is not None:
+            self._status.update(line.replace("[", r"\["))
+        elif self._shown:
+            print(line, file=sys.stderr, flush=True)
+
+
+def _show(report: Report) -> None:
+    rows = [(_SHOWN[finding.outcome], finding.check, finding.text) for finding in report.findings]
+    print_table(("", "check", "what was seen"), rows)
+    for finding in report.findings:
+        if histogram := finding.figures.get("histogram"):
+            _show_histogram(histogram)
+    if report.expected:
+        print("\ntakeover to expect")
+        print_table(("event", "seconds", "why"), [_expected_row(x) for x in report.expected], right=("seconds",))
+    print(f"\n{visible(report.directory)}: {report.verdict.value.upper()}")
+    for finding in report.reasons:
+        print(f"  {finding.check}: {visible(finding.text)}")
+        if finding.hint:
+            print(f"    {visible(finding.hint)}")
+    for finding in report.findings:
+        if finding.outcome is Outcome.NOTE and finding.hint:
+            print(f"note: {visible(finding.text)}: {visible(finding.hint)}")
+
+
+def _expected_row(expected: Expected) -> tuple[str, str, str]:
+    seconds = "-" if expected.seconds is None else f"{expected.seconds:.2f}"
+    return expected.event, seconds, f"{expected.why}{' (measured)' if expected.measured else ''}"
+
+
+def _show_histogram(rows: object) -> None:
+    assert isinstance(rows, list)
+    most = max(row["count"] for row in rows)
+    print("\nsyncs by duration")
+    for row in rows:
+        print(f"{row['upto_ms']:>9g} ms  {row['count']:>5}  {'#' * max(1, round(_BAR * row['count'] / most))}")

@@ -1,0 +1,73 @@
+"""``ftstanctl completion``: what a shell needs to complete words of ``ftstanctl``, made from the parsers themselves."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SHELLS = ("bash", "zsh", "fish")
+
+_BASH = """\
+_{program}() {{
+    local word path='' words=''
+    for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+        case "$path/$word" in
+{steps}
+        esac
+    done
+    case "$path" in
+{words}
+    esac
+    COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+}}
+complete -o default -F _{program} {program}
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the words."""
+    parser.add_argument("shell", choices=SHELLS)
+
+
+def script(shell: str, parser: argparse.ArgumentParser) -> str:
+    """The text that ``shell`` shall read. Words of a path are offered once its commands stand on the line."""
+    paths = dict(_paths("", parser))
+    if shell == "fish":
+        return "".join(_fish(parser.prog, path, options, commands) for path, (options, commands) in paths.items())
+    steps = "\n".join(f"            '{path}') path='{path}' ;;" for path in paths if path)
+    words = "\n".join(
+        f"        '{path}') words='{' '.join([*commands, *options])}' ;;" for path, (options, commands) in paths.items()
+    )
+    text = _BASH.format(program=parser.prog, steps=steps, words=words)
+    # zsh runs completions that were written for bash.
+    return f"autoload -U +X bashcompinit && bashcompinit\n{text}" if shell == "zsh" else text
+
+
+def _paths(path: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, tuple[list[str], dict[str, str]]]]:
+    """Every path of commands, with its options, and its commands with what they say of themselves."""
+    options = [word for action in parser._actions for word in action.option_strings if word.startswith("--")]  # noqa: SLF001  # there is no other way to ask
+    commands: dict[str, str] = {}
+    below: list[tuple[str, argparse.ArgumentParser]] = []
+    for action in parser._actions:  # noqa: SLF001  # as above
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001  # as above
+            commands |= {shown.dest: shown.help or "" for shown in action._choices_actions}  # noqa: SLF001  # as above
+            below += action.choices.items()
+    yield path, (options, commands)
+    for name, child in below:
+        yield from _paths(f"{path}/{name}", child)
+
+
+def _fish(program: str, path: str, options: list[str], commands: dict[str, str]) -> str:
+    seen = [f"__fish_seen_subcommand_from {name}" for name in path.split("/")[1:]]
+    unseen = f"not __fish_seen_subcommand_from {' '.join(commands)}" if commands else ""
+    where = "; and ".join([*seen, *([unseen] if unseen else [])]) or "true"
+    lines = [f"complete -c {program} -f -n '{where}' -a {name} -d '{_quoted(text)}'" for name, text in commands.items()]
+    lines += [f"complete -c {program} -n '{where}' -l {option.removeprefix('--')}" for option in options]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")

@@ -1,0 +1,295 @@
+"""``ftstanctl drill``: rehearse a failure, and judge what came of it (``docs/drills.md``).
+
+Exit status: 0 every promise was kept, 1 one was broken or something expected did not happen, 2 wrong words or a wrong
+scenario, 3 the drill could not be carried out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from ftstan.cli import contexts, talking
+from ftstan.cli.asking import add_key_options
+from ftstan.cli.contexts import CONTEXT_VARIABLE, SETTINGS
+from ftstan.cli.terminal import print_json, print_table, visible
+from ftstan.drill import catalogue, ledger, selftest
+from ftstan.drill.errors import DrillError
+from ftstan.drill.judge import judge
+from ftstan.drill.local import LocalGroup
+from ftstan.drill.page import Timeline, page
+from ftstan.drill.play import LEDGER, play
+from ftstan.drill.remote import RemoteGroup
+from ftstan.drill.report import as_dict, junit
+from ftstan.drill.result import Result
+from ftstan.drill.scenario import LOCAL, load
+from ftstan.drill.workload import Access
+from ftstan.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ftstan.drill.driver import Driver
+    from ftstan.drill.scenario import Scenario
+    from ftstan.promise import Rule
+
+EXIT_PASSED = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_CANNOT = 3
+
+_PLAIN_EVERY_S = 5.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the words."""
+    parser.add_argument(
+        "scenario", metavar="SCENARIO", nargs="?", default="", help="a YAML file, or a name that --list shows"
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--list", action="store_true", help="list the drills that come with ftstan")
+    what.add_argument("--show", metavar="NAME", help="print one of them, to start from")
+    what.add_argument("--check", action="store_true", help="read the scenario, and start nothing")
+    what.add_argument("--judge", metavar="DIR", help="judge a ledger that was written before")
+    what.add_argument("--self-test", action="store_true", help="put faults into a ledger, and see that each is found")
+    parser.add_argument("--out", metavar="DIR", help="where the run keeps its things (default: drill-<name>-<time>)")
+    parser.add_argument("--repeat", type=talking.number, metavar="N", help="instead of the scenario's")
+    parser.add_argument("--junit", metavar="FILE", help="write JUnit XML")
+    parser.add_argument("--html", metavar="FILE", help="write the page there, too (always: DIR/report.html)")
+    parser.add_argument("--output", choices=("table", "json"), default="table", help="default: table")
+    contexts.add_options(parser, enforce_tls=False)
+    add_key_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry it out; returns the exit status. Raises ``FtstanError``."""
+    if arguments.self_test:
+        return _self_test(arguments)
+    if arguments.list:
+        return _list(arguments)
+    if arguments.show:
+        return _show_scenario(arguments.show)
+    if arguments.judge:
+        return _judge(arguments)
+    if not arguments.scenario:
+        raise ConfigError("which drill?", hint="give a scenario's file, or a name that ftstanctl drill --list shows")
+    scenario = load(catalogue.find(arguments.scenario))
+    if arguments.check:
+        return _check(arguments, scenario)
+    if arguments.repeat:
+        scenario = replace(scenario, repeat=arguments.repeat)
+    return _play(arguments, scenario)
+
+
+def _json(arguments: argparse.Namespace) -> bool:
+    return bool(arguments.output == "json")
+
+
+# ---- a drill ---------------------------------------------------------------------------------------------------------
+
+
+def _play(arguments: argparse.Namespace, scenario: Scenario) -> int:
+    directory = os.path.abspath(arguments.out or f"drill-{scenario.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    try:
+        os.makedirs(directory)
+    except OSError as error:
+        raise ConfigError(
+            f"{directory}: {error.strerror}", hint="give --out a directory that does not exist"
+        ) from error
+    screen = _Screen(shown=not _json(arguments))
+    driver: Driver
+    if scenario.driver == LOCAL:
+        driver = LocalGroup(scenario, directory)
+    else:
+        driver = RemoteGroup(scenario, _access(arguments, scenario))
+    try:
+        with screen:
+            result = play(scenario, driver, directory, screen)
+    except OSError as error:
+        raise DrillError(f"{scenario.name}: {error}", hint=f"what there is was kept in {directory}") from error
+    return _report(arguments, result)
+
+
+def _access(arguments: argparse.Namespace, scenario: Scenario) -> Access:
+    """Servers, cluster and group are the scenario's, unless the words say others; logins as for every command."""
+    arguments.server = arguments.server or ",".join(scenario.servers)
+    arguments.cluster = arguments.cluster or scenario.cluster
+    arguments.group = arguments.group or scenario.group
+    contexts.fill(arguments)
+    given = {setting.variables[0]: getattr(arguments, setting.name) for setting in SETTINGS if setting.name != "dir"}
+    environment = {variable: value for variable, value in given.items() if value}
+    if arguments.context:
+        environment[CONTEXT_VARIABLE] = arguments.context
+    key_words = [word for flag in ("dir", "admin_key") if getattr(arguments, flag) for word in _flag(arguments, flag)]
+    return Access(
+        servers=[server.strip() for server in arguments.server.split(",")],
+        cluster=arguments.cluster,
+        group=arguments.group,
+        login=talking.login(arguments),
+        environment=environment,
+        key_words=[*key_words, *(["--tlsinsecure"] if arguments.insecure else [])],
+    )
+
+
+def _flag(arguments: argparse.Namespace, name: str) -> tuple[str, str]:
+    return f"--{name.replace('_', '-')}", getattr(arguments, name)
+
+
+def _judge(arguments: argparse.Namespace) -> int:
+    directory = arguments.judge
+    inner = os.path.join(directory, LEDGER)
+    place = inner if os.path.isdir(inner) else directory
+    try:
+        verdict = judge(ledger.read(place))
+        times = [record.t for record in ledger.read(place)]
+    except OSError as error:
+        raise ConfigError(f"{place}: {error.strerror}", hint="give a directory with *.jsonl files") from error
+    name = os.path.basename(os.path.abspath(directory))
+    return _report(arguments, Result(name, "", min(times, default=0), max(times, default=0), verdict), place)
+
+
+def _report(arguments: argparse.Namespace, result: Result, place: str = "") -> int:
+    """Write what was asked for, and show the rest. ``place`` is the ledger's, if it is not the run's own."""
+    timeline = Timeline.of(ledger.read(place or os.path.join(result.directory, LEDGER)))
+    files = [(arguments.html, page(result, timeline)), (arguments.junit, junit(result))]
+    if result.directory:
+        files.append((os.path.join(result.directory, "report.html"), page(result, timeline)))
+        files.append((os.path.join(result.directory, "result.json"), f"{json.dumps(as_dict(result))}\n"))
+    for path, text in files:
+        if path:
+            _write(path, text)
+    if _json(arguments):
+        print_json(as_dict(result))
+    else:
+        _show(result)
+    return EXIT_PASSED if result.passed else EXIT_FAILED
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", hint="is its directory there, and writable?") from error
+
+
+def _show(result: Result) -> None:
+    verdict = result.verdict
+    takeovers = [x for x in verdict.switches if x.former]
+    if takeovers:
+        heads = ("active ms", "ack ms")
+        rows = [(x.fault, x.former, x.node, f"{x.active_ms:,.0f}", f"{x.ack_ms:,.0f}") for x in takeovers]
+        print_table(("takeover", "from", "to", *heads), rows, right=heads)
+        print()
+    if result.spreads:
+        columns = ("times", "min", "median", "p99", "max")
+        spread_rows = [
+            (x.fault, x.count, *(f"{value:,.0f}" for value in (x.least, x.median, x.p99, x.most)))
+            for x in result.spreads
+        ]
+        print_table(("without acks, ms", *columns), spread_rows, right=columns)
+        print()
+    print(
+        f"published {verdict.published:,}, acked {verdict.acked:,}, stored {verdict.stored:,} "
+        f"({verdict.stored_without_ack:,} without an ack), delivered {verdict.delivered:,}, "
+        f"redelivered {verdict.redelivered:,}, readings {verdict.readings}"
+    )
+    for breach in verdict.breaches:
+        print(f"BROKEN: {breach.rule.value}: {breach.count:,}")
+        for example in breach.examples:
+            print(f"  {visible(example)}")
+    for failure in result.failures:
+        print(f"FAILED: {visible(failure)}")
+    if result.directory:
+        print(f"report: {os.path.join(result.directory, 'report.html')}")
+    print(f"{result.name}: {'PASSED' if result.passed else 'FAILED'}")
+
+
+class _Screen:
+    """Lines that stay, and on a terminal one below them that does not; all on standard error."""
+
+    def __init__(self, *, shown: bool) -> None:
+        self._shown = shown
+        self._console = Console(stderr=True, highlight=False)
+        self._status = self._console.status("") if shown and self._console.is_terminal else None
+        self._began = self._told_at = time.monotonic()
+
+    def __enter__(self) -> None:
+        if self._status is not None:
+            self._status.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self._shown:
+            self._console.print(Text(f"{time.monotonic() - self._began:6.1f} s  {visible(text)}"), soft_wrap=True)
+
+    def progress(self, text: str) -> None:
+        """How things are; where there is no terminal, a plain line every few seconds."""
+        if self._status is not None:
+            self._status.update(Text(visible(text)))
+        elif time.monotonic() - self._told_at > _PLAIN_EVERY_S:
+            self._told_at = time.monotonic()
+            self.say(text)
+
+
+# ---- beside drills ---------------------------------------------------------------------------------------------------
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    rows = [
+        (x.name, x.driver, ", ".join(dict.fromkeys(step.kind for step in x.steps)), x.text) for x in catalogue.shipped()
+    ]
+    if _json(arguments):
+        print_json({"drills": [{"name": n, "driver": d, "faults": f.split(", "), "text": t} for n, d, f, t in rows]})
+    else:
+        print_table(("name", "driver", "faults", "what happens"), rows)
+    return EXIT_PASSED
+
+
+def _check(arguments: argparse.Namespace, scenario: Scenario) -> int:
+    if _json(arguments):
+        print_json({"name": scenario.name, "faults": len(scenario.steps), "repeat": scenario.repeat})
+    else:
+        print(f"{scenario.file}: {len(scenario.steps)} faults, repeated {scenario.repeat} times; it can be played")
+    return EXIT_PASSED
+
+
+def _show_scenario(name: str) -> int:
+    path = catalogue.find(name)
+    load(path)
+    with open(path, encoding="utf-8") as file:
+        sys.stdout.write(file.read())
+    return EXIT_PASSED
+
+
+def _self_test(arguments: argparse.Namespace) -> int:
+    trials = selftest.trials()
+    if _json(arguments):
+        print_json(
+            {
+                "passed": all(x.passed for x in trials),
+                "trials": [
+                    {"injected": x.injected, "passed": x.passed, "found": sorted(r.name.lower() for r in x.found)}
+                    for x in trials
+                ],
+            }
+        )
+    else:
+        rows = [("ok" if x.passed else "FAILED", x.injected, _found(x.found)) for x in trials]
+        print_table(("", "put into a ledger", "what the judge said"), rows)
+    return EXIT_PASSED if all(x.passed for x in trials) else EXIT_FAILED
+
+
+def _found(rules: frozenset[Rule]) -> str:
+    return "; ".join(sorted(rule.value for rule in rules)) or "clean"

@@ -1,0 +1,72 @@
+"""The words that say which messages of which places: the same for ``read``, ``replay`` and ``restore``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftstan.cli.pipeline.running import setting
+from ftstan.errors import ConfigError
+from ftstan.spark.selection import Selection, moment
+
+if TYPE_CHECKING:
+    import argparse
+    import datetime as dt
+    from collections.abc import Sequence
+
+
+def add_places(parser: argparse.ArgumentParser) -> None:
+    """The words for places."""
+    parser.add_argument("places", nargs="+", metavar="PLACE", help="a datastore, a spool or an archive")
+
+
+def add_channels(parser: argparse.ArgumentParser) -> None:
+    """The flags for channels, and for options of the data source."""
+    parser.add_argument(
+        "--channel", action="append", default=[], metavar="NAME", help="this channel only; may be repeated"
+    )
+    parser.add_argument("--pattern", default="", metavar="REGEX", help="channels whose whole name matches")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        type=setting,
+        metavar="KEY=VALUE",
+        help="an option of the data source, such as allowUnconfirmed=true; may be repeated",
+    )
+
+
+def add_messages(parser: argparse.ArgumentParser) -> None:
+    """The flags for messages."""
+    add_channels(parser)
+    parser.add_argument(
+        "--since", default="", metavar="TIME", help="stored at this time or later: 2026-11-22T08:30:00Z, or 36h ago"
+    )
+    parser.add_argument("--until", default="", metavar="TIME", help="stored before this time")
+    parser.add_argument(
+        "--where", default="", metavar="SQL", help='a condition over the columns, such as "sequence > 1000"'
+    )
+
+
+def selected(arguments: argparse.Namespace) -> Selection:
+    """What those words mean. Raises ``ConfigError``."""
+    return Selection(
+        paths=tuple(arguments.places),
+        channels=channels(arguments),
+        pattern=arguments.pattern,
+        since=_moment(arguments.since),
+        until=_moment(arguments.until),
+        where=arguments.where,
+        options=dict(arguments.option),
+    )
+
+
+def channels(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The channels that were named. Raises ``ConfigError``."""
+    named: Sequence[str] = arguments.channel
+    if named and arguments.pattern:
+        raise ConfigError("--channel and --pattern were given", hint="give one of them")
+    return tuple(named)
+
+
+def _moment(text: str) -> dt.datetime | None:
+    return moment(text) if text else None

@@ -1,0 +1,109 @@
+"""``ftstanctl pub``: publish, and say what was stored (``docs/ftstanctl.md``).
+
+Exit status: 0 every message was stored, 1 one was refused or is not known to be stored, 2 wrong words, 3 no connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+from typing import TYPE_CHECKING
+
+from ftstan.cli import talking
+from ftstan.cli.talking import EXIT_DONE, EXIT_NOT_ALL, number, seconds
+from ftstan.cli.terminal import complain, print_json
+from ftstan.client import ClientError, PublishRefusedError
+from ftstan.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import AsyncIterator
+
+_LONGEST_LINE = 64 << 20
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the words."""
+    parser.add_argument("channel", metavar="CHANNEL")
+    parser.add_argument("data", metavar="DATA", nargs="?", help="the message; without it, standard input is one")
+    parser.add_argument("--lines", action="store_true", help="each line of standard input is a message")
+    parser.add_argument("--count", type=number, default=1, metavar="N", help="publish so many copies (default 1)")
+    parser.add_argument(
+        "--republish", action="store_true", help="repeat what was not acknowledged (see docs/client.md, failovers)"
+    )
+    parser.add_argument(
+        "--timeout", type=seconds, default=30.0, metavar="SECONDS", help="how long an ack is waited for (default 30)"
+    )
+    parser.add_argument("--output", choices=("text", "json"), default="text", help="default: text")
+    talking.add_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Publish; returns the exit status. Raises ``ConfigError``, ``ClientError``."""
+    if arguments.lines and arguments.data is not None:
+        raise ConfigError("--lines reads messages from standard input", hint="leave the message out")
+    return asyncio.run(_publish(arguments))
+
+
+async def _messages(arguments: argparse.Namespace) -> AsyncIterator[bytes]:
+    if arguments.lines:
+        async for line in _lines():
+            yield line.removesuffix(b"\n").removesuffix(b"\r")
+        return
+    data = sys.stdin.buffer.read() if arguments.data is None else arguments.data.encode("utf-8", "surrogateescape")
+    for _ in range(arguments.count):
+        yield data
+
+
+async def _lines() -> AsyncIterator[bytes]:
+    """Lines of standard input; where they have to be waited for, everything else goes on meanwhile."""
+    file = sys.stdin.buffer
+    mode = os.fstat(file.fileno()).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or file.isatty()):
+        for line in file:
+            yield line
+        return
+    reader = asyncio.StreamReader(limit=_LONGEST_LINE)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
+    try:
+        while line := await reader.readline():
+            yield line
+    except ValueError:
+        raise ConfigError("a line is longer than NATS carries", hint="publish it without --lines") from None
+    finally:
+        transport.close()
+
+
+async def _publish(arguments: argparse.Namespace) -> int:
+    answers: set[asyncio.Future[str]] = set()
+    stored = refused = unknown = 0
+    failure: ClientError | None = None
+
+    def count(answer: asyncio.Future[str]) -> None:
+        nonlocal stored, refused, unknown, failure
+        answers.discard(answer)
+        error = None if answer.cancelled() else answer.exception()
+        if error is None:
+            stored += 1
+        else:
+            refused += isinstance(error, PublishRefusedError)
+            unknown += not isinstance(error, PublishRefusedError)
+            failure = failure or (error if isinstance(error, ClientError) else None)
+
+    async with await talking.connect(arguments, ack_timeout=arguments.timeout, republish=arguments.republish) as client:
+        async for data in _messages(arguments):
+            answer = await client.publish_async(arguments.channel, data)
+            answers.add(answer)
+            answer.add_done_callback(count)
+        await client.flush()
+        await asyncio.gather(*answers, return_exceptions=True)
+    if arguments.output == "json":
+        print_json({"channel": arguments.channel, "stored": stored, "refused": refused, "unknown": unknown})
+    else:
+        print(f"{stored} stored in {arguments.channel}")
+    if failure is None:
+        return EXIT_DONE
+    return complain(failure, EXIT_NOT_ALL)

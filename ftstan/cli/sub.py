@@ -1,0 +1,136 @@
+"""``ftstanctl sub``: print the messages of a channel (``docs/ftstanctl.md``).
+
+Exit status: 0 what was asked for has come (``--count``), or nothing more within ``--timeout`` and no count was asked
+for; 1 fewer than ``--count`` came in time; 2 wrong words; 3 no connection, or the session was lost for good; 130
+interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from ftstan.cli import talking
+from ftstan.cli.talking import EXIT_DONE, EXIT_NOT_ALL, number, seconds
+from ftstan.cli.terminal import print_json, time_of, visible
+from ftstan.client import Start
+from ftstan.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ftstan.client import Message
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the words."""
+    parser.add_argument("channel", metavar="CHANNEL")
+    starts = parser.add_mutually_exclusive_group()
+    starts.add_argument("--first", action="store_true", help="begin with the first message that is stored")
+    starts.add_argument("--last", action="store_true", help="begin with the last one")
+    starts.add_argument("--sequence", type=number, metavar="N", help="begin at this sequence")
+    starts.add_argument("--since", metavar="TIME", help="begin at this time, as 2026-07-01T12:00:00+02:00")
+    starts.add_argument("--ago", type=seconds, metavar="SECONDS", help="begin so long ago")
+    parser.add_argument("--durable", default="", metavar="NAME", help="the server keeps the position under this name")
+    parser.add_argument(
+        "--queue", default="", metavar="GROUP", help="share the messages with the group's other members"
+    )
+    parser.add_argument("--forget", action="store_true", help="unsubscribe in the end: the server forgets a durable")
+    parser.add_argument("--max-in-flight", type=number, default=1024, metavar="N", help="default 1024")
+    parser.add_argument("--ack-wait", type=number, default=30, metavar="SECONDS", help="whole seconds (default 30)")
+    parser.add_argument("--no-ack", action="store_true", help="acknowledge nothing: a look at what is there")
+    parser.add_argument("--count", type=number, default=0, metavar="N", help="end after so many messages")
+    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="end when none came for so long")
+    parser.add_argument(
+        "--output", choices=("text", "raw", "json"), default="text", help="raw: the data alone; json: a line each"
+    )
+    talking.add_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print messages; returns the exit status. Raises ``ConfigError``, ``ClientError``."""
+    if arguments.durable and not arguments.queue and not arguments.client_id:
+        raise ConfigError("a durable belongs to a client id", hint="give one with --client-id, the same each time")
+    start = _start(arguments)
+    if arguments.no_ack and arguments.count > arguments.max_in_flight:
+        raise ConfigError(
+            f"without acks only --max-in-flight {arguments.max_in_flight} messages come, not {arguments.count}",
+            hint="raise --max-in-flight, or leave --no-ack out",
+        )
+    return asyncio.run(_print(arguments, start))
+
+
+def _start(arguments: argparse.Namespace) -> Start:
+    if arguments.since:
+        try:
+            when = datetime.fromisoformat(arguments.since)
+        except ValueError:
+            raise ConfigError(
+                f"--since {arguments.since!r} is no time", hint="for example 2026-07-01T12:00:00Z"
+            ) from None
+        return Start.time(when if when.tzinfo else when.astimezone())
+    if arguments.first:
+        return Start.first()
+    if arguments.last:
+        return Start.last()
+    if arguments.sequence:
+        return Start.sequence(arguments.sequence)
+    return Start.ago(arguments.ago) if arguments.ago else Start.new()
+
+
+async def _print(arguments: argparse.Namespace, start: Start) -> int:
+    got = 0
+    async with await talking.connect(arguments) as client:
+        subscription = await client.subscribe(
+            arguments.channel,
+            start=start,
+            durable=arguments.durable,
+            queue=arguments.queue,
+            max_in_flight=arguments.max_in_flight,
+            ack_wait=arguments.ack_wait,
+            manual_acks=True,
+        )
+        try:
+            while not arguments.count or got < arguments.count:
+                message = await subscription.next(arguments.timeout)
+                _show(message, arguments.output)
+                got += 1
+                if not arguments.no_ack:
+                    await message.ack()
+        except TimeoutError:
+            pass
+        finally:
+            if arguments.forget:
+                await subscription.unsubscribe()
+    return EXIT_NOT_ALL if got < arguments.count else EXIT_DONE
+
+
+def _show(message: Message, output: str) -> None:
+    if output == "raw":
+        sys.stdout.buffer.write(message.data + b"\n")
+    elif output == "json":
+        print_json(_fields(message))
+    else:
+        again = f" again ({message.redelivery_count})" if message.redelivered else ""
+        text = visible(message.data.decode("utf-8", "backslashreplace"))
+        print(f"#{message.sequence} {time_of(message.timestamp)}{again} {text}")
+    # Whoever reads a pipe shall see a message when it comes, and before it is acknowledged.
+    sys.stdout.flush()
+
+
+def _fields(message: Message) -> dict[str, object]:
+    try:
+        data = {"data": message.data.decode()}
+    except UnicodeDecodeError:
+        data = {"data_base64": base64.b64encode(message.data).decode()}
+    return {
+        "channel": message.channel,
+        "sequence": message.sequence,
+        "timestamp": message.timestamp,
+        "redelivered": message.redelivered,
+        "redelivery_count": message.redelivery_count,
+        **data,
+    }

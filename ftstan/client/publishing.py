@@ -1,0 +1,301 @@
+"""Publishing: what was sent and not acknowledged, how much of it there may be, and what is sent again.
+
+Every publish has a guid that begins with ``ft1.``, one of its own unless its caller names the message: a server with a
+``dedup_window`` at least as long as our window recognises a repeat by it and stores the message once (``docs/ft.md``).
+What was never handed to a NATS connection that stood, because nobody served, is sent as soon as somebody serves; what
+was handed over and not acknowledged is sent again only with ``republish``, under the same guid: when service comes
+back, and every ``republish_after`` seconds.
+
+A publish whose caller has gone (cancelled) is not sent again, and keeps its place in the window until it is answered or
+its time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ftstan.client.errors import (
+    ConnectionClosedError,
+    InvalidArgumentError,
+    PublishRefusedError,
+    PublishTimeoutError,
+    PublishUnknownError,
+)
+from ftstan.client.texts import INVALID_PUBLISH
+from ftstan.errors import WireError
+from ftstan.wire import messages
+
+if TYPE_CHECKING:
+    from ftstan.client.errors import ClientError
+    from ftstan.client.link import Arrived, Link
+    from ftstan.client.options import SessionOptions
+    from ftstan.client.session import Session
+
+#: Guids of publishes that a server with ``dedup_window`` may look at.
+GUID_PREFIX: Final = "ft1."
+
+#: After so many publishes, or messages handed out, in a row others get their turn on the event loop.
+YIELD_EVERY: Final = 64
+
+_LOOK_EVERY_S = 0.1
+_REPEAT_HINT = "publish again if a second copy does no harm; republish=True does so by itself"
+
+
+@dataclass(slots=True, eq=False)
+class _Publish:
+    """One publish that was not answered yet. Times are those of the event loop."""
+
+    guid: str
+    channel: str
+    data: bytes
+    reply: bytes
+    answer: asyncio.Future[str]
+    begun: float
+    sent: float = 0.0
+    """When it was handed to NATS; 0 if it was not yet."""
+    refused_by: Session | None = None
+    """The session that the server did not know when this publish came."""
+
+
+class Publisher:
+    """The publishes of one connection, over all its sessions."""
+
+    def __init__(self, link: Link, options: SessionOptions) -> None:
+        self._link = link
+        self._options = options
+        self._room = _Room(options.max_in_flight, options.max_in_flight_bytes)
+        self._acks = f"_STAN.acks.{link.unique()}"
+        # In the order of their first sending.
+        self._waiting: dict[str, _Publish] = {}
+        self._count = 0
+        self._session: Session | None = None
+        self._some = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """How many publishes are not answered."""
+        return len(self._waiting)
+
+    async def start(self) -> None:
+        """Listen for acks."""
+        await self._link.listen(self._acks, self._on_ack)
+        self._watching = asyncio.create_task(self._watch(), name="publishes without an answer")
+
+    async def publish(self, channel: str, data: bytes, reply: bytes, name: str) -> asyncio.Future[str]:
+        """Send when there is room; the future is the answer: the guid, or a ``PublishError``.
+
+        ``name``: the guid, without its prefix; empty for one of its own.
+        """
+        self._count += 1
+        if self._count % YIELD_EVERY == 0:
+            # While there is room nothing below waits: without a pause a loop of publishes would starve heartbeats.
+            await asyncio.sleep(0)
+        await self._room.take(len(data))
+        guid = GUID_PREFIX + (name or self._link.unique())
+        if guid in self._waiting:
+            # An ack says nothing but its guid.
+            self._room.give(len(data))
+            raise InvalidArgumentError(f"{guid} is on its way already", hint="wait for its ack first")
+        loop = asyncio.get_running_loop()
+        entry = self._waiting[guid] = _Publish(guid, channel, data, reply, loop.create_future(), loop.time())
+        self._idle.clear()
+        self._some.set()
+        try:
+            await self._send(entry)
+        except BaseException:
+            self._forget(entry)
+            raise
+        return entry.answer
+
+    async def resume(self, session: Session) -> None:
+        """Somebody serves (again), ``session`` is ours: send what has waited for it, in its order."""
+        self._session = session
+        for entry in list(self._waiting.values()):
+            if entry.guid in self._waiting and (not entry.sent or self._may_repeat(entry)):
+                await self._send(entry)
+
+    def pause(self) -> None:
+        """The session has ended; nothing is sent until the next one stands."""
+        self._session = None
+
+    async def flush(self) -> None:
+        """Wait until every publish was answered or given up."""
+        await self._idle.wait()
+
+    def stop(self, reason: ClientError) -> None:
+        """Give up everything: nothing will be answered any more."""
+        if self._watching is not None:
+            self._watching.cancel()
+        # First: nobody who waits for room shall get that of the others now.
+        self._room.close(reason)
+        for entry in list(self._waiting.values()):
+            self._end(
+                entry,
+                PublishUnknownError(
+                    f"not acknowledged when the connection ended: {reason.text}",
+                    channel=entry.channel,
+                    guid=entry.guid,
+                    hint=_REPEAT_HINT,
+                ),
+            )
+
+    def _may_repeat(self, entry: _Publish) -> bool:
+        return self._options.republish and not entry.answer.done()
+
+    async def _send(self, entry: _Publish) -> None:
+        session = self._session
+        if session is None or not session.served:
+            return
+        message = messages.PubMsg(
+            client_id=self._options.client_id.encode(),
+            guid=entry.guid.encode(),
+            subject=entry.channel.encode(),
+            reply=entry.reply,
+            data=entry.data,
+            conn_id=session.conn_id if session.subjects.protocol >= 1 else b"",
+        )
+        subject = f"{session.subjects.pub_prefix.decode()}.{entry.channel}"
+        if await self._link.publish(subject, messages.encode(message), self._acks):
+            entry.sent = asyncio.get_running_loop().time()
+
+    async def _on_ack(self, arrived: Arrived) -> None:
+        if arrived.nobody:
+            # It does not say which publish it was.
+            if self._session is not None:
+                self._session.nobody_listens()
+            return
+        try:
+            ack = messages.parse(messages.PubAck, arrived.payload)
+        except WireError:
+            return
+        entry = self._waiting.get(ack.guid.decode("utf-8", "replace"))
+        if entry is None:
+            return
+        error = ack.error.decode("utf-8", "replace")
+        if error == INVALID_PUBLISH and self._next_session_may_succeed(entry):
+            return
+        if error:
+            self._end(entry, PublishRefusedError(error, channel=entry.channel, guid=entry.guid))
+        else:
+            self._end(entry, None)
+
+    def _next_session_may_succeed(self, entry: _Publish) -> bool:
+        """Keep a publish that was refused because the server does not know our session; the next ping says whether."""
+        session = self._session
+        if not (self._options.republish and self._options.reconnect) or session is None or entry.refused_by is session:
+            return False
+        entry.refused_by, entry.sent = session, 0.0
+        session.wait(0)
+        return True
+
+    def _end(self, entry: _Publish, error: Exception | None) -> None:
+        self._forget(entry)
+        if entry.answer.done():
+            return
+        if error is None:
+            entry.answer.set_result(entry.guid)
+        else:
+            entry.answer.set_exception(error)
+
+    def _forget(self, entry: _Publish) -> None:
+        if self._waiting.pop(entry.guid, None) is not None:
+            self._room.give(len(entry.data))
+        if not self._waiting:
+            self._idle.set()
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if not self._waiting:
+                self._some.clear()
+                await self._some.wait()
+            await asyncio.sleep(_LOOK_EVERY_S)
+            now = loop.time()
+            self._give_up(now)
+            if self._options.republish:
+                for entry in list(self._waiting.values()):
+                    if entry.sent and now - entry.sent >= self._options.republish_after and self._may_repeat(entry):
+                        await self._send(entry)
+
+    def _give_up(self, now: float) -> None:
+        timeout = self._options.ack_timeout
+        if timeout is None:
+            return
+        # The oldest come first.
+        for entry in list(self._waiting.values()):
+            if now - entry.begun < timeout:
+                break
+            what = "sent, and not acknowledged" if entry.sent else "nobody served, so it was not sent"
+            self._end(
+                entry,
+                PublishTimeoutError(
+                    f"publish to {entry.channel}: {what} within {timeout:g} s",
+                    channel=entry.channel,
+                    guid=entry.guid,
+                    hint=_REPEAT_HINT,
+                ),
+            )
+
+
+class _Room:
+    """How many messages, and bytes of them, may be on their way. Who waits is served in order of arrival."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self._count = count
+        self._size = self._all = size
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._closed: ClientError | None = None
+
+    async def take(self, size: int) -> None:
+        """Wait for room for one message. Raises what ``close`` was given."""
+        if self._closed is not None:
+            raise ConnectionClosedError(self._closed.text, hint=self._closed.hint)
+        if not self._waiting and self._fits(size):
+            self._count, self._size = self._count - 1, self._size - size
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        item = (size, future)
+        self._waiting.append(item)
+        try:
+            await future
+        except BaseException:
+            if item in self._waiting:
+                self._waiting.remove(item)
+                # Whoever stood behind a message that did not fit may fit now.
+                self._serve()
+            elif not future.cancelled() and future.exception() is None:
+                self.give(size)
+            raise
+
+    def give(self, size: int) -> None:
+        """A message was answered."""
+        self._count, self._size = self._count + 1, self._size + size
+        self._serve()
+
+    def close(self, reason: ClientError) -> None:
+        """Refuse everybody."""
+        self._closed = reason
+        while self._waiting:
+            _, future = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(ConnectionClosedError(reason.text, hint=reason.hint))
+
+    def _fits(self, size: int) -> bool:
+        # One message alone always fits, however large.
+        return self._count > 0 and (self._size >= size or self._size == self._all)
+
+    def _serve(self) -> None:
+        while self._waiting:
+            size, future = self._waiting[0]
+            if not future.done():
+                if not self._fits(size):
+                    return
+                self._count, self._size = self._count - 1, self._size - size
+                future.set_result(None)
+            self._waiting.popleft()

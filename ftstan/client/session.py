@@ -1,0 +1,227 @@
+"""One session: a client id that is registered with the streaming server, its heartbeats and its pings.
+
+A session begins with an accepted connect request and ends when the server says that it does not know it any more, when
+no ping has been answered for ``ping_interval * (ping_max_out + 1)`` seconds, or when it is closed. It is bound to
+neither a NATS connection nor a server process: both may go and come back meanwhile (``docs/clients.md``).
+
+While it lasts it is *served* or it waits: a NATS connection that is lost, or an answer that nobody listens, make it
+wait and ping at short intervals; the first good answer to a ping makes it served again. So what is sent while a group
+changes its active member is kept instead of being lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from ftstan.client.errors import (
+    ClientIdTakenError,
+    ConnectionLostError,
+    ConnectRefusedError,
+    ReplacedError,
+    RequestRefusedError,
+    RequestTimeoutError,
+)
+from ftstan.client.link import NobodyError
+from ftstan.client.texts import CLIENT_ID_TAKEN
+from ftstan.errors import WireError
+from ftstan.wire import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ftstan.client.link import Arrived, Link
+    from ftstan.client.options import SessionOptions
+
+#: Between two tries of what reached nobody, and between two pings while nobody serves; seconds.
+AGAIN_S: Final = 0.2
+
+A = TypeVar("A", messages.CloseResponse, messages.SubscriptionResponse)
+
+
+class Session:
+    """A registered session. ``on_served()`` is called when it is served again, ``on_waiting()`` when it is not."""
+
+    def __init__(
+        self,
+        link: Link,
+        options: SessionOptions,
+        *,
+        on_served: Callable[[], None],
+        on_waiting: Callable[[], None],
+    ) -> None:
+        self._link = link
+        self._options = options
+        self._on_served = on_served
+        self._on_waiting = on_waiting
+        self._heartbeat_inbox = link.inbox()
+        self._ping_inbox = link.inbox()
+        self.conn_id = link.unique().encode()
+        self.subjects = messages.ConnectResponse()
+        self.served = False
+        self.lost: asyncio.Future[ConnectionLostError] = asyncio.get_running_loop().create_future()
+        self._unanswered = 0
+        self._next_ping = 0.0
+        self._look = asyncio.Event()
+        self._pinging: asyncio.Task[None] | None = None
+
+    async def open(self, within: float) -> None:
+        """Register, trying again while nobody answers; seconds.
+
+        Raises ``ConnectRefusedError``, ``ClientIdTakenError``, ``RequestTimeoutError`` (also if NATS is away).
+        """
+        options = self._options
+        await self._link.listen(self._heartbeat_inbox, self._on_heartbeat)
+        await self._link.listen(self._ping_inbox, self._on_ping_answer)
+        request = messages.ConnectRequest(
+            client_id=options.client_id.encode(),
+            heartbeat_inbox=self._heartbeat_inbox.encode(),
+            protocol=messages.PROTOCOL,
+            conn_id=self.conn_id,
+            ping_interval=options.ping_interval,
+            ping_max_out=options.ping_max_out,
+        )
+        try:
+            answer = await self.ask(options.discovery, messages.encode(request), within)
+            self.subjects = self._accepted(answer)
+        except BaseException:
+            await self.leave()
+            raise
+        self.served = True
+        if self.subjects.protocol >= 1 and self.subjects.ping_interval > 0:
+            self._pinging = asyncio.create_task(self._ping(), name=f"pings of {options.client_id}")
+        else:
+            await self._link.drop(self._ping_inbox)
+
+    async def ask(self, subject: str, payload: bytes, within: float) -> bytes:
+        """Ask, again while it reaches nobody, and give the answer; seconds. Raises ``RequestTimeoutError``."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + within
+        while True:
+            try:
+                return await self._link.request(subject, payload, max(end - loop.time(), 0.001))
+            except NobodyError as error:
+                if loop.time() + AGAIN_S >= end:
+                    raise RequestTimeoutError(
+                        f"{error.text}, for {within:.3g} s",
+                        hint="is a streaming server active, and is this its cluster id? `ftstanctl ft status` shows it",
+                    ) from None
+            await asyncio.sleep(AGAIN_S)
+
+    async def close(self, within: float) -> None:
+        """Tell the server. Raises ``RequestRefusedError``, ``RequestTimeoutError``."""
+        request = messages.encode(messages.CloseRequest(client_id=self._options.client_id.encode()))
+        answer = await self.ask(self.subjects.close_requests.decode(), request, within)
+        check_answer(messages.CloseResponse, answer)
+
+    async def leave(self) -> None:
+        """Stop to ping and to answer heartbeats: for everybody else this session is dead."""
+        if self._pinging is not None:
+            self._pinging.cancel()
+        await self._link.drop(self._heartbeat_inbox)
+        await self._link.drop(self._ping_inbox)
+
+    def link_up(self) -> None:
+        """NATS is there again: find out whether we are still known."""
+        if self._pinging is None:
+            self._serve()
+        else:
+            self.wait(0)
+
+    def link_down(self) -> None:
+        """NATS is away."""
+        self.wait(AGAIN_S)
+
+    def wait(self, ping_in: float) -> None:
+        """Nobody serves at the moment, or it is not known: ping after ``ping_in`` seconds, and until somebody does."""
+        if self.served:
+            self.served = False
+            self._on_waiting()
+        self._next_ping = min(self._next_ping, asyncio.get_running_loop().time() + ping_in)
+        self._look.set()
+
+    def nobody_listens(self) -> None:
+        """NATS says that what was sent to the server reached nobody."""
+        if self._pinging is not None:
+            self.wait(AGAIN_S)
+
+    def _accepted(self, answer: bytes) -> messages.ConnectResponse:
+        try:
+            response = messages.parse(messages.ConnectResponse, answer)
+        except WireError as error:
+            raise ConnectRefusedError(
+                f"the answer to the connect request is not understood: {error.text}",
+                hint="is something else listening on the discovery subject?",
+            ) from error
+        error_text = response.error.decode("utf-8", "replace")
+        if error_text == CLIENT_ID_TAKEN:
+            raise ClientIdTakenError(error_text)
+        if error_text:
+            raise ConnectRefusedError(error_text)
+        return response
+
+    async def _ping(self) -> None:
+        interval, max_out = self.subjects.ping_interval, self.subjects.ping_max_out
+        loop = asyncio.get_running_loop()
+        subject = self.subjects.ping_requests.decode()
+        payload = messages.encode(messages.Ping(conn_id=self.conn_id))
+        due = self._next_ping = loop.time() + interval
+        while True:
+            while (left := self._next_ping - loop.time()) > 0:
+                self._look.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await self._look.wait()
+            # While nobody serves there are more pings; only one in each interval counts.
+            if loop.time() >= due:
+                due = loop.time() + interval
+                self._unanswered += 1
+                if self._unanswered > max_out:
+                    break
+            await self._link.publish(subject, payload, self._ping_inbox)
+            self._next_ping = due if self.served else min(due, loop.time() + AGAIN_S)
+        self._lose(
+            ConnectionLostError(
+                f"stan: connection lost due to PING failure: no answer for {interval * (max_out + 1)} s",
+                hint="is a streaming server active? `ftstanctl ft status` shows it",
+            )
+        )
+
+    async def _on_heartbeat(self, arrived: Arrived) -> None:
+        if arrived.reply:
+            await self._link.publish(arrived.reply, b"")
+
+    async def _on_ping_answer(self, arrived: Arrived) -> None:
+        if arrived.nobody:
+            self.nobody_listens()
+            return
+        try:
+            error = messages.parse(messages.PingResponse, arrived.payload).error
+        except WireError:
+            return
+        if error:
+            self._lose(ReplacedError(error.decode("utf-8", "replace")))
+            return
+        self._unanswered = 0
+        self._serve()
+
+    def _serve(self) -> None:
+        if not self.served:
+            self.served = True
+            self._on_served()
+
+    def _lose(self, reason: ConnectionLostError) -> None:
+        if not self.lost.done():
+            self.lost.set_result(reason)
+
+
+def check_answer(cls: type[A], payload: bytes) -> A:
+    """The answer to a request. Raises ``RequestRefusedError`` if it is an error, or not understood."""
+    try:
+        answer = messages.parse(cls, payload)
+    except WireError as error:
+        raise RequestRefusedError(f"the answer is not understood: {error.text}") from error
+    if answer.error:
+        raise RequestRefusedError(answer.error.decode("utf-8", "replace"))
+    return answer

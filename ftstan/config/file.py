@@ -1,0 +1,61 @@
+"""Configuration files on the disk: which half reads which, in what order, and in what language they are written.
+
+Source: ``docs/compat/config.md`` (which half reads what).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ftstan.config import grammar, natsfile, streamfile, yaml
+from ftstan.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ftstan.config.settings import Settings
+    from ftstan.config.tree import Document
+
+
+def load(path: str, environment: Mapping[str, str] | None = None) -> Document:
+    """Read a file, YAML if its name ends so. Raises ``ConfigError``."""
+    if os.path.splitext(path)[1].lower() in yaml.SUFFIXES:
+        return yaml.parse(grammar.read_text(path), path)
+    return grammar.parse_file(path, environment)
+
+
+def apply_files(settings: Settings, both: str, streaming: str, environment: Mapping[str, str] | None = None) -> None:
+    """Put what the files of ``-c`` (``both``) and ``-sc`` (``streaming``) say into ``settings``; empty for none.
+
+    With one of them both halves read it; with two, the NATS half reads the first and the streaming half the second.
+    Raises ``ConfigError``.
+    """
+    if not both and not streaming:
+        return
+    settings.file = both or streaming
+    document = load(settings.file, environment)
+    settings.warnings += document.warnings
+    shared = not both or not streaming
+    natsfile.read(document, settings, streams=shared)
+    if not shared:
+        try:
+            document = load(streaming, environment)
+        except ConfigError as error:
+            if error.text.startswith("open "):
+                raise ConfigError(f"error opening config file: {error.text}", hint=error.hint) from error
+            raise
+        settings.warnings += document.warnings
+        _warn_of_nats_keys(document, settings)
+    streamfile.read(document, settings)
+
+
+def _warn_of_nats_keys(document: Document, settings: Settings) -> None:
+    """With two files, keys of the NATS half in the second are read by nobody."""
+    if streamfile.streaming_map(document) is not None:
+        return
+    for key, node in document.entries.items():
+        if key.lower() not in streamfile.known_names() and node.place not in document.used and key != "}":
+            text = f'{node.place}: the key "{key}" is ignored: the NATS half reads only the file of -c'
+            settings.unknown.append(text)
+            settings.warnings.append(text)

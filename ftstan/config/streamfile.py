@@ -1,0 +1,141 @@
+"""The streaming half's pass over a file: its keys, in a ``streaming`` map or at top level, into settings.
+
+Errors are those of the original; nothing is read but what the tree has.
+
+Source: ``docs/compat/config.md`` (keys, which half reads what).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftstan.config import unknown
+from ftstan.config.keys import CHANNEL_LIMITS, CHANNELS, RETIRED, STREAMING_MAPS, Section, names_of
+from ftstan.config.options import ChannelLimits, is_channel_pattern
+from ftstan.config.table import BY_KEY, Kind
+from ftstan.config.tree import shown
+from ftstan.config.units import quote
+from ftstan.config.values import EXPECTED, streaming_value
+from ftstan.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ftstan.config.settings import Settings
+    from ftstan.config.tree import Document, Node
+
+STREAMING = "streaming"
+
+
+def streaming_map(document: Document) -> dict[str, Node] | None:
+    """The ``streaming`` map, ``None`` if there is no such key. Raises ``ConfigError`` if it is no map."""
+    for key, node in document.entries.items():
+        if key.lower() == STREAMING:
+            if not isinstance(node.value, dict):
+                raise ConfigError(
+                    f"expected streaming section to be a map/struct, got {shown(node.value)}",
+                    hint=f"{node.place}: write streaming {{ ... }}",
+                )
+            return node.value
+    return None
+
+
+def read(document: Document, settings: Settings) -> set[str]:
+    """Put what the streaming half finds into ``settings``; the lower-case names at the level that it read.
+
+    Raises ``ConfigError``.
+    """
+    section = streaming_map(document)
+    entries = document.entries if section is None else section
+    _Reader(settings, document).level(entries, alone=section is not None)
+    return known_names()
+
+
+def known_names() -> set[str]:
+    """Every name that the streaming half knows at its first level."""
+    maps = {name for names, _ in STREAMING_MAPS.values() for name in names}
+    return {*names_of(Section.STREAMING), *maps, *RETIRED[Section.STREAMING], STREAMING}
+
+
+class _Reader:
+    def __init__(self, settings: Settings, document: Document) -> None:
+        self._settings = settings
+        self._used = document.used
+
+    def level(self, entries: dict[str, Node], *, alone: bool) -> None:
+        """Read the streaming half's first level; ``alone``: it is its own map, so that nobody else knows its keys."""
+        maps = {name: section for section, (names, _) in STREAMING_MAPS.items() for name in names}
+        known = names_of(Section.STREAMING)
+        for key, node in entries.items():
+            name = key.lower()
+            if name in maps:
+                self._map(maps[name], key, node, shared=not alone)
+            elif name in RETIRED[Section.STREAMING]:
+                why = RETIRED[Section.STREAMING][name]
+                self._settings.warnings.append(f'{node.place}: the key "{key}" of old releases has no effect: {why}')
+            elif name in known:
+                self._put(known[name].option.key, key, node)
+            elif alone and node.place not in self._used:
+                unknown.warn(self._settings, node.place, key, known_names(), STREAMING)
+
+    def _put(self, option: str, key: str, node: Node) -> None:
+        written = key.lower() if option.startswith("sql_") else key
+        value = streaming_value(BY_KEY[option], written, node)
+        self._settings.put(option, value, node.source, key)
+        if option == "encryption_key" and not self._settings.value("encrypt"):
+            # A key switches encryption on, an empty one too.
+            self._settings.put("encrypt", True, node.source, key)
+
+    def _map(self, section: Section, key: str, node: Node, *, shared: bool) -> None:
+        what = STREAMING_MAPS[section][1]
+        if not isinstance(node.value, dict):
+            raise ConfigError(
+                f"expected {what} to be a map/struct, got {shown(node.value)}",
+                hint=f"{node.place}: {key} takes {EXPECTED[Kind.MAP]}",
+            )
+        if section is Section.CLUSTER:
+            self._settings.put("clustered", True, node.source, key)
+        known = names_of(section)
+        channels = CHANNELS if section is Section.LIMITS else ()
+        for inner, item in node.value.items():
+            name = inner.lower()
+            if name in channels:
+                self._channels(item)
+            elif name in known:
+                self._put(known[name].option.key, inner, item)
+            elif item.place not in self._used and not (shared and section in (Section.TLS, Section.CLUSTER)):
+                unknown.warn(self._settings, item.place, inner, {*known, *channels}, key)
+
+    # ---- limits of single channels -------------------------------------------------------------------------------
+
+    def _channels(self, node: Node) -> None:
+        if not isinstance(node.value, dict):
+            raise ConfigError(
+                f"expected per channel limits to be a map/struct, got {shown(node.value)}",
+                hint=f'{node.place}: write channels {{ "name" {{ max_msgs: 10 }} }}',
+            )
+        self._settings.channels = tuple((name, self._channel(name, item)) for name, item in node.value.items())
+        self._settings.channels_source = node.source
+
+    def _channel(self, channel: str, node: Node) -> ChannelLimits:
+        if not isinstance(node.value, dict):
+            raise ConfigError(
+                f"expected channel limits to be a map/struct, got {shown(node.value)}",
+                hint=f"{node.place}: write {quote(channel)} {{ max_msgs: 10 }}",
+            )
+        if not is_channel_pattern(channel):
+            raise ConfigError(
+                f"invalid channel name {quote(channel)}",
+                hint=f"{node.place}: tokens with a point between them, not empty; no /; * and > only as whole tokens,"
+                " > only as the last",
+            )
+        known = {name: one for name, one in names_of(Section.LIMITS).items() if one.option.key in CHANNEL_LIMITS}
+        limits = dict.fromkeys(CHANNEL_LIMITS, 0)
+        for key, item in node.value.items():
+            if key.lower() in known:
+                option = known[key.lower()].option
+                value = streaming_value(option, key, item)
+                assert isinstance(value, int)
+                # Written as 0 it is unlimited, and left out it is inherited.
+                limits[option.key] = value or -1
+            elif item.place not in self._used:
+                unknown.warn(self._settings, item.place, key, known, f"channel {quote(channel)}")
+        return ChannelLimits(**limits)

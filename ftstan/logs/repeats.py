@@ -1,0 +1,47 @@
+"""Lines that say the same again and again: each text at a falling rate, with the number of those left out.
+
+Pure: time comes in as seconds.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from ftstan.ratelimit import RateLimit
+
+#: Texts that are remembered; whoever says more different things than that does not repeat himself.
+_TEXTS = 256
+
+#: Level, half and text.
+Key = tuple[str, str, str]
+
+
+class Repeats:
+    """What was said lately. Two lines with the same key, its text last, are the same."""
+
+    def __init__(self) -> None:
+        self._limits: OrderedDict[Key, RateLimit] = OrderedDict()
+        self._left_out: dict[Key, int] = {}
+
+    def ask(self, key: Key, now: float) -> int | None:
+        """Whether a line may be written: how many like it were left out since the last one, ``None`` if it may not."""
+        limit = self._limits.get(key)
+        if limit is None:
+            limit = self._limits[key] = RateLimit()
+            if len(self._limits) > _TEXTS:
+                self._left_out.pop(self._limits.popitem(last=False)[0], None)
+        self._limits.move_to_end(key)
+        if not limit.allow(now):
+            self._left_out[key] = self._left_out.get(key, 0) + 1
+            return None
+        return self._left_out.pop(key, 0)
+
+    def owed(self, now: float, besides: Key) -> list[tuple[Key, int]]:
+        """Keys of which some were left out, and whose time has come again, with how many those were.
+
+        Not ``besides``, which is about to be asked for.
+        """
+        if not self._left_out:
+            return []
+        due = [key for key in self._left_out if key != besides and self._limits[key].allow(now)]
+        return [(key, self._left_out.pop(key)) for key in due]

@@ -1,0 +1,378 @@
+"""``/metrics``: the node in the formats of Prometheus and OpenMetrics, made afresh for each scrape.
+
+Base units, and labels whose values cannot grow without bound: of the channels a configured number have series of their
+own, by name, and all others together are the channel ``>``, which no channel can be called. ``METRICS`` is the whole
+list; ``docs/monitoring.md`` has it as a table. The names of the exporter that read the original's pages can be added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from prometheus_client import PROCESS_COLLECTOR, exposition
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+from ftstan.monitor.answers import answer, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from aiohttp import web
+    from prometheus_client.metrics_core import Metric as Family
+
+    from ftstan.broker.views import CensusRow, Counters, SubRow
+    from ftstan.config.options import MonitorOptions
+    from ftstan.disk import Space
+    from ftstan.histogram import Histogram
+
+#: In place of a name: all channels without series of their own.
+OTHERS: Final = ">"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFigures:
+    """One node at one moment. Times in seconds; ``None`` where there is nothing to say. Counters count since its start.
+
+    ``takeovers`` by cause, ``takeover_tries`` by result, ``lock_attempts`` by outcome, ``reconnects`` and ``connected``
+    by connection. ``now`` is the wall clock; ``room`` that of the datastore's file system.
+    """
+
+    cluster_id: str
+    server_id: str
+    group: str
+    version: str
+    compatible: str
+    go: str
+    state: str
+    states: Sequence[str]
+    phase: str
+    phases: Sequence[str]
+    start_time: float
+    uptime: float
+    now: float
+    serving: bool
+    standing_by: bool
+    paused: bool
+    mixed: bool
+    epoch: int
+    holder_epoch: int
+    probe_age: float | None
+    probes: Histogram | None
+    room: Space | None
+    commits: Histogram | None
+    failed_commits: int
+    warm_lag: tuple[int, float] | None
+    recovery: tuple[int, int]
+    unanswered: int
+    counters: Counters
+    channels: Sequence[CensusRow]
+    max_channels: int
+    takeovers: Mapping[str, int] = field(default_factory=dict)
+    takeover_tries: Mapping[str, int] = field(default_factory=dict)
+    lock_attempts: Mapping[str, int] = field(default_factory=dict)
+    reconnects: Mapping[str, int] = field(default_factory=dict)
+    connected: Mapping[str, bool] = field(default_factory=dict)
+
+
+class MetricsViews(Protocol):
+    """What is shown. Called on the control loop: none may wait for storage."""
+
+    async def figures(self) -> NodeFigures:
+        """The node as of now."""
+        ...
+
+    async def channel_subs(self, names: Sequence[bytes]) -> list[tuple[bytes, SubRow]]:
+        """The subscriptions of these channels, each with its channel's name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the list. ``kind``: counter, gauge or histogram."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+def _m(name: str, kind: str, text: str, *labels: str) -> Metric:
+    return Metric(f"ftstan_{name}", kind, text, labels)
+
+
+METRICS: Final = {
+    metric.name: metric
+    for metric in (
+        _m(
+            "build_info",
+            "gauge",
+            "Always 1; this release, and that of the original",
+            "version",
+            "compatible",
+        ),
+        _m("server_info", "gauge", "Always 1; who this is", "cluster_id", "server_id", "group"),
+        _m("start_time_seconds", "gauge", "When the process started, since the epoch"),
+        _m("time_seconds", "gauge", "The clock of the node, since the epoch"),
+        _m("state", "gauge", "1 for the present state, 0 for the others", "state"),
+        _m("phase", "gauge", "1 for what the node is doing, 0 for all else", "phase"),
+        _m("serving", "gauge", "Whether clients are answered"),
+        _m("standing_by", "gauge", "Whether it stands by and would take over"),
+        _m("paused", "gauge", "Whether an operator keeps this member from taking over"),
+        _m("mixed", "gauge", "Whether original servers may be members of the group"),
+        _m("epoch", "gauge", "The epoch that this node owns, 0 for none"),
+        _m("holder_epoch", "gauge", "The newest epoch of the datastore as far as this node knows"),
+        _m("takeovers", "counter", "Epochs that this process took, by cause", "cause"),
+        _m("takeover_tries", "counter", "Tries to take over, by what came of the store lock", "result"),
+        _m("lock_attempts", "counter", "Attempts at the store lock, by outcome", "outcome"),
+        _m("probe_age_seconds", "gauge", "Time since storage last answered"),
+        _m("probe_seconds", "histogram", "How long storage took to answer a probe of the owner"),
+        _m(
+            "commit_seconds",
+            "histogram",
+            "From the first publish of a batch until it is durable and confirmed",
+        ),
+        _m(
+            "failed_commits",
+            "counter",
+            "Times that storage refused a batch of a channel: its publishers got errors",
+        ),
+        _m("datastore_free_bytes", "gauge", "Room on the datastore's file system, as the owner's last probe saw it"),
+        _m("datastore_size_bytes", "gauge", "Size of that file system"),
+        _m("warm_lag_messages", "gauge", "Messages that a standby has not read ahead"),
+        _m("warm_lag_seconds", "gauge", "For how long a standby has been behind"),
+        _m("recovery_channels_found", "gauge", "Channels that the last recovery found"),
+        _m("recovery_channels_done", "gauge", "Channels that the last recovery has read"),
+        _m(
+            "nats_connected",
+            "gauge",
+            "Whether a connection to NATS stands (general: of clients)",
+            "connection",
+        ),
+        _m("nats_reconnects", "counter", "Connections to NATS that were lost and made again", "connection"),
+        _m("handover_unanswered", "counter", "Publishes that came during a hand-over and got no answer"),
+        _m("clients", "gauge", "Registered clients"),
+        _m("channels", "gauge", "Channels"),
+        _m("max_channels", "gauge", "How many channels there may be, 0 for no limit"),
+        _m("quarantined_channels", "gauge", "Channels that take nothing new because their files are damaged"),
+        _m("subscriptions", "gauge", "Subscriptions, offline durables among them"),
+        _m(
+            "stalled_subscriptions",
+            "gauge",
+            "Subscriptions and queue groups that wait for acknowledgements",
+        ),
+        _m("pending_messages", "gauge", "Messages sent and not acknowledged"),
+        _m("stored_messages", "gauge", "Messages in the store"),
+        _m("stored_bytes", "gauge", "Bytes of those messages as the store counts them"),
+        _m("received_messages", "counter", "Publish requests"),
+        _m("received_bytes", "counter", "Bytes of publish requests"),
+        _m("sent_messages", "counter", "Messages sent to subscribers, repeated ones among them"),
+        _m("sent_bytes", "counter", "Bytes of those messages"),
+        _m("redelivered_messages", "counter", "Messages sent again because no acknowledgement came"),
+        _m("channel_messages", "gauge", "Messages in the channel", "channel"),
+        _m("channel_bytes", "gauge", "Bytes of those messages", "channel"),
+        _m("channel_last_sequence", "gauge", "Sequence of the last message", "channel"),
+        _m("channel_subscriptions", "gauge", "Subscriptions, offline durables among them", "channel"),
+        _m("channel_pending_messages", "gauge", "Messages sent and not acknowledged", "channel"),
+        _m("channel_stalled_subscriptions", "gauge", "Stalled subscriptions and queue groups", "channel"),
+        _m("channel_lag_messages", "gauge", "Messages that the slowest subscription has not been sent", "channel"),
+        _m("channel_max_messages", "gauge", "The limit of messages, 0 for none", "channel"),
+        _m("channel_max_bytes", "gauge", "The limit of bytes, 0 for none", "channel"),
+        _m("channel_max_subscriptions", "gauge", "The limit of subscriptions, 0 for none", "channel"),
+    )
+}
+
+_NSS_SERVER: Final = ("server_id",)
+_NSS_CHANNEL: Final = (*_NSS_SERVER, "channel")
+_NSS_SUB: Final = (*_NSS_CHANNEL, "client_id", "inbox", "queue_name", "durable_name", "is_durable", "is_offline")
+#: Names of the retired exporter with its labels; its totals are gauges, which no lint accepts.
+NSS_LABELS: Final = {
+    "nss_server_info": ("cluster_id", "server_id", "version", "go_version", "state", "start_time"),
+    "nss_server_clients": _NSS_SERVER,
+    "nss_server_channels": _NSS_SERVER,
+    "nss_server_subscriptions": _NSS_SERVER,
+    "nss_server_msgs_total": _NSS_SERVER,
+    "nss_server_bytes_total": _NSS_SERVER,
+    "nss_chan_msgs_total": _NSS_CHANNEL,
+    "nss_chan_bytes_total": _NSS_CHANNEL,
+    "nss_chan_last_seq": _NSS_CHANNEL,
+    "nss_chan_subs_last_sent": _NSS_SUB,
+    "nss_chan_subs_pending_count": _NSS_SUB,
+    "nss_chan_subs_max_inflight": _NSS_SUB,
+}
+
+
+class MetricsPage:
+    """The handler, ``routes`` by path."""
+
+    def __init__(self, views: MetricsViews, options: MonitorOptions) -> None:
+        self._views = views
+        self._options = options
+        self.routes = {"/metrics": self._metrics}
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        figures = await self._views.figures()
+        kept = max(self._options.metrics_channels, 0)
+        families = list(node_families(figures, kept))
+        families += PROCESS_COLLECTOR.collect()
+        if self._options.metrics_nss:
+            shown_channels = sorted(figures.channels)[:kept]
+            subs = await self._views.channel_subs([row.name for row in shown_channels])
+            families += nss_families(figures, shown_channels, subs)
+        encode, content_type = exposition.choose_encoder(request.headers.get("Accept", ""))
+        return answer(200, encode(Scrape(families)), content_type)
+
+
+class Scrape:
+    """The families of one scrape, as an encoder wants them."""
+
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._families = list(families)
+
+    def collect(self) -> Iterable[Family]:
+        """All of them."""
+        return self._families
+
+
+def node_families(f: NodeFigures, kept: int) -> Iterator[Family]:
+    """Every family of ``METRICS`` that has something to say; ``kept`` channels have series of their own."""
+    yield _samples("build_info", {(f.version, f.compatible): 1})
+    yield _samples("server_info", {(f.cluster_id, f.server_id, f.group): 1})
+    yield _samples("state", {(state,): state == f.state for state in f.states})
+    yield _samples("phase", {(phase,): phase == f.phase for phase in f.phases})
+    for name, by in (
+        ("takeovers", f.takeovers),
+        ("takeover_tries", f.takeover_tries),
+        ("lock_attempts", f.lock_attempts),
+        ("nats_reconnects", f.reconnects),
+        ("nats_connected", f.connected),
+    ):
+        yield _samples(name, {(value,): count for value, count in by.items()})
+    for name, histogram in (("probe_seconds", f.probes), ("commit_seconds", f.commits)):
+        if histogram is not None:
+            yield _histogram(name, histogram)
+    for name, number in _numbers(f).items():
+        if number is not None:
+            yield _samples(name, {(): number})
+    yield from _channels(sorted(f.channels), kept)
+
+
+def _numbers(f: NodeFigures) -> dict[str, float | None]:
+    counters, channels = f.counters, f.channels
+    return {
+        "start_time_seconds": f.start_time,
+        "time_seconds": f.now,
+        "serving": f.serving,
+        "standing_by": f.standing_by,
+        "paused": f.paused,
+        "mixed": f.mixed,
+        "epoch": f.epoch,
+        "holder_epoch": f.holder_epoch,
+        "probe_age_seconds": f.probe_age,
+        "failed_commits": f.failed_commits,
+        "datastore_free_bytes": f.room.free_bytes if f.room else None,
+        "datastore_size_bytes": f.room.total_bytes if f.room else None,
+        "warm_lag_messages": f.warm_lag[0] if f.warm_lag else None,
+        "warm_lag_seconds": f.warm_lag[1] if f.warm_lag else None,
+        "recovery_channels_done": f.recovery[0],
+        "recovery_channels_found": f.recovery[1],
+        "handover_unanswered": f.unanswered,
+        "clients": counters.clients,
+        "channels": counters.channels,
+        "max_channels": f.max_channels,
+        "quarantined_channels": sum(row.quarantined for row in channels),
+        "subscriptions": sum(row.subs for row in channels),
+        "stalled_subscriptions": sum(row.stalled for row in channels),
+        "pending_messages": sum(row.pending for row in channels),
+        "stored_messages": sum(row.msgs for row in channels),
+        "stored_bytes": sum(row.size for row in channels),
+        "received_messages": counters.in_msgs,
+        "received_bytes": counters.in_bytes,
+        "sent_messages": counters.out_msgs,
+        "sent_bytes": counters.out_bytes,
+        "redelivered_messages": counters.redelivered,
+    }
+
+
+def _channels(rows: Sequence[CensusRow], kept: int) -> Iterator[Family]:
+    own, others = rows[:kept], rows[kept:]
+    columns = {
+        "messages": ([row.msgs for row in own], sum(row.msgs for row in others)),
+        "bytes": ([row.size for row in own], sum(row.size for row in others)),
+        "last_sequence": ([row.last for row in own], sum(row.last for row in others)),
+        "subscriptions": ([row.subs for row in own], sum(row.subs for row in others)),
+        "pending_messages": ([row.pending for row in own], sum(row.pending for row in others)),
+        "stalled_subscriptions": ([row.stalled for row in own], sum(row.stalled for row in others)),
+        "lag_messages": ([row.lag for row in own], max((row.lag for row in others), default=0)),
+    }
+    names = [_label(row.name) for row in own]
+    limits = {
+        "max_messages": [row.limits.max_msgs for row in own],
+        "max_bytes": [row.limits.max_bytes for row in own],
+        "max_subscriptions": [row.limits.max_subs for row in own],
+    }
+    for name, each in limits.items():
+        yield _samples(f"channel_{name}", {(label,): limit for label, limit in zip(names, each, strict=True)})
+    for name, (values, rest) in columns.items():
+        samples: dict[tuple[str, ...], float] = {(label,): value for label, value in zip(names, values, strict=True)}
+        if others:
+            samples[(OTHERS,)] = rest
+        yield _samples(f"channel_{name}", samples)
+
+
+def nss_families(
+    f: NodeFigures, channels: Sequence[CensusRow], subs: Sequence[tuple[bytes, SubRow]]
+) -> Iterator[Family]:
+    """The families of the retired exporter, for ``channels``."""
+    server = (f.server_id,)
+    info = (f.cluster_id if f.serving else "", f.server_id, f.compatible, f.go, f.state, f"{f.start_time:.0f}")
+    yield _nss("nss_server_info", {info: 1})
+    yield _nss("nss_server_clients", {server: f.counters.clients})
+    yield _nss("nss_server_channels", {server: f.counters.channels})
+    yield _nss("nss_server_subscriptions", {server: sum(row.subs for row in f.channels)})
+    yield _nss("nss_server_msgs_total", {server: sum(row.msgs for row in f.channels)})
+    yield _nss("nss_server_bytes_total", {server: sum(row.size for row in f.channels)})
+    yield _nss("nss_chan_msgs_total", {(*server, _label(row.name)): row.msgs for row in channels})
+    yield _nss("nss_chan_bytes_total", {(*server, _label(row.name)): row.size for row in channels})
+    yield _nss("nss_chan_last_seq", {(*server, _label(row.name)): row.last for row in channels})
+    labelled = {(*server, *_sub_labels(name, row)): row for name, row in subs}
+    yield _nss("nss_chan_subs_last_sent", {labels: row.last_sent for labels, row in labelled.items()})
+    yield _nss("nss_chan_subs_pending_count", {labels: row.pending for labels, row in labelled.items()})
+    yield _nss("nss_chan_subs_max_inflight", {labels: row.max_in_flight for labels, row in labelled.items()})
+
+
+def _sub_labels(channel: bytes, row: SubRow) -> tuple[str, ...]:
+    flags = ("true" if flag else "false" for flag in (row.is_durable, row.is_offline))
+    return (*(_label(name) for name in (channel, row.client_id, row.inbox, row.queue, row.durable)), *flags)
+
+
+def _label(name: bytes) -> str:
+    # A label is UTF-8 whatever a client called its channel.
+    return shown(name).encode("utf-8", "replace").decode()
+
+
+def _samples(name: str, samples: Mapping[tuple[str, ...], float]) -> Family:
+    metric = METRICS[f"ftstan_{name}"]
+    family: CounterMetricFamily | GaugeMetricFamily
+    if metric.kind == "counter":
+        family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
+    else:
+        family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, value in samples.items():
+        family.add_metric(labels, float(value))
+    return family
+
+
+def _histogram(name: str, histogram: Histogram) -> Family:
+    metric = METRICS[f"ftstan_{name}"]
+    family = HistogramMetricFamily(metric.name, metric.help)
+    bounds = [*(str(bound) for bound in histogram.bounds), "+Inf"]
+    family.add_metric([], [(b, float(n)) for b, n in zip(bounds, histogram.cumulative(), strict=True)], histogram.sum)
+    return family
+
+
+def _nss(name: str, samples: Mapping[tuple[str, ...], float]) -> Family:
+    family = GaugeMetricFamily(name, "As the exporter for NATS named it", labels=NSS_LABELS[name])
+    for labels, value in samples.items():
+        family.add_metric(labels, float(value))
+    return family

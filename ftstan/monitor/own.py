@@ -1,0 +1,104 @@
+"""Pages that the original has not: what a member says of itself, health for supervisors and load balancers, dashboard.
+
+Health answers depend on nothing but memory: they come while storage hangs, because whoever asks has to know.
+
+Source: ``docs/monitoring.md``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ftstan.monitor.answers import answer, json_answer
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+_TEXT: Final = "text/plain; charset=utf-8"
+#: The page is whole: it loads nothing, and may ask other members for their figures.
+_POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src *; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a node is. ``standing_by``: it would take over if it had to. ``phase`` is for people."""
+
+    serving: bool
+    standing_by: bool
+    phase: str
+
+
+class OwnViews(Protocol):
+    """What the pages show. Called on the control loop: none may wait for storage."""
+
+    async def ftz(self) -> dict[str, object]:
+        """What the node says of itself as a member, for ``/streaming/ftz``."""
+        ...
+
+    def health(self) -> Health:
+        """How the node is now."""
+        ...
+
+    async def dashboard(self) -> dict[str, object]:
+        """What the dashboard shows (``docs/monitoring.md``, figures of the dashboard)."""
+        ...
+
+
+class OwnPages:
+    """The handlers, ``routes`` by path."""
+
+    def __init__(self, views: OwnViews) -> None:
+        self._views = views
+        self.routes = {
+            "/streaming/ftz": self._ftz,
+            "/livez": self._livez,
+            "/readyz": self._readyz,
+            "/active": self._active,
+            "/standby": self._standby,
+            "/dashboard": self._dashboard,
+            "/dashboard/data": self._data,
+        }
+
+    async def _ftz(self, request: web.Request) -> web.StreamResponse:
+        return json_answer(request, await self._views.ftz())
+
+    async def _livez(self, _request: web.Request) -> web.StreamResponse:
+        # That the control loop answers is all there is to say; what it protects itself from ends the process.
+        return _health(self._views.health(), good=True)
+
+    async def _readyz(self, _request: web.Request) -> web.StreamResponse:
+        health = self._views.health()
+        return _health(health, good=health.serving or health.standing_by)
+
+    async def _active(self, _request: web.Request) -> web.StreamResponse:
+        health = self._views.health()
+        return _health(health, good=health.serving)
+
+    async def _standby(self, _request: web.Request) -> web.StreamResponse:
+        health = self._views.health()
+        return _health(health, good=health.standing_by)
+
+    async def _dashboard(self, _request: web.Request) -> web.StreamResponse:
+        headers = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
+        return answer(200, _page(), "text/html; charset=utf-8", **headers)
+
+    async def _data(self, request: web.Request) -> web.StreamResponse:
+        response = json_answer(request, await self._views.dashboard())
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+
+@cache
+def _page() -> bytes:
+    return resources.files("ftstan.monitor").joinpath("dashboard.html").read_bytes()
+
+
+def _health(health: Health, *, good: bool) -> web.Response:
+    # A load balancer must ask again each time.
+    return answer(200 if good else 503, f"{health.phase}\n", _TEXT, **{"Cache-Control": "no-store"})

@@ -1,0 +1,191 @@
+"""The Ansible collection: what it says of itself holds, and what it writes is what the server takes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from tests.ansible.runner import COLLECTION, HOME, ansible
+from tests.processes import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROLES = sorted(path.name for path in (COLLECTION / "roles").iterdir())
+PLAYBOOKS = sorted(path.name for path in (COLLECTION / "playbooks").glob("*.yml"))
+INVENTORIES = sorted(path.name for path in (HOME / "inventories").iterdir())
+
+
+def loaded(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def test_the_collection_has_the_version_of_the_server() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'version = "{loaded(COLLECTION / "galaxy.yml")["version"]}"' in text
+
+
+@pytest.mark.timeout(1200)
+def test_it_is_clean_for_production() -> None:
+    words = ("--offline", "--profile", "production", "-c", str(HOME / ".ansible-lint"), ".")
+    found = ansible("ansible-lint", *words, within=1000)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "'production' was required, and it passed" in found.stderr
+
+
+@pytest.mark.parametrize("inventory", INVENTORIES)
+def test_every_playbook_can_be_read_with_an_inventory(inventory: str) -> None:
+    files = [f"playbooks/{playbook}" for playbook in PLAYBOOKS]
+    found = ansible("ansible-playbook", "-i", str(HOME / "inventories" / inventory), "--syntax-check", *files)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.count("playbook: ") == len(files)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_variable_of_a_role_is_described_with_its_default(role: str) -> None:
+    defaults = loaded(COLLECTION / "roles" / role / "defaults" / "main.yml")
+    options = loaded(COLLECTION / "roles" / role / "meta" / "argument_specs.yml")["argument_specs"]["main"]["options"]
+    assert set(defaults) == set(options)
+    for name, value in defaults.items():
+        computed = isinstance(value, str) and "{{" in value
+        assert computed or options[name].get("required") or options[name].get("default", value) == value, name
+
+
+PLAY = """
+- hosts: all
+  gather_facts: true
+  tasks:
+    - ansible.builtin.import_role: {name: ftstan.ftstan.ftstan, tasks_from: check.yml}
+    - ansible.builtin.template:
+        src: "ROLE/templates/{{ item }}.j2"
+        dest: "OUT/{{ inventory_hostname }}.{{ item }}"
+        mode: "0644"
+      loop: [ftstan.conf, environment, dropin.conf, firewall.nft]
+"""
+
+
+def rendered(tmp_path: Path, inventory: Path, **extra: object) -> subprocess.CompletedProcess[str]:
+    """Write what the role writes on each host into ``tmp_path``."""
+    play = tmp_path / "play.yml"
+    play.write_text(PLAY.replace("ROLE", str(COLLECTION / "roles" / "ftstan")).replace("OUT", str(tmp_path)))
+    more = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, **extra}
+    return ansible("ansible-playbook", "-i", str(inventory), str(play), "-e", json.dumps(more))
+
+
+@pytest.mark.parametrize("inventory", INVENTORIES)
+def test_what_is_written_for_each_host_is_a_configuration_that_the_server_knows(tmp_path: Path, inventory: str) -> None:
+    found = rendered(tmp_path, HOME / "inventories" / inventory)
+    assert found.returncode == 0, found.stdout + found.stderr
+    files = sorted(tmp_path.glob("*.ftstan.conf"))
+    assert len(files) == (4 if inventory == "partitions" else 2)
+    for file in files:
+        host = file.name.partition(".")[0]
+        checked = subprocess.run(
+            [sys.executable, "-m", "ftstan.cli.server", "-check_config", "-strict", "-c", str(file)],
+            cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert (checked.returncode, checked.stderr) == (0, ""), checked.stderr
+        routes = next(line for line in checked.stdout.splitlines() if line.startswith("cluster.routes"))
+        assert f"//{host}:" not in routes
+        assert routes.count("nats://") == len(files) - 1
+
+
+def test_passwords_reach_the_service_as_they_are(tmp_path: Path) -> None:
+    secret = "a\"b$HOME`c\\d e'f"
+    found = rendered(tmp_path, HOME / "inventories" / "ft-pair-nfs", ftstan_environment={"SECRET": secret})
+    assert found.returncode == 0, found.stdout + found.stderr
+    file = tmp_path / "host1.environment"
+    shown = subprocess.run(
+        ["sh", "-c", f'set -a; . {file}; exec {sys.executable} -c \'import os; print(os.environ["SECRET"])\''],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert shown.stdout == secret + "\n"
+
+
+def test_members_of_a_group_that_disagree_are_refused_before_anything_is_touched(tmp_path: Path) -> None:
+    inventory = tmp_path / "hosts.yml"
+    hosts = loaded(HOME / "inventories" / "ft-pair-nfs" / "hosts.yml")
+    hosts["all"]["children"]["ftstan"]["hosts"]["host2"] = {"ftstan_datastore": "/nss/other"}
+    inventory.write_text(yaml.safe_dump(hosts))
+    found = rendered(tmp_path, inventory)
+    assert found.returncode != 0
+    assert "the hosts host1, host2 are members of the group orders and must have the same ftstan_datastore" in (
+        found.stdout + found.stderr
+    )
+    assert not list(tmp_path.glob("*.conf"))
+
+
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        ({"ftstan_datastore": "nss"}, "ftstan_datastore must be an absolute path"),
+        ({"ftstan_nats": "external"}, "ftstan_nats: external needs ftstan_nats_servers"),
+        ({"ftstan_package_file": "ftstan.zip"}, "ftstan_package_file must be a .deb or .rpm"),
+        ({"ftstan_mount": "/mnt"}, "below ftstan_mount"),
+    ],
+)
+def test_variables_that_cannot_be_meant_are_refused(tmp_path: Path, variables: dict[str, str], named: str) -> None:
+    found = rendered(tmp_path, HOME / "inventories" / "ft-pair-nfs", **variables)
+    assert found.returncode != 0
+    assert named in " ".join((found.stdout + found.stderr).split())
+    assert not list(tmp_path.glob("*.conf"))
+
+
+def test_the_scenario_of_a_drill_is_one_that_drills_take(tmp_path: Path) -> None:
+    play = tmp_path / "play.yml"
+    told = loaded(COLLECTION / "playbooks" / "drill.yml")[0]["vars"]
+    source = COLLECTION / "playbooks" / "templates" / "drill.yaml.j2"
+    task = {"name": "x", "ansible.builtin.template": {"src": str(source), "dest": str(tmp_path / "drill.yaml")}}
+    play.write_text(yaml.safe_dump([{"hosts": "host1", "gather_facts": False, "vars": told, "tasks": [task]}]))
+    more = json.dumps({"ansible_connection": "local", "ansible_python_interpreter": sys.executable})
+    found = ansible(
+        "ansible-playbook", "-i", str(HOME / "inventories" / "partitions" / "hosts.yml"), str(play), "-e", more
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    checked = subprocess.run(
+        [sys.executable, "-m", "ftstan.cli.ctl", "drill", "--check", str(tmp_path / "drill.yaml")],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (checked.returncode, checked.stderr) == (0, ""), checked.stderr
+    scenario = loaded(tmp_path / "drill.yaml")
+    assert [node["name"] for node in scenario["nodes"]] == ["host1", "host2"]
+    assert scenario["servers"] == ["nats://host1:4222", "nats://host2:4222"]
+
+
+@pytest.mark.parametrize("kind", ["nfs", "efs"])
+def test_a_boot_waits_for_a_file_server_that_comes_late(tmp_path: Path, kind: str) -> None:
+    inventory = {"all": {"hosts": {"host1": {"ansible_connection": "local", "nfs_mount_kind": kind}}}}
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump(inventory))
+    tasks = [
+        {"ansible.builtin.include_vars": str(COLLECTION / "roles" / "nfs_mount" / "defaults" / "main.yml")},
+        {"ansible.builtin.copy": {"content": "{{ nfs_mount_options }}", "dest": str(tmp_path / "out"), "mode": "0644"}},
+    ]
+    play = tmp_path / "play.yml"
+    play.write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+    found = ansible(
+        "ansible-playbook",
+        "-i",
+        str(tmp_path / "hosts.yml"),
+        str(play),
+        "-e",
+        f"ansible_python_interpreter={sys.executable}",
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    options = (tmp_path / "out").read_text().split(",")
+    assert {"hard", "_netdev", "retry=10000", "x-systemd.mount-timeout=infinity"} <= set(options)
+
+
+def test_every_playbook_that_a_page_names_is_there() -> None:
+    named = {
+        name
+        for page in (ROOT / "docs").glob("*.md")
+        for name in re.findall(r"ansible-playbook [^\n]*ftstan\.ftstan\.([a-z-]+)", page.read_text(encoding="utf-8"))
+    }
+    assert {"site", "upgrade", "decommission", "migrate-from-go"} <= named
+    assert {f"{name}.yml" for name in named} - set(PLAYBOOKS) == set()

@@ -1,0 +1,1 @@
+"""The archive job and its readers, without a JVM."""

@@ -1,0 +1,334 @@
+"""What publishers may rely on, against a server that does what the test tells it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import ftstan.client
+from ftstan.client import (
+    ConnectionClosedError,
+    InvalidArgumentError,
+    PublishRefusedError,
+    PublishTimeoutError,
+    PublishUnknownError,
+)
+from tests.client.fake import on_a_loop, stan, until
+from tests.processes import CLUSTER
+
+
+@on_a_loop
+async def test_a_publish_gives_its_guid_once_it_is_acknowledged() -> None:
+    server = await stan()
+    async with await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url) as client:
+        guid = await client.publish("orders", b"one", reply=b"back")
+    (publish,) = server.of("publish")
+    assert (publish.guid.decode(), publish.subject, publish.data, publish.reply) == (guid, b"orders", b"one", b"back")
+    assert publish.client_id == b"me"
+    assert publish.conn_id == server.of("connect")[0].conn_id
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_guids_are_those_that_a_dedup_window_looks_at_and_never_the_same() -> None:
+    server = await stan()
+    async with await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url) as client:
+        guids = [await client.publish("orders", b"") for _ in range(50)]
+    assert all(guid.startswith("ft1.") for guid in guids)
+    assert len(set(guids)) == 50
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_a_name_makes_the_guid_and_is_not_on_its_way_twice() -> None:
+    server = await stan()
+    server.acks_publishes = False
+    async with await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, max_in_flight=2) as client:
+        first = await client.publish_async("orders", b"one", name="order 1")
+        with pytest.raises(InvalidArgumentError, match="order 1 is on its way already"):
+            await client.publish_async("orders", b"one", name="order 1")
+        await until(lambda: server.of("publish"), "the publish")
+        server.nats.publish(_acks(server), _ack(server.of("publish")[0].guid))
+        assert await first == "ft1.order 1"
+        server.acks_publishes = True
+        assert await client.publish("orders", b"one", name="order 1") == "ft1.order 1"
+        for name in ("a\nb", "x" * 257):
+            with pytest.raises(InvalidArgumentError, match="cannot name a message"):
+                await client.publish("orders", b"", name=name)
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_a_refused_publish_raises_in_the_words_of_the_server() -> None:
+    server = await stan()
+    server.publish_error = "too many channels"
+    async with await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url) as client:
+        with pytest.raises(PublishRefusedError, match="too many channels") as caught:
+            await client.publish("orders", b"")
+    assert caught.value.channel == "orders"
+    assert caught.value.guid == server.of("publish")[0].guid.decode()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_a_publish_that_nobody_acknowledges_times_out_and_its_place_is_free_again() -> None:
+    server = await stan()
+    server.acks_publishes = False
+    async with await ftstan.client.connect(
+        CLUSTER, "me", servers=server.nats.url, ack_timeout=0.2, max_in_flight=1
+    ) as client:
+        for _ in range(2):
+            with pytest.raises(PublishTimeoutError, match=r"not acknowledged within 0\.2 s") as caught:
+                await client.publish("orders", b"")
+            assert caught.value.hint
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_no_more_than_max_in_flight_are_on_their_way() -> None:
+    server = await stan()
+    server.acks_publishes = False
+    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, max_in_flight=3)
+    under_way = [await client.publish_async("orders", b"%d" % i) for i in range(3)]
+    fourth = asyncio.create_task(client.publish_async("orders", b"3"))
+    await until(lambda: len(server.of("publish")) == 3, "three publishes")
+    await asyncio.sleep(0.05)
+    assert not fourth.done()
+    assert client.in_flight == 3
+
+    server.nats.publish(_acks(server), _ack(server.of("publish")[1].guid))
+    await until(lambda: len(server.of("publish")) == 4, "the fourth")
+    assert await under_way[1]
+    await fourth
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_no_more_bytes_than_allowed_are_on_their_way_and_a_larger_message_goes_alone() -> None:
+    server = await stan()
+    server.acks_publishes = False
+    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, max_in_flight_bytes=100)
+    large = await client.publish_async("orders", b"x" * 1000)
+    small = asyncio.create_task(client.publish_async("orders", b"y"))
+    await until(lambda: len(server.of("publish")) == 1, "the large one")
+    await asyncio.sleep(0.05)
+    assert not small.done()
+    server.nats.publish(_acks(server), _ack(server.of("publish")[0].guid))
+    await large
+    await small
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_a_cancelled_wait_for_room_leaves_the_room_to_the_next() -> None:
+    server = await stan()
+    server.acks_publishes = False
+    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, max_in_flight=1)
+    await client.publish_async("orders", b"0")
+    given_up = asyncio.create_task(client.publish_async("orders", b"1"))
+    patient = asyncio.create_task(client.publish_async("orders", b"2"))
+    await asyncio.sleep(0.05)
+    given_up.cancel()
+    server.nats.publish(_acks(server), _ack(server.of("publish")[0].guid))
+    await patient
+    await until(lambda: len(server.of("publish")) == 2, "the patient one")
+    assert [publish.data for publish in server.of("publish")] == [b"0", b"2"]
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_a_cancelled_publish_keeps_its_place_until_it_is_answered() -> None:
+    server = await stan()
+    server.acks_publishes = False
+    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, max_in_flight=1)
+    publish = asyncio.create_task(client.publish("orders", b"0"))
+    await until(lambda: server.of("publish"), "the publish")
+    publish.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await publish
+    assert client.in_flight == 1
+    server.nats.publish(_acks(server), _ack(server.of("publish")[0].guid))
+    await until(lambda: client.in_flight == 0, "the answer")
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_a_loop_of_publishes_lets_heartbeats_through() -> None:
+    server = await stan()
+    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.create_task(count())
+    for _ in range(1000):
+        await client.publish_async("orders", b"")
+    counting.cancel()
+    assert turns >= 10
+    await client.flush()
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_what_is_published_while_nobody_listens_is_sent_when_somebody_does() -> None:
+    server = await stan()
+    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, ping_interval=1)
+    server.stop()
+    await until(lambda: not client.connected, "a ping that nobody hears")
+    publishes = [asyncio.create_task(client.publish("orders", b"%d" % i)) for i in range(5)]
+    await asyncio.sleep(0.1)
+    server.start()
+    await asyncio.gather(*publishes)
+    assert [publish.data for publish in server.of("publish")] == [b"%d" % i for i in range(5)]
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_what_is_published_while_nats_is_away_is_sent_when_it_is_back() -> None:
+    server = await stan()
+    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url)
+    await server.nats.close()
+    await until(lambda: not client.connected, "the end of the connection")
+    publish = asyncio.create_task(client.publish("orders", b"late"))
+    await asyncio.sleep(0.1)
+    await server.nats.open()
+    await publish
+    assert [p.data for p in server.of("publish")] == [b"late"]
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_without_republish_what_was_sent_is_never_sent_again() -> None:
+    server = await stan()
+    server.acks_publishes = False
+    client = await ftstan.client.connect(
+        CLUSTER, "me", servers=server.nats.url, ack_timeout=1, republish_after=0.1, ping_interval=1
+    )
+    publish = await client.publish_async("orders", b"once")
+    await until(lambda: server.of("publish"), "the publish")
+    server.nats.cut()
+    await until(lambda: client.connected, "another connection")
+    with pytest.raises(PublishTimeoutError):
+        await publish
+    assert len(server.of("publish")) == 1
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_with_republish_it_is_sent_again_under_its_guid_until_it_is_acknowledged() -> None:
+    server = await stan()
+    server.acks_publishes = False
+    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, republish=True, republish_after=0.1)
+    publish = await client.publish_async("orders", b"again")
+    await until(lambda: len(server.of("publish")) >= 3, "two repeats")
+    server.acks_publishes = True
+    guid = await publish
+    assert {p.guid.decode() for p in server.of("publish")} == {guid}
+    assert {p.data for p in server.of("publish")} == {b"again"}
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_with_republish_a_lost_connection_repeats_what_was_not_acknowledged_in_its_order() -> None:
+    server = await stan()
+    server.acks_publishes = False
+    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, republish=True, republish_after=60)
+    publishes = [await client.publish_async("orders", b"%d" % i) for i in range(5)]
+    await until(lambda: len(server.of("publish")) == 5, "five publishes")
+    server.nats.publish(_acks(server), _ack(server.of("publish")[2].guid))
+    await publishes[2]
+    server.acks_publishes = True
+    server.nats.cut()
+    await asyncio.gather(*publishes)
+    assert [p.data for p in server.of("publish")[5:]] == [b"0", b"1", b"3", b"4"]
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_a_cancelled_publish_is_not_sent_again() -> None:
+    server = await stan()
+    server.acks_publishes = False
+    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, republish=True, republish_after=0.1)
+    given_up = asyncio.create_task(client.publish("orders", b"given up"))
+    await until(lambda: server.of("publish"), "the publish")
+    given_up.cancel()
+    await client.publish_async("orders", b"wanted")
+    await until(lambda: [p.data for p in server.of("publish")].count(b"wanted") >= 3, "repeats of the other one")
+    assert [p.data for p in server.of("publish")].count(b"given up") <= 2
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_closing_tells_those_who_wait_that_nothing_is_known_of_their_publish() -> None:
+    server = await stan()
+    server.acks_publishes = False
+    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, max_in_flight=1)
+    publish = await client.publish_async("orders", b"")
+    waiting = asyncio.create_task(client.publish_async("orders", b""))
+    await asyncio.sleep(0.05)
+    await client.close()
+    with pytest.raises(PublishUnknownError, match="not acknowledged when the connection ended"):
+        await publish
+    with pytest.raises(ConnectionClosedError):
+        await waiting
+    with pytest.raises(ConnectionClosedError):
+        await client.publish("orders", b"")
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_leaving_the_context_waits_for_the_acks() -> None:
+    server = await stan()
+    async with await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url) as client:
+        publishes = [await client.publish_async("orders", b"") for _ in range(100)]
+    assert all(publish.done() and not publish.exception() for publish in publishes)
+    assert client.closed
+    await server.nats.close()
+
+
+@on_a_loop
+@pytest.mark.parametrize("channel", ["", ".", "a..b", "a.*", "a.>", "a/b", "a b", "a\r\nPUB x 0"])
+async def test_a_channel_that_no_server_accepts_is_refused_before_anything_is_sent(channel: str) -> None:
+    server = await stan()
+    async with await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url) as client:
+        with pytest.raises(InvalidArgumentError, match="cannot name a channel"):
+            await client.publish(channel, b"")
+        with pytest.raises(InvalidArgumentError, match="cannot name a channel"):
+            await client.subscribe(channel)
+    assert not server.of("publish")
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_a_message_that_nats_does_not_carry_is_refused_and_takes_no_room() -> None:
+    server = await stan()
+    async with await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, max_in_flight=1) as client:
+        with pytest.raises(InvalidArgumentError, match="more than this NATS server carries"):
+            await client.publish("orders", b"x" * (1 << 20))
+        await client.publish("orders", b"small")
+    await server.nats.close()
+
+
+def _acks(server: object) -> str:
+    (subject,) = (s for s in server.nats.wanted() if s.startswith("_STAN.acks."))  # type: ignore[attr-defined]
+    return str(subject)
+
+
+def _ack(guid: bytes) -> bytes:
+    return b"\x0a" + bytes([len(guid)]) + guid

@@ -1,0 +1,234 @@
+"""The dashboard in a browser: it goes on from a peer when its own member dies, and anybody can use it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+from tests.browser import launch
+from tests.ft.client import NatsConnection, StanClient
+from tests.processes import PATIENCE_S, READY, ROOT, Server, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.processes
+
+#: WCAG 2.1: contrast of text, of large text and what is no text.
+TEXT_CONTRAST, LARGE_CONTRAST = 4.5, 3.0
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        started = launch(playwright)
+        yield started
+        started.close()
+
+
+#: What the page's script did wrong in the present test.
+ERRORS: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def scripts() -> Iterator[None]:
+    ERRORS.clear()
+    yield
+    assert ERRORS == []
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(tmp_path)
+    yield stage
+    NatsConnection.close_all()
+    stage.end()
+
+
+def alone(stage: Stage) -> Server:
+    """A server of its own, ready."""
+    server = stage.server("alone")
+    server.wait_for(READY)
+    return server
+
+
+def opened(browser: Browser, server: Server, **context: Any) -> Page:
+    """The dashboard of a server; a script that fails fails the test."""
+    page = browser.new_page(**context)
+    page.set_default_timeout(PATIENCE_S * 1000)
+    page.on("pageerror", lambda error: ERRORS.append(str(error)))
+    page.goto(f"{server.url}/dashboard")
+    return page
+
+
+def state(page: Page, text: str) -> None:
+    """Wait until the page says who serves."""
+    expect(page.locator("#state")).to_contain_text(re.compile(text), timeout=PATIENCE_S * 1000)
+
+
+def test_a_page_whose_own_member_was_killed_shows_the_new_epoch_through_the_peer(
+    stage: Stage, browser: Browser
+) -> None:
+    active, standby = stage.routed_pair()
+    client = StanClient(active.port)
+    client.connect()
+    client.publish(b"orders", b"one", b"two")
+    page = opened(browser, active)
+    state(page, "serves, epoch 1")
+    # It has to know the peer before its own member dies.
+    expect(page.locator("#group tbody tr")).to_have_count(2, timeout=PATIENCE_S * 1000)
+    active.kill()
+    state(page, "serves, epoch 2")
+    expect(page.locator("#through")).to_contain_text(f"seen through {standby.url.partition('//')[2]}")
+    expect(page.locator("#said")).to_contain_text("epoch 2")
+    expect(page.locator("#channels tbody tr").first).to_contain_text("orders")
+    expect(page.locator("#takeovers li")).to_have_count(2, timeout=PATIENCE_S * 1000)
+    expect(page.locator("#takeovers li.now b")).to_have_text("2")
+    expect(page.locator("#plots line.mark")).to_have_count(4)
+
+
+def test_a_standby_shows_the_group_through_the_one_that_serves(stage: Stage, browser: Browser) -> None:
+    active, standby = stage.routed_pair()
+    page = opened(browser, standby)
+    state(page, "serves, epoch 1")
+    expect(page.locator("#through")).to_contain_text(f"seen through {active.url.partition('//')[2]}")
+    expect(page.locator("#group tbody .tag.on")).to_have_text("active")
+
+
+def test_who_lags_and_who_is_stalled_stands_first_and_names_are_never_markup(stage: Stage, browser: Browser) -> None:
+    server = alone(stage)
+    client = StanClient(server.port, "slow-reader")
+    client.connect()
+    behind, evil = b"a<b", "<img src=x onerror=alert(1)>"
+    client.publish(behind, *(b"%d" % i for i in range(9)))
+    client.publish(b"a", b"one")
+    client.subscribe(b"a")
+    client.subscribe(behind, durable=evil.encode(), max_in_flight=2, ack_wait=3600, acks=False)
+    page = opened(browser, server)
+    first = page.locator("#channels tbody tr").first
+    expect(first.locator("td.name")).to_have_text(behind.decode())
+    expect(first).to_contain_text("1 stalled")
+    reader = page.locator("#subs tbody tr").first
+    expect(reader).to_contain_text("slow-reader")
+    expect(reader).to_contain_text(evil)
+    expect(reader).to_contain_text("stalled")
+    expect(reader.locator("td").nth(4)).to_have_text("7")
+    assert page.locator("main img").count() == 0
+
+
+def test_the_page_is_whole_and_the_browser_is_told_to_load_nothing(stage: Stage, browser: Browser) -> None:
+    server = alone(stage)
+    page = browser.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    answer = page.goto(f"{server.url}/dashboard")
+    assert answer is not None
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    state(page, "serves")
+    paths = {url.removeprefix(server.url) for url in asked if not url.startswith("data:")}
+    assert paths == {"/dashboard", "/dashboard/data"}
+
+
+def test_the_picture_in_the_docs_is_there() -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    found = re.search(r"!\[[^\]]+\]\(([^)]+\.png)\)", page)
+    assert found is not None
+    assert (ROOT / "docs" / found[1]).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everybody_can_use_it(stage: Stage, browser: Browser, scheme: str) -> None:
+    server = alone(stage)
+    client = StanClient(server.port)
+    client.connect()
+    client.publish(b"orders", b"one", b"two")
+    client.subscribe(b"orders", max_in_flight=1, ack_wait=3600, acks=False)
+    page = opened(browser, server, color_scheme=scheme)
+    expect(page.locator("#channels .tag.bad")).to_have_text("1 stalled")
+
+    # Landmarks, headings, names.
+    assert page.locator("html").get_attribute("lang") == "en"
+    for landmark in ("header", "main", "footer", "h1"):
+        assert page.locator(landmark).count() == 1, landmark
+    for section in page.locator("section").all():
+        assert section.get_attribute("aria-label") or section.get_attribute("aria-labelledby")
+    for label in page.locator("[aria-labelledby]").all():
+        assert page.locator(f"#{label.get_attribute('aria-labelledby')}").inner_text().strip()
+    for table in page.locator("table").all():
+        assert table.locator("caption").inner_text().strip()
+        assert table.locator("th:not([scope])").count() == 0
+    for plot in page.locator("#plots svg").all():
+        assert re.search(r": .*two minutes", plot.get_attribute("aria-label") or "")
+    assert page.locator("#said[role=status][aria-live=polite]").count() == 1
+    assert (
+        page.evaluate("new Set([...document.querySelectorAll('[id]')].map(e => e.id)).size")
+        == page.locator("[id]").count()
+    )
+
+    # The keyboard reaches everything, in order, and one sees where it is.
+    page.keyboard.press("Tab")
+    reached = []
+    for _ in range(12):
+        reached.append(
+            page.evaluate(
+                "[document.activeElement.id || document.activeElement.className, "
+                "getComputedStyle(document.activeElement).outlineStyle]"
+            )
+        )
+        page.keyboard.press("Tab")
+    assert all(outline != "none" for name, outline in reached if name), reached
+    names = [name for name, _ in reached]
+    names = names[: names.index("skip", 1)]
+    assert names[:2] == ["skip", "pause"]
+    assert names.count("scroll") == 3
+    pause = page.locator("#pause")
+    pause.focus()
+    page.keyboard.press("Enter")
+    expect(pause).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("Space")
+    expect(pause).to_have_attribute("aria-pressed", "false")
+
+    # Contrast of every text with what is behind it.
+    for text, ratio, size in page.evaluate(CONTRASTS):
+        assert ratio >= (LARGE_CONTRAST if size >= 24 else TEXT_CONTRAST), (text, ratio)
+
+
+def test_no_width_needs_sideways_scrolling_of_the_page(stage: Stage, browser: Browser) -> None:
+    server = alone(stage)
+    client = StanClient(server.port)
+    client.connect()
+    client.publish(b"orders." + b"x" * 120, b"one")
+    page = opened(browser, server)
+    expect(page.locator("#channels tbody td.name")).to_contain_text("orders")
+    for width in (1280, 768, 390, 320):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+#: Text, its contrast ratio and its size in pixels, for every element with text of its own.
+CONTRASTS = """() => {
+  const parse = (c) => (c.match(/[\\d.]+/g) || []).map(Number);
+  const linear = (v) => v / 255 <= .03928 ? v / 255 / 12.92 : ((v / 255 + .055) / 1.055) ** 2.4;
+  const light = (c) => .2126 * linear(c[0]) + .7152 * linear(c[1]) + .0722 * linear(c[2]);
+  const behind = (e) => {
+    for (; e; e = e.parentElement) {
+      const c = parse(getComputedStyle(e).backgroundColor);
+      if (c.length === 3 || c[3] > 0) return c;
+    }
+    return [255, 255, 255];
+  };
+  const ratio = (a, b) => (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+  const has_text = (e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+  return [...document.querySelectorAll("body *:not(script):not(style)")]
+    .filter((e) => has_text(e) && e.getClientRects().length)
+    .map((e) => {
+      const style = getComputedStyle(e);
+      return [e.textContent.trim(), ratio(light(parse(style.color)), light(behind(e))), parseFloat(style.fontSize)];
+    });
+}"""

@@ -1,0 +1,71 @@
+"""What holds for every command of ``ftstanctl``, whoever wrote it: JSON, exit statuses, help, the manual page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ftstan import COMPATIBLE_VERSION, __version__
+from ftstan.cli.contexts import SETTINGS
+from ftstan.cli.ctl import COMMANDS, PROGRAM, main
+from tools.man_ftstanctl import actions, leaves, manual
+
+LEAVES = {" ".join(path): parser for path, parser in leaves(PROGRAM.build_parser())}
+
+#: What they print is a program of a shell.
+NO_JSON = {"completion"}
+
+#: Only their words can be wrong.
+ONLY_WORDS = {"completion", "version"}
+
+
+@pytest.mark.parametrize("words", sorted(set(LEAVES) - NO_JSON))
+def test_every_verb_prints_json(words: str) -> None:
+    (output,) = [action for action in actions(LEAVES[words]) if "--output" in action.option_strings]
+    assert output.choices is not None
+    assert "json" in output.choices
+
+
+def test_every_word_is_described() -> None:
+    bare = [
+        f"{words} {'/'.join(action.option_strings)}"
+        for words, parser in LEAVES.items()
+        for action in actions(parser)
+        if action.option_strings and not action.help
+    ]
+    assert bare == []
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_the_help_of_a_command_says_what_its_exit_statuses_mean(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = COMMANDS[name]
+    meant = {0, command.usage} | ({command.failed} if name not in ONLY_WORDS else set())
+    assert meant - set(command.statuses) == set()
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for status, text in command.statuses.items():
+        assert f"{status}: {text}" in shown
+
+
+def test_the_manual_page_has_every_command_option_exit_status_and_variable() -> None:
+    page = manual().replace("\\-", "-")
+    assert [words for words in LEAVES if f".SS ftstanctl {words}" not in page] == []
+    options = {word for parser in LEAVES.values() for action in actions(parser) for word in action.option_strings}
+    assert [word for word in options if f"\\fB{word}\\fR" not in page] == []
+    assert [name for setting in SETTINGS for name in setting.variables if name not in page] == []
+    for command in COMMANDS.values():
+        for status, text in command.statuses.items():
+            assert f".TP\n{status}\n{text[:1].upper()}{text[1:]}.\n" in page
+
+
+def test_the_page_about_the_command_names_all_it_can_do() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ftstanctl.md").read_text("utf-8")
+    assert [name for name in COMMANDS if f"`ftstanctl {name}" not in page] == []
+
+
+def test_the_version_is_json_to_whoever_asks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version", "--output", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"version": __version__, "compatible_version": COMPATIBLE_VERSION}
