@@ -202,12 +202,17 @@ def test_an_upgrade_under_load_leaves_a_running_server_whole_until_it_is_restart
     server.signal(signal.SIGTERM)
     assert server.status() == 143
 
-    # The next start is the new version; then nobody needs the former one.
+    # The next start is the new version; then nobody needs the former one, whatever runs in a container on the same host.
+    other = machine()
+    other.install(deb(packages))
+    container = other.server("container", "-c", CONFIGURATION)
+    container.wait_for(READY)
     after = host.server("after", "-c", CONFIGURATION)
     after.wait_for(READY)
     assert os.readlink(host.root / HOME[1:] / "current") == SECOND
     host.out(f"{HOME}/sweep")
     assert host.listing(HOME) == {SECOND, *PLAIN}
+    assert f"version {FIRST} still runs" in other.install(deb(next_packages))
     reader = StanClient(after.port, "reader")
     reader.connect()
     assert list(reader.read_to(b"orders", published).values()) == [b"%d" % n for n in range(published)]
