@@ -47,8 +47,8 @@ build/ansible/.ready: tools/ansible_collections.py $(STAMP)
 	$(BIN)/python tools/ansible_collections.py
 
 test: build node_modules/.package-lock.json build/ansible/.ready
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore tests/compat/players $(PYTEST_ARGS)
-	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/compat/players
+	$(BIN)/python -m tests.suite -n $(WORKERS) --dist loadgroup --ignore tests/compat/players $(PYTEST_ARGS)
+	$(BIN)/python -m tests.suite $(PYTEST_ARGS) tests/compat/players
 
 # What runs the extensions, against ones built with bounds checks and assertions: all of it in process, and servers under
 # load, kills and failing storage. Left out are long waits of the same code: recorded sessions, operators' commands,
@@ -59,7 +59,7 @@ DEBUG_TESTS := tests/contract tests/fuzz tests/model tests/oracle tests/sim test
 test-debug: $(DEBUG_VENV)/.ready node_modules/.package-lock.json
 	tools/sync_debug_tree.sh $(DEBUG_TREE)
 	cd $(DEBUG_TREE) && LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc FTSTAN_SANITIZED=1 \
-		../../$(DEBUG_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup --timeout 900 $(PYTEST_ARGS) $(DEBUG_TESTS)
+		PYTEST_ADDOPTS='--timeout 900' ../../$(DEBUG_VENV)/bin/python -m tests.suite -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS) $(DEBUG_TESTS)
 
 # Simulated histories of the file store until Ctrl-C or a broken promise; SEED starts where an earlier run stopped.
 soak-store: build

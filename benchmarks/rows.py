@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks import calls
+from benchmarks import calls, turns
 from benchmarks.patterns import Figures, Pattern, bare, streaming
 from benchmarks.processes import Server, ftstan, precise_cpu_seconds
 
@@ -78,6 +78,7 @@ def _pattern(pattern: Pattern, options: argparse.Namespace) -> list[Row]:
                 rounds[name].append(measure(server, pattern, count))
             if pattern.window == 1:
                 syncs.append(sync_us(directory))
+        in_turns = turns.measure(file, directory, count) if pattern.window == 1 else (0.0, 0.0, 0.0)
         counted = (
             {name: calls.count(server, pattern, count) for name, (_, server) in list(ways.items())[1:]}
             if options.calls and not pattern.old
@@ -87,8 +88,13 @@ def _pattern(pattern: Pattern, options: argparse.Namespace) -> list[Row]:
         over = statistics.median(
             f.typical_delay - b.typical_delay - s for f, b, s in zip(rounds[FILE], rounds[BARE], syncs, strict=True)
         )
+        bare_us, synced_us, stored_us = in_turns
         print(
             f"  one write and fdatasync {statistics.median(syncs):.0f} us; file store above bare and that {over:.0f} us"
+        )
+        print(
+            f"  in turns, message by message: answered by a process {bare_us:.0f} us, by one that writes and syncs"
+            f" {synced_us:.0f} us, by the file store {stored_us:.0f} us, which is {stored_us - synced_us:.0f} us more"
         )
     return [_row(pattern, name, rounds[name], rounds[BARE], counted.get(name, ())) for name in ways]
 

@@ -187,7 +187,7 @@ def _scan(store: str, stop: threading.Event) -> None:
 
 def _one_core() -> None:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    os.nice(10)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _published(url: str) -> float:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ftstan.client.errors import (
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Between two tries of what reached nobody, and between two pings while nobody serves; seconds.
 AGAIN_S: Final = 0.2
+#: A connect request that nobody has answered for so long is sent again: its server may have died with it.
+SILENT_S: Final = 2.0
 
 A = TypeVar("A", messages.CloseResponse, messages.SubscriptionResponse)
 
@@ -60,6 +63,8 @@ class Session:
         self.conn_id = link.unique().encode()
         self.subjects = messages.ConnectResponse()
         self.served = False
+        self._registered = False
+        self._was_silent = False
         self.lost: asyncio.Future[ConnectionLostError] = asyncio.get_running_loop().create_future()
         self._unanswered = 0
         self._next_ping = 0.0
@@ -68,6 +73,9 @@ class Session:
 
     async def open(self, within: float) -> None:
         """Register, trying again while nobody answers; seconds.
+
+        An owner can die between taking a request and answering it. Its successor may know us then, from the store, and
+        finds out by a heartbeat whether that client is alive: which it is not before it has an answer.
 
         Raises ``ConnectRefusedError``, ``ClientIdTakenError``, ``RequestTimeoutError`` (also if NATS is away).
         """
@@ -83,31 +91,51 @@ class Session:
             ping_max_out=options.ping_max_out,
         )
         try:
-            answer = await self.ask(options.discovery, messages.encode(request), within)
-            self.subjects = self._accepted(answer)
+            self.subjects = await self._register(messages.encode(request), within)
         except BaseException:
             await self.leave()
             raise
-        self.served = True
+        self.served = self._registered = True
         if self.subjects.protocol >= 1 and self.subjects.ping_interval > 0:
             self._pinging = asyncio.create_task(self._ping(), name=f"pings of {options.client_id}")
         else:
             await self._link.drop(self._ping_inbox)
 
-    async def ask(self, subject: str, payload: bytes, within: float) -> bytes:
-        """Ask, again while it reaches nobody, and give the answer; seconds. Raises ``RequestTimeoutError``."""
+    async def _register(self, request: bytes, within: float) -> messages.ConnectResponse:
         loop = asyncio.get_running_loop()
         end = loop.time() + within
         while True:
+            left = max(end - loop.time(), 0.001)
             try:
-                return await self._link.request(subject, payload, max(end - loop.time(), 0.001))
+                return self._accepted(await self.ask(self._options.discovery, request, left, SILENT_S))
+            except ClientIdTakenError:
+                # Perhaps by ourselves: a request of ours that was not answered may have been carried out.
+                if not self._was_silent or loop.time() + AGAIN_S >= end:
+                    raise
+            await asyncio.sleep(AGAIN_S)
+
+    async def ask(self, subject: str, payload: bytes, within: float, patience: float = math.inf) -> bytes:
+        """Ask, again while it reaches nobody, and give the answer; seconds. Raises ``RequestTimeoutError``.
+
+        After ``patience`` seconds without an answer it is asked again, too: for what does no harm if it is asked twice.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + within
+        while True:
+            left = max(end - loop.time(), 0.001)
+            try:
+                return await self._link.request(subject, payload, min(left, patience))
             except NobodyError as error:
                 if loop.time() + AGAIN_S >= end:
                     raise RequestTimeoutError(
                         f"{error.text}, for {within:.3g} s",
                         hint="is a streaming server active, and is this its cluster id? `ftstanctl ft status` shows it",
                     ) from None
-            await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(AGAIN_S)
+            except RequestTimeoutError:
+                self._was_silent = True
+                if left <= patience:
+                    raise RequestTimeoutError(f"no answer on {subject} within {within:.3g} s") from None
 
     async def close(self, within: float) -> None:
         """Tell the server. Raises ``RequestRefusedError``, ``RequestTimeoutError``."""
@@ -189,7 +217,7 @@ class Session:
         )
 
     async def _on_heartbeat(self, arrived: Arrived) -> None:
-        if arrived.reply:
+        if arrived.reply and self._registered:
             await self._link.publish(arrived.reply, b"")
 
     async def _on_ping_answer(self, arrived: Arrived) -> None:

@@ -187,8 +187,8 @@ class FakeNats:
 class FakeStan:
     """A streaming server. ``heard``: every request in order; ``acks``: sequences by ack inbox.
 
-    Switches: ``acks_publishes``, ``answers_pings``, ``answers_subscribes``; errors, empty for none: ``connect_error``,
-    ``publish_error``, ``subscribe_error``, ``ping_error``, ``close_error``.
+    Switches: ``answers_connects``, ``acks_publishes``, ``answers_pings``, ``answers_subscribes``; errors, empty for
+    none: ``connect_error``, ``publish_error``, ``subscribe_error``, ``ping_error``, ``close_error``.
     """
 
     def __init__(self, nats: FakeNats, *, protocol: int = 1) -> None:
@@ -198,7 +198,7 @@ class FakeStan:
         self.acks: dict[str, list[int]] = {}
         self.inboxes: list[str] = []
         self.ack_inboxes: list[str] = []
-        self.acks_publishes = self.answers_pings = self.answers_subscribes = True
+        self.answers_connects = self.acks_publishes = self.answers_pings = self.answers_subscribes = True
         self.connect_error = self.publish_error = self.subscribe_error = self.ping_error = self.close_error = ""
         self.start()
 
@@ -254,6 +254,8 @@ class FakeStan:
     def _on_connect(self, operation: Operation) -> None:
         request = messages.parse(messages.ConnectRequest, operation.payload or b"")
         self.heard.append(("connect", request))
+        if not self.answers_connects:
+            return
         if self.connect_error:
             self._answer(operation, messages.ConnectResponse(error=self.connect_error.encode()))
             return

@@ -89,6 +89,28 @@ async def test_connecting_waits_for_a_server_to_become_active() -> None:
 
 
 @on_a_loop
+async def test_a_connect_request_that_its_server_took_to_its_grave_is_sent_again() -> None:
+    server = await stan()
+    server.answers_connects = False
+    connecting = asyncio.create_task(ftstan.client.connect(CLUSTER, "me", servers=server.nats.url))
+    await until(lambda: server.of("connect"), "the first request")
+    # Whoever follows and knows the client from the store asks it whether it is alive.
+    answers: list[Operation] = []
+    server.beat(answers.append)
+    # The probe of the second request is not over when a third one comes.
+    server.answers_connects, server.connect_error = True, TAKEN
+    await until(lambda: len(server.of("connect")) > 2, "it to be sent again")
+    server.connect_error = ""
+    client = await connecting
+    assert not answers
+    server.beat(answers.append)
+    await until(lambda: answers, "an answer to a heartbeat")
+    assert len({request.conn_id for request in server.of("connect")}) == 1
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
 async def test_nobody_serving_and_no_nats_server_are_told_apart() -> None:
     server = await stan()
     server.stop()

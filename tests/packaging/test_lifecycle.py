@@ -202,7 +202,7 @@ def test_an_upgrade_under_load_leaves_a_running_server_whole_until_it_is_restart
     server.signal(signal.SIGTERM)
     assert server.status() == 143
 
-    # The next start is the new version; then nobody needs the former one, whatever runs in a container on the same host.
+    # The next start is the new version; then nobody needs the former one, whatever a container on the same host runs.
     other = machine()
     other.install(deb(packages))
     container = other.server("container", "-c", CONFIGURATION)

@@ -30,8 +30,8 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, **ours, "SPARK_LOCAL_IP": HOST, **more}
 
 
-def finished(words: Sequence[object], directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, in ``directory``."""
+def finished(words: Sequence[object], directory: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, in ``directory``; ``more`` variables go into its environment."""
     return subprocess.run(
         [str(word) for word in words],
         capture_output=True,
@@ -39,7 +39,7 @@ def finished(words: Sequence[object], directory: Path) -> subprocess.CompletedPr
         check=False,
         timeout=PROGRAM_S,
         cwd=directory,
-        env=environment(TMPDIR=str(directory)),
+        env=environment(TMPDIR=str(directory), **more),
         stdin=subprocess.DEVNULL,
     )
 

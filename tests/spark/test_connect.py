@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,22 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.processes
 
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+STREAM = """\
+import sys
+from ftstan.spark.session import remote_session
+
+url, store, place = sys.argv[1:]
+spark = remote_session(url)
+rows = spark.readStream.format("stan").option("path", store).option("startingOffsets", "earliest").load()
+query = (
+    rows.writeStream.format("parquet").option("path", f"{place}/rows")
+    .option("checkpointLocation", f"{place}/checkpoint").trigger(availableNow=True).start()
+)
+assert query.awaitTermination(300)
+found = spark.read.parquet(f"{place}/rows").selectExpr("channel", "sequence", "CAST(data AS STRING)")
+print(sorted(tuple(row) for row in found.collect()))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +105,20 @@ def test_what_is_archived_is_restored(remote: str, store: Path, tmp_path: Path) 
     assert sorted((row["channel"], row["sequence"]) for row in rows) == [
         ("orders", 1), ("orders", 2), ("orders", 3), ("payments", 1),
     ]  # fmt: skip
+
+
+def test_a_stream_goes_on_where_it_stopped(remote: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", STREAM, remote, tmp_path / "store", tmp_path]
+    with serving(tmp_path / "store") as node:
+        node.publish(b"orders", b"one", b"two")
+    done = finished(words, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[('orders', 1, 'one'), ('orders', 2, 'two')]\n"
+    with serving(tmp_path / "store") as node:
+        node.publish(b"orders", b"three")
+    done = finished(words, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[('orders', 1, 'one'), ('orders', 2, 'two'), ('orders', 3, 'three')]\n"
 
 
 def test_a_place_that_is_on_the_server_only_is_one_line(remote: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,3 +32,21 @@ def test_the_command_prints_its_answer_and_nothing_of_spark(tmp_path: Path) -> N
     done = finished([SUBMIT, "--driver-memory", "512m", *words], tmp_path)
     assert done.returncode == 0, done.stderr
     assert [row["messages"] for row in json.loads(done.stdout)["channels"]] == [2]
+
+
+@pytest.mark.timeout(700)
+def test_what_runs_idle_leaves_the_processors_to_everybody_else(tmp_path: Path) -> None:
+    with serving(tmp_path / "store") as node:
+        node.publish(b"orders", b"one", b"two")
+    # Spark starts its workers by this name: it writes down how they are scheduled, and becomes one.
+    worker = tmp_path / "worker"
+    worker.write_text(
+        f"#!/bin/sh\ncut -d' ' -f41 /proc/self/stat >> {tmp_path}/policies\nexec {sys.executable} \"$@\"\n"
+    )
+    worker.chmod(0o755)
+    conf = ["--conf", "spark.driver.memory=512m", "--master", "local[1]"]
+    words = pipeline("read", tmp_path / "store", "--idle", "--where", "sequence = 2", *conf)
+    done = finished(words, tmp_path, PYSPARK_PYTHON=str(worker))
+    assert done.returncode == 0, done.stderr
+    # SCHED_IDLE, of each: a server that wakes is not in their way.
+    assert set((tmp_path / "policies").read_text().split()) == {"5"}

@@ -110,6 +110,14 @@ def test_a_package_that_spark_connect_misses_is_one_line_with_the_cure(
         (["--remote", "spark://127.0.0.1:1"], "spark://127.0.0.1:1 is no address of a Spark Connect server"),
         (["--remote", "sc://127.0.0.1:port"], "sc://127.0.0.1:port is no address of a Spark Connect server"),
         (["--remote", "sc://127.0.0.1:1", "--master", "local[1]"], "--master and --remote were given"),
+        (
+            ["--remote", "sc://127.0.0.1:1", "--idle"],
+            "--idle is for Spark on this machine, whose processes this command starts",
+        ),
+        (
+            ["--master", "spark://127.0.0.1:1", "--idle"],
+            "--idle is for Spark on this machine, whose processes this command starts",
+        ),
     ],
 )
 def test_a_spark_that_is_not_there_is_one_line_and_is_not_waited_for(

@@ -56,6 +56,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="a setting of Spark; may be repeated",
     )
+    group.add_argument(
+        "--idle", action="store_true", help="run only where no other process wants the processor; on this machine alone"
+    )
     group.add_argument("--spark-log", default="", metavar="FILE", help="keep what Spark logs in FILE")
     add_output(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
@@ -95,6 +98,8 @@ def sparking(arguments: argparse.Namespace, *looked_into: str) -> Iterator[Spark
     """
     if arguments.remote and arguments.master:
         raise ConfigError("--master and --remote were given", hint="give one of them")
+    if arguments.idle:
+        _step_back(arguments)
     check_installed(remote=bool(arguments.remote))
     if arguments.remote:
         _require_here(looked_into)
@@ -110,6 +115,19 @@ def sparking(arguments: argparse.Namespace, *looked_into: str) -> Iterator[Spark
         if spark is not None and not there:
             with contextlib.suppress(Exception):
                 spark.stop()
+
+
+def _step_back(arguments: argparse.Namespace) -> None:
+    """What is started from now on, the JVM and its workers, takes what nobody else wants. Raises ``ConfigError``.
+
+    Not merely a higher nice value: a processor that such a process has counts as free when a server wakes.
+    """
+    if arguments.remote or os.environ.get(_SUBMITTED) or not (arguments.master or "local").startswith("local"):
+        raise ConfigError(
+            "--idle is for Spark on this machine, whose processes this command starts",
+            hint="leave it out, or leave out --remote, --master or spark-submit",
+        )
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _require_here(places: Iterable[str]) -> None:

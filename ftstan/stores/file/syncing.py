@@ -36,20 +36,18 @@ class Syncer:
         """Sync all of them, unless the operator wants none synced; returns what storage refused."""
         if not pending or not self._env.options.sync:
             return []
-        sync = self._env.disk.fdatasync
-
-        def attempt(item: Unsynced) -> tuple[OSError, Unsynced] | None:
-            try:
-                sync(item.fd)
-            except OSError as error:
-                return error, item
-            return None
-
         if len(pending) > 1 and self._pool is not None:
-            results = list(self._pool.map(attempt, pending))
+            results = list(self._pool.map(self._attempt, pending))
         else:
-            results = [attempt(item) for item in pending]
+            results = [self._attempt(item) for item in pending]
         return [r for r in results if r is not None]
+
+    def _attempt(self, item: Unsynced) -> tuple[OSError, Unsynced] | None:
+        try:
+            self._env.disk.fdatasync(item.fd)
+        except OSError as error:
+            return error, item
+        return None
 
     def close(self, *, wait: bool = True) -> None:
         """End the threads."""

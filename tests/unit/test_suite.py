@@ -1,0 +1,86 @@
+"""What ``make test`` does with failures, on suites of a few tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from tests.processes import ROOT
+from tests.suite import MOST
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FLAKY = """\
+import pathlib
+import pytest
+
+def fails_once(name):
+    mark = pathlib.Path(__file__).with_name(name)
+    if not mark.exists():
+        mark.touch()
+        raise AssertionError("too late")
+
+{tests}
+"""
+BY_CHANCE = "@pytest.mark.processes\ndef test_{name}():\n    fails_once('{name}')\n"
+ALWAYS = "@pytest.mark.processes\ndef test_wrong():\n    raise AssertionError('wrong')\n"
+PURE = "def test_pure():\n    fails_once('pure')\n"
+FINE = "def test_fine():\n    pass\n"
+
+
+def suite(place: Path, *tests: str) -> tuple[int, str]:
+    """Exit status and output of a suite of these tests."""
+    (place / "pytest.ini").write_text("[pytest]\nmarkers = processes: real ones\naddopts = -ra -p no:cacheprovider\n")
+    (place / "test_some.py").write_text(FLAKY.format(tests="\n".join(tests)))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.suite", "-n", "2", f"--rootdir={place}", f"-c{place}/pytest.ini", str(place)],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_what_passes_runs_once(tmp_path: Path) -> None:
+    status, said = suite(tmp_path, FINE)
+    assert status == 0
+    assert "1 passed" in said
+    assert "again" not in said
+
+
+def test_a_few_that_wait_for_processes_are_run_again_alone_and_named(tmp_path: Path) -> None:
+    status, said = suite(tmp_path, FINE, BY_CHANCE.format(name="late"))
+    assert status == 0, said
+    assert "AssertionError: too late" in said
+    assert "failed beside others, and run again alone:\n  test_some.py::test_late\n" in said
+    assert "passed only alone:\n  test_some.py::test_late\n" in said
+
+
+def test_what_fails_twice_has_failed(tmp_path: Path) -> None:
+    status, said = suite(tmp_path, FINE, ALWAYS)
+    assert status == 1
+    assert "passed only alone" not in said
+
+
+def test_what_needs_no_process_has_no_second_chance(tmp_path: Path) -> None:
+    status, said = suite(tmp_path, BY_CHANCE.format(name="late"), PURE)
+    assert status == 1
+    assert "again" not in said
+
+
+def test_many_failures_are_no_chance(tmp_path: Path) -> None:
+    status, said = suite(tmp_path, *(BY_CHANCE.format(name=f"late{n}") for n in range(MOST + 1)))
+    assert status == 1
+    assert "again" not in said
+
+
+def test_a_module_that_cannot_be_read_has_no_second_chance(tmp_path: Path) -> None:
+    status, said = suite(tmp_path, BY_CHANCE.format(name="late"), "import nothing_of_that_name")
+    assert status == 1
+    assert "again" not in said
