@@ -109,7 +109,7 @@ def test_the_suite_runs_against_the_debug_build() -> None:
     needs, commands = rules()["test-debug"]
     assert "$(DEBUG_VENV)/.ready" in needs
     assert any("FTSTAN_DEBUG_BUILD=1" in command for command in rules()["$(DEBUG_VENV)/.ready"][1])
-    assert any("$(DEBUG_VENV)/bin/python -m pytest" in command for command in commands)
+    assert any("$(DEBUG_VENV)/bin/python -m tests.suite" in command for command in commands)
 
 
 def built(monkeypatch: pytest.MonkeyPatch, debug: str) -> tuple[list[Extension], dict[str, Any]]:
