@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab import drills, upgrade
+from lab import drills, pages, upgrade
 from lab.boot import boot
 from lab.check_store import check_store
 from lab.install import again, install, look, look_again
@@ -22,5 +22,6 @@ STAGES = (
     Stage("units", "the service under systemd: ready, fed, confined, archiving", units, ("lab/units.py",)),
     Stage("boot", "both hosts boot at once, the file server comes late", boot, ("lab/boot.py",)),
     *drills.stages(),
+    pages.STAGE,
     upgrade.STAGE,
 )

@@ -38,6 +38,7 @@ _CLIENT = ROOT / "node_modules" / "node-nats-streaming"
 #: without knowing of each other.
 _TOGETHER = {
     "tests/ansible/test_hosts.py": "hosts",
+    "tests/ansible/test_migrate.py": "hosts",
     "tests/ft/test_demo.py": "demo and drills",
     "tests/ft/test_drill.py": "demo and drills",
     "tests/ft/test_readme.py": "readme",

@@ -158,6 +158,8 @@ class Control:
         if client is None:
             raise NatsError("nats: not connected")
         try:
+            # A ping of nats-py overtakes what it has not written yet; the second one is behind that.
+            await client.flush(timeout=CONNECT_WITHIN_S)
             await client.flush(timeout=CONNECT_WITHIN_S)
         except _FAILURES as error:
             raise NatsError(error_text(error)) from error

@@ -185,7 +185,14 @@ def test_every_playbook_that_a_page_names_is_there() -> None:
     named = {
         name
         for page in (ROOT / "docs").glob("*.md")
-        for name in re.findall(r"ansible-playbook [^\n]*ftstan\.ftstan\.([a-z-]+)", page.read_text(encoding="utf-8"))
+        for name in re.findall(r"ansible-playbook [^\n]*ftstan\.ftstan\.([a-z_-]+)", page.read_text(encoding="utf-8"))
     }
-    assert {"site", "upgrade", "decommission", "migrate-from-go"} <= named
+    assert {"site", "upgrade", "decommission", "migrate_from_go"} <= named
     assert {f"{name}.yml" for name in named} - set(PLAYBOOKS) == set()
+
+
+def test_every_name_that_a_page_gives_a_playbook_is_one_that_a_collection_can_have() -> None:
+    pages = [*(ROOT / "docs").glob("*.md"), *COLLECTION.glob("playbooks/*.yml"), COLLECTION / "README.md"]
+    for page in pages:
+        for name in re.findall(r"ftstan\.ftstan\.([\w-]+)", page.read_text(encoding="utf-8")):
+            assert name.isidentifier(), f"{page.name}: {name}"
