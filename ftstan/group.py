@@ -98,6 +98,13 @@ class FtGroup:
         self.takeovers, self.reconnects = {cause.name.lower(): 0 for cause in Cause}, 0
 
     @property
+    def mixed(self) -> bool:
+        """Whether original servers may be members: what an owner has recorded or is about to, else what is believed."""
+        if self._activation is None:
+            return self._standby.mixed
+        return self._activation.ft_mixed or self._switching
+
+    @property
     def standby(self) -> sb.Standby:
         """The machine that waits."""
         return self._standby
@@ -450,7 +457,7 @@ class FtGroup:
     async def hand_over(self) -> bool:
         """Answer what NATS still has for us and name it; returns whether one of our own goes on from there at once."""
         # An original server that may follow needs the files of a clean stop.
-        return await self._succession.leave() and not self._standby.mixed
+        return await self._succession.leave() and not self.mixed
 
     # ---- stopping ------------------------------------------------------------------------------------------------
 

@@ -82,7 +82,7 @@ class NodeMember:
             phase=str(self.phase),
             serving=node.is_serving() and not node.stopping.is_set(),
             paused=group is not None and group.standby.paused,
-            mixed=(group is not None and group.standby.mixed) or (holder is not None and holder.ft_mixed),
+            mixed=group.mixed if group is not None else holder is not None and holder.ft_mixed,
             epoch=activation.epoch if activation is not None else 0,
             holder_epoch=holder.epoch if holder is not None else 0,
             holder=holder.describe() if holder is not None else "",

@@ -384,7 +384,7 @@ class Node:
         try:
             async with asyncio.timeout(patience):
                 followed = self.group is not None and await self.group.find_successor()
-                if not followed or (self.group is not None and self.group.standby.mixed):
+                if not followed or (self.group is not None and self.group.mixed):
                     await self._prepare_stop()
                 if self.group is not None:
                     followed = followed and await self.group.hand_over()

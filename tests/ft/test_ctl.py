@@ -345,6 +345,8 @@ def test_mixed_is_recorded_by_the_active_while_it_serves_and_its_successor_is_fo
     active = next(node for node in operator.status().json["nodes"] if node["epoch"])
     assert (active["epoch"], active["mixed"], active["serving"]) == (2, True, True)
     assert operator.change("mixed", "off").out == "mixed group: off, recorded with epoch 3\n"
+    active = next(node for node in operator.status().json["nodes"] if node["epoch"])
+    assert (active["epoch"], active["mixed"], active["serving"]) == (3, False, True)
     assert operator.change("switchover", "--wait", "60").status == 0
     client.publish(CHANNEL, b"three")
     assert client.read_to(CHANNEL, 3) == {1: b"one", 2: b"two", 3: b"three"}
