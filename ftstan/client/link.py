@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -197,18 +198,26 @@ class Link:
             with contextlib.suppress(*_FAILURES):
                 await subscription.unsubscribe()
 
-    async def request(self, subject: str, payload: bytes, within: float) -> bytes:
-        """The first answer, seconds. Raises ``NobodyError``, ``RequestTimeoutError``, ``ConnectionClosedError``."""
+    async def request(self, subject: str, payload: bytes, within: float, again: float = math.inf) -> bytes:
+        """The first answer, seconds. Raises ``NobodyError``, ``RequestTimeoutError``, ``ConnectionClosedError``.
+
+        After ``again`` seconds without one it is sent once more, and so on; an answer to any of them will do, for a
+        server that is slower than that must not be asked for ever.
+        """
         token = self.unique()
-        future: asyncio.Future[Arrived] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + within
+        future: asyncio.Future[Arrived] = loop.create_future()
         self._asked[token] = future
         try:
-            if not await self.publish(subject, payload, self._answers + token):
-                raise NobodyError("there is no connection to NATS")
-            async with asyncio.timeout(within):
-                answer = await future
-        except TimeoutError:
-            raise RequestTimeoutError(f"no answer on {subject} within {within:.3g} s") from None
+            while not future.done():
+                if not await self.publish(subject, payload, self._answers + token):
+                    raise NobodyError("there is no connection to NATS")
+                left = end - loop.time()
+                await asyncio.wait([future], timeout=min(left, again))
+                if left <= again and not future.done():
+                    raise RequestTimeoutError(f"no answer on {subject} within {within:.3g} s")
+            answer = future.result()
         finally:
             del self._asked[token]
         if answer.nobody:

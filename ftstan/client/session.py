@@ -64,7 +64,6 @@ class Session:
         self.subjects = messages.ConnectResponse()
         self.served = False
         self._registered = False
-        self._was_silent = False
         self.lost: asyncio.Future[ConnectionLostError] = asyncio.get_running_loop().create_future()
         self._unanswered = 0
         self._next_ping = 0.0
@@ -103,39 +102,38 @@ class Session:
 
     async def _register(self, request: bytes, within: float) -> messages.ConnectResponse:
         loop = asyncio.get_running_loop()
-        end = loop.time() + within
+        began = loop.time()
+        taken_at = 0.0
         while True:
-            left = max(end - loop.time(), 0.001)
+            left = max(began + within - loop.time(), 0.001)
             try:
                 return self._accepted(await self.ask(self._options.discovery, request, left, SILENT_S))
             except ClientIdTakenError:
-                # Perhaps by ourselves: a request of ours that was not answered may have been carried out.
-                if not self._was_silent or loop.time() + AGAIN_S >= end:
+                # Perhaps by ourselves: a request of ours that was not answered may have been carried out. Then the
+                # server finds out soon that nobody answers its heartbeats.
+                now = loop.time()
+                taken_at = taken_at or now
+                if now - began < SILENT_S or now - taken_at > SILENT_S or now + AGAIN_S >= began + within:
                     raise
             await asyncio.sleep(AGAIN_S)
 
-    async def ask(self, subject: str, payload: bytes, within: float, patience: float = math.inf) -> bytes:
+    async def ask(self, subject: str, payload: bytes, within: float, again: float = math.inf) -> bytes:
         """Ask, again while it reaches nobody, and give the answer; seconds. Raises ``RequestTimeoutError``.
 
-        After ``patience`` seconds without an answer it is asked again, too: for what does no harm if it is asked twice.
+        ``again``: as of ``Link.request``, for what does no harm if it is asked twice.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + within
         while True:
-            left = max(end - loop.time(), 0.001)
             try:
-                return await self._link.request(subject, payload, min(left, patience))
+                return await self._link.request(subject, payload, max(end - loop.time(), 0.001), again)
             except NobodyError as error:
                 if loop.time() + AGAIN_S >= end:
                     raise RequestTimeoutError(
                         f"{error.text}, for {within:.3g} s",
                         hint="is a streaming server active, and is this its cluster id? `ftstanctl ft status` shows it",
                     ) from None
-                await asyncio.sleep(AGAIN_S)
-            except RequestTimeoutError:
-                self._was_silent = True
-                if left <= patience:
-                    raise RequestTimeoutError(f"no answer on {subject} within {within:.3g} s") from None
+            await asyncio.sleep(AGAIN_S)
 
     async def close(self, within: float) -> None:
         """Tell the server. Raises ``RequestRefusedError``, ``RequestTimeoutError``."""

@@ -198,6 +198,7 @@ class FakeStan:
         self.acks: dict[str, list[int]] = {}
         self.inboxes: list[str] = []
         self.ack_inboxes: list[str] = []
+        self.connect_replies: list[str] = []
         self.answers_connects = self.acks_publishes = self.answers_pings = self.answers_subscribes = True
         self.connect_error = self.publish_error = self.subscribe_error = self.ping_error = self.close_error = ""
         self.start()
@@ -254,6 +255,7 @@ class FakeStan:
     def _on_connect(self, operation: Operation) -> None:
         request = messages.parse(messages.ConnectRequest, operation.payload or b"")
         self.heard.append(("connect", request))
+        self.connect_replies.append(operation.reply)
         if not self.answers_connects:
             return
         if self.connect_error:

@@ -25,6 +25,7 @@ from ftstan.client import (
     Start,
     texts,
 )
+from ftstan.wire import messages
 from tests.client.fake import FakeNats, FakeStan, on_a_loop, stan, until
 from tests.processes import CLUSTER, HOST, free_ports
 
@@ -107,6 +108,19 @@ async def test_a_connect_request_that_its_server_took_to_its_grave_is_sent_again
     await until(lambda: answers, "an answer to a heartbeat")
     assert len({request.conn_id for request in server.of("connect")}) == 1
     await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
+async def test_a_late_answer_to_the_first_connect_request_will_do() -> None:
+    server = await stan()
+    server.answers_connects = False
+    connecting = asyncio.create_task(ftstan.client.connect(CLUSTER, "me", servers=server.nats.url))
+    await until(lambda: len(server.of("connect")) > 1, "the second request")
+    # A server that always takes longer than the client waits before it asks again.
+    answer = messages.ConnectResponse(pub_prefix=b"_STAN.pub.x", close_requests=b"_STAN.close.x")
+    server.nats.publish(server.connect_replies[0], messages.encode(answer))
+    await (await connecting).close()
     await server.nats.close()
 
 
