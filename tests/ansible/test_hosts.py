@@ -204,10 +204,16 @@ REFUSALS = """
           vars: {ftstan_streaming: {no_such_key: 1}}
       rescue:
         - ansible.builtin.debug: {msg: refused}
+    - name: numbers that are not those of the user
+      block:
+        - ansible.builtin.include_role: {name: ftstan.ftstan.ftstan, tasks_from: install.yml}
+          vars: {ftstan_uid: 843}
+      rescue:
+        - ansible.builtin.debug: {msg: refused}
 """
 
 
-def test_a_configuration_that_the_server_refuses_is_not_written(
+def test_a_configuration_that_the_server_refuses_is_not_written_and_no_user_is_renumbered(
     stage: Stage, debian_host: Path, packages: Path
 ) -> None:
     groups: dict[str, Any] = {"ftstan": {"hosts": {"host1": {}}}}
@@ -218,8 +224,14 @@ def test_a_configuration_that_the_server_refuses_is_not_written(
     (stage.directory / "refusals.yml").write_text(REFUSALS, encoding="utf-8")
     done = alone.play(str(stage.directory / "refusals.yml"))
     assert done.failed == {
-        "host1": ["ftstan.ftstan.nats_server : Write the configuration", f"{FT}Write the configuration"]
+        "host1": [
+            "ftstan.ftstan.nats_server : Write the configuration",
+            f"{FT}Write the configuration",
+            f"{FT}Refuse to renumber them, for somebody may run and own files by these numbers",
+        ]
     }, done.text
+    assert "is there as 842:842, and ftstan_uid:ftstan_gid says 843:842" in done.said
+    assert host.out("id", "ftstan").startswith("uid=842(ftstan) gid=842(ftstan)")
     assert done.said.count("no_such_key") > 2
     assert host.out("cat", "/etc/ftstan/ftstan.conf") == before
     assert not (host.root / "etc/nats/nats-server.conf").exists()
