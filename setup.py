@@ -8,6 +8,7 @@ from setuptools import Extension, setup
 DEBUG = os.environ.get("FTSTAN_DEBUG_BUILD") == "1"
 
 MODULES = [
+    "ftstan/awake.pyx",
     "ftstan/wire/block.pyx",
     "ftstan/wire/codec.pyx",
     "ftstan/wire/frames.pyx",

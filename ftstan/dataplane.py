@@ -15,14 +15,13 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
 from ftstan.errors import FtstanError
-from ftstan.spin import wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ftstan.awake import Awake
     from ftstan.bridge import Bridge
     from ftstan.serving import Serving
-    from ftstan.spin import Spin
 
 T = TypeVar("T")
 
@@ -32,15 +31,16 @@ _IDLE_S = 3600.0
 class DataPlane:
     """The thread and its inbox. ``on_end(error)`` is called on the thread when serving can not go on."""
 
-    def __init__(self, on_end: Callable[[BaseException], None], spin: Spin | None = None) -> None:
+    def __init__(self, on_end: Callable[[BaseException], None], awake: Awake | None = None) -> None:
         self.serving: Serving | None = None
         self.bridge: Bridge | None = None
         """What a member keeps that is about to serve; it is read while nothing is served."""
+        self.awake = awake
+        """What keeps this thread's processor awake."""
         self._on_end = on_end
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stopping = False
-        self._spin = spin
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
         self._polled = -1
@@ -81,6 +81,8 @@ class DataPlane:
     def close(self) -> None:
         """After ``stop`` has returned true, and when nobody will call any more."""
         os.close(self._wake)
+        if self.awake is not None:
+            self.awake.close()
 
     def _end(self) -> None:
         self._stopping = True
@@ -94,24 +96,27 @@ class DataPlane:
 
     def _turn(self) -> None:
         station = self.serving or self.bridge
-        link_fd = -1 if station is None else station.link.fileno()
-        self._listen(link_fd)
-        timeout = _IDLE_S
+        link_fd, readable, timeout = -1, False, _IDLE_S
         if station is not None:
-            timeout = 0.0 if station.link.pending else station.timeout()
-        events = self._spin.wait(self._poll, timeout) if self._spin is not None else wait(self._poll, timeout)
-        ready = {fd for fd, _ in events}
-        if self._wake in ready:
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self._wake)
-            while self._inbox:
-                self._inbox.popleft()()
+            link_fd, readable = station.link.fileno(), station.link.pending
+            timeout = 0.0 if readable else station.timeout()
+        if link_fd != self._polled:
+            self._listen(link_fd)
+        for fd, _ in self._poll.poll(-(-timeout * 1000 // 1)):
+            if fd == link_fd:
+                readable = True
+            else:
+                self._run_calls()
         if station is not None and station is (self.serving or self.bridge):
-            station.turn(readable=link_fd in ready or station.link.pending)
+            station.turn(readable=readable)
+
+    def _run_calls(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        while self._inbox:
+            self._inbox.popleft()()
 
     def _listen(self, link_fd: int) -> None:
-        if link_fd == self._polled:
-            return
         if self._polled >= 0:
             self._poll.unregister(self._polled)
         if link_fd >= 0:

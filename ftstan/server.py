@@ -13,6 +13,7 @@ import threading
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from ftstan import log, rival
+from ftstan.awake import Awake
 from ftstan.broker.broker import Broker, BrokerOptions
 from ftstan.broker.constants import ANOTHER_CLUSTER
 from ftstan.broker.dedup import Window
@@ -53,7 +54,6 @@ from ftstan.protection import Protection
 from ftstan.reception import Reception
 from ftstan.reload import Reloader
 from ftstan.serving import Serving
-from ftstan.spin import Spin
 from ftstan.stores import registry
 from ftstan.stores.interface import StoreContext
 from ftstan.wire.nuid import Nuid
@@ -107,7 +107,7 @@ class Node:
         self.nuid = Nuid()
         self.server_id = self.nuid.next()
         self.state = "STANDALONE"
-        self.plane = DataPlane(self.storage_failed, Spin(self.clock, options.io_spin / SECOND))
+        self.plane = DataPlane(self.storage_failed, Awake(options.io_spin / SECOND))
         self._access: StoreAccess | None = None
         self.owner: StoreOwner | None = None
         """The right to the directory of a FILE store; a group needs one."""
@@ -312,8 +312,8 @@ class Node:
         log.stream.info(recovered_line(len(recovered.channels) + len(recovered.later) if info is not None else None))
         assert self.link is not None
         suspicion = options.ft.hb_missed_interval / SECOND
-        name, size = self._name("general"), options.io_buffer_size
-        serving = Serving(store, broker, self.link, self.clock, name, suspicion_s=suspicion, buffer_size=size)
+        serving = Serving(store, broker, self.link, self.clock, self._name("general"), suspicion_s=suspicion)
+        serving.use(options.io_buffer_size, self.plane.awake)
         if not options.ft_group and self.partitioning.partition is None:
             rival.refuse_rivals(self.link, self.clock, self.nuid, broker.subjects, options.cluster_id)
         broker.tell_subjects()

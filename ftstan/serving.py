@@ -22,12 +22,12 @@ from ftstan.nats.pulse import ANSWER_WITHIN_S, Pulse
 from ftstan.ratelimit import RateLimit
 
 if TYPE_CHECKING:
+    from ftstan.awake import Awake
     from ftstan.bridge import Ahead
     from ftstan.broker.broker import Broker
     from ftstan.clock import Clock
     from ftstan.config.options import StoreLimits
     from ftstan.stores.interface import ClientInfo, Store
-    from ftstan.wire.frames import OutBuf
 
 _PING, _PONG, _INFO, _OK, _ERR = 3, 4, 5, 6, 7
 
@@ -36,6 +36,8 @@ BUFFER_SIZE: Final = 1 << 20
 _SEND_DEADLINE_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 2.0
 _TICK_S: Final = 1.0
+#: Bytes of a read that was a message or a few: from clients that wait for an answer each.
+_LITTLE: Final = 2 << 10
 _JOIN_BELOW: Final = 64 << 10
 #: Seconds of a turn that go to opening recovered channels, in a quiet one and beside requests.
 _OPEN_S: Final = 0.003
@@ -48,7 +50,6 @@ _LATE_COPIES_S: Final = 2.0
 class Serving:
     """An active server's broker, store and link. ``name``: the link's connection name, for log lines.
 
-    ``buffer_size``: bytes of the buffer for what is read, at first; it grows when more has come, up to a bound.
     ``suspicion_s``: a turn that comes so late was preceded by a pause of this process (or of the machine).
     """
 
@@ -61,7 +62,6 @@ class Serving:
         name: str,
         *,
         suspicion_s: float,
-        buffer_size: int = BUFFER_SIZE,
     ) -> None:
         self.store = store
         self.broker = broker
@@ -83,7 +83,7 @@ class Serving:
         self._name = name
         self._suspicion_s = suspicion_s
         self._last_turn = clock.mono()
-        self._buffer = bytearray(buffer_size)
+        self._buffer = bytearray(BUFFER_SIZE)
         self._start = 0
         self._end = 0
         self._more = False
@@ -92,6 +92,15 @@ class Serving:
         self._was_connected = False
         self._pulse = Pulse(clock.mono())
         self._full = RateLimit()
+        self._awake: Awake | None = None
+
+    def use(self, buffer_size: int, awake: Awake | None) -> None:
+        """Before the link is opened: bytes of the buffer for what is read, at first; what is touched by little reads.
+
+        The buffer grows when more has come, up to a bound.
+        """
+        self._buffer = bytearray(buffer_size)
+        self._awake = awake
 
     # ---- the link ------------------------------------------------------------------------------------------------
 
@@ -140,7 +149,7 @@ class Serving:
     def timeout(self) -> float:
         """Seconds until something is due without new bytes."""
         broker = self.broker
-        if self._more or broker.is_full or broker.subscriptions.recovering or (broker.opening and self.link.connected):
+        if self._more or broker.is_full or broker.subscriptions.recovering or (broker.later and self.link.connected):
             return 0.0
         now = self._clock.mono()
         due = self._next_tick - now
@@ -162,8 +171,11 @@ class Serving:
             self._reconnect()
         else:
             try:
-                worked = self._read() if readable or self._end > self._start else False
-                worked |= self._open_channels(_OPEN_BESIDE_S if worked else _OPEN_S)
+                applied = readable or self._end > self._start
+                worked = applied = applied and self._read(now)
+                if self.broker.later:
+                    self._open_channels(_OPEN_BESIDE_S if worked else _OPEN_S)
+                    worked = True
                 worked |= self.broker.run_timers(self._clock.wall_ns(), self._now())
                 if worked or self._more or self.broker.has_work:
                     self._road()
@@ -171,7 +183,8 @@ class Serving:
                     self.broker.inactivity.delete_due()
                 elif self.ready and not self._more and not self.broker.is_full:
                     self._left()
-                self._feel_pulse(now, slept=now - before > 2 * _TICK_S)
+                if not applied:
+                    self._feel_pulse(now, slept=now - before > 2 * _TICK_S)
             except (ConnectionLostError, WireError) as error:
                 self._lost(error if isinstance(error, NatsError) else NatsError(error.text))
         if self._clock.mono() >= self._next_tick:
@@ -196,15 +209,11 @@ class Serving:
         elif self._pulse.is_gone(now):
             raise ConnectionLostError(f"nats: no answer from {self.link.url_shown} for {ANSWER_WITHIN_S:g} s")
 
-    def _open_channels(self, seconds: float) -> bool:
-        """Open recovered channels that nobody has asked for yet; publishes come first. Returns whether it did."""
-        broker = self.broker
-        if not broker.opening:
-            return False
+    def _open_channels(self, seconds: float) -> None:
+        """Open recovered channels that nobody has asked for yet; publishes come first."""
         end = self._clock.mono() + seconds
-        while broker.opening and self._clock.mono() < end:
-            broker.open_next()
-        return True
+        while self.broker.later and self._clock.mono() < end:
+            self.broker.open_next()
 
     def _reconnect(self) -> None:
         if self._clock.mono() < self._next_connect:
@@ -216,14 +225,14 @@ class Serving:
             # Told once, when it was lost.
             self.link.close()
 
-    def _read(self) -> bool:
+    def _read(self, now: float) -> bool:
         """Read what there is, up to a bound, and apply it; returns whether anything was applied."""
         # What is left of the last read goes first: else it would grow while the senders are faster than storage.
         got = 0
         if self.broker.is_full:
             got = _READ_AHEAD
             # Nobody listens meanwhile: that is no silence.
-            self._pulse.heard(self._clock.mono())
+            self._pulse.heard(now)
         while got < _READ_AHEAD:
             if self._end == len(self._buffer):
                 self._make_room()
@@ -232,10 +241,12 @@ class Serving:
             if n == 0:
                 break
             got += n
-            self._pulse.heard(self._clock.mono())
+            self._pulse.heard(now)
             self._end += n
             if self._end < len(self._buffer):
                 break
+        if got <= _LITTLE and self._awake is not None:
+            self._awake.touch()
         broker = self.broker
         before = self._start
         self._start = broker.feed(self._buffer, self._start, self._end, self._clock.wall_ns(), self._now())
@@ -296,15 +307,14 @@ class Serving:
 
     def _emit(self) -> None:
         broker = self.broker
-        parts: list[OutBuf] = [b for b in (broker.replies, broker.deliveries, broker.acks) if len(b)]
-        if not parts:
-            return
-        if broker.output_size < _JOIN_BELOW and len(parts) > 1:
+        parts = (broker.replies, broker.deliveries, broker.acks)
+        size = broker.output_size
+        if size >= _JOIN_BELOW:
+            for part in parts:
+                with memoryview(part) as view:
+                    self.link.send(view, _SEND_DEADLINE_S)
+        elif size:
             self.link.send(b"".join(parts), _SEND_DEADLINE_S)
-            return
-        for part in parts:
-            with memoryview(part) as view:
-                self.link.send(view, _SEND_DEADLINE_S)
 
     def _report(self, failed: dict[bytes, StoreError]) -> None:
         if self._full.allow(self._clock.mono()):

@@ -86,7 +86,7 @@ class Broker(Core):
         self.start_jobs: list[Callable[[], None]] = []
         self._nuid = nuid
         self._answers: list[_Answer] = []
-        self._later: dict[bytes, None] = {}
+        self.later: dict[bytes, None] = {}
         """Recovered channels that wait to be opened: by whoever needs them first, else in turns with time to spare."""
         self._folded: dict[str, list[bytes]] = {}
         self.inbox_prefix = self.new_inbox() + b"."
@@ -127,7 +127,7 @@ class Broker(Core):
         self.wall, self.now = wall, now
         for number, info in enumerate(recovered.clients):
             self.connections.adopt(info, number)
-        self._later = dict.fromkeys(recovered.later)
+        self.later = dict.fromkeys(recovered.later)
         for name in recovered.later:
             self._folded.setdefault(_lower(name), []).append(name)
         self._adopt(recovered)
@@ -149,33 +149,23 @@ class Broker(Core):
 
         Raises ``StoreError`` if it cannot be read now, and ``FencedError``.
         """
-        if name in self._later:
+        if name in self.later:
             # Before the name is struck off: what storage refuses now is tried again with the next request.
             found = self.store.open_channel(name)
-            del self._later[name]
+            del self.later[name]
             self._unfold(name)
             for channel in self._adopt(found):
                 self.replies.write(_ack_lines(channel.by_ack_inbox.values()))
         return self.channels.get(name)
 
-    @property
-    def opening(self) -> bool:
-        """Whether recovered channels wait to be opened."""
-        return bool(self._later)
-
-    @property
-    def later(self) -> dict[bytes, None]:
-        """Names of the recovered channels that wait to be opened."""
-        return self._later
-
     def open_next(self) -> None:
         """Open one of the channels that wait. Raises ``StoreError`` and ``FencedError``."""
-        if self._later:
-            self.known_channel(next(iter(self._later)))
+        if self.later:
+            self.known_channel(next(iter(self.later)))
 
     def open_all(self) -> None:
         """Open every channel that waits: what is done next concerns subscriptions wherever they are."""
-        while self._later:
+        while self.later:
             self.open_next()
 
     def tell_subjects(self) -> None:
@@ -254,7 +244,7 @@ class Broker(Core):
         if b"\0" in name:
             raise StoreError(c.ZERO_BYTE.format(name=name.decode("utf-8", "backslashreplace")))
         limit = self.limits.max_channels
-        if limit and len(self.channels) + len(self._later) >= limit:
+        if limit and len(self.channels) + len(self.later) >= limit:
             raise StoreError(c.TOO_MANY_CHANNELS)
         others = self._folded.get(_lower(name))
         if others:
@@ -436,7 +426,7 @@ class Broker(Core):
         return {
             "clients": len(self.clients),
             "subscriptions": sum(ch.stored_subs for ch in channels),
-            "channels": len(channels) + len(self._later),
+            "channels": len(channels) + len(self.later),
             "total_msgs": sum(ch.store.count for ch in channels),
             "total_bytes": sum(ch.store.size for ch in channels),
             "in_msgs": self.in_msgs,

@@ -35,7 +35,8 @@ class Subscriptions:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._next_sid = broker.publish_end
-        self._recovered: deque[Subscription] = deque()
+        self.recovering: deque[Subscription] = deque()
+        """Recovered subscriptions that wait for their first look."""
         self._groups = Groups(broker)
         self._rejecting = RateLimit()
 
@@ -435,19 +436,14 @@ class Subscriptions:
             sub.stalled = len(sub.pending) >= sub.max_in_flight
             sub.ready = is_inbox(sub.inbox) and publishable(sub.ack_inbox)
             self._attach(sub, client)
-            self._recovered.append(sub)
+            self.recovering.append(sub)
         if group is not None:
             self._groups.adopt(sub)
 
-    @property
-    def recovering(self) -> bool:
-        """Whether recovered subscriptions still wait for their first look."""
-        return bool(self._recovered)
-
     def start_recovered(self) -> None:
         """Take some recovered subscriptions: resend what is overdue, set timers for the rest, let new messages flow."""
-        for _ in range(min(c.RECOVERED_PER_TURN, len(self._recovered))):
-            sub = self._recovered.popleft()
+        for _ in range(min(c.RECOVERED_PER_TURN, len(self.recovering))):
+            sub = self.recovering.popleft()
             if _served(sub):
                 try:
                     self._restart(sub)

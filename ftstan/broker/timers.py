@@ -19,16 +19,14 @@ class Timers:
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
+        self.next: int | None = None
+        """When the earliest callback is due."""
 
     def at(self, when: int, callback: Callable[[], None]) -> None:
         """Run ``callback`` at ``when`` or later."""
         self._count += 1
         heapq.heappush(self._heap, (when, self._count, callback))
-
-    @property
-    def next(self) -> int | None:
-        """When the earliest callback is due."""
-        return self._heap[0][0] if self._heap else None
+        self.next = self._heap[0][0]
 
     def run(self, now: int) -> bool:
         """Run what is due, the earliest first and no more than ``AT_ONCE``; returns whether anything ran.
@@ -38,6 +36,7 @@ class Timers:
         due: list[Callable[[], None]] = []
         while self._heap and self._heap[0][0] <= now and len(due) < AT_ONCE:
             due.append(heapq.heappop(self._heap)[2])
+        self.next = self._heap[0][0] if self._heap else None
         for callback in due:
             callback()
         return bool(due)

@@ -312,7 +312,7 @@ class StoreOwner:
     @property
     def mixed(self) -> bool:
         """Whether original servers may be members of the group."""
-        return self.activation.ft_mixed
+        return (self._activation or self.activation).ft_mixed
 
     @property
     def was_mixed(self) -> bool:

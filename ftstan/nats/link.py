@@ -71,19 +71,17 @@ class Link:
         self._tls: tls.TlsSocket | None = None
         self._poll = select.poll()
         self._is_cut = False
+        self.connected = False
+        """Whether the link was up at the last call."""
+        self._fd = -1
         self.info: dict[str, Any] = {}
         self.max_payload = _DEFAULT_MAX_PAYLOAD
         self.leftover = b""
         self.url_shown = self._urls[0].shown
 
-    @property
-    def connected(self) -> bool:
-        """Whether the link was up at the last call."""
-        return self._socket is not None
-
     def fileno(self) -> int:
         """Return the socket's descriptor for ``poll``; -1 while not connected."""
-        return -1 if self._socket is None else self._socket.fileno()
+        return self._fd
 
     @property
     def pending(self) -> bool:
@@ -173,6 +171,7 @@ class Link:
             self._poll.unregister(self._socket)
             self._socket.close()
             self._socket = self._tls = None
+            self.connected, self._fd = False, -1
         self.leftover = b""
 
     def _writable(self, seconds: float) -> bool:
@@ -209,6 +208,7 @@ class Link:
         self._socket = handshake.socket
         self._tls = self._socket if isinstance(self._socket, tls.TlsSocket) else None
         self._poll.register(self._socket, select.POLLOUT)
+        self.connected, self._fd = True, self._socket.fileno()
         if self._is_cut:
             self.close()
             raise NatsError("nats: this link was cut")

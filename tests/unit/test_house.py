@@ -54,7 +54,7 @@ FLOORS = {
     "member": 5,
     "server": 5,
     "serving": 5,
-    "spin": 5,
+    "awake": 5,
     "storecheck": 5,
     "succession": 5,
     "supervised": 5,
@@ -79,6 +79,7 @@ BESIDE = {
 TOGETHER = (
     {
         "administration",
+        "awake",
         "bridge",
         "dataplane",
         "ending",
@@ -96,7 +97,6 @@ TOGETHER = (
         "rival",
         "server",
         "serving",
-        "spin",
         "succession",
     },
     {"__init__", "clock", "disk", "errors", "log", "logs", "ratelimit"},

@@ -74,7 +74,7 @@ def opened(driver: Driver) -> set[bytes]:
 
 
 def open_rest(driver: Driver) -> None:
-    while driver.broker.opening:
+    while driver.broker.later:
         driver.broker.open_next()
     driver.run()
 
@@ -109,10 +109,10 @@ def test_the_acks_of_a_channel_that_was_opened_late_are_understood() -> None:
 def test_the_channels_that_nobody_asks_for_are_opened_one_after_the_other() -> None:
     driver = Server().filled()
     for n in range(len(NAMES)):
-        assert driver.broker.opening
+        assert driver.broker.later
         driver.broker.open_next()
         assert len(opened(driver)) == n + 1
-    assert not driver.broker.opening
+    assert not driver.broker.later
 
 
 def test_a_client_that_closes_leaves_no_subscription_in_a_channel_that_waits() -> None:

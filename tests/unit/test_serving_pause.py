@@ -32,7 +32,7 @@ class Everything:
         self.replies = self.deliveries = self.acks = b""
         self.output_size = 0
         self.link_events: list[tuple[int, bytes]] = []
-        self.opening: list[object] = []
+        self.later: list[object] = []
         self.has_work = False
         self.events_first = False
         self.answered = None

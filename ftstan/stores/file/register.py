@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ftstan.stores.expiry import Expiry
 
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from ftstan.stores.file.statefile import StateFile
 
 
-@dataclass(frozen=True, slots=True)
-class Unsynced:
+class Unsynced(NamedTuple):
     """A descriptor whose writes somebody waits for. ``state``: the state file it belongs to, else it has messages."""
 
     fd: int
@@ -49,7 +48,7 @@ class Register:
         self.fresh[channel.name] = None
         self.waste[channel.name] = channel
         channel.untouched = False
-        if channel.limits.max_age:
+        if channel.log.limits.max_age:
             self.expiry.wake(channel.name)
         if self.on_touch is not None:
             self.on_touch(channel.name)

@@ -36,10 +36,10 @@ class Syncer:
         """Sync all of them, unless the operator wants none synced; returns what storage refused."""
         if not pending or not self._env.options.sync:
             return []
-        if len(pending) > 1 and self._pool is not None:
-            results = list(self._pool.map(self._attempt, pending))
-        else:
-            results = [self._attempt(item) for item in pending]
+        if len(pending) == 1:
+            refused = self._attempt(pending[0])
+            return [] if refused is None else [refused]
+        results = map(self._attempt, pending) if self._pool is None else self._pool.map(self._attempt, pending)
         return [r for r in results if r is not None]
 
     def _attempt(self, item: Unsynced) -> tuple[OSError, Unsynced] | None:
