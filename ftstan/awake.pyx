@@ -3,9 +3,9 @@
 A client that publishes one message at a time lets every process on the road fall asleep several times a message: the
 server waits for its socket, then for its disk. A processor with nothing to run is halted, and waking it costs tens of
 microseconds in a virtual machine, after which everything is slow once more, because its caches are cold. So while
-little batches come soon after each other, a thread of this module keeps the processor of the data plane busy with
-nothing. It has the scheduling policy for idle work (``SCHED_IDLE``), so whoever else has something to do there runs at
-once, and it goes to sleep by itself when no batch has come for a while. ``docs/performance.md`` has what it is worth.
+little batches come soon after what was answered, a thread of this module keeps the processor of the data plane busy
+with nothing. It has the scheduling policy for idle work (``SCHED_IDLE``), so whoever else has something to do there
+runs at once, and it goes to sleep by itself when no batch comes. ``docs/performance.md`` has what it is worth.
 """
 
 import os
@@ -70,6 +70,13 @@ cdef extern from *:
     void pause_a_little() nogil
 
 
+cdef enum:
+    #: Bytes of a batch that is a message or a few: from clients that wait for an answer each.
+    LITTLE = 2048
+    #: Nanoseconds for which storage is waited for in this way: what takes longer is little slower for a wake.
+    LONGEST = 2_000_000
+
+
 cdef inline int64_t mono() noexcept nogil:
     cdef timespec t
     clock_gettime(CLOCK_MONOTONIC, &t)
@@ -98,15 +105,16 @@ def has_quota(str root="/sys/fs/cgroup", str own="/proc/self/cgroup"):
 
 
 cdef class Awake:
-    """``seconds``: so long after a batch the processor is kept awake, if that batch came within this time of another.
+    """``seconds``: so long after an answer the processor is kept awake, if the last batch came within this time, too.
 
     0: never. ``processors``: how many this process has, 0: as many as it may use. With a single one nobody's wake is
     spared, and whose time is limited (``has_quota``) has none for it. The thread is made when it is needed first;
-    ``touch`` belongs to one thread.
+    ``begin`` and ``end`` belong to one thread.
     """
 
     cdef int64_t window
-    cdef int64_t last
+    cdef int64_t answered
+    cdef bint pays
     cdef int64_t until
     cdef int64_t cpu
     cdef int64_t asleep
@@ -119,7 +127,8 @@ cdef class Awake:
         self.window = 0
         if seconds > 0 and (processors or len(os.sched_getaffinity(0))) > 1 and not has_quota():
             self.window = <int64_t>(seconds * 1e9)
-        self.last = 0
+        self.answered = 0
+        self.pays = False
         self.until = 0
         self.cpu = 0
         self.asleep = 0
@@ -133,22 +142,27 @@ cdef class Awake:
         # The thread holds a reference while it runs.
         sem_destroy(&self.wanted)
 
-    def touch(self):
-        """A little batch has come, on the calling thread's processor."""
+    def begin(self, Py_ssize_t size):
+        """A batch of so many bytes has come, on the calling thread's processor."""
         if self.window == 0:
             return
         cdef int64_t now = mono()
-        cdef bint soon = now - self.last < self.window
-        self.last = now
-        if not soon:
+        self.pays = size <= LITTLE and now - self.answered < self.window
+        if not self.pays:
             return
         set(&self.cpu, sched_getcpu())
-        set(&self.until, now + self.window)
+        set(&self.until, now + LONGEST)
         if self.thread is None:
             self.thread = threading.Thread(target=self._run, name="awake", daemon=True)
             self.thread.start()
         elif exchange(&self.asleep, 0):
             sem_post(&self.wanted)
+
+    def end(self):
+        """The batch has been answered."""
+        self.answered = mono()
+        if self.pays:
+            set(&self.until, self.answered + self.window)
 
     @property
     def is_awake(self):
@@ -156,7 +170,7 @@ cdef class Awake:
         return self.thread is not None and not get(&self.asleep) and not get(&self.refused)
 
     def close(self):
-        """End the thread; ``touch`` does nothing from now on."""
+        """End the thread; ``begin`` does nothing from now on."""
         self.window = 0
         set(&self.stopping, 1)
         if self.thread is not None:

@@ -36,8 +36,6 @@ BUFFER_SIZE: Final = 1 << 20
 _SEND_DEADLINE_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 2.0
 _TICK_S: Final = 1.0
-#: Bytes of a read that was a message or a few: from clients that wait for an answer each.
-_LITTLE: Final = 2 << 10
 _JOIN_BELOW: Final = 64 << 10
 #: Seconds of a turn that go to opening recovered channels, in a quiet one and beside requests.
 _OPEN_S: Final = 0.003
@@ -245,8 +243,8 @@ class Serving:
             self._end += n
             if self._end < len(self._buffer):
                 break
-        if got <= _LITTLE and self._awake is not None:
-            self._awake.touch()
+        if self._awake is not None:
+            self._awake.begin(got)
         broker = self.broker
         before = self._start
         self._start = broker.feed(self._buffer, self._start, self._end, self._clock.wall_ns(), self._now())
@@ -304,6 +302,8 @@ class Serving:
         self._emit()
         broker.sent()
         self.store.write_events()
+        if self._awake is not None:
+            self._awake.end()
 
     def _emit(self) -> None:
         broker = self.broker

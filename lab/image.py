@@ -28,7 +28,7 @@ _GUEST = Path(__file__).parent / "guest"
 _PACKAGES = (
     "systemd", "systemd-sysv", "dbus", "udev", "kmod", "iproute2", "iputils-ping", "nftables", "openssh-server",
     "nfs-kernel-server", "nfs-common", "python3", "python3-apt", "sudo", "procps", "initramfs-tools", "logrotate",
-    "linux-image-cloud-amd64", "ca-certificates",
+    "linux-image-cloud-amd64", "ca-certificates", "curl",
 )  # fmt: skip
 _UNUSED = ("usr/share/man/*", "usr/share/locale/*", "usr/share/doc/*")
 #: What the kernel needs to find its disk; a list of its own keeps the initial file system small, and boots quick.
