@@ -15,7 +15,7 @@ from benchmarks.patterns import PATTERNS, Figures, Pattern, streaming
 from benchmarks.processes import Server, ftstan
 
 SETTINGS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "spin": (("-io_spin", "0s"), ("-io_spin", "500us"), ("-io_spin", "1ms"), ("-io_spin", "2ms")),
+    "spin": (("-io_spin", "0s"), ("-io_spin", "200us"), ("-io_spin", "500us"), ("-io_spin", "1ms")),
     "buffer": tuple(("-io_buffer_size", size) for size in ("65536", "262144", "1048576", "4194304")),
     "runtime": tuple(
         ("-nats_gomaxprocs", procs, "-nats_gogc", gogc)

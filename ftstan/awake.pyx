@@ -19,6 +19,7 @@ cdef extern from *:
     #include <errno.h>
     #include <sched.h>
     #include <semaphore.h>
+    #include <sys/socket.h>
 
     #define get(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
     #define set(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
@@ -36,6 +37,14 @@ cdef extern from *:
         CPU_ZERO(&one);
         CPU_SET(cpu, &one);
         return sched_setaffinity(0, sizeof one, &one);
+    }
+
+    /* The processor on which the kernel took what came last on a socket; over loopback, that of who sent it. */
+    static int comes_from(int fd)
+    {
+        int cpu = -1;
+        socklen_t size = sizeof cpu;
+        return getsockopt(fd, SOL_SOCKET, SO_INCOMING_CPU, &cpu, &size) == 0 ? cpu : -1;
     }
 
     static void sleep_on(sem_t *s)
@@ -66,6 +75,7 @@ cdef extern from *:
     int64_t exchange(int64_t* p, int64_t v) nogil
     int be_idle() nogil
     int move_to(int cpu) nogil
+    int comes_from(int fd) nogil
     void sleep_on(sem_t* s) nogil
     void pause_a_little() nogil
 
@@ -104,17 +114,9 @@ def has_quota(str root="/sys/fs/cgroup", str own="/proc/self/cgroup"):
     return False
 
 
-cdef class Awake:
-    """``seconds``: so long after an answer the processor is kept awake, if the last batch came within this time, too.
+cdef class Keeper:
+    """A thread that keeps one processor awake. It is made when it is needed first."""
 
-    0: never. ``processors``: how many this process has, 0: as many as it may use. With a single one nobody's wake is
-    spared, and whose time is limited (``has_quota``) has none for it. The thread is made when it is needed first;
-    ``begin`` and ``end`` belong to one thread.
-    """
-
-    cdef int64_t window
-    cdef int64_t answered
-    cdef bint pays
     cdef int64_t until
     cdef int64_t cpu
     cdef int64_t asleep
@@ -123,17 +125,8 @@ cdef class Awake:
     cdef sem_t wanted
     cdef object thread
 
-    def __cinit__(self, double seconds, int processors=0):
-        self.window = 0
-        if seconds > 0 and (processors or len(os.sched_getaffinity(0))) > 1 and not has_quota():
-            self.window = <int64_t>(seconds * 1e9)
-        self.answered = 0
-        self.pays = False
-        self.until = 0
-        self.cpu = 0
-        self.asleep = 0
-        self.stopping = 0
-        self.refused = 0
+    def __cinit__(self):
+        self.until = self.cpu = self.asleep = self.stopping = self.refused = 0
         self.thread = None
         if sem_init(&self.wanted, 0, 0) != 0:
             raise OSError("no semaphore")
@@ -142,36 +135,21 @@ cdef class Awake:
         # The thread holds a reference while it runs.
         sem_destroy(&self.wanted)
 
-    def begin(self, Py_ssize_t size):
-        """A batch of so many bytes has come, on the calling thread's processor."""
-        if self.window == 0:
-            return
-        cdef int64_t now = mono()
-        self.pays = size <= LITTLE and now - self.answered < self.window
-        if not self.pays:
-            return
-        set(&self.cpu, sched_getcpu())
-        set(&self.until, now + LONGEST)
+    cdef int want(self, int cpu, int64_t until) except -1:
+        """Keep that processor awake until then (monotonic ns)."""
+        set(&self.cpu, cpu)
+        set(&self.until, until)
         if self.thread is None:
             self.thread = threading.Thread(target=self._run, name="awake", daemon=True)
             self.thread.start()
         elif exchange(&self.asleep, 0):
             sem_post(&self.wanted)
+        return 0
 
-    def end(self):
-        """The batch has been answered."""
-        self.answered = mono()
-        if self.pays:
-            set(&self.until, self.answered + self.window)
-
-    @property
-    def is_awake(self):
-        """Whether the processor is kept awake now."""
+    cdef bint is_awake(self):
         return self.thread is not None and not get(&self.asleep) and not get(&self.refused)
 
-    def close(self):
-        """End the thread; ``begin`` does nothing from now on."""
-        self.window = 0
+    cdef close(self):
         set(&self.stopping, 1)
         if self.thread is not None:
             sem_post(&self.wanted)
@@ -199,3 +177,59 @@ cdef class Awake:
                 pause_a_little()
             set(&self.asleep, 1)
             sleep_on(&self.wanted)
+
+
+cdef class Awake:
+    """``seconds``: so long after an answer processors are kept awake, if the last batch came within this time, too.
+
+    0: never. ``processors``: how many this process has, 0: as many as it may use. With a single one nobody's wake is
+    spared, and whose time is limited (``has_quota``) has none for it. ``begin`` and ``end`` belong to one thread.
+    """
+
+    cdef int64_t window
+    cdef int64_t answered
+    cdef bint pays
+    cdef Keeper ours
+    cdef Keeper theirs
+
+    def __cinit__(self, double seconds, int processors=0):
+        self.window = 0
+        if seconds > 0 and (processors or len(os.sched_getaffinity(0))) > 1 and not has_quota():
+            self.window = <int64_t>(seconds * 1e9)
+        self.answered = 0
+        self.pays = False
+        self.ours = Keeper()
+        self.theirs = Keeper()
+
+    def begin(self, Py_ssize_t size, int fd):
+        """A batch of so many bytes has come through a socket, to the calling thread."""
+        if self.window == 0:
+            return
+        cdef int64_t now = mono()
+        cdef int here, there
+        self.pays = size <= LITTLE and now - self.answered < self.window
+        if not self.pays:
+            return
+        here = sched_getcpu()
+        there = comes_from(fd)
+        self.ours.want(here, now + LONGEST)
+        if there >= 0 and there != here:
+            self.theirs.want(there, now + LONGEST)
+
+    def end(self):
+        """The batch has been answered."""
+        self.answered = mono()
+        if self.pays:
+            set(&self.ours.until, self.answered + self.window)
+            set(&self.theirs.until, self.answered + self.window)
+
+    @property
+    def is_awake(self):
+        """Whether a processor is kept awake now."""
+        return self.ours.is_awake() or self.theirs.is_awake()
+
+    def close(self):
+        """End the threads; ``begin`` does nothing from now on."""
+        self.window = 0
+        self.ours.close()
+        self.theirs.close()

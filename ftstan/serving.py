@@ -244,7 +244,7 @@ class Serving:
             if self._end < len(self._buffer):
                 break
         if self._awake is not None:
-            self._awake.begin(got)
+            self._awake.begin(got, self.link.fileno())
         broker = self.broker
         before = self._start
         self._start = broker.feed(self._buffer, self._start, self._end, self._clock.wall_ns(), self._now())

@@ -13,7 +13,7 @@ import string
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftstan.config.units import MILLISECOND, MINUTE, SECOND, format_duration, quote
+from ftstan.config.units import MICROSECOND, MILLISECOND, MINUTE, SECOND, format_duration, quote
 from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class ServerOptions:
 
     ``io_sleep_time`` is in microseconds, as its flag is; ``dedup_window`` is a number of publishes, 0 for none;
     ``io_buffer_size``: bytes of the buffer that the data link is read into at first; it grows when more has come.
-    ``io_spin``: how long the data plane's processor is kept awake after a little batch; 0: not at all.
+    ``io_spin``: how long processors are kept awake after the answer to a little batch; 0: not at all.
     ``partition_wait`` is how long publishes wait for other partitions at a start.
     """
 
@@ -258,7 +258,7 @@ class ServerOptions:
     ports_file_dir: str = ""
     io_batch_size: int = 1024
     io_sleep_time: int = 0
-    io_spin: int = MILLISECOND
+    io_spin: int = 500 * MICROSECOND
     io_buffer_size: int = 1_048_576
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.config.options import ALL_INTERFACES, DEFAULT_PORT, FT_MIXED_AUTO, LOG_FORMATS
-from ftstan.config.units import MILLISECOND, MINUTE, SECOND, format_duration
+from ftstan.config.units import MICROSECOND, MILLISECOND, MINUTE, SECOND, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,8 +131,8 @@ OPTIONS: tuple[Option, ...] = (
         (
             "io_spin",
             _D,
-            MILLISECOND,
-            "Keep the processor awake so long after a publish that came alone; not on a single one",
+            500 * MICROSECOND,
+            "Keep processors awake so long after the answer to a publish that came alone",
         ),
         (
             "io_buffer_size",

@@ -1,8 +1,11 @@
-"""A thread of no priority keeps the data plane's processor awake, while batches come soon after each other."""
+"""Threads of no priority keep processors awake while little batches come soon after answers, and then sleep."""
 
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -25,38 +28,54 @@ def awake() -> Iterator[Awake]:
     keeper.close()
 
 
-def thread() -> threading.Thread | None:
-    return next((one for one in threading.enumerate() if one.name == "awake"), None)
+def threads() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "awake"]
 
 
-def until(is_so: bool, keeper: Awake) -> None:
-    end = time.monotonic() + 30
-    while keeper.is_awake != is_so:
+def batch(keeper: Awake, size: int = 200, fd: int = -1) -> None:
+    keeper.begin(size, fd)
+    keeper.end()
+
+
+def wake(keeper: Awake) -> None:
+    """Batches, until they have woken it: without a priority it may have to wait for a processor."""
+    end = time.monotonic() + 60
+    batch(keeper)
+    batch(keeper)
+    while not keeper.is_awake:
+        assert time.monotonic() < end
+        batch(keeper)
+
+
+def until_asleep(keeper: Awake) -> None:
+    end = time.monotonic() + 60
+    while keeper.is_awake:
         assert time.monotonic() < end
         time.sleep(0.001)
 
 
-def test_one_batch_wakes_nobody_and_a_second_one_soon_after_it_does(awake: Awake) -> None:
-    awake.touch()
-    assert thread() is None
+def test_a_batch_alone_wakes_nobody_and_one_soon_after_an_answer_does(awake: Awake) -> None:
+    batch(awake)
     time.sleep(2 * WINDOW_S)
-    awake.touch()
-    assert thread() is None
-    awake.touch()
-    assert thread() is not None
-    until(True, awake)
+    batch(awake)
+    assert threads() == []
+    batch(awake)
+    assert len(threads()) == 1
+
+
+def test_batches_of_many_messages_wake_nobody(awake: Awake) -> None:
+    for _ in range(5):
+        batch(awake, 100_000)
+    assert threads() == []
 
 
 def test_it_has_no_priority_and_stays_on_the_processor_of_the_last_batch(awake: Awake) -> None:
-    os.sched_setaffinity(0, allowed := os.sched_getaffinity(0))
-    awake.touch()
-    awake.touch()
-    found = thread()
-    assert found is not None
-    until(True, awake)
+    allowed = os.sched_getaffinity(0)
+    wake(awake)
+    (found,) = threads()
     end = time.monotonic() + 30
     while len(os.sched_getaffinity(found.native_id or 0)) > 1:
-        awake.touch()
+        batch(awake)
         assert time.monotonic() < end
         time.sleep(0.001)
     assert os.sched_getscheduler(found.native_id or 0) == os.SCHED_IDLE
@@ -65,18 +84,53 @@ def test_it_has_no_priority_and_stays_on_the_processor_of_the_last_batch(awake: 
     assert os.sched_getaffinity(0) == allowed
 
 
-def test_it_sleeps_when_no_batch_has_come_for_that_time_and_wakes_again(awake: Awake) -> None:
+def test_who_sends_from_another_processor_is_kept_awake_there(awake: Awake) -> None:
+    processors = sorted(os.sched_getaffinity(0))
+    if len(processors) < 2:
+        pytest.fail("this test needs two processors")
+    here, there = processors[:2]
+    listener = socket.create_server(("127.0.0.1", 0))
+    sender = socket.create_connection(listener.getsockname())
+    receiver, _ = listener.accept()
+    os.sched_setaffinity(0, {here})
+    try:
+        code = f"import os; os.sched_setaffinity(0, {{{there}}}); os.write({sender.fileno()}, b'x')"
+        end = time.monotonic() + 60
+        while len(threads()) < 2:
+            # The kernel may hand what was sent to another processor now and then.
+            subprocess.run([sys.executable, "-c", code], check=True, pass_fds=[sender.fileno()])
+            assert receiver.recv(1) == b"x"
+            batch(awake, 1, receiver.fileno())
+            batch(awake, 1, receiver.fileno())
+            assert time.monotonic() < end
+        while {frozenset(os.sched_getaffinity(one.native_id or 0)) for one in threads()} != {
+            frozenset({here}),
+            frozenset({there}),
+        }:
+            batch(awake, 1, receiver.fileno())
+            assert time.monotonic() < end
+            time.sleep(0.001)
+    finally:
+        os.sched_setaffinity(0, processors)
+        for one in (sender, receiver, listener):
+            one.close()
+
+
+def test_it_sleeps_when_no_batch_comes_and_wakes_again(awake: Awake) -> None:
     for _ in range(3):
-        awake.touch()
-        awake.touch()
-        until(True, awake)
-        began = time.monotonic()
-        until(False, awake)
-        assert time.monotonic() - began < 30 * WINDOW_S
+        wake(awake)
+        until_asleep(awake)
         before = time.process_time()
         time.sleep(WINDOW_S)
         assert time.process_time() - before < WINDOW_S / 2
-    assert sum(one.name == "awake" for one in threading.enumerate()) == 1
+    assert len(threads()) == 1
+
+
+def test_storage_that_takes_long_is_not_waited_for_in_this_way(awake: Awake) -> None:
+    wake(awake)
+    awake.begin(200, -1)
+    until_asleep(awake)
+    awake.end()
 
 
 def groups(root: Path, own: str, limits: dict[str, str]) -> tuple[str, str]:
@@ -102,18 +156,16 @@ def test_a_quota_of_processor_time_is_seen_in_the_own_control_group_and_above_it
 def test_there_is_none_without_time_for_it_or_on_one_processor(seconds: float, processors: int) -> None:
     keeper = Awake(seconds, processors)
     for _ in range(5):
-        keeper.touch()
-    assert thread() is None
+        batch(keeper)
+    assert threads() == []
     assert not keeper.is_awake
     keeper.close()
 
 
-def test_after_its_end_there_is_no_thread_and_a_touch_does_nothing(awake: Awake) -> None:
-    awake.touch()
-    awake.touch()
-    until(True, awake)
+def test_after_its_end_there_is_no_thread_and_a_batch_makes_none(awake: Awake) -> None:
+    wake(awake)
     awake.close()
-    assert thread() is None
-    awake.touch()
-    awake.touch()
-    assert thread() is None
+    assert threads() == []
+    batch(awake)
+    batch(awake)
+    assert threads() == []
