@@ -1,37 +1,55 @@
-"""A processor that stays awake for clients that wait for each answer.
+"""Processors that stay awake for clients that wait for each answer.
 
 A client that publishes one message at a time lets every process on the road fall asleep several times a message: the
 server waits for its socket, then for its disk. A processor with nothing to run is halted, and waking it costs tens of
 microseconds in a virtual machine, after which everything is slow once more, because its caches are cold. So while
-little batches come soon after what was answered, a thread of this module keeps the processor of the data plane busy
-with nothing. It has the scheduling policy for idle work (``SCHED_IDLE``), so whoever else has something to do there
-runs at once, and it goes to sleep by itself when no batch comes. ``docs/performance.md`` has what it is worth.
+little batches of publishes come soon after answers, two threads of this module keep two processors busy with nothing:
+that of the data plane, and the one from which the NATS server sends (of a remote one: where the network card is
+served). They have the scheduling policy for idle work (``SCHED_IDLE``) and rest when somebody else needs their
+processor all the same: groups of processes share it by the weight of the group. They sleep when no batch comes.
+``docs/performance.md`` has what that is worth.
 """
 
 import os
-import threading
 
 from libc.stdint cimport int64_t
+from libc.string cimport memset
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 cdef extern from *:
     """
     #include <errno.h>
+    #include <pthread.h>
     #include <sched.h>
     #include <semaphore.h>
+    #include <signal.h>
     #include <sys/socket.h>
+    #include <time.h>
 
-    #define get(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
-    #define set(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
-    #define exchange(p, v) __atomic_exchange_n((p), (v), __ATOMIC_ACQ_REL)
+    #define awake_get(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
+    #define awake_set(p, v) __atomic_store_n((p), (v), __ATOMIC_SEQ_CST)
+    #define awake_exchange(p, v) __atomic_exchange_n((p), (v), __ATOMIC_SEQ_CST)
 
-    static int be_idle(void)
+    static int awake_start(pthread_t *thread, void *(*run)(void *), void *what)
+    {
+        sigset_t all, before;
+        int error;
+        /* Signals are for the threads that were there before. */
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        error = pthread_create(thread, NULL, run, what);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        return error;
+    }
+
+    static int awake_be_idle(void)
     {
         struct sched_param none = {0};
+        pthread_setname_np(pthread_self(), "awake");
         return sched_setscheduler(0, SCHED_IDLE, &none);
     }
 
-    static int move_to(int cpu)
+    static int awake_move_to(int cpu)
     {
         cpu_set_t one;
         CPU_ZERO(&one);
@@ -40,20 +58,31 @@ cdef extern from *:
     }
 
     /* The processor on which the kernel took what came last on a socket; over loopback, that of who sent it. */
-    static int comes_from(int fd)
+    static int awake_comes_from(int fd)
     {
         int cpu = -1;
         socklen_t size = sizeof cpu;
         return getsockopt(fd, SOL_SOCKET, SO_INCOMING_CPU, &cpu, &size) == 0 ? cpu : -1;
     }
 
-    static void sleep_on(sem_t *s)
+    static int awake_may_use(const cpu_set_t *set, int cpu)
+    {
+        return cpu >= 0 && cpu < CPU_SETSIZE && CPU_ISSET(cpu, set);
+    }
+
+    static void awake_sleep_on(sem_t *s)
     {
         while (sem_wait(s) != 0 && errno == EINTR) {
         }
     }
 
-    static void pause_a_little(void)
+    static void awake_rest(long ns)
+    {
+        struct timespec t = {0, ns};
+        nanosleep(&t, NULL);
+    }
+
+    static void awake_pause(void)
     {
         for (int i = 0; i < 64; i++) {
     #if defined(__x86_64__)
@@ -66,25 +95,37 @@ cdef extern from *:
     """
     ctypedef struct sem_t:
         pass
+    ctypedef struct cpu_set_t:
+        pass
+    ctypedef unsigned long pthread_t
     int sem_init(sem_t* s, int shared, unsigned int value) nogil
     int sem_post(sem_t* s) nogil
     int sem_destroy(sem_t* s) nogil
+    int pthread_join(pthread_t thread, void** result) nogil
     int sched_getcpu() nogil
-    int64_t get(int64_t* p) nogil
-    void set(int64_t* p, int64_t v) nogil
-    int64_t exchange(int64_t* p, int64_t v) nogil
-    int be_idle() nogil
-    int move_to(int cpu) nogil
-    int comes_from(int fd) nogil
-    void sleep_on(sem_t* s) nogil
-    void pause_a_little() nogil
+    int sched_getaffinity(int pid, size_t size, cpu_set_t* set) nogil
+    int64_t awake_get(int64_t* p) nogil
+    void awake_set(int64_t* p, int64_t v) nogil
+    int64_t awake_exchange(int64_t* p, int64_t v) nogil
+    int awake_start(pthread_t* thread, void* (*run)(void*) noexcept nogil, void* what) nogil
+    int awake_be_idle() nogil
+    int awake_move_to(int cpu) nogil
+    int awake_comes_from(int fd) nogil
+    bint awake_may_use(const cpu_set_t* set, int cpu) nogil
+    void awake_sleep_on(sem_t* s) nogil
+    void awake_rest(long ns) nogil
+    void awake_pause() nogil
 
 
 cdef enum:
     #: Bytes of a batch that is a message or a few: from clients that wait for an answer each.
     LITTLE = 2048
-    #: Nanoseconds for which storage is waited for in this way: what takes longer is little slower for a wake.
+    #: Nanoseconds for which storage is waited for in this way. What takes longer is little slower for a wake.
     LONGEST = 2_000_000
+    #: Between two looks at the clock: more than a turn of the data plane, so others need this processor.
+    CROWDED = 1_000_000
+    #: How long it is left to them then.
+    REST = 20_000_000
 
 
 cdef inline int64_t mono() noexcept nogil:
@@ -96,87 +137,111 @@ cdef inline int64_t mono() noexcept nogil:
 def has_quota(str root="/sys/fs/cgroup", str own="/proc/self/cgroup"):
     """Whether this process may use only so much processor time, as containers are limited: idling would use it up."""
     try:
-        with open(own, encoding="utf-8") as file:
-            found = [line[3:].strip() for line in file if line.startswith("0::")]
+        with open(own, encoding="utf-8", errors="surrogateescape") as file:
+            rows = [line.rstrip("\n").split(":", 2) for line in file]
     except OSError:
         return False
-    if not found:
-        return False
-    parts = [part for part in found[0].split("/") if part]
-    for depth in range(len(parts), -1, -1):
-        try:
-            with open("/".join([root, *parts[:depth], "cpu.max"]), encoding="ascii") as file:
-                if not file.read().startswith("max"):
-                    return True
-        except OSError:
-            # The root of a whole system has none, and a container may not see what is above it.
+    for row in rows:
+        # Version 2 has one hierarchy without a name; version 1 one for the processors.
+        if len(row) != 3 or (row[1] and "cpu" not in row[1].split(",")):
             continue
+        top = f"{root}/{row[1]}" if row[1] else root
+        name = "cpu.cfs_quota_us" if row[1] else "cpu.max"
+        parts = [part for part in row[2].split("/") if part]
+        for depth in range(len(parts), -1, -1):
+            try:
+                with open("/".join([top, *parts[:depth], name]), encoding="ascii", errors="replace") as file:
+                    first = file.read().split()[:1]
+            except OSError:
+                # The root of a whole system has none, and a container does not see what is above it.
+                continue
+            if first not in ([], ["max"], ["-1"]):
+                return True
     return False
 
 
-cdef class Keeper:
-    """A thread that keeps one processor awake. It is made when it is needed first."""
+cdef struct Kept:
+    #: Monotonic nanoseconds until which the processor is kept awake.
+    int64_t until
+    int64_t cpu
+    int64_t asleep
+    int64_t stopping
+    #: The kernel gives no thread, or none without priority, which would take time from those whom it is to help.
+    int64_t refused
+    sem_t wanted
 
-    cdef int64_t until
-    cdef int64_t cpu
-    cdef int64_t asleep
-    cdef int64_t stopping
-    cdef int64_t refused
-    cdef sem_t wanted
-    cdef object thread
+
+cdef void* keep(void* what) noexcept nogil:
+    """The thread of a keeper. No Python runs here: it would hold the interpreter while it waits for its processor."""
+    cdef Kept* kept = <Kept*>what
+    cdef int64_t mine = -1
+    cdef int64_t cpu, now, before
+    if awake_be_idle() != 0:
+        awake_set(&kept.refused, 1)
+        return NULL
+    while not awake_get(&kept.stopping):
+        before = now = mono()
+        while now < awake_get(&kept.until) and now - before < CROWDED and not awake_get(&kept.stopping):
+            cpu = awake_get(&kept.cpu)
+            if cpu != mine:
+                if awake_move_to(<int>cpu) != 0:
+                    break
+                mine = cpu
+            awake_pause()
+            before = now
+            now = mono()
+        if now - before >= CROWDED:
+            awake_rest(REST)
+        awake_set(&kept.asleep, 1)
+        if mono() < awake_get(&kept.until) and mine == awake_get(&kept.cpu) and awake_exchange(&kept.asleep, 0):
+            # It was wanted in between.
+            continue
+        awake_sleep_on(&kept.wanted)
+    return NULL
+
+
+cdef class Keeper:
+    """One processor, and the thread that keeps it awake, made when it is needed first."""
+
+    cdef Kept kept
+    cdef pthread_t thread
+    cdef bint started
 
     def __cinit__(self):
-        self.until = self.cpu = self.asleep = self.stopping = self.refused = 0
-        self.thread = None
-        if sem_init(&self.wanted, 0, 0) != 0:
+        memset(&self.kept, 0, sizeof(self.kept))
+        self.started = False
+        if sem_init(&self.kept.wanted, 0, 0) != 0:
             raise OSError("no semaphore")
 
     def __dealloc__(self):
-        # The thread holds a reference while it runs.
-        sem_destroy(&self.wanted)
+        self.close()
+        sem_destroy(&self.kept.wanted)
 
-    cdef int want(self, int cpu, int64_t until) except -1:
+    cdef void want(self, int cpu, int64_t until) noexcept:
         """Keep that processor awake until then (monotonic ns)."""
-        set(&self.cpu, cpu)
-        set(&self.until, until)
-        if self.thread is None:
-            self.thread = threading.Thread(target=self._run, name="awake", daemon=True)
-            self.thread.start()
-        elif exchange(&self.asleep, 0):
-            sem_post(&self.wanted)
-        return 0
-
-    cdef bint is_awake(self):
-        return self.thread is not None and not get(&self.asleep) and not get(&self.refused)
-
-    cdef close(self):
-        set(&self.stopping, 1)
-        if self.thread is not None:
-            sem_post(&self.wanted)
-            self.thread.join()
-
-    def _run(self):
-        with nogil:
-            self.keep()
-
-    cdef void keep(self) noexcept nogil:
-        cdef int64_t cpu
-        cdef int64_t mine = -1
-        if be_idle() != 0:
-            # At an ordinary priority it would take time from those whom it is to help.
-            set(&self.refused, 1)
+        if awake_get(&self.kept.refused):
             return
-        while not get(&self.stopping):
-            while mono() < get(&self.until) and not get(&self.stopping):
-                cpu = get(&self.cpu)
-                if cpu != mine:
-                    if move_to(<int>cpu) != 0:
-                        set(&self.refused, 1)
-                        return
-                    mine = cpu
-                pause_a_little()
-            set(&self.asleep, 1)
-            sleep_on(&self.wanted)
+        awake_set(&self.kept.cpu, cpu)
+        awake_set(&self.kept.until, until)
+        if not self.started:
+            if awake_start(&self.thread, keep, &self.kept) == 0:
+                self.started = True
+            else:
+                awake_set(&self.kept.refused, 1)
+        elif awake_exchange(&self.kept.asleep, 0):
+            sem_post(&self.kept.wanted)
+
+    cdef bint is_awake(self) noexcept:
+        return self.started and not awake_get(&self.kept.asleep) and not awake_get(&self.kept.refused)
+
+    cdef void close(self) noexcept:
+        awake_set(&self.kept.stopping, 1)
+        if self.started:
+            sem_post(&self.kept.wanted)
+            with nogil:
+                pthread_join(self.thread, NULL)
+            self.started = False
+        awake_set(&self.kept.refused, 1)
 
 
 cdef class Awake:
@@ -187,41 +252,54 @@ cdef class Awake:
     """
 
     cdef int64_t window
+    cdef int64_t began
     cdef int64_t answered
     cdef bint pays
+    cdef cpu_set_t allowed
     cdef Keeper ours
     cdef Keeper theirs
 
     def __cinit__(self, double seconds, int processors=0):
-        self.window = 0
-        if seconds > 0 and (processors or len(os.sched_getaffinity(0))) > 1 and not has_quota():
-            self.window = <int64_t>(seconds * 1e9)
-        self.answered = 0
+        self.window = self.began = self.answered = 0
         self.pays = False
         self.ours = Keeper()
         self.theirs = Keeper()
+        memset(&self.allowed, 0, sizeof(self.allowed))
+        # With more processors than the set has room for it is refused, and nothing is allowed.
+        if sched_getaffinity(0, sizeof(self.allowed), &self.allowed) != 0:
+            return
+        if seconds > 0 and (processors or len(os.sched_getaffinity(0))) > 1 and not has_quota():
+            self.window = <int64_t>(seconds * 1e9)
 
     def begin(self, Py_ssize_t size, int fd):
-        """A batch of so many bytes has come through a socket, to the calling thread."""
+        """Publishes have come to the calling thread, so many bytes, through a socket."""
         if self.window == 0:
             return
-        cdef int64_t now = mono()
         cdef int here, there
-        self.pays = size <= LITTLE and now - self.answered < self.window
+        self.began = mono()
+        self.pays = size <= LITTLE and self.began - self.answered < self.window
         if not self.pays:
             return
         here = sched_getcpu()
-        there = comes_from(fd)
-        self.ours.want(here, now + LONGEST)
-        if there >= 0 and there != here:
-            self.theirs.want(there, now + LONGEST)
+        there = awake_comes_from(fd)
+        if awake_may_use(&self.allowed, here):
+            self.ours.want(here, self.began + LONGEST)
+        # What an operator has taken from this process is not kept awake either.
+        if there != here and awake_may_use(&self.allowed, there):
+            self.theirs.want(there, self.began + LONGEST)
 
     def end(self):
-        """The batch has been answered."""
-        self.answered = mono()
+        """They have been answered."""
+        cdef int64_t now = mono()
+        if now - self.began > LONGEST:
+            # Storage takes so long that a wake more or less is nothing.
+            self.answered = 0
+            return
+        self.answered = now
         if self.pays:
-            set(&self.ours.until, self.answered + self.window)
-            set(&self.theirs.until, self.answered + self.window)
+            awake_set(&self.ours.kept.until, now + self.window)
+            if awake_get(&self.theirs.kept.until) > now:
+                awake_set(&self.theirs.kept.until, now + self.window)
 
     @property
     def is_awake(self):

@@ -36,7 +36,7 @@ class DataPlane:
         self.bridge: Bridge | None = None
         """What a member keeps that is about to serve; it is read while nothing is served."""
         self.awake = awake
-        """What keeps this thread's processor awake."""
+        """What keeps this thread's processor awake, and that of the NATS server."""
         self._on_end = on_end
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

@@ -174,7 +174,7 @@ class LocalDisk:
         """Read until ``size`` bytes or the end of the file."""
         data = os.pread(fd, size, offset)
         # The kernel reads short at the end of the file, else hardly ever: so this joins no more than twice.
-        while len(data) < size and (more := os.pread(fd, size - len(data), offset + len(data))):
+        while 0 < len(data) < size and (more := os.pread(fd, size - len(data), offset + len(data))):
             data += more
         return data
 

@@ -243,17 +243,17 @@ class Serving:
             self._end += n
             if self._end < len(self._buffer):
                 break
-        if self._awake is not None:
-            self._awake.begin(got, self.link.fileno())
         broker = self.broker
         before = self._start
         self._start = broker.feed(self._buffer, self._start, self._end, self._clock.wall_ns(), self._now())
-        applied = self._start != before
+        applied = self._start - before
+        if broker.touched and self._awake is not None:
+            self._awake.begin(applied, self.link.fileno())
         if self._start == self._end:
             self._start = self._end = 0
         if broker.link_events:
             self._on_link_events()
-        return applied
+        return applied > 0
 
     def _make_room(self) -> None:
         """Move what is incomplete to the front, or grow: a frame must fit as a whole."""
@@ -302,7 +302,7 @@ class Serving:
         self._emit()
         broker.sent()
         self.store.write_events()
-        if self._awake is not None:
+        if published and self._awake is not None:
             self._awake.end()
 
     def _emit(self) -> None:

@@ -27,6 +27,9 @@ FT_MIXED_AUTO = "auto"
 """As the datastore says; on for a group on a datastore of an original server that never saw one of ours."""
 FT_MIXED = (FT_MIXED_AUTO, "on", "off")
 
+#: Longer than any client takes for its next publish that waits for the last one.
+_LONGEST_SPIN = 10 * MILLISECOND
+
 
 class MountRisk(enum.StrEnum):
     """Ways to mount a datastore that refuse the start of a group's member, by the names that ``-ft_allow`` takes.
@@ -225,7 +228,7 @@ class ServerOptions:
 
     ``io_sleep_time`` is in microseconds, as its flag is; ``dedup_window`` is a number of publishes, 0 for none;
     ``io_buffer_size``: bytes of the buffer that the data link is read into at first; it grows when more has come.
-    ``io_spin``: how long processors are kept awake after the answer to a little batch; 0: not at all.
+    ``io_spin``: how long processors are kept awake after an answer, for a client that waits for each; 0: not at all.
     ``partition_wait`` is how long publishes wait for other partitions at a start.
     """
 
@@ -310,7 +313,12 @@ def check_start(options: ServerOptions, kinds: Collection[str] = (STORE_FILE, ST
         )
     _check_ft(options.ft)
     if options.io_spin < 0:
-        raise ConfigError("io_spin cannot be negative", hint="give a duration such as 200us, or 0s for none")
+        raise ConfigError("io_spin cannot be negative", hint="give a duration such as 500us, or 0s for none")
+    if options.io_spin > _LONGEST_SPIN:
+        raise ConfigError(
+            f"io_spin cannot be more than {format_duration(_LONGEST_SPIN)}",
+            hint="processors are kept busy all that time; give a duration such as 500us, or 0s for none",
+        )
     if options.io_buffer_size < LEAST_BUFFER:
         raise ConfigError(
             f"io_buffer_size must be at least {LEAST_BUFFER} bytes", hint="leave it out, or give a size such as 1MB"

@@ -132,7 +132,7 @@ OPTIONS: tuple[Option, ...] = (
             "io_spin",
             _D,
             500 * MICROSECOND,
-            "Keep processors awake so long after the answer to a publish that came alone",
+            "Keep processors awake so long after an answer, for a client that waits for each",
         ),
         (
             "io_buffer_size",
