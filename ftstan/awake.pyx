@@ -15,6 +15,7 @@ import os
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+from posix.unistd cimport getpid
 
 cdef extern from *:
     """
@@ -205,11 +206,12 @@ cdef class Keeper:
 
     cdef Kept kept
     cdef pthread_t thread
-    cdef bint started
+    #: The process that made the thread: another one, after a fork, has none. 0: there is no thread.
+    cdef int started
 
     def __cinit__(self):
         memset(&self.kept, 0, sizeof(self.kept))
-        self.started = False
+        self.started = 0
         if sem_init(&self.kept.wanted, 0, 0) != 0:
             raise OSError("no semaphore")
 
@@ -225,30 +227,30 @@ cdef class Keeper:
         awake_set(&self.kept.until, until)
         if not self.started:
             if awake_start(&self.thread, keep, &self.kept) == 0:
-                self.started = True
+                self.started = getpid()
             else:
                 awake_set(&self.kept.refused, 1)
         elif awake_exchange(&self.kept.asleep, 0):
             sem_post(&self.kept.wanted)
 
     cdef bint is_awake(self) noexcept:
-        return self.started and not awake_get(&self.kept.asleep) and not awake_get(&self.kept.refused)
+        return self.started != 0 and not awake_get(&self.kept.asleep) and not awake_get(&self.kept.refused)
 
     cdef void close(self) noexcept:
         awake_set(&self.kept.stopping, 1)
-        if self.started:
+        if self.started and self.started == getpid():
             sem_post(&self.kept.wanted)
             with nogil:
                 pthread_join(self.thread, NULL)
-            self.started = False
+        self.started = 0
         awake_set(&self.kept.refused, 1)
 
 
 cdef class Awake:
     """``seconds``: so long after an answer processors are kept awake, if the last batch came within this time, too.
 
-    0: never. ``processors``: how many this process has, 0: as many as it may use. With a single one nobody's wake is
-    spared, and whose time is limited (``has_quota``) has none for it. ``begin`` and ``end`` belong to one thread.
+    0: never. ``processors``: how many this process has, 0: as many as it may use, and none for this if its time is
+    limited (``has_quota``). With a single one nobody's wake is spared. ``begin`` and ``end`` belong to one thread.
     """
 
     cdef int64_t window
@@ -268,7 +270,9 @@ cdef class Awake:
         # With more processors than the set has room for it is refused, and nothing is allowed.
         if sched_getaffinity(0, sizeof(self.allowed), &self.allowed) != 0:
             return
-        if seconds > 0 and (processors or len(os.sched_getaffinity(0))) > 1 and not has_quota():
+        if processors == 0 and not has_quota():
+            processors = len(os.sched_getaffinity(0))
+        if seconds > 0 and processors > 1:
             self.window = <int64_t>(seconds * 1e9)
 
     def begin(self, Py_ssize_t size, int fd):

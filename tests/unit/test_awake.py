@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -211,3 +212,18 @@ def test_a_processor_that_was_taken_from_this_process_is_left_alone() -> None:
         keeper.close()
     finally:
         os.sched_setaffinity(0, processors)
+
+
+def test_a_process_that_was_forked_waits_for_no_thread_of_its_parent(awake: Awake) -> None:
+    wake(awake)
+    until_there(1)
+    child = os.fork()
+    if child == 0:
+        awake.close()
+        os._exit(0)
+    end = time.monotonic() + 60
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() > end:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.01)
+    assert time.monotonic() < end
