@@ -58,6 +58,8 @@ class Admin:
 def serving(stage: Stage, *words: str) -> tuple[Server, Admin]:
     server = stage.file_server("a", *words)
     server.wait_for(READY)
+    # Made beside serving: nobody waits for it but who administers.
+    until((stage.store / KEY_NAME).exists, "the administrators' key")
     return server, Admin(server.port, "--dir", str(stage.store))
 
 

@@ -46,7 +46,9 @@ def ask(nats: Nats, server_id: str, payload: bytes) -> Answer:
 
 
 def sealed(store: Path, request: Request, server_id: str, key: bytes | None = None) -> bytes:
-    key = key or bytes.fromhex((store / KEY_NAME).read_text().strip())
+    if key is None:
+        until((store / KEY_NAME).exists, "the administrators' key")
+        key = bytes.fromhex((store / KEY_NAME).read_text().strip())
     return seal(request, Recipient(CLUSTER, server_id), key=key, now_ns=time.time_ns(), nonce=secrets.token_bytes(16))
 
 
@@ -268,6 +270,7 @@ def test_nothing_is_changed_for_who_lacks_the_key_and_each_refusal_says_why(stag
 
 
 def _key(stage: Stage) -> bytes:
+    until((stage.store / KEY_NAME).exists, "the administrators' key")
     return bytes.fromhex((stage.store / KEY_NAME).read_text().strip())
 
 
@@ -275,6 +278,7 @@ def test_the_key_is_its_owners_alone_outlives_owners_and_a_copy_will_do(stage: S
     nats = stage.nats()
     a, b = stage.pair_on(nats)
     key = stage.store / KEY_NAME
+    until(key.exists, "the key")
     assert key.stat().st_mode & 0o777 == 0o600
     before = key.read_bytes()
     a.kill()
