@@ -257,13 +257,14 @@ cdef class Awake:
     cdef int64_t began
     cdef int64_t answered
     cdef bint pays
+    cdef bint both
     cdef cpu_set_t allowed
     cdef Keeper ours
     cdef Keeper theirs
 
     def __cinit__(self, double seconds, int processors=0):
         self.window = self.began = self.answered = 0
-        self.pays = False
+        self.pays = self.both = False
         self.ours = Keeper()
         self.theirs = Keeper()
         memset(&self.allowed, 0, sizeof(self.allowed))
@@ -289,7 +290,8 @@ cdef class Awake:
         if awake_may_use(&self.allowed, here):
             self.ours.want(here, self.began + LONGEST)
         # What an operator has taken from this process is not kept awake either.
-        if there != here and awake_may_use(&self.allowed, there):
+        self.both = there != here and awake_may_use(&self.allowed, there)
+        if self.both:
             self.theirs.want(there, self.began + LONGEST)
 
     def end(self):
@@ -302,7 +304,7 @@ cdef class Awake:
         self.answered = now
         if self.pays:
             awake_set(&self.ours.kept.until, now + self.window)
-            if awake_get(&self.theirs.kept.until) > now:
+            if self.both:
                 awake_set(&self.theirs.kept.until, now + self.window)
 
     @property

@@ -93,7 +93,7 @@ class Serving:
         self._awake: Awake | None = None
 
     def use(self, buffer_size: int, awake: Awake | None) -> None:
-        """Before the link is opened: bytes of the buffer for what is read, at first; what is touched by little reads.
+        """Before the link is opened: bytes of the buffer for what is read, at first; who is told of publishes.
 
         The buffer grows when more has come, up to a bound.
         """

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.awake import Awake, has_quota
+from tests.processes import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,11 +42,8 @@ def threads() -> list[int]:
 
 def until_there(count: int) -> list[int]:
     """So many of them; a new thread gets its name when it runs first."""
-    end = time.monotonic() + 60
-    while len(found := threads()) < count:
-        assert time.monotonic() < end
-        time.sleep(0.001)
-    return found
+    until(lambda: len(threads()) >= count, f"{count} threads")
+    return threads()
 
 
 def batch(keeper: Awake, size: int = 200, fd: int = -1) -> None:
@@ -55,19 +53,16 @@ def batch(keeper: Awake, size: int = 200, fd: int = -1) -> None:
 
 def wake(keeper: Awake) -> None:
     """Batches, until they have woken it: without a priority it may have to wait for a processor."""
-    end = time.monotonic() + 60
-    batch(keeper)
-    batch(keeper)
-    while not keeper.is_awake:
-        assert time.monotonic() < end
+
+    def is_awake() -> bool:
         batch(keeper)
+        return keeper.is_awake
+
+    until(is_awake, "the keeper to wake")
 
 
 def until_asleep(keeper: Awake) -> None:
-    end = time.monotonic() + 60
-    while keeper.is_awake:
-        assert time.monotonic() < end
-        time.sleep(0.001)
+    until(lambda: not keeper.is_awake, "the keeper to sleep")
 
 
 def test_a_batch_alone_wakes_nobody_and_one_soon_after_an_answer_does(awake: Awake) -> None:
@@ -89,11 +84,12 @@ def test_it_has_no_priority_and_stays_on_the_processor_of_the_last_batch(awake: 
     allowed = os.sched_getaffinity(0)
     wake(awake)
     (found,) = until_there(1)
-    end = time.monotonic() + 30
-    while len(os.sched_getaffinity(found)) > 1:
+
+    def has_moved() -> bool:
         batch(awake)
-        assert time.monotonic() < end
-        time.sleep(0.001)
+        return len(os.sched_getaffinity(found)) == 1
+
+    until(has_moved, "the thread to move")
     assert os.sched_getscheduler(found) == os.SCHED_IDLE
     assert os.sched_getaffinity(found) <= allowed
     # Nobody else's place has changed.
@@ -111,21 +107,16 @@ def test_who_sends_from_another_processor_is_kept_awake_there(awake: Awake) -> N
     os.sched_setaffinity(0, {here})
     try:
         code = f"import os; os.sched_setaffinity(0, {{{there}}}); os.write({sender.fileno()}, b'x')"
-        end = time.monotonic() + 60
-        while len(threads()) < 2:
+
+        def both_are_kept() -> bool:
             # The kernel may hand what was sent to another processor now and then.
             subprocess.run([sys.executable, "-c", code], check=True, pass_fds=[sender.fileno()])
             assert receiver.recv(1) == b"x"
             batch(awake, 1, receiver.fileno())
             batch(awake, 1, receiver.fileno())
-            assert time.monotonic() < end
-        while {frozenset(os.sched_getaffinity(one)) for one in threads()} != {
-            frozenset({here}),
-            frozenset({there}),
-        }:
-            batch(awake, 1, receiver.fileno())
-            assert time.monotonic() < end
-            time.sleep(0.001)
+            return sorted(map(sorted, map(os.sched_getaffinity, threads()))) == [[here], [there]]
+
+        until(both_are_kept, "a thread on each of both processors")
     finally:
         os.sched_setaffinity(0, processors)
         for one in (sender, receiver, listener):
@@ -221,9 +212,9 @@ def test_a_process_that_was_forked_waits_for_no_thread_of_its_parent(awake: Awak
     if child == 0:
         awake.close()
         os._exit(0)
-    end = time.monotonic() + 60
-    while os.waitpid(child, os.WNOHANG) == (0, 0):
-        if time.monotonic() > end:
-            os.kill(child, signal.SIGKILL)
-        time.sleep(0.01)
-    assert time.monotonic() < end
+    try:
+        until(lambda: os.waitpid(child, os.WNOHANG)[0] == child, "the child to end")
+    except AssertionError:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
