@@ -117,6 +117,20 @@ def test_who_sends_from_another_processor_is_kept_awake_there(awake: Awake) -> N
             return sorted(map(sorted, map(os.sched_getaffinity, threads()))) == [[here], [there]]
 
         until(both_are_kept, "a thread on each of both processors")
+        (theirs,) = (one for one in threads() if os.sched_getaffinity(one) == {there})
+
+        def ticks() -> list[str]:
+            return Path(f"/proc/self/task/{theirs}/stat").read_text().rpartition(")")[2].split()[11:13]
+
+        def is_left() -> bool:
+            # From nowhere, or from our processor: the other one is not needed, though batches go on.
+            before = ticks()
+            for _ in range(50):
+                batch(awake)
+                time.sleep(WINDOW_S / 20)
+            return ticks() == before
+
+        until(is_left, "the thread on the other processor to sleep")
     finally:
         os.sched_setaffinity(0, processors)
         for one in (sender, receiver, listener):
