@@ -77,6 +77,15 @@ class Bridge:
             except WireError as error:
                 raise NatsError(error.text) from error
 
+    def fileno(self) -> int:
+        """The descriptor whose bytes are kept; -1 when it is closed."""
+        return self.link.fileno()
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes wait of which ``poll`` on the descriptor says nothing."""
+        return self.link.pending
+
     def timeout(self) -> float:
         """Seconds until something is due without new bytes."""
         return _IDLE_S

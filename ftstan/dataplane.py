@@ -2,6 +2,10 @@
 
 Other threads talk to it by posting closures; each is answered through a future, and whoever waits has a deadline. An
 error that ends serving (fenced, storage gone) is given to ``on_end``, which does not return into the loop.
+
+A ``FencedError`` ends this thread wherever it comes from: a batch, the work of once a second, or a closure. Nothing is
+read from the socket, stored or sent after it. The one exception is an attempt to *become* the owner (``may_lose``): its
+failure is an answer, because there is nothing yet that could be served.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
-from ftstan.errors import FtstanError
+from ftstan.errors import FencedError, FtstanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,8 +55,11 @@ class DataPlane:
         """Start the thread."""
         self._thread.start()
 
-    def call(self, function: Callable[[], T]) -> Future[T]:
-        """Run ``function`` on the data plane's thread; its result or ``Exception`` is in the future."""
+    def call(self, function: Callable[[], T], *, may_lose: bool = False) -> Future[T]:
+        """Run ``function`` on the data plane's thread; its result or ``Exception`` is in the future.
+
+        A ``FencedError`` also ends the thread, unless it ``may_lose``: only for what does not own the store yet.
+        """
         future: Future[T] = Future()
 
         def run() -> None:
@@ -61,6 +68,10 @@ class DataPlane:
                 return
             try:
                 result = function()
+            except FencedError as error:
+                future.set_exception(error)
+                if not may_lose:
+                    raise
             except Exception as error:  # noqa: BLE001  # it belongs to whoever asked
                 future.set_exception(error)
             else:
@@ -98,7 +109,7 @@ class DataPlane:
         station = self.serving or self.bridge
         link_fd, readable, timeout = -1, False, _IDLE_S
         if station is not None:
-            link_fd, readable = station.link.fileno(), station.link.pending
+            link_fd, readable = station.fileno(), station.pending
             timeout = 0.0 if readable else station.timeout()
         if link_fd != self._polled:
             self._listen(link_fd)

@@ -325,7 +325,8 @@ class FtGroup:
         try:
             word = True if self._standby.heard_original else self._word
             activation = await node.call(
-                lambda: self._owner.activate(cause=cause, after=after, without_lock=without_lock, ft_mixed=word)
+                lambda: self._owner.activate(cause=cause, after=after, without_lock=without_lock, ft_mixed=word),
+                may_lose=True,
             )
         except FencedError as error:
             await node.call(node.give_back)

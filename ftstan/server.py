@@ -242,9 +242,9 @@ class Node:
             else:
                 return
 
-    def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Run something on the data plane's thread."""
-        return asyncio.wrap_future(self.plane.call(function))
+    def call(self, function: Callable[[], T], *, may_lose: bool = False) -> asyncio.Future[T]:
+        """Run something on the data plane's thread; ``may_lose``: see ``DataPlane.call``."""
+        return asyncio.wrap_future(self.plane.call(function, may_lose=may_lose))
 
     async def serve(self, ahead: Callable[[], Awaitable[Ahead | None]] | None = None) -> None:
         """Recover and open the server; the store is ours. Raises ``FtstanError``.

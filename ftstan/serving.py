@@ -77,6 +77,8 @@ class Serving:
         self._pongs_due = 0
         self._forget_at = float("inf")
         self._leaving: Future[list[bytes]] | None = None
+        self._has_left = False
+        """A hand-over took our subscriptions back: what is published is the successor's from here on, for good."""
         self._clock = clock
         self._name = name
         self._suspicion_s = suspicion_s
@@ -107,6 +109,8 @@ class Serving:
 
         ``ahead``: what has come on this link already, before the store was ours.
         """
+        if self._has_left:
+            raise NatsError("this server has handed over: it subscribes to nothing any more")
         if not self.link.connected:
             self.link.connect(_CONNECT_TIMEOUT_S)
         if ahead is not None:
@@ -144,13 +148,24 @@ class Serving:
 
     # ---- one turn ------------------------------------------------------------------------------------------------
 
+    def fileno(self) -> int:
+        """The descriptor whose bytes this station takes; -1 while there is none, or when it takes none any more."""
+        return -1 if self._is_gone else self.link.fileno()
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes wait of which ``poll`` on the descriptor says nothing."""
+        return not self._is_gone and self.link.pending
+
     def timeout(self) -> float:
         """Seconds until something is due without new bytes."""
         broker = self.broker
-        if self._more or broker.is_full or broker.subscriptions.recovering or (broker.later and self.link.connected):
-            return 0.0
         now = self._clock.mono()
         due = self._next_tick - now
+        if self._is_gone:
+            return max(due, 0.0)
+        if self._more or broker.is_full or broker.subscriptions.recovering or (broker.later and self.link.connected):
+            return 0.0
         if not self.link.connected:
             due = min(due, self._next_connect - now)
         elif (timer := self.broker.timers.next) is not None:
@@ -165,7 +180,10 @@ class Serving:
             # timer fires and before anything is applied that was read, or waits in the socket, since before.
             self.store.confirm()
         self._last_turn = now
-        if not self.link.connected:
+        if self._is_gone:
+            # Only the work of once a second, until the store is closed.
+            pass
+        elif not self.link.connected:
             self._reconnect()
         else:
             try:
@@ -353,11 +371,19 @@ class Serving:
         """Begin to note every publish that is taken, or stop that."""
         self.broker.taken = [] if on else None
 
-    def leave(self) -> Future[list[bytes]]:
-        """Listen to clients no more; the result are the publishes noted, once all of them are answered.
+    @property
+    def _is_gone(self) -> bool:
+        """Whether the hand-over is behind us: clients are the successor's, and nothing is read, stored or sent."""
+        return self._has_left and self._leaving is None
 
-        Raises ``ConnectionLostError`` if the link is down, also as the result if it breaks meanwhile.
+    def leave(self) -> Future[list[bytes]]:
+        """Listen to clients no more, for good; the result are the publishes noted, once all of them are answered.
+
+        There is no way back: a successor keeps what is published from now on, so a publish that this server took again,
+        after a reconnect for instance, would be stored twice. Raises ``ConnectionLostError`` if the link is down, also
+        as the result if it breaks meanwhile.
         """
+        self._has_left = True
         self.broker.latecomers.give_up()
         self.link.send(self.broker.unsubscribe_lines() + b"PING\r\n", _SEND_DEADLINE_S)
         self._pongs_due += 1

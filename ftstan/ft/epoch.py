@@ -26,7 +26,7 @@ import os
 import re
 import secrets
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ftstan.errors import FencedError, RecoveryError, StoreError
@@ -195,6 +195,91 @@ def claim(
             hint="check the storage and the kernel log of this host; nothing was taken over",
         ) from error
     return activation
+
+
+def claim_next(
+    disk: Disk,
+    root_fd: int,
+    before: Activation,
+    *,
+    clock: Clock,
+    cause: Cause,
+    ft_mixed: bool | None = None,
+    token: Callable[[int], bytes] = secrets.token_bytes,
+) -> Activation:
+    """Take a higher number for the owner of ``before``, which serves on under it without reading the store again.
+
+    So nobody else may have owned the store since ``before``, not even for a moment. The number behind ``before`` may be
+    claimed already, by a server that died, or that is just taking the store over. What decides is whether anybody has a
+    *record* between the two numbers, and that is looked at only when no such record can become valid any more:
+
+    1. A filler goes into the slot of our own number. From here on whoever holds a lower number finds a slot above its
+       own behind its record, and knows that it does not own the store. Readers do not stop at fillers, so if we end
+       here the slots below are still filled by the next server.
+    2. The slots between the two numbers are read. A record there: its writer may have owned the store. We are fenced.
+    3. All blank: nobody did, and nobody can. They are filled, and our record takes the place of the filler.
+
+    ``ft_mixed`` and ``cause`` as in ``claim``. Raises ``FencedError``: nothing of the number may be used. Raises
+    ``StoreError`` if storage refuses: ``before`` is still valid if its confirm says so.
+    """
+    try:
+        found = _scan_path(disk, root_fd)
+        if found.top != before.epoch:
+            raise _overtaken(before.epoch + 1, found.newest)
+        number = _take_number(disk, root_fd, before.epoch)
+        activation = replace(
+            before,
+            epoch=number,
+            nonce=token(NONCE_SIZE),
+            since_ns=clock.wall_ns(),
+            ft_mixed=before.ft_mixed if ft_mixed is None else ft_mixed,
+            predecessor=(before.epoch, before.nonce),
+            was_mixed=before.ft_mixed,
+            cause=cause,
+            after=before.epoch,
+        )
+        if number > before.epoch + 1:
+            _announce(disk, root_fd, activation)
+            _check_unowned(disk, root_fd, before, number)
+        _write(disk, root_fd, activation, _Slots(top=before.epoch, newest=None, blanks=()))
+        _read_back(disk, root_fd, activation)
+    except OSError as error:
+        raise StoreError(
+            f"{EPOCH_NAME}: the epoch cannot be raised: {error.strerror or error}",
+            hint="check the storage and the kernel log of this host",
+        ) from error
+    return activation
+
+
+def _announce(disk: Disk, root_fd: int, activation: Activation) -> None:
+    """Put a filler into the slot of our own number, durable."""
+    fd = disk.open(root_fd, EPOCH_NAME, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        # Of a number above the slot: that is what makes it a filler, at which no reader stops.
+        filler = replace(activation.record(), epoch=activation.epoch + 1)
+        disk.pwrite(fd, encode_slot(filler), activation.epoch * SLOT_SIZE)
+        disk.fsync(fd)
+    finally:
+        disk.close(fd)
+
+
+def _check_unowned(disk: Disk, root_fd: int, before: Activation, number: int) -> None:
+    """The slot of ``before`` is its own, and all between it and ``number``, the top, are blank; else ``FencedError``."""
+    fd = disk.open(root_fd, EPOCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        found = _scan(disk, fd)
+        data = disk.pread(fd, (number - before.epoch) * SLOT_SIZE, before.epoch * SLOT_SIZE)
+    finally:
+        disk.close(fd)
+    if found.top != number:
+        raise _overtaken(number, found.newest)
+    for slot in range(before.epoch + 1, number):
+        at = (slot - before.epoch) * SLOT_SIZE
+        used = data[at : at + SLOT_SIZE]
+        if not is_blank(used):
+            raise _overtaken(number, decode_slot(used, slot))
+    if data[:SLOT_SIZE] != encode_slot(before.record()):
+        raise _overtaken(number, decode_slot(data[:SLOT_SIZE], before.epoch))
 
 
 def read_owner(disk: Disk, root_fd: int) -> EpochRecord | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ftstan.errors import FencedError, LockBusyError, LockFaultError, StoreError
 from ftstan.ft.adminkey import ensure_key, read_key
 from ftstan.ft.direct import asking_disk
-from ftstan.ft.epoch import Activation, Confirmer, claim, read_owner, read_records, remove_old_claims
+from ftstan.ft.epoch import Activation, Confirmer, claim, claim_next, read_owner, read_records, remove_old_claims
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.modes import cure, make_directories
 from ftstan.ft.mounts import find_mount
@@ -93,6 +93,8 @@ class StoreOwner:
         self._lock = StoreLock(disk, self.root, path)
         self._activation: Activation | None = None
         self._confirmer: Confirmer | None = None
+        self._lost: FencedError | None = None
+        """Why this activation is over. It stays set until ``release``: no later look at storage can undo it."""
         self.raises = 0
         """Odd while this server raises its own epoch: for whoever confirms from another thread (``ft/watch.py``)."""
         self.answered_at: float | None = None
@@ -228,8 +230,20 @@ class StoreOwner:
         if not self._lock.held and not without_lock:
             raise LockFaultError("the store lock is not held")
         self._lockless = not self._lock.held
-        self._take(lost, cause=cause, after=after, ft_mixed=ft_mixed)
-        return self.activation
+        activation = claim(
+            self._asking_disk,
+            self.root,
+            server_id=self._server_id,
+            clock=self._clock,
+            survey=lambda: survey_store(self._disk, self.root),
+            in_group=self._in_group,
+            ft_mixed=ft_mixed,
+            lost=lost,
+            cause=cause,
+            after=after,
+        )
+        self._install(activation)
+        return activation
 
     def tidy(self) -> None:
         """Remove the claims of former activations and see to the administrators' key: nobody waits for that.
@@ -246,35 +260,28 @@ class StoreOwner:
         except StoreError as error:
             log.warning(f"{error.text}; {error.hint}")
 
-    def _take(
-        self, lost: LostEpochs | None = None, *, cause: Cause, after: int = 0, ft_mixed: bool | None = None
-    ) -> None:
-        activation = claim(
-            self._asking_disk,
-            self.root,
-            server_id=self._server_id,
-            clock=self._clock,
-            survey=lambda: survey_store(self._disk, self.root),
-            in_group=self._in_group,
-            ft_mixed=ft_mixed,
-            lost=lost,
-            cause=cause,
-            after=after,
-        )
-        old, self._confirmer = (
-            self._confirmer,
-            Confirmer(self._asking_disk, self.root, activation, is_network=self.is_network),
-        )
+    def _install(self, activation: Activation) -> None:
+        """Serve under ``activation`` from now on. Raises ``FencedError``: then nothing of it can be used."""
+        confirmer = Confirmer(self._asking_disk, self.root, activation, is_network=self.is_network)
+        former, self._confirmer = self._confirmer, confirmer
         self._activation = activation
         self.holder = activation.record()
-        if old is not None:
-            old.close()
+        if former is not None:
+            former.close()
+
+    def _lose(self, error: FencedError) -> FencedError:
+        """The activation is over, whatever storage says from now on. Returns the error that every later call gets."""
+        if self._lost is None:
+            self._lost = error
+        return self._lost
 
     # ---- Ownership -----------------------------------------------------------------------------------------------
 
     @property
     def activation(self) -> Activation:
-        """The present activation. Raises ``FencedError`` if there is none."""
+        """The present activation. Raises ``FencedError`` if there is none, or if it is over."""
+        if self._lost is not None:
+            raise self._lost
         if self._activation is None:
             raise FencedError("the datastore is not ours")
         return self._activation
@@ -323,13 +330,19 @@ class StoreOwner:
         """Raise ``FencedError`` unless storage says that the store is ours.
 
         An original server claims no epoch: in a mixed group the lock must still be on the file that the path names.
+        Every way to write or send passes here, and a refusal is final: after one, nothing of this activation is ever
+        confirmed again.
         """
+        activation = self.activation
         if self._confirmer is None:
             raise FencedError("the datastore is not ours")
-        self._confirmer()
-        self.answered_at = self._clock.mono()
-        if self._activation is not None and self._activation.ft_mixed:
-            self._lock.verify()
+        try:
+            self._confirmer()
+            self.answered_at = self._clock.mono()
+            if activation.ft_mixed:
+                self._lock.verify()
+        except FencedError as error:
+            raise self._lose(error) from error.__cause__
 
     def new_confirmer(self) -> Confirmer:
         """A confirmer of the present activation for another thread, which closes it. Raises ``FencedError``."""
@@ -352,26 +365,37 @@ class StoreOwner:
             )
         if on != self.activation.ft_mixed:
             # Whoever took the lock from us without an epoch must not be written over, not even here.
-            self._lock.verify()
+            self.verify_lock()
             self._raise(Cause.MIXED_SWITCHED, on)
 
     def _raise(self, cause: Cause, ft_mixed: bool | None = None) -> None:
-        before = self.activation
+        """Go on to a higher epoch without giving up the store.
+
+        Nobody may have owned the store in between, since nothing is read again: ``claim_next`` proves that before the
+        new activation can confirm anything. Raises ``FencedError``: the old one is over, too. Raises ``StoreError``:
+        the old one goes on, unless its next confirm finds that it cannot.
+        """
         self.confirm()
         self.raises += 1
         try:
-            self._take(cause=cause, after=before.epoch, ft_mixed=ft_mixed)
+            activation = claim_next(
+                self._asking_disk, self.root, self.activation, clock=self._clock, cause=cause, ft_mixed=ft_mixed
+            )
+            self._install(activation)
+        except FencedError as error:
+            raise self._lose(error) from error.__cause__
         finally:
             self.raises += 1
-        if self.activation.epoch != before.epoch + 1 or self.activation.store_id != before.store_id:
-            raise FencedError(f"ft: epoch {before.epoch + 1} was claimed by another server while we went on to it")
 
     # ---- giving up -----------------------------------------------------------------------------------------------
 
     def verify_lock(self) -> None:
         """Raise ``FencedError`` if the lock file is not the one that we locked; an owner without lock has none yet."""
         if not self._lockless:
-            self._lock.verify()
+            try:
+                self._lock.verify()
+            except FencedError as error:
+                raise self._lose(error) from error.__cause__
 
     def regain_lock(self) -> bool:
         """Try for the lock that this owner took the store without; returns whether it holds it.
@@ -394,6 +418,7 @@ class StoreOwner:
                 self._confirmer.close()
         self._confirmer = None
         self._activation = None
+        self._lost = None
         self._lockless = False
         self._lock.release()
 
