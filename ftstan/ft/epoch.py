@@ -223,10 +223,11 @@ def claim_next(
     ``StoreError`` if storage refuses: ``before`` is still valid if its confirm says so.
     """
     try:
+        number = _take_number(disk, root_fd, before.epoch)
         found = _scan_path(disk, root_fd)
         if found.top != before.epoch:
-            raise _overtaken(before.epoch + 1, found.newest)
-        number = _take_number(disk, root_fd, before.epoch)
+            # Seen before anything is written: a rightful successor must not find a slot of ours behind its own.
+            raise _overtaken(number, found.newest)
         activation = replace(
             before,
             epoch=number,

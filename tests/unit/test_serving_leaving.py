@@ -55,3 +55,24 @@ def test_a_link_that_breaks_while_leaving_is_lost_as_always(*, cancelled: bool) 
     assert "link_lost" in node.done
     if not cancelled:
         assert isinstance(left.exception(0), NatsError)
+
+
+@pytest.mark.parametrize("breaks", ["before the end", "after the end"])
+def test_who_has_handed_over_never_subscribes_again(breaks: str) -> None:
+    node, server = serving()
+    server.leave()
+    if breaks == "after the end":
+        node.link_events.append((_PONG, b""))
+        server.turn(readable=True)
+    else:
+        node.lost = ConnectionLostError("nats: connection lost")
+        server.turn(readable=True)
+    node.connected = False
+    node.done.clear()
+    for _ in range(5):
+        node.clock.advance(1)
+        server.turn(readable=True)
+    assert not {"connect", "send", "apply", "subscribe_lines"} & set(node.done)
+    assert server.fileno() == -1
+    with pytest.raises(NatsError, match="handed over"):
+        server.open_link()
