@@ -32,10 +32,57 @@ T = TypeVar("T")
 _IDLE_S = 3600.0
 
 
+class Waiter:
+    """What the thread sleeps in: until something was posted, bytes have arrived, or it is time."""
+
+    def __init__(self) -> None:
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._wake, select.POLLIN)
+        self._polled = -1
+        """The link's descriptor that is waited for, too; -1: none."""
+
+    def wake(self) -> None:
+        """Something was posted. Any thread may call it."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_write(self._wake, 1)
+
+    def wait(self, fd: int, timeout: float) -> tuple[bool, bool]:
+        """Sleep ``timeout`` seconds at most; returns whether something was posted, and whether ``fd`` can be read.
+
+        ``fd`` is -1 where there is nothing to read.
+        """
+        if fd != self._polled:
+            self._listen(fd)
+        posted = readable = False
+        for ready, _ in self._poll.poll(-(-timeout * 1000 // 1)):
+            if ready == fd:
+                readable = True
+            else:
+                posted = True
+        if posted:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wake)
+        return posted, readable
+
+    def close(self) -> None:
+        """When nobody will call any more."""
+        os.close(self._wake)
+
+    def _listen(self, fd: int) -> None:
+        if self._polled >= 0:
+            self._poll.unregister(self._polled)
+        if fd >= 0:
+            self._poll.register(fd, select.POLLIN)
+        self._polled = fd
+
+
 class DataPlane:
     """The thread and its inbox. ``on_end(error)`` is called on the thread when serving can not go on."""
 
-    def __init__(self, on_end: Callable[[BaseException], None], awake: Awake | None = None) -> None:
+    def __init__(
+        self, on_end: Callable[[BaseException], None], awake: Awake | None = None, waiter: Waiter | None = None
+    ) -> None:
         self.serving: Serving | None = None
         self.bridge: Bridge | None = None
         """What a member keeps that is about to serve; it is read while nothing is served."""
@@ -43,12 +90,8 @@ class DataPlane:
         """What keeps this thread's processor awake, and that of the NATS server."""
         self._on_end = on_end
         self._inbox: deque[Callable[[], None]] = deque()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._waiter = waiter or Waiter()
         self._stopping = False
-        self._poll = select.poll()
-        self._poll.register(self._wake, select.POLLIN)
-        self._polled = -1
-        """The link's descriptor that is waited for, too; -1: none."""
         self._thread = threading.Thread(target=self._run, name="data-plane", daemon=True)
 
     def start(self) -> None:
@@ -78,8 +121,7 @@ class DataPlane:
                 future.set_result(result)
 
         self._inbox.append(run)
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_write(self._wake, 1)
+        self._waiter.wake()
         return future
 
     def stop(self, timeout: float | None) -> bool:
@@ -91,7 +133,7 @@ class DataPlane:
 
     def close(self) -> None:
         """After ``stop`` has returned true, and when nobody will call any more."""
-        os.close(self._wake)
+        self._waiter.close()
         if self.awake is not None:
             self.awake.close()
 
@@ -111,28 +153,15 @@ class DataPlane:
         if station is not None:
             link_fd, readable = station.fileno(), station.pending
             timeout = 0.0 if readable else station.timeout()
-        if link_fd != self._polled:
-            self._listen(link_fd)
-        for fd, _ in self._poll.poll(-(-timeout * 1000 // 1)):
-            if fd == link_fd:
-                readable = True
-            else:
-                self._run_calls()
+        posted, arrived = self._waiter.wait(link_fd, timeout)
+        if posted:
+            self._run_calls()
         if station is not None and station is (self.serving or self.bridge):
-            station.turn(readable=readable)
+            station.turn(readable=readable or arrived)
 
     def _run_calls(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
         while self._inbox:
             self._inbox.popleft()()
-
-    def _listen(self, link_fd: int) -> None:
-        if self._polled >= 0:
-            self._poll.unregister(self._polled)
-        if link_fd >= 0:
-            self._poll.register(link_fd, select.POLLIN)
-        self._polled = link_fd
 
 
 def shown(error: BaseException) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from typing import TYPE_CHECKING
 
 from ftstan import log
@@ -31,8 +30,6 @@ from ftstan.ft.subjects import (
     group_subject,
     heartbeat_subject,
 )
-from ftstan.ft.warm import Warm, WarmLag
-from ftstan.nats.control import Control
 from ftstan.peers import Peers
 from ftstan.succession import SWITCHOVER_S, Succession, no_successor
 
@@ -42,6 +39,7 @@ if TYPE_CHECKING:
     from ftstan.config.options import FtOptions, LinkOptions
     from ftstan.ft.epoch import Activation
     from ftstan.ft.ownership import StoreOwner
+    from ftstan.ft.warm import Warm, WarmLag
     from ftstan.server import Node
 
 _LOG = {
@@ -69,7 +67,7 @@ class FtGroup:
         assert node.owner is not None
         self._node = node
         self._owner: StoreOwner = node.owner
-        self._rng = random.Random()
+        self._rng = node.random_class()
         self._timing = _timing(node.options.ft, is_network=self._owner.is_network)
         self._word = word_of(node.options.ft)
         self._standby = sb.Standby(node.server_id, self._rng, self._timing, mixed=self._word)
@@ -80,7 +78,7 @@ class FtGroup:
         self._trouble = ""
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._control = Control(
+        self._control = node.control_class(
             urls,
             cluster_id=node.options.cluster_id,
             options=node.presented,
@@ -141,7 +139,7 @@ class FtGroup:
         self._spawn(self._wait_for_nats())
 
     def _new_warm(self) -> Warm:
-        return Warm(LocalDisk(), self._owner.path, self._node.clock)
+        return self._node.warm_class(LocalDisk(), self._owner.path, self._node.clock)
 
     async def _wait_for_nats(self) -> None:
         await self._control.established.wait()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import threading
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -36,6 +37,7 @@ from ftstan.errors import (
 )
 from ftstan.ft.access import FileAccess
 from ftstan.ft.deadlines import STOP_S, STOP_UNOWNED_S
+from ftstan.ft.warm import Warm
 from ftstan.group import FtGroup
 from ftstan.handlers import Handlers
 from ftstan.host import Host, ProcessHost, raise_file_limit
@@ -43,6 +45,7 @@ from ftstan.member import NodeMember
 from ftstan.monitor.gate import gate_of
 from ftstan.monitor.http import Monitor, pages_context
 from ftstan.nats import portsfile, tasks
+from ftstan.nats.control import Control
 from ftstan.nats.credentials import presented
 from ftstan.nats.embedded import NatsServerChild
 from ftstan.nats.generated import child_options
@@ -92,7 +95,16 @@ def run(options: ServerOptions, reread: Callable[[], ServerOptions] | None = Non
 
 
 class Node:
-    """What one process is: a standalone server, or a member of a group."""
+    """What one process is: a standalone server, or a member of a group.
+
+    The attributes of the class are what connects it with the machine; a simulation puts its own in their place.
+    """
+
+    plane_class: Callable[[Callable[[BaseException], None], Awake], DataPlane] = DataPlane
+    link_class: Callable[..., Link] = Link
+    control_class: Callable[..., Control] = Control
+    warm_class: Callable[..., Warm] = Warm
+    random_class: Callable[[], random.Random] = random.Random
 
     def __init__(
         self,
@@ -107,7 +119,7 @@ class Node:
         self.nuid = Nuid()
         self.server_id = self.nuid.next()
         self.state = "STANDALONE"
-        self.plane = DataPlane(self.storage_failed, Awake(options.io_spin / SECOND))
+        self.plane = self.plane_class(self.storage_failed, Awake(options.io_spin / SECOND))
         self._access: StoreAccess | None = None
         self.owner: StoreOwner | None = None
         """The right to the directory of a FILE store; a group needs one."""
@@ -202,7 +214,7 @@ class Node:
         port = await self.monitor.open(options.nats.tls, self.child)
         if self.child is not None:
             self._ports_file = portsfile.write(options, self.child, port)
-        link = self.link = Link(urls, name=self._name("general"), options=self.presented, clock=self.clock)
+        link = self.link = self.link_class(urls, name=self._name("general"), options=self.presented, clock=self.clock)
         if options.ft_group:
             self.group = FtGroup(self, urls)
             await self.group.start()

@@ -266,10 +266,14 @@ class Watch:
 
     def _run(self) -> None:
         try:
-            while not self._stop.wait(self._interval) and self.turn():
+            while not self._wait() and self.turn():
                 pass
         finally:
             self._probe.close()
+
+    def _wait(self) -> bool:
+        """Until the next probe; returns whether there is none any more."""
+        return self._stop.wait(self._interval)
 
 
 def _for_people(error: BaseException) -> BaseException:
