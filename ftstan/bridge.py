@@ -6,7 +6,6 @@ the bytes go to the broker as they came, once it is known which of them the owne
 
 from __future__ import annotations
 
-import select
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -62,14 +61,12 @@ class Bridge:
         self._data += link.leftover
         link.send(b"".join(b"SUB %b %d\r\n" % row for row in self.rows) + b"PING\r\n", _OPEN_S)
         parser = Parser(link.max_payload)
-        poll = select.poll()
-        poll.register(link.fileno(), select.POLLIN)
         events = parser.feed(bytes(self._data))
         while not any(event[0] == "PONG" for event in events):
             left = end - self._clock.mono()
             if left <= 0:
                 raise NatsError("nats: timeout")
-            poll.poll(0 if link.pending else left * 1000)
+            link.wait(left)
             at = len(self._data)
             self._read()
             try:

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from ftstan.bridge import Ahead
     from ftstan.config.options import ServerOptions
     from ftstan.ft.ownership import StoreOwner
-    from ftstan.stores.interface import Store, StoreAccess
+    from ftstan.stores.interface import Store, StoreAccess, StoreKind
 
 T = TypeVar("T")
 
@@ -105,6 +105,7 @@ class Node:
     control_class: Callable[..., Control] = Control
     warm_class: Callable[..., Warm] = Warm
     random_class: Callable[[], random.Random] = random.Random
+    store_kind: Callable[[str], StoreKind] = staticmethod(registry.load)
 
     def __init__(
         self,
@@ -204,7 +205,7 @@ class Node:
         pages_context(options.monitor, options.nats.tls)
         # On the data plane's thread: opening the directory may block on storage like everything else in it.
         self.plane.start()
-        make = registry.load(options.store)
+        make = self.store_kind(options.store)
         disk, progress = self.host.disk(), self.member.on_progress
         context = StoreContext(options, self.server_id, self.clock, self._no_more, progress, disk)
         self._access = await self.call(lambda: make(context))

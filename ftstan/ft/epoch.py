@@ -265,7 +265,7 @@ def _announce(disk: Disk, root_fd: int, activation: Activation) -> None:
 
 
 def _check_unowned(disk: Disk, root_fd: int, before: Activation, number: int) -> None:
-    """The slot of ``before`` is its own, and all between it and the top, ``number``, are blank. Raises ``FencedError``."""
+    """The slot of ``before`` is its own, and all between it and the top, ``number``, are blank. Or ``FencedError``."""
     fd = disk.open(root_fd, EPOCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         found = _scan(disk, fd)

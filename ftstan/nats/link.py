@@ -120,6 +120,13 @@ class Link:
             hint="start the NATS server, or correct -ns",
         )
 
+    def wait(self, seconds: float) -> None:
+        """Return when something has arrived, or the link is lost, or after ``seconds``."""
+        if self._socket is not None and not self.pending:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            poll.poll(math.ceil(seconds * 1000))
+
     def recv_into(self, buffer: memoryview) -> int:
         """Read what has arrived into ``buffer`` (not empty); 0 means nothing has. Raises ``ConnectionLostError``."""
         if self._socket is None:

@@ -66,6 +66,7 @@ class SimDisk:
         self._handles: dict[int, _Handle] = {}
         self._faults: dict[int, int] = {}
         self._next_faults: dict[str, int] = {}
+        self._lost_reply = ""
         self._lock = threading.RLock()
 
     # Faults, processes, crashes
@@ -77,6 +78,26 @@ class SimDisk:
     def fail_next(self, name: str, code: int) -> None:
         """Let the next call of that name raise ``OSError(code)``, as ``fail_at`` does."""
         self._next_faults[name] = code
+
+    def fail_no_more(self) -> None:
+        """Forget what was to fail."""
+        self._faults.clear()
+        self._next_faults.clear()
+        self._lost_reply = ""
+
+    def lose_reply(self, name: str) -> None:
+        """Let the next exclusive create (``open``) or ``link`` be done, and then tried again as if it had not been.
+
+        What a network file system does when the server's answer is lost: the second try finds the name taken.
+        """
+        self._lost_reply = name
+
+    def _reply_is_lost(self, name: str) -> bool:
+        if self._lost_reply != name:
+            return False
+        self._lost_reply = ""
+        self.met[f"lost reply of {name}"] += 1
+        return True
 
     def sibling(self) -> SimDisk:
         """Another process on the same volume."""
@@ -220,6 +241,8 @@ class SimDisk:
                 meta = Meta(mode & 0o777 & ~UMASK)
                 node = FileNode(self.volume.new_ino(), meta, meta, self._touch(folder), links=1)
                 folder.change(adds=name, node=node)
+                if flags & os.O_EXCL and self._reply_is_lost("open"):
+                    _fail(errno.EEXIST, name)
                 return self._handle(node, flags)
             if flags & os.O_CREAT and flags & os.O_EXCL:
                 _fail(errno.EEXIST, name)
@@ -327,6 +350,8 @@ class SimDisk:
             node.links += 1
             folder.change(adds=dst, node=node)
             self._touch(folder)
+            if self._reply_is_lost("link"):
+                _fail(errno.EEXIST, dst)
 
     def rename(self, dirfd: int, src: str, dst: str) -> None:
         with self._lock:

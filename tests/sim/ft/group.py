@@ -8,43 +8,58 @@ the next one must find everything.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import random
 import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from unittest import mock
 
 from ftstan.clock import ManualClock
 from ftstan.ft.epoch import EPOCH_NAME
-from ftstan.ft.events import HeartbeatHeard, ReleasedHeard
-from ftstan.ft.heartbeat import Heartbeat, decode_heartbeat, encode_heartbeat
+from ftstan.ft.ctl import Verb
+from ftstan.ft.heartbeat import Heartbeat, encode_heartbeat
 from ftstan.ft.lock import LOCK_NAME
 from ftstan.ft.slots import SLOT_SIZE, decode_slot, is_blank
-from ftstan.ft.subjects import Released, decode_released, encode_released
+from ftstan.ft.subjects import heartbeat_subject
+from ftstan.stores.file import slices
 from ftstan.stores.file.env import FileStoreOptions
 from tests.sim.disk import CrashMode, SimDisk
+from tests.sim.ft.clients import Client
 from tests.sim.ft.gopeer import interlude
-from tests.sim.ft.hosts import Client, ClientDisk, Late, put
+from tests.sim.ft.hosts import Client as Host
+from tests.sim.ft.hosts import ClientDisk, Late, put
 from tests.sim.ft.ledger import Ledger
 from tests.sim.ft.locks import LockService
-from tests.sim.ft.nodes import ROOT, Node
+from tests.sim.ft.nodes import CLUSTER, ROOT, Node, options_for
 from tests.sim.model import UNLIMITED, Violation
+from tests.sim.nats import Hub, Packet
 from tests.sim.volume import FileNode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from ftstan.config.options import ServerOptions
+    from ftstan.ft.ctl import Request
     from ftstan.stores.interface import ChannelLimits
 
 _CLAIM = re.compile(r"ft\.claim\.([0-9]+)\Z")
 _LONGEST_HEALING = 600
+_CLIENTS = 3
+_FAILING = ("open", "pread", "pwrite", "fsync", "fdatasync", "rename", "unlink", "listdir", "mkdir", "link")
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What a group stores, and how bad its days are. ``faults``: chance of one in each turn.
 
-    ``mixed``: an original server is a member, too, and nothing is done to the lock that it trusts.
+    ``mixed``: an original server is a member, too, and nothing is done to the lock that it trusts. ``failing``: storage
+    fails calls and loses replies. ``dedup``: publishes that the window remembers; clients then repeat what is not
+    answered. ``numbers``: slice numbers that an epoch may use, few of which make owners raise their epoch.
+    ``steal_after``: seconds of silence after which an owner is replaced without its lock, 0 for never.
     """
 
     members: int = 3
@@ -57,10 +72,14 @@ class Shape:
     deletes: bool = False
     hard_links: bool = True
     mixed: bool = False
+    failing: bool = False
+    dedup: int = 0
+    numbers: int = 0
+    steal_after: float = 0.0
 
 
 class Group:
-    """The members, their storage, their network and their clock."""
+    """The members, their clients, their storage, their network and their clock."""
 
     def __init__(self, seed: int, shape: Shape, met: Counter[str] | None = None) -> None:
         self.seed = seed
@@ -68,21 +87,24 @@ class Group:
         self.network = shape.network
         self.met: Counter[str] = Counter() if met is None else met
         self.rng = random.Random(f"group {seed}")
+        self.client_rng = random.Random(f"clients {seed}")
         self.clock = ManualClock()
         self.locks = LockService()
+        self.hub = Hub(random.Random(f"hub {seed}"))
         self.ledger = Ledger(shape.limits)
+        self.violations: list[Violation] = []
         self.lock_harmed = False
         self.volume = SimDisk(met=self.met).volume
         self.volume.hard_links = shape.hard_links
         self._serial = 0
         self._lives = 0
         self._generous_until = 0.0
-        self._clients = [Client(random.Random(f"client {seed} {i}")) for i in range(shape.members)]
+        self._hosts = [Host(random.Random(f"client {seed} {i}")) for i in range(shape.members)]
         self._ghosts: list[Late] = []
         self._cut_off: set[int] = set()
         self._resume_at: dict[int, float] = {}
         self._start_at: dict[int, float] = {}
-        self._mail: dict[int, list[HeartbeatHeard | ReleasedHeard]] = {i: [] for i in range(shape.members)}
+        self.clients = [self._new_client() for _ in range(_CLIENTS)]
         self.nodes: list[Node] = [self._start(i) for i in range(shape.members)]
 
     def serial(self) -> int:
@@ -90,14 +112,19 @@ class Group:
         self._serial += 1
         return self._serial
 
+    def options_of(self, _member: int) -> ServerOptions:
+        """What a member is started with."""
+        return options_for(self)
+
+    def _new_client(self) -> Client:
+        return Client(self, self.serial(), repeats=bool(self.shape.dedup))
+
     def _start(self, member: int) -> Node:
         self._lives += 1
         disk = (
-            ClientDisk(self.volume, self.met, self._clients[member]) if self.network else SimDisk(self.volume, self.met)
+            ClientDisk(self.volume, self.met, self._hosts[member]) if self.network else SimDisk(self.volume, self.met)
         )
-        node = Node(self, f"N{member}.{self._lives}", disk)
-        node.connect(member not in self._cut_off)
-        return node
+        return Node(self, member, f"N{member}.{self._lives}", disk)
 
     def end(self) -> None:
         """End every process."""
@@ -115,27 +142,6 @@ class Group:
         above = bytes(file.data[(epoch + 1) * SLOT_SIZE :]) if isinstance(file, FileNode) else b""
         return self.lock_harmed or max(claims, default=0) > epoch or not is_blank(above)
 
-    # ---- messages ------------------------------------------------------------------------------------------------
-
-    def publish_beat(self, sender: Node, payload: bytes) -> None:
-        """A heartbeat, as bytes."""
-        beat = decode_heartbeat(payload)
-        assert beat is not None
-        self._publish(sender, HeartbeatHeard(beat))
-
-    def publish_released(self, sender: Node, released: Released) -> None:
-        """An owner let go."""
-        decoded = decode_released(encode_released(released))
-        assert decoded is not None
-        self._publish(sender, ReleasedHeard(decoded))
-
-    def _publish(self, sender: Node | None, event: HeartbeatHeard | ReleasedHeard) -> None:
-        if sender is not None and not sender.connected:
-            return
-        for member, node in enumerate(self.nodes):
-            if node is not sender and node.connected and not node.ended:
-                self._mail[member].append(event)
-
     # ---- one turn ------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
@@ -143,12 +149,20 @@ class Group:
         rng = self.rng
         if rng.random() < self.shape.faults:
             rng.choice(self._faults())()
+        self._move_clients()
         for member in rng.sample(range(len(self.nodes)), len(self.nodes)):
             if rng.random() < 0.7:
-                self.nodes[member].spend(rng.choice((rng.randint(1, 10), rng.randint(5, 60), 90)))
+                self.nodes[member].spend(rng.choice((rng.randint(1, 10), rng.randint(5, 60), 120, 400)))
             if self.network and rng.random() < 0.1:
                 self._land_one()
+            self.hub.flow(0.6)
         self.pass_time(rng.choice((0.02, 0.1, 0.3, 0.3, 1.2)))
+
+    def _move_clients(self) -> None:
+        self.clients = [self._new_client() if client.gone else client for client in self.clients]
+        for client in self.clients:
+            client.turn()
+        self.hub.flow(0.8)
 
     def pass_time(self, seconds: float) -> None:
         """Time passes; what is due happens."""
@@ -160,21 +174,20 @@ class Group:
             if now >= at:
                 del self._resume_at[member]
                 self.nodes[member].paused = False
+                self.nodes[member].clock.go_on()
+        self.hub.flow(0.9)
         for member, node in enumerate(self.nodes):
             if node.ended:
                 at = self._start_at.setdefault(member, now + self.rng.choice((0.1, 2.0)))
-                if not node.disk.dead:
-                    self._bury(node)
+                self._bury(node)
                 if now >= at:
                     del self._start_at[member]
-                    self._mail[member].clear()
                     self.met[f"ended: {node.ended}"] += 1
                     self.nodes[member] = self._start(member)
-            elif not node.paused:
-                mail, self._mail[member] = self._mail[member], []
-                for event in mail:
-                    node.hear(event)
+            else:
                 node.wake()
+        if self.violations:
+            raise self.violations[0]
 
     @property
     def _clean(self) -> bool:
@@ -184,7 +197,7 @@ class Group:
 
     def _bury(self, node: Node) -> None:
         """A process that came to its end: its handles are closed, and its locks with them."""
-        node.disk.kill()
+        node.kill()
         self.locks.lose(node.disk)
 
     # ---- what goes wrong -----------------------------------------------------------------------------------------
@@ -194,6 +207,7 @@ class Group:
             self._pause,
             self._pause,
             self._pause,
+            self._stand_still,
             self._kill,
             self._power_cut,
             self._unlink_lock,
@@ -203,10 +217,18 @@ class Group:
             self._partition,
             self._forge,
             self._stop,
+            self._switch_over,
+            self._stall,
+            self._leave_claim,
         ]
+        if self.shape.deletes:
+            common += [self._delete, self._purge]
+        if self.shape.failing:
+            common += [self._fail_storage, self._fail_storage, self._lose_reply]
         if self.shape.mixed:
             safe = [self._kill, self._partition, self._forge, self._stop, self._stop, self._original_serves]
             return [*safe, *(self._original_serves for _ in range(4))]
+        common += [self._switch_mixed]
         return [*common, self._freeze, self._freeze, self._kill_host] if self.network else common
 
     def _some(self, *, owners: bool = True) -> int | None:
@@ -228,12 +250,104 @@ class Group:
                 self._take_lock_from(member)
         return member
 
+    def _stand_still(self) -> None:
+        """A virtual machine is paused, with its clocks: when it goes on, no time has passed for it."""
+        member = self._pause()
+        if member is not None:
+            self.met["fault: machine paused with its clocks"] += 1
+            self.nodes[member].clock.stop()
+
+    def _stall(self) -> None:
+        """Storage answers a member only after a while; its control thread goes on."""
+        member = self._some()
+        if member is not None:
+            self.met["fault: slow storage"] += 1
+            self.nodes[member].stalled_until = self.nodes[member].clock.mono() + self.rng.choice((0.5, 2, 4, 12))
+
+    def _fail_storage(self) -> None:
+        """Some call of a member fails; a sync that fails loses what it was for."""
+        member = self._some()
+        if member is not None:
+            node = self.nodes[member]
+            call = self.rng.choice(_FAILING)
+            code = self.rng.choice((errno.EIO, errno.ENOSPC))
+            self.met[f"fault: {errno.errorcode[code]}"] += 1
+            self.met["fault: failed sync"] += call in {"fsync", "fdatasync"}
+            node.faulty = True
+            node.disk.fail_next(call, code)
+
+    def _lose_reply(self) -> None:
+        """The server makes a name, its answer is lost, and the second try finds the name made."""
+        member = self._some()
+        if member is not None:
+            node, call = self.nodes[member], self.rng.choice(("open", "link"))
+            self.met[f"fault: lost reply of {call}"] += 1
+            node.faulty = True
+            node.disk.lose_reply(call)
+
+    def _leave_claim(self) -> None:
+        """Somebody claims the next number and dies."""
+        if EPOCH_NAME in self.volume.root.entries and self.ledger.top:
+            disk = SimDisk(self.volume, self.met)
+            root = disk.open_dir(ROOT)
+            numbers = [int(m[1]) for name, _ in disk.listdir(root) if (m := _CLAIM.match(name))]
+            name = f"ft.claim.{1 + max([self.ledger.top, *numbers])}"
+            self.met["fault: claim left behind"] += 1
+            disk.close(disk.open(root, name, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+            disk.fsync(root)
+            disk.kill()
+
+    def _serving(self) -> Node | None:
+        return next((n for n in self.nodes if n.serving and not n.paused), None)
+
+    def _switch_over(self) -> None:
+        node = self._serving()
+        if node is not None:
+            self.met["fault: switchover"] += 1
+            node.switchover()
+
+    def _switch_mixed(self) -> None:
+        """An operator says that original servers may be members, or that they are gone."""
+        node = self._serving()
+        if node is not None:
+            self.met["fault: mixed group switched"] += 1
+            on = self.rng.random() < 0.3
+            node.ask(lambda: node.product.member.set_mixed(on=on))
+
+    def _delete(self) -> None:
+        node = self._serving()
+        if node is not None and node.lives:
+            name = self.rng.choice(sorted(node.lives))
+            self.ledger.deleting(name, node.epoch)
+            node.administer(Verb.DELETE, name.decode(), force=True)
+
+    def _purge(self) -> None:
+        node = self._serving()
+        if node is not None and node.lives:
+            name = self.rng.choice(sorted(node.lives))
+            life = node.lives[name]
+            up_to = self.rng.randint(1, max([*life.model.offered, 1]))
+            life.purging = max(life.purging, up_to)
+            node.administer(Verb.PURGE, name.decode(), up_to=up_to)
+
+    def answered(self, node: Node, request: Request) -> None:
+        """An operator was told that it is done."""
+        name = request.name.encode()
+        life = node.lives[name]
+        if request.verb is Verb.PURGE:
+            self.met["purges"] += 1
+            if request.up_to > life.purged:
+                life.purged, life.purged_by = request.up_to, node.epoch
+        else:
+            self.met["deletions"] += 1
+            self.ledger.deleted(life, node.epoch)
+
     def _freeze(self) -> None:
         """A host stands still; when it wakes up it trusts delegations that were taken away."""
         member = self._pause()
         if member is not None:
             self.met["fault: freeze"] += 1
-            self._clients[member].freeze()
+            self._hosts[member].freeze()
             self._take_lock_from(member)
 
     def _take_lock_from(self, member: int) -> None:
@@ -275,9 +389,9 @@ class Group:
             self._abandon_host(member)
 
     def _abandon_host(self, member: int) -> None:
-        client = self._clients[member]
+        client = self._hosts[member]
         self._ghosts += client.abandoned()
-        self._clients[member] = Client(client.rng)
+        self._hosts[member] = Host(client.rng)
 
     def _power_cut(self) -> None:
         """All machines and the storage go down at once: what was on its way between them never arrives."""
@@ -298,16 +412,19 @@ class Group:
         cut = member not in self._cut_off
         (self._cut_off.add if cut else self._cut_off.discard)(member)
         self.met["fault: NATS cut"] += cut
-        if not self.nodes[member].ended:
-            self.nodes[member].connect(not cut)
+        if cut:
+            self.hub.cut(member)
+        else:
+            self.hub.heal(member)
 
     def _forge(self) -> None:
         """Somebody says that it is active under an epoch that nobody has, or that it is an original server."""
         self.met["fault: forged heartbeat"] += 1
         epoch = self.ledger.top + self.rng.randint(0, 5)
-        beat = decode_heartbeat(encode_heartbeat(Heartbeat("FORGED", 1, epoch, self._store_id())))
-        assert beat is not None
-        self._publish(None, HeartbeatHeard(beat))
+        beat = encode_heartbeat(Heartbeat("FORGED", 1, epoch, self._store_id()))
+        forger = self.hub.connect(None, lambda *_: None)
+        self.hub.publish(forger, Packet(heartbeat_subject(CLUSTER, "group"), "", beat))
+        self.hub.close(forger)
 
     def _store_id(self) -> bytes:
         file = self.volume.root.entries.get(EPOCH_NAME)
@@ -332,7 +449,7 @@ class Group:
 
     def _land_one(self) -> None:
         """A late page arrives: of a host that lives, stands still or is long dead."""
-        sources = [client for client in self._clients if client.dirty]
+        sources = [client for client in self._hosts if client.dirty]
         if self._ghosts and (not sources or self.rng.random() < 0.5):
             write = self._ghosts.pop(self.rng.randrange(len(self._ghosts)))
             put(self.volume, write)
@@ -353,14 +470,28 @@ class Group:
         self.locks.generous = False
         for member, node in enumerate(self.nodes):
             node.paused = False
+            node.clock.go_on()
+            node.stalled_until = 0.0
+            node.disk.fail_no_more()
             self._cut_off.discard(member)
-            if not node.ended:
-                node.connect(True)
+            self.hub.heal(member)
         self._resume_at.clear()
-        while self._ghosts or any(client.dirty for client in self._clients):
+        while self._ghosts or any(client.dirty for client in self._hosts):
             self._land_one()
         for holders in self.locks.holders.values():
             holders[:] = [process for process in holders if not process.dead]
+
+    def stop(self, node: Node) -> None:
+        """Let a node stop cleanly."""
+        node.stopping = True
+        for _ in range(_LONGEST_HEALING):
+            if node.ended:
+                return
+            for other in self.nodes:
+                other.spend(200)
+            self._move_clients()
+            self.pass_time(0.1)
+        raise Violation(f"{node} does not stop: {node.phase}")
 
     def serve(self) -> Node:
         """Without faults: a member that, from now on, has acknowledged a publish in every channel."""
@@ -374,25 +505,40 @@ class Group:
                     self.met["members restarted after a mistaken alarm"] += 1
                     node.kill()
                     self._bury(node)
-                node.spend(60)
+                node.spend(200)
                 if node.serving and node.told >= everything:
                     return node
+            self._move_clients()
+            for client in self.clients:
+                if client.is_connected and self.rng.random() < 0.3:
+                    client.publish(self.rng.choice(sorted(everything)))
             self.pass_time(0.1)
-        states = ", ".join(f"{n}: {n.ended or n._standby.phase.value}" for n in self.nodes)
+        states = ", ".join(f"{n}: {n.ended or n.phase}" for n in self.nodes)
         raise Violation(f"nobody serves although nothing is wrong any more: {states}")
+
+
+@contextlib.contextmanager
+def numbers_of(shape: Shape) -> Iterator[None]:
+    """So many slice numbers an epoch, if the shape says so."""
+    with contextlib.ExitStack() as stack:
+        if shape.numbers:
+            stack.enter_context(mock.patch.object(slices, "NUMBERS_PER_EPOCH", shape.numbers))
+        yield
 
 
 def run_history(seed: int, shape: Shape) -> Counter[str]:
     """One history; raises ``Violation``. Returns what was met."""
+    with numbers_of(shape):
+        return _run_history(seed, shape)
+
+
+def _run_history(seed: int, shape: Shape) -> Counter[str]:
     group = Group(seed, shape)
     try:
         for _ in range(shape.turns):
             group.turn()
         group.heal()
-        last = group.serve()
-        last.stopping = True
-        while not last.ended:
-            last.spend(1000)
+        group.stop(group.serve())
         group.serve()
     except Violation as violation:
         raise Violation(f"{violation} [seed={seed}, shape={shape}]") from violation
@@ -400,6 +546,7 @@ def run_history(seed: int, shape: Shape) -> Counter[str]:
         group.end()
     ledger = group.ledger
     group.met["acked messages"] += ledger.acked
+    group.met["acknowledgements kept"] += ledger.kept
     group.met["answers after a successor's recovery"] += ledger.late_answers
     group.met["histories"] += 1
     return group.met

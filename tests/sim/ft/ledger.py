@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ftstan.wire.pb import stan_pb2 as pb
 from tests.sim.model import UNLIMITED, ChannelModel, Violation
 
 if TYPE_CHECKING:
@@ -72,13 +73,35 @@ class Requests:
 class Generation:
     """One life of a channel, between its creation and its deletion. ``by``: epoch that first fixed each sequence.
 
-    ``sent``: (subscription, sequence) pairs that any owner delivered.
+    ``sent``: (subscription, sequence) pairs that any owner delivered. ``kept``: those whose acknowledgement an owner
+    took and had a whole round of its upkeep for, and under which epoch. ``purging`` and ``purged``: up to where a purge
+    was asked for, and answered, by the owner of which epoch.
     """
 
     model: ChannelModel
     by: dict[int, int] = field(default_factory=dict)
     subs: Requests = field(default_factory=lambda: Requests("subscription"))
     sent: set[tuple[bytes, int]] = field(default_factory=set)
+    kept: dict[tuple[bytes, int], int] = field(default_factory=dict)
+    purging: int = 0
+    purged: int = 0
+    purged_by: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A client's acknowledgement on its way: of what the owner of ``epoch`` delivered to ``inbox``."""
+
+    life: Generation
+    inbox: bytes
+    sequence: int
+    epoch: int
+
+    def __hash__(self) -> int:
+        return hash((id(self.life), self.inbox, self.sequence, self.epoch))
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
 
 @dataclass(slots=True)
@@ -90,6 +113,7 @@ class Found:
     now_ns: int
     subs: dict[bytes, object]
     pending: set[tuple[bytes, int]]
+    sent_to: dict[bytes, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -113,7 +137,14 @@ class Ledger:
         self.recoveries: list[Recovery] = []
         self.epochs: list[int] = []
         self.acked = 0
+        self.kept = 0
         self.late_answers = 0
+        self.placed: dict[bytes, list[tuple[Generation, int, bytes, object]]] = {}
+        """Where each publish was stored by which process: life, sequence, stored bytes, process."""
+        self.asked_subs: dict[bytes, object] = {}
+        """What was asked for, by inbox: all channels share it."""
+        self.once: set[bytes] = set()
+        """Publishes that must not be in a log twice."""
 
     # ---- owners --------------------------------------------------------------------------------------------------
 
@@ -161,12 +192,37 @@ class Ledger:
             if promised or any(by < epoch for by in generation.subs.made.values()):
                 raise Violation(f"channel {name!r}: it is gone under epoch {epoch}")
             return
+        promised = {s: p for s, p in promised.items() if s > generation.purging or s >= found_first(found)}
         self._judge_messages(generation, found, promised, epoch)
+        self._judge_repeats(generation, found, epoch)
+        if generation.purged_by < epoch and (back := [s for s in found.messages if s <= generation.purged]):
+            raise Violation(f"channel {name!r}: {back} were purged, and are back under epoch {epoch}")
+        self._judge_kept(generation, found, epoch)
         generation.subs.judge(found.subs, epoch)
         if strangers := found.pending - generation.sent:
             raise Violation(f"channel {name!r}: {sorted(strangers)} were never sent, and are pending under {epoch}")
         if beyond := sorted(s for _, s in found.pending if s > found.last):
             raise Violation(f"channel {name!r}: {beyond} are pending under {epoch}, the log ends at {found.last}")
+
+    def _judge_repeats(self, generation: Generation, found: Found, epoch: int) -> None:
+        seen: dict[bytes, int] = {}
+        for sequence, payload in sorted(found.messages.items()):
+            publish = published(payload)
+            if publish in seen and publish in self.once:
+                raise Violation(
+                    f"{generation.model}: {publish[:40]!r} was stored as {seen[publish]} and as {sequence}, seen under {epoch}"
+                )
+            seen[publish] = sequence
+
+    @staticmethod
+    def _judge_kept(generation: Generation, found: Found, epoch: int) -> None:
+        for (inbox, sequence), by in generation.kept.items():
+            if by >= epoch or inbox not in found.subs:
+                continue
+            if (inbox, sequence) in found.pending or found.sent_to.get(inbox, 0) < sequence:
+                raise Violation(
+                    f"{generation.model}: the ack of {sequence} to {inbox!r} was kept under epoch {by}, gone under {epoch}"
+                )
 
     @staticmethod
     def _judge_messages(generation: Generation, found: Found, promised: dict[int, bytes], epoch: int) -> None:
@@ -180,12 +236,33 @@ class Ledger:
             if promised.get(sequence, payload) != payload:
                 raise Violation(f"{model}: {sequence} had {promised[sequence]!r}, {payload!r} under epoch {epoch}")
 
+    def place(self, generation: Generation, publish: bytes, sequence: int, payload: bytes, by: object) -> None:
+        """An owner is about to store that publish there."""
+        self.placed.setdefault(publish, []).append((generation, sequence, payload, by))
+
+    def told(self, publish: bytes, by: object, epoch: int) -> None:
+        """A publisher was told by that process, the owner of ``epoch``, that its message is stored."""
+        places = self.placed.get(publish, [])
+        mine = [p for p in places if p[3] is by] or [p for p in places if p[0].model.fixed.get(p[1]) == p[2]]
+        if not mine:
+            raise Violation(f"{publish[:40]!r} was acknowledged under epoch {epoch}, and nobody has stored it")
+        generation, sequence, payload, _ = mine[-1]
+        self.ack(generation, sequence, payload, epoch)
+
+    def keep(self, taken: object, epoch: int) -> None:
+        """An acknowledgement was taken by the owner of ``epoch``, and a round of its upkeep lies behind it."""
+        assert isinstance(taken, Taken)
+        if taken.epoch == epoch:
+            self.kept += 1
+            taken.life.kept.setdefault((taken.inbox, taken.sequence), epoch)
+
     # ---- promises ------------------------------------------------------------------------------------------------
 
     def generation(self, name: bytes) -> Generation:
         """The present life of a channel; it begins with the first call."""
         if name not in self.generations:
-            self.generations[name] = Generation(ChannelModel(name, self.limits))
+            subs = Requests("subscription", values=self.asked_subs)
+            self.generations[name] = Generation(ChannelModel(name, self.limits), subs=subs)
         return self.generations[name]
 
     def offer(self, generation: Generation, sequence: int, payload: bytes, timestamp: int) -> None:
@@ -201,6 +278,10 @@ class Ledger:
     def ack(self, generation: Generation, sequence: int, payload: bytes, epoch: int) -> None:
         """A publisher was told. Whoever recovered under a higher epoch before that must have found it."""
         self.acked += 1
+        self.deliver(generation, sequence, payload, epoch)
+
+    def deliver(self, generation: Generation, sequence: int, payload: bytes, epoch: int) -> None:
+        """A subscriber got a message, or a publisher was told: every later owner must have found it."""
         self.fix(generation, sequence, payload, epoch)
         for later in self._later(generation, epoch):
             self._judge_messages(generation, later.channels[generation.model.name], {sequence: payload}, later.epoch)
@@ -250,3 +331,13 @@ class Ledger:
         if self.generations.get(name) is generation:
             del self.generations[name]
         self.dying.discard(name)
+
+
+def found_first(found: Found) -> int:
+    """The first sequence that is there; behind the last one where nothing is."""
+    return min(found.messages, default=found.last + 1)
+
+
+def published(payload: bytes) -> bytes:
+    """What the publisher wrote, in the stored bytes of a message."""
+    return pb.MsgProto.FromString(payload).data

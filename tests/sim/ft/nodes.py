@@ -1,342 +1,585 @@
-"""One member of a simulated group: the real machines, the real owner, the real file store, in a process of its own.
+"""One process of a simulated group: the product itself, on a simulated machine.
 
-The control side (``Standby``, ``Active``) runs where the schedule runs; the data side runs in a thread that moves only
-when it is given storage calls to spend, so that a pause can fall between any two of them. Nothing here decides
-anything that a member of a real group decides: it carries events and does what ``ftstan.group`` and
-``ftstan.serving`` do, in their order.
+``ftstan.server.Node`` runs as it does in production, with its group driver, hand-over, data plane, pipeline, broker,
+store, watch and self-protection. Simulated is what lies below: the disk, NATS, the clock, and the threads, which move
+only when the schedule gives them storage calls to spend. So a pause can fall between any two of them. Not run are the
+reading ahead of standbys (a hint), the HTTP pages and the nats-server child.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
-import threading
-from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from ftstan import server
 from ftstan.config.limits import Limits
-from ftstan.errors import FencedError, FtstanError
-from ftstan.ft import active as act
-from ftstan.ft import events as sb
-from ftstan.ft.attempt import attempt, see_store
-from ftstan.ft.cadence import FtTiming
-from ftstan.ft.heartbeat import BeatPhase, Heartbeat
+from ftstan.config.options import FT_MIXED_AUTO, FtOptions, ServerOptions, StoreLimits
+from ftstan.config.units import SECOND
+from ftstan.dataplane import DataPlane, Waiter
+from ftstan.errors import EndedError, FencedError, FtstanError, RefusedError
+from ftstan.ft.access import FileAccess
+from ftstan.ft.ctl import Request, Verb
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.ownership import StoreOwner
-from ftstan.ft.standby import Standby
 from ftstan.ft.states import Phase
-from ftstan.ft.subjects import Released
-from ftstan.stores.file.store import FileStore
+from ftstan.ft.watch import Probe, Watch
 from tests.sim.disk import Killed
 from tests.sim.ft.hosts import ClientDisk
-from tests.sim.ft.load import Load
 from tests.sim.ft.locks import SimLocker
-from tests.sim.model import Violation
+from tests.sim.ft.observed import ObservedStore
+from tests.sim.model import UNLIMITED, Violation
+from tests.sim.nats import SimControl, SimLink
+from tests.sim.runtime import Fiber, MachineClock, SimLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine
 
+    from ftstan.ft.epoch import Activation
+    from ftstan.nats.link import Link
+    from ftstan.stores.interface import Store, StoreContext
     from tests.sim.disk import SimDisk
     from tests.sim.ft.group import Group
+    from tests.sim.ft.ledger import Generation
 
 ROOT = "/"
 """The datastore: no directory of the machine that runs the tests has to exist for it."""
+
+CLUSTER = "sim"
 
 _MOUNTS = {
     False: "21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n",
     True: "21 1 0:40 / / rw,relatime - nfs4 server:/ rw,vers=4.2,hard,proto=tcp,timeo=600\n",
 }
 _WRITES = frozenset({"pwrite", "rename", "link", "unlink", "ftruncate", "mkdir", "rmdir", "fsync", "fdatasync"})
+#: A process that ends for one of these reasons was judged by itself: storage was too slow, or NATS out of reach.
+_SELF_JUDGED = ("has not answered", "does not answer", "has not been committed", "cut off from NATS")
 
 
-class Ended(Exception):  # noqa: N818 - the planned end of a process
-    """The process has stopped on purpose."""
+class SimOwner(StoreOwner):
+    """The real owner, whose steps the ledger sees."""
+
+    def __init__(self, process: Node, context: StoreContext) -> None:
+        super().__init__(
+            context.disk,
+            ROOT,
+            server_id=context.server_id,
+            clock=context.clock,
+            in_group=True,
+            mountinfo=_MOUNTS[process.group.network],
+        )
+        self._process = process
+        disk = process.disk
+        self._lock = StoreLock(disk, self.root, ROOT, SimLocker(process.group.locks, disk))
+        if isinstance(disk, ClientDisk):
+            self._asking_disk = disk.direct()
+
+    def _install(self, activation: Activation) -> None:
+        super()._install(activation)
+        self._process.took(activation.epoch)
+
+    def activate(self, *args: Any, **kwargs: Any) -> Activation:
+        self._process.began_above = self._process.group.ledger.top
+        try:
+            return super().activate(*args, **kwargs)
+        except FencedError:
+            self._process.group.met["activations lost"] += 1
+            raise
+
+    def _raise(self, *args: Any, **kwargs: Any) -> None:
+        process = self._process
+        process.began_above = process.group.ledger.top
+        before = process.epoch
+        super()._raise(*args, **kwargs)
+        process.group.met["self-raises"] += 1
+        process.group.met["self-raises over a leftover claim"] += process.epoch > before + 1
+        if process.began_above > before:
+            process.broken(f"epoch {before} went on to {process.epoch} after {process.began_above} had been taken")
+
+    def confirm(self) -> None:
+        """A confirm that began after somebody had taken a higher number must be refused."""
+        process, top = self._process, self._process.group.ledger.top
+        try:
+            super().confirm()
+        except FencedError:
+            process.group.met["refused confirms"] += 1
+            raise
+        if top > process.epoch:
+            process.broken(f"epoch {process.epoch} was confirmed after {top} had been taken")
+        process.group.met["confirms"] += 1
+
+
+class SimAccess(FileAccess):
+    """The real access to the store, with the simulated lock service and without threads for syncs."""
+
+    def __init__(self, process: Node, context: StoreContext) -> None:
+        self._process = process
+        self._context = context
+        self.owner = process.owner_of(context)
+        self.place = f"datastore {ROOT}"
+        self._store = None
+
+    def open(self) -> ObservedStore:
+        """The store of the present activation."""
+        group = self._process.group
+        self._store = store = ObservedStore(
+            self._process.disk,
+            self.owner.root,
+            self.owner,
+            self._context.clock,
+            group.shape.options,
+            limits=Limits.same(group.shape.limits),
+            asking=self.owner.asking if self.owner.is_network else None,
+            parallel_sync=False,
+            stopping=self._context.stopping,
+        )
+        store.observe(self._process)
+        return store
+
+    def watch(self, interval: float, on_failure: Callable[[BaseException], None]) -> Watch:
+        """A watch over the present activation, not started."""
+        process, owner = self._process, self.owner
+
+        def look() -> None:
+            if self._store is not None:
+                self._store.places.look(process.disk, owner.root)
+
+        locker = SimLocker(process.group.locks, process.disk)
+        probe = Probe(process.disk, owner.root, owner, server_id=process.name, look=look, locker=locker)
+        return SimWatch(process, probe, interval, on_failure)
+
+
+class SimWatch(Watch):
+    """The real watch, in a fiber."""
+
+    def __init__(
+        self, process: Node, probe: Probe, interval: float, on_failure: Callable[[BaseException], None]
+    ) -> None:
+        super().__init__(probe, process.clock, interval, on_failure)
+        self._process = process
+        self._fiber: Fiber | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._fiber = self._process.spawn("watch", self._run)
+
+    def stop(self, timeout: float) -> bool:
+        """No more probes."""
+        self._stop.set()
+        fiber = self._fiber
+        if fiber is None:
+            return True
+        end = self._process.clock.mono() + timeout
+        self._process.park(lambda: fiber.over or self._process.clock.mono() >= end)
+        return fiber.over
+
+    def _wait(self) -> bool:
+        clock, end = self._process.clock, self._process.clock.mono() + self._interval
+        self._process.park(lambda: self._stop.is_set() or clock.mono() >= end)
+        return self._stop.is_set()
+
+
+class SimWaiter(Waiter):
+    """What the data plane's fiber parks in."""
+
+    def __init__(self, process: Node) -> None:
+        self._process = process
+        self._posted = False
+
+    def wake(self) -> None:
+        """Something was posted."""
+        self._posted = True
+
+    def wait(self, fd: int, timeout: float) -> tuple[bool, bool]:
+        """As the real one."""
+        process = self._process
+        end = process.clock.mono() + timeout
+
+        def readable() -> bool:
+            link = process.link
+            return fd >= 0 and link is not None and link.fileno() == fd and link.readable
+
+        process.spent(1)
+        process.park(lambda: self._posted or readable() or process.clock.mono() >= end)
+        posted, self._posted = self._posted, False
+        return posted, readable()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class SimPlane(DataPlane):
+    """The real data plane, in a fiber."""
+
+    def __init__(self, process: Node, on_end: Callable[[BaseException], None]) -> None:
+        super().__init__(on_end, None, SimWaiter(process))
+        self._process = process
+
+    def start(self) -> None:
+        """Begin."""
+        self._process.spawn("data plane", self._run)
+
+
+class _NoWarm:
+    """Reading ahead is a hint, and is not simulated."""
+
+    lag = None
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def take(self, _digest: object) -> None: ...
+
+
+class _Product(server.Node):
+    """The product, connected with a simulated machine."""
+
+    def __init__(self, process: Node, options: ServerOptions) -> None:
+        self.plane_class = lambda on_end, _awake: SimPlane(process, on_end)
+        self.link_class = process.new_link
+        self.control_class = process.new_control
+        self.warm_class = lambda *_: cast("Any", _NoWarm())
+        self.random_class = lambda: process.rng
+        self.store_kind = lambda _name: partial(SimAccess, process)
+        super().__init__(options, clock=process.clock, host=_Host(process))
+        self.server_id = process.name
+
+
+class _Host:
+    """The process, as the node sees it."""
+
+    owns_process = False
+
+    def __init__(self, process: Node) -> None:
+        self._process = process
+
+    def disk(self) -> Any:
+        return self._process.disk
+
+    def started(self) -> None: ...
+
+    def end(self, why: str, _status: int) -> NoReturn:
+        self._process.end_at_once(why)
+        raise EndedError(why)
+
+    def pause_and_end(self, why: str, status: int, seconds: int) -> NoReturn:
+        del seconds
+        self.end(why, status)
 
 
 class Node:
     """A process of a member, from its start to its end. ``ended`` says how it ended, empty while it lives."""
 
-    def __init__(self, group: Group, name: str, disk: SimDisk) -> None:
+    def __init__(self, group: Group, member: int, name: str, disk: SimDisk) -> None:
         self.group = group
+        self.member = member
         self.name = name
         self.disk = disk
+        self.clock = MachineClock(group.clock)
         self.rng = random.Random(f"{group.seed} {name}")
         self.ended = ""
-        self.failure: BaseException | None = None
+        self.why = ""
         self.paused = False
-        self.connected = False
-        self.stopping = False
+        self.stalled_until = 0.0
+        self.faulty = False
+        """Whether its storage failed it, or lost a reply: then less is promised, and it may end."""
         self.epoch = 0
-        self.batches = 0
-        self.idle = False
+        self.began_above = 0
+        self.recovered = False
+        self.told: set[bytes] = set()
+        """Channels in which a publisher was told by it."""
+        self.acks_read: list[object] = []
+        self._tag: tuple[Node, int, dict[bytes, Generation]] = (self, 0, {})
+        """What marks its messages: process, epoch, and which life each channel's name stands for."""
+        self.link: SimLink | None = None
         self.stop_before: Callable[[str, tuple[object, ...]], bool] | None = None
         """Pauses the process before the first storage call for which it holds: for histories written by hand."""
-        self.timer: float | None = None
-        self._jobs: deque[Callable[[], None]] = deque()
-        self._posts: deque[Callable[[], None]] = deque()
-        self._owner: StoreOwner | None = None
-        self._load: Load | None = None
-        timing = FtTiming(poll_interval=0.5 if group.network else 0.05)
-        self._timing = timing
-        self._standby = Standby(name, self.rng, timing)
-        self._active: act.Active | None = None
+        self._control: SimControl | None = None
+        self._fibers: list[Fiber] = []
+        self._current: Fiber | None = None
         self._budget = 0
-        self._killed: int | None = None
-        self._turn = threading.Semaphore(0)
-        self._done = threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._stopping = False
         disk.on_call = self._on_call
-        self._jobs.append(self._open)
-        self._drive(self._standby.handle(sb.Started(), self._now()))
+        self._loop = SimLoop(self.clock)
+        asyncio.events._set_running_loop(self._loop)
+        try:
+            self.product = _Product(self, group.options_of(member))
+            self._life = self._loop.create_task(self.product.main())
+        finally:
+            asyncio.events._set_running_loop(None)
 
     def __str__(self) -> str:
         return f"{self.name} (epoch {self.epoch})"
 
+    # ---- what the product is given -------------------------------------------------------------------------------
+
+    def owner_of(self, context: StoreContext) -> SimOwner:
+        """The right to write of this process."""
+        return SimOwner(self, context)
+
+    def new_link(self, _urls: object, **_options: object) -> Link:
+        """The data link."""
+        self.link = SimLink(self.group.hub, self.member, lambda: self._tag, self._park_for)
+        self.link.on_read = self.acks_read.append
+        return cast("Link", self.link)
+
+    def new_control(self, _urls: object, **options: Any) -> Any:
+        """The control connection."""
+        self._control = SimControl(self.group.hub, self.member, **options)
+        return self._control
+
+    def spawn(self, name: str, target: Callable[[], None]) -> Fiber:
+        """Start a thread."""
+        fiber = Fiber(name, target)
+        self._fibers.append(fiber)
+        return fiber
+
+    def park(self, ready: Callable[[], bool]) -> None:
+        """Let the present fiber wait; what waits outside of one (nothing does) goes on."""
+        if self._current is not None:
+            self._current.park(ready)
+
+    def _park_for(self, ready: Callable[[], bool], seconds: float) -> None:
+        end = self.clock.mono() + seconds
+        self.park(lambda: ready() or self.clock.mono() >= end)
+
+    def spent(self, calls: int) -> None:
+        """The present turn cost so many calls."""
+        self._budget -= calls
+
+    def broken(self, text: str) -> NoReturn:
+        """A promise is broken. Kept, because the product may catch the exception."""
+        violation = Violation(text)
+        self.group.violations.append(violation)
+        raise violation
+
+    def took(self, epoch: int) -> None:
+        """The owner has a number."""
+        self.epoch = epoch
+        self._tag = (self, epoch, self._tag[2])
+        if isinstance(self.disk, ClientDisk):
+            self.disk.epoch = epoch
+        try:
+            self.group.ledger.took(epoch, self.began_above)
+        except Violation as violation:
+            self.group.violations.append(violation)
+            raise
+        self.group.met["activations"] += 1
+
+    def speaks_of(self, name: bytes, life: Generation | None) -> None:
+        """From now on the name of a channel stands for that life of it."""
+        lives = {**self._tag[2], name: life} if life is not None else self._tag[2]
+        self._tag = (self, self.epoch, lives)
+
+    @property
+    def lives(self) -> dict[bytes, Generation]:
+        """The life that each channel's name stands for."""
+        return self._tag[2]
+
     # ---- the schedule's side -------------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store | None:
+        """The store that it serves."""
+        serving = self.product.plane.serving
+        return serving.store if serving is not None else None
 
     @property
     def serving(self) -> bool:
         """Whether it has recovered and serves, as far as it knows."""
-        return self._load is not None and self._load.ready and not self.ended
+        return not self.ended and self.product.is_serving()
 
     @property
     def is_misled(self) -> bool:
         """Whether it takes its own datastore for the wrong one."""
-        return not self.ended and self._standby.phase is Phase.WRONG_STORE
+        group = self.product.group
+        return not self.ended and group is not None and group.standby.phase is Phase.WRONG_STORE
 
     @property
-    def told(self) -> set[bytes]:
-        """Channels in which a publisher was told."""
-        return self._load.told if self._load is not None else set()
+    def phase(self) -> str:
+        """What it is doing."""
+        return self.product.status
 
     def forget_told(self) -> None:
         """Count from now on."""
         self.told.clear()
 
     @property
-    def has_work(self) -> bool:
-        """Whether storage calls would bring it on."""
-        return not self.ended and (bool(self._jobs) or not self.idle or self._load is not None)
+    def stopping(self) -> bool:
+        """Whether it was asked to stop."""
+        return self._stopping
+
+    @stopping.setter
+    def stopping(self, wanted: bool) -> None:
+        if wanted and not self._stopping and not self.ended:
+            self._stopping = True
+            self._within_loop(lambda: self.product.request_stop(15))
+
+    def ask(self, work: Callable[[], Coroutine[None, None, object]]) -> None:
+        """An operator asks for something; what is refused is nobody's business here."""
+
+        async def asked() -> None:
+            with contextlib.suppress(FtstanError, TimeoutError):
+                await work()
+
+        self._within_loop(lambda: self._loop.create_task(asked()))
+
+    def switchover(self) -> None:
+        """An operator asks for a switchover."""
+        self.ask(lambda: self.product.member.switchover(""))
+
+    def administer(self, verb: Verb, name: str, **options: Any) -> None:
+        """An operator deletes or purges a channel; what is answered goes to the ledger."""
+        request = Request(verb, name=name, **options)
+
+        async def carry_out() -> None:
+            try:
+                answer = await self.product.member.administer(request)
+            except RefusedError:
+                return
+            if answer.ok:
+                self.group.answered(self, request)
+
+        self.ask(carry_out)
+
+    def _within_loop(self, function: Callable[[], object]) -> None:
+        asyncio.events._set_running_loop(self._loop)
+        try:
+            function()
+        finally:
+            asyncio.events._set_running_loop(None)
 
     def spend(self, calls: int) -> None:
-        """Run the data side for so many storage calls, or until it has nothing to do."""
-        if self.ended or self.paused or not self.has_work:
+        """Let it move: what is due on the loop, and its threads for so many storage calls."""
+        if self.ended or self.paused:
             return
-        self._budget, self.idle = calls, False
-        self._step()
-        while self._posts:
-            self._posts.popleft()()
-
-    def hear(self, event: sb.HeartbeatHeard | sb.ReleasedHeard) -> None:
-        """A message of the group arrived."""
-        if self.ended or not self.connected:
-            return
-        if self._active is None:
-            self._drive(self._standby.handle(event, self._now()))
-        elif isinstance(event, sb.HeartbeatHeard):
-            self._drive(self._active.handle(event, self._now()))
-
-    def connect(self, connected: bool) -> None:
-        """NATS came or went."""
-        if self.connected != connected:
-            self.connected = connected
-            self._drive(self._standby.handle(sb.NatsUp() if connected else sb.NatsDown(), self._now()))
+        self._budget = calls
+        self._move_loop()
+        while self._budget > 0 and not self.ended and not self.paused:
+            ready = [f for f in self._fibers if f.runnable]
+            if not ready or self.clock.mono() < self.stalled_until:
+                break
+            self._current = ready[0] if len(ready) == 1 else self.rng.choice(ready)
+            try:
+                self._current.resume()
+            except Killed:
+                # Whoever ended the process at once is met by its own clean-up, which reaches nothing any more.
+                if not self.ended:
+                    raise
+            finally:
+                self._current = None
+            self._fibers = [f for f in self._fibers if not f.over]
+            self._move_loop()
+            self._check()
+        self._check()
 
     def wake(self) -> None:
-        """Let the timer fire if its time has come."""
-        if not self.ended and not self.paused and self.timer is not None and self._now() >= self.timer:
-            self.timer = None
-            machine = self._standby if self._active is None else self._active
-            self._drive(machine.handle(sb.TimerFired(), self._now()))
+        """Let what is due happen, without storage."""
+        self.spend(0)
+
+    def _move_loop(self) -> None:
+        if self.ended:
+            return
+        if self._control is not None:
+            self._control.look()
+        self._loop.run_ready()
+        if self._life.done() and not self.ended:
+            self._end_of_life()
+
+    def _check(self) -> None:
+        if self.group.violations:
+            raise self.group.violations[0]
+        failures = [f for f in self._loop.failures if not isinstance(f, (EndedError, Killed))]
+        if failures and not self.ended:
+            raise AssertionError(f"{self}: the event loop met {failures[0]!r}") from failures[0]
+        if self.ended:
+            self._clear_away()
+
+    def _end_of_life(self) -> None:
+        error = None if self._life.cancelled() else self._life.exception()
+        if error is None:
+            self.ended, self.why = "stopped", f"status {self._life.result()}"
+        elif isinstance(error, FencedError):
+            self.ended, self.why = "fenced", error.text
+        elif isinstance(error, FtstanError):
+            self.ended, self.why = "failed", error.text
+        else:
+            raise AssertionError(f"{self} crashed: {error!r}") from error
+        self._judge_end()
+
+    def end_at_once(self, why: str) -> None:
+        """``os._exit``: nothing more is done by any of its threads."""
+        if not self.ended:
+            self.ended = "fenced" if why.startswith("ft: epoch") or "lock file" in why else "failed"
+            self.why = why
+            self.disk.dead = True
+            self._judge_end()
+
+    def _judge_end(self) -> None:
+        """It ends only because another one reached for the store, or because storage or NATS failed it."""
+        if self.ended == "stopped" or self.faulty or any(word in self.why for word in _SELF_JUDGED):
+            return
+        if "Traceback" in self.why or not self.group.somebody_reached_above(self.epoch):
+            self.group.violations.append(Violation(f"{self} ended without need: {self.why}"))
 
     def kill(self, written: int = 0) -> None:
         """End the process in the call that it is about to make; ``written`` bytes of it still happen."""
-        self._killed = written
-        self.paused = False
-        while not self.ended:
-            self._step()
-        self._thread.join()
+        if not self.ended:
+            self.ended = "killed"
+        self._clear_away(written)
+
+    def _clear_away(self, written: int = 0) -> None:
+        fibers, self._fibers = self._fibers, []
+        for fiber in fibers:
+            with contextlib.suppress(Killed, EndedError):
+                fiber.resume(Killed(written))
+            self.disk.dead = True
+        if not self._loop.is_closed():
+            self.disk.dead = True
+            self._loop.abandon()
+        if self.link is not None:
+            self.link.close()
+        if self._control is not None:
+            connection = self._control._connection
+            if connection is not None:
+                self.group.hub.close(connection)
         self.disk.kill()
 
-    def _step(self) -> None:
-        self._turn.release()
-        self._done.acquire()
-        if self.failure is not None:
-            raise self.failure
-
-    def _now(self) -> float:
-        return self.group.clock.mono()
-
-    # ---- what ftstan.group does ----------------------------------------------------------------------------------
-
-    def _drive(self, actions: Sequence[sb.Action | act.Action]) -> None:
-        for action in actions:
-            match action:
-                case sb.SetTimer(at):
-                    self.timer = at
-                case sb.TryLock():
-                    self._jobs.append(partial(self._try_lock, action))
-                case sb.ReadStore():
-                    self._jobs.append(self._read_store)
-                case sb.ReleaseLock():
-                    self._jobs.append(self._release)
-                case sb.Activate():
-                    self._jobs.append(self._activate)
-                case act.SendHeartbeat(payload):
-                    self.group.publish_beat(self, payload)
-                case act.ConfirmNow():
-                    self._jobs.append(self._confirm_now)
-                case _:
-                    pass
-
-    def _tell(self, event: sb.Event) -> None:
-        self._posts.append(lambda: self._drive(self._standby.handle(event, self._now())))
-
-    # ---- the data side: its own thread ---------------------------------------------------------------------------
+    # ---- within a thread -----------------------------------------------------------------------------------------
 
     def _on_call(self, _number: int, call: str, args: tuple[object, ...]) -> None:
+        fiber = self._current
+        if fiber is None:
+            return
         self._budget -= 1
         if self.stop_before is not None and self.stop_before(call, args):
             self.stop_before, self.paused = None, True
-            self._yield()
-        elif self._budget < 0:
-            self._yield()
-        if self._killed is not None:
-            raise Killed(self._killed)
+            fiber.park(None)
+        elif self._budget < 0 or self.clock.mono() < self.stalled_until:
+            fiber.park(None)
         if call in _WRITES and 0 < self.epoch < self.group.ledger.top:
             self.group.met[f"zombie {call}"] += 1
 
-    def _yield(self) -> None:
-        self._done.release()
-        self._turn.acquire()
 
-    def _run(self) -> None:
-        self._turn.acquire()
-        ended = "killed"
-        try:
-            self._live()
-        except Killed:
-            pass
-        except Ended:
-            ended = "stopped"
-        except FencedError as error:
-            ended = "fenced"
-            self._must_be_justified(error)
-        except (FtstanError, OSError) as error:
-            ended = "failed"
-            self._must_be_justified(error)
-        except BaseException as failure:  # noqa: BLE001 - carried to the thread that judges
-            self.failure = failure
-        self.ended = ended
-        self._done.release()
+def options_for(group: Group) -> ServerOptions:
+    """What a member is started with."""
+    shape = group.shape
+    return ServerOptions(
+        cluster_id=CLUSTER,
+        store="FILE",
+        dir=ROOT,
+        ft_group="group",
+        nats_servers=("nats://sim:4222",),
+        io_spin=0,
+        limits=StoreLimits(max_channels=0, channel=shape.limits or UNLIMITED),
+        dedup_window=shape.dedup,
+        ft=FtOptions(
+            steal_after=round(shape.steal_after * SECOND),
+            mixed="on" if shape.mixed else FT_MIXED_AUTO,
+            nats_timeout=0 if shape.mixed else 5 * SECOND,
+        ),
+    )
 
-    def _must_be_justified(self, error: Exception) -> None:
-        """A member ends only because another one reached for the store: never by what it heard, never by itself."""
-        if not self.group.somebody_reached_above(self.epoch):
-            self.failure = Violation(f"{self} ended without need: {type(error).__name__}: {error}")
-            self.failure.__cause__ = error
-
-    def _live(self) -> None:
-        while True:
-            if self._killed is not None:
-                raise Killed(0)
-            if self._jobs:
-                self._jobs.popleft()()
-            elif self.stopping:
-                self._stop()
-            elif self._load is not None:
-                self._load.turn()
-                self.batches = self._load.batches
-            else:
-                self.idle = True
-                self._yield()
-
-    def _open(self) -> None:
-        owner = StoreOwner(
-            self.disk,
-            ROOT,
-            server_id=self.name,
-            clock=self.group.clock,
-            in_group=True,
-            mountinfo=_MOUNTS[self.group.network],
-        )
-        owner._lock = StoreLock(self.disk, owner.root, ROOT, SimLocker(self.group.locks, self.disk))
-        if isinstance(self.disk, ClientDisk):
-            owner._asking_disk = self.disk.direct()
-        self._owner = owner
-        self._tell(see_store(owner))
-
-    @property
-    def owner(self) -> StoreOwner:
-        """The real owner."""
-        assert self._owner is not None
-        return self._owner
-
-    def _try_lock(self, ask: sb.TryLock) -> None:
-        self._tell(attempt(self.owner, ask))
-
-    def _read_store(self) -> None:
-        self._tell(see_store(self.owner))
-
-    def _release(self) -> None:
-        self.owner.release()
-
-    def _confirm_now(self) -> None:
-        self.owner.confirm()
-        self.owner.verify_lock()
-        self._posts.append(self._hear_confirmed)
-
-    def _hear_confirmed(self) -> None:
-        if self._active is not None:
-            self._drive(self._active.handle(act.Confirmed(), self._now()))
-
-    def _activate(self) -> None:
-        ledger = self.group.ledger
-        above = ledger.top
-        try:
-            activation = self.owner.activate()
-        except FencedError as error:
-            self.group.met["activations lost"] += 1
-            self.owner.release()
-            self._tell(sb.ActivationLost(error.text))
-            return
-        self.epoch = activation.epoch
-        if isinstance(self.disk, ClientDisk):
-            self.disk.epoch = activation.epoch
-        ledger.took(activation.epoch, above)
-        self.group.met["activations"] += 1
-        beat = Heartbeat(
-            server_id=self.name,
-            activated_ns=activation.since_ns,
-            epoch=activation.epoch,
-            store_id=activation.store_id,
-        )
-        self._posts.append(lambda: self._begin(beat))
-        store = FileStore(
-            self.disk,
-            self.owner.root,
-            self.owner,
-            self.group.clock,
-            self.group.shape.options,
-            limits=Limits.same(self.group.shape.limits),
-            asking=self.owner.asking if self.owner.is_network else None,
-            parallel_sync=False,
-        )
-        self._load = Load(self.group, store, self.owner, activation.epoch, self.rng)
-        self._load.recover()
-
-    def _begin(self, beat: Heartbeat) -> None:
-        self._active = act.Active(beat, self.rng, self._timing)
-        self._drive(self._active.handle(sb.Started(), self._now()))
-        self._drive(self._active.handle(act.PhaseChanged(BeatPhase.SERVING), self._now()))
-
-    def _stop(self) -> None:
-        if self._load is not None:
-            self._load.stop()
-        owner, epoch = self.owner, self.epoch
-        store_id = owner.activation.store_id if self._load is not None else b""
-        owner.close()
-        if self._load is not None:
-            self._posts.append(lambda: self.group.publish_released(self, Released(self.name, epoch, store_id)))
-        raise Ended

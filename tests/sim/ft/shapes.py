@@ -14,7 +14,25 @@ LIMITS = Shape(options=TIGHT.options, limits=TIGHT.shape.limits, deletes=True)
 NETWORK_LIMITS = replace(LIMITS, network=True)
 CAREFULLY = Shape(options=CAREFUL.options, hard_links=False, deletes=True, channels=3)
 MIXED = Shape(options=replace(SMALL.options, sync_index=True), mixed=True)
-SHAPES = (LOCAL, NETWORK, SMALL_SLICES, LIMITS, NETWORK_LIMITS, CAREFULLY, MIXED)
+REPEATS = Shape(dedup=1000, channels=1)
+NETWORK_REPEATS = replace(REPEATS, network=True, steal_after=3)
+RAISING = Shape(options=SMALL.options, numbers=3, channels=1, steal_after=2)
+FAILING = Shape(options=SMALL.options, failing=True, deletes=True)
+NETWORK_FAILING = replace(FAILING, network=True, dedup=1000)
+SHAPES = (
+    LOCAL,
+    NETWORK,
+    SMALL_SLICES,
+    LIMITS,
+    NETWORK_LIMITS,
+    CAREFULLY,
+    MIXED,
+    REPEATS,
+    NETWORK_REPEATS,
+    RAISING,
+    FAILING,
+    NETWORK_FAILING,
+)
 
 
 def shape_of(seed: int) -> Shape:

@@ -1,0 +1,140 @@
+"""The file store of a simulated process, seen by the ledger: what is offered, what a recovery finds, what was kept.
+
+Everything is done by the real store; this only looks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftstan.errors import StoreError
+from ftstan.stores.file.store import FileStore
+from ftstan.wire.pb import stan_pb2 as pb
+from tests.sim.ft.ledger import Found, Recovery
+from tests.sim.model import Violation, read_all
+
+if TYPE_CHECKING:
+    from ftstan.stores.file.channel import FileChannel
+    from ftstan.stores.interface import ChannelLimits, ChannelStore, Recovered, SubState
+    from ftstan.wire.block import MsgBlock, SubEvents
+    from tests.sim.ft.ledger import Generation
+    from tests.sim.ft.nodes import Node
+
+
+class ObservedStore(FileStore):
+    """The real store of one activation of ``process``."""
+
+    process: Node
+
+    def observe(self, process: Node) -> None:
+        """Whose store it is; before anything else."""
+        self.process = process
+        self._applied: set[object] = set()
+        self._noted: set[object] = set()
+        self._in_round = False
+
+    # ---- what a recovery finds -----------------------------------------------------------------------------------
+
+    def recover(self) -> Recovered:
+        process, ledger = self.process, self.process.group.ledger
+        epoch = process.epoch
+        try:
+            found = super().recover()
+            recovery = Recovery(
+                epoch,
+                {channel.name: self._look(channel) for channel in found.channels},
+                {c.client_id: c for c in found.clients},
+            )
+        except Violation as violation:
+            # Whoever was superseded meanwhile has read what its successor is changing: that proves nothing.
+            self.confirm()
+            process.broken(f"{process}: {violation}")
+        except StoreError:
+            self.confirm()
+            raise
+        self.confirm()
+        if found.refused:
+            process.broken(f"channels are refused: {found.refused}")
+        try:
+            ledger.recovered(recovery)
+        except Violation as violation:
+            process.broken(f"{process}: {violation}")
+        for channel in found.channels:
+            self._hook(channel, recovery.lives.get(channel.name))
+        process.recovered = True
+        return found
+
+    def _look(self, channel: ChannelStore) -> Found:
+        subs = {s.state.inbox: s for s in channel.recovered_subs()}
+        if channel.next_sub_id <= max((s.state.sub_id for s in subs.values()), default=0):
+            raise Violation(f"channel {channel.name!r}: the next subscription id is in use")
+        return Found(
+            read_all(channel),
+            channel.last,
+            self.process.group.clock.wall_ns(),
+            {inbox: kept(s.state) for inbox, s in subs.items()},
+            {(inbox, sequence) for inbox, s in subs.items() for sequence in s.pending},
+            {inbox: s.state.last_sent for inbox, s in subs.items()},
+        )
+
+    # ---- what is offered -----------------------------------------------------------------------------------------
+
+    def create_channel(self, name: bytes, limits: ChannelLimits) -> FileChannel:
+        channel = super().create_channel(name, limits)
+        self._hook(channel, None)
+        return channel
+
+    def _hook(self, channel: ChannelStore, life: Generation | None) -> None:
+        ledger, process = self.process.group.ledger, self.process
+        life = life or ledger.generation(channel.name)
+        process.speaks_of(channel.name, life)
+        append, add_events = channel.append, channel.add_events
+
+        def offered(block: MsgBlock) -> None:
+            for i in range(len(block)):
+                payload = block.payload(i)
+                ledger.offer(life, block.sequence(i), payload, block.timestamp(i))
+                ledger.place(life, pb.MsgProto.FromString(payload).data, block.sequence(i), payload, process)
+            append(block)
+
+        def sent(events: SubEvents) -> None:
+            items = events.items()
+            inboxes = {}
+            if channel.snapshot is not None:  # type: ignore[attr-defined]
+                inboxes = {s.state.sub_id: s.state.inbox for s in channel.snapshot()}  # type: ignore[attr-defined]
+            for what, sub_id, sequence in items:
+                if what == "sent" and sub_id in inboxes:
+                    life.sent.add((inboxes[sub_id], sequence))
+            add_events(events)
+
+        channel.append = offered  # type: ignore[method-assign]
+        channel.add_events = sent  # type: ignore[method-assign]
+
+    # ---- what is kept --------------------------------------------------------------------------------------------
+
+    def write_events(self) -> None:
+        super().write_events()
+        process = self.process
+        serving = process.product.plane.serving
+        if serving is not None and serving._start == serving._end:
+            # Everything that was read has been applied.
+            self._applied.update(process.acks_read)
+            process.acks_read.clear()
+
+    def tick(self, now_ns: int) -> bool:
+        if not self._in_round:
+            self._in_round, self._noted = True, set(self._applied)
+        more = super().tick(now_ns)
+        if not more:
+            # A whole round of what is done once a second lies behind them.
+            self._in_round = False
+            self._applied -= self._noted
+            if not self.process.faulty:
+                for ack in self._noted:
+                    self.process.group.ledger.keep(ack, self.process.epoch)
+        return more
+
+
+def kept(state: SubState) -> object:
+    """What of a subscription must be found again: how far it was sent moves on."""
+    return (state.client_id, state.inbox, state.max_in_flight, state.durable_name)
