@@ -303,6 +303,9 @@ class FtGroup:
 
     async def _confirm(self) -> None:
         def confirm() -> None:
+            if self._owner.present is None:
+                # Given back by a stop that was posted before: nobody is fenced by that.
+                return
             self._owner.confirm()
             self._owner.verify_lock()
 

@@ -48,6 +48,7 @@ class _Subscription:
     inbox: bytes
     request: bytes
     asked_at: float
+    durable: bytes
     ack_inbox: str = ""
     life: Generation | None = None
     leaving: bool = False
@@ -68,6 +69,7 @@ class Client:
         self._sids: dict[str, str] = {}
         self._subjects: pb.ConnectResponse | None = None
         self._asked_at = float("-inf")
+        self._connects = 0
         self._open: dict[bytes, _Publish] = {}
         self._subs: dict[bytes, _Subscription] = {}
         self._closing_at: float | None = None
@@ -155,6 +157,7 @@ class Client:
 
     def _connect(self, now: float) -> None:
         self._asked_at = now
+        self._connects += 1
         self.ledger.clients.values[self.id] = self._info
         info = self._info
         request = pb.ConnectRequest(
@@ -203,7 +206,7 @@ class Client:
             durable_name=durable,
             start_position=self._rng.choice((pb.NEW_ONLY, pb.FIRST)),
         )
-        sub = _Subscription(channel, inbox, request.SerializeToString(), now)
+        sub = _Subscription(channel, inbox, request.SerializeToString(), now, durable)
         self._subs[inbox] = sub
         self.ledger.asked_subs[inbox] = (self.id, inbox, request.max_in_flight, durable)
         self._listen(inbox.decode(), partial(self._on_message, sub))
@@ -212,10 +215,13 @@ class Client:
     def _on_subscribed(self, sub: _Subscription, packet: Packet) -> None:
         response = pb.SubscriptionResponse.FromString(packet.data)
         life = _life(sub.channel, packet)
-        if response.error or life is None:
+        if response.error or life is None or sub.inbox not in self._subs:
             self._subs.pop(sub.inbox, None)
             return
         sub.ack_inbox, sub.life = response.ack_inbox.decode(), life
+        if self._connects > 1 and not sub.durable:
+            # An owner that stood still behind both requests may take the second one for another client of this id.
+            life.subs.leaving.add(sub.inbox)
         self.ledger.answer_subs(life, {sub.inbox}, set(), _epoch(packet))
 
     def _unsubscribe(self) -> None:

@@ -332,15 +332,11 @@ class Group:
 
     def answered(self, node: Node, request: Request) -> None:
         """An operator was told that it is done."""
-        name = request.name.encode()
-        life = node.lives[name]
         if request.verb is Verb.PURGE:
             self.met["purges"] += 1
+            life = node.lives[request.name.encode()]
             if request.up_to > life.purged:
                 life.purged, life.purged_by = request.up_to, node.epoch
-        else:
-            self.met["deletions"] += 1
-            self.ledger.deleted(life, node.epoch)
 
     def _freeze(self) -> None:
         """A host stands still; when it wakes up it trusts delegations that were taken away."""

@@ -29,7 +29,8 @@ class Requests:
 
     ``made`` and ``removed``: under which epoch that was answered first; ``leaving``: removals asked for, not answered.
     What was asked for and not answered stays open: until an owner has replaced the file, a former owner's record may
-    still arrive in it, or go with the power, and nobody was told anything.
+    still arrive in it, or go with the power, and nobody was told anything. ``all_may_leave``: an operator asked for the
+    end of all of them.
     """
 
     what: str
@@ -37,6 +38,7 @@ class Requests:
     made: dict[bytes, int] = field(default_factory=dict)
     removed: dict[bytes, int] = field(default_factory=dict)
     leaving: set[bytes] = field(default_factory=set)
+    all_may_leave: bool = False
 
     def judge(self, found: dict[bytes, object], epoch: int) -> None:
         """Compare with what the owner of ``epoch`` recovered."""
@@ -46,8 +48,11 @@ class Requests:
             if self.removed.get(key, epoch) < epoch:
                 raise Violation(f"{self.what} {key!r}: gone under epoch {self.removed[key]}, back under {epoch}")
         for key, by in self.made.items():
-            if by < epoch and key not in found and key not in self.leaving and self.removed.get(key, epoch) >= epoch:
+            if by < epoch and key not in found and self._stays(key) and self.removed.get(key, epoch) >= epoch:
                 raise Violation(f"{self.what} {key!r}: answered under epoch {by}, gone under {epoch}")
+
+    def _stays(self, key: bytes) -> bool:
+        return key not in self.leaving and not self.all_may_leave
 
     def answer(self, made: Iterable[bytes], removed: Iterable[bytes], epoch: int) -> None:
         """The confirmed owner of ``epoch`` has answered."""
@@ -62,7 +67,7 @@ class Requests:
     ) -> None:
         """The owner of ``epochs[0]`` answers now; that of ``epochs[1]`` had recovered ``found`` before."""
         for key in made:
-            if key not in found and key not in self.leaving and self.removed.get(key, epochs[1]) >= epochs[1]:
+            if key not in found and self._stays(key) and self.removed.get(key, epochs[1]) >= epochs[1]:
                 raise Violation(f"{self.what} {key!r}: answered under epoch {epochs[0]}, gone under {epochs[1]}")
         for key in removed:
             if key in found:
@@ -314,6 +319,9 @@ class Ledger:
 
     def deleting(self, name: bytes, epoch: int) -> None:
         """The deletion of a channel was asked for; a former owner cannot have it any more."""
+        if name in self.generations:
+            # Its subscriptions end first, and stay ended if the channel is not deleted after all.
+            self.generations[name].subs.all_may_leave = True
         if epoch == self.top:
             self.dying.add(name)
 

@@ -84,6 +84,17 @@ class ObservedStore(FileStore):
         self._hook(channel, None)
         return channel
 
+    def delete_channel(self, name: bytes) -> None:
+        super().delete_channel(name)
+        process = self.process
+        life = process.lives.get(name)
+        if life is not None:
+            process.group.met["deletions"] += 1
+            try:
+                process.group.ledger.deleted(life, process.epoch)
+            except Violation as violation:
+                process.broken(f"{process}: {violation}")
+
     def _hook(self, channel: ChannelStore, life: Generation | None) -> None:
         ledger, process = self.process.group.ledger, self.process
         life = life or ledger.generation(channel.name)
