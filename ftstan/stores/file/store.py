@@ -64,6 +64,7 @@ _STATE_SYNCS_A_TICK = 256
 #: A flush makes room for publishers after so many channels if it has taken so many seconds.
 _FLUSHED_AT_ONCE = 4
 _FLUSH_S = 0.005
+_SECOND_S = 1.0
 #: Channels that one tick looks at for messages that their limits no longer allow.
 _LOOKS_A_TICK = 256
 
@@ -110,7 +111,10 @@ class FileStore:
         self._upkeep = Upkeep(self._env, path)
         self._broken = Broken()
         self._next_sync = clock.mono()
-        self._fitness = Fitness(self._env)
+        self._fitness = Fitness(self._env, self._clients)
+        self._busy = self._fitting = False
+        """What the last tick has left: work of its second, and the rounds that make channels fit."""
+        self._next_second = 0.0
         self._progress = progress
         self._checkpoint = Checkpoint()
         """What the last clean stop left."""
@@ -393,19 +397,36 @@ class FileStore:
         Returns whether more is to be done at once: publishers must not wait until many channels have been synced.
         """
         try:
-            if not self._round:
-                self._restore_places()
-                self._clients.settle()
-                self._begin_flush()
-                for _ in range(min(len(self._unsure), _STATE_SYNCS_A_TICK)):
-                    self._unsure.pop().sync_recovered()
-            for name in self._register.expiry.take(now_ns, _LOOKS_A_TICK):
-                if (aged := self._channels.get(name)) is not None:
-                    aged.expire(now_ns)
-            self._flush()
-            self._fitness.keep(self._channels.values())
+            if self._clock_due():
+                self._busy = self._run_second(now_ns)
+            # Beside it: that may go on for many seconds, which must not wait for their own work.
+            self._fitting = self._fitness.keep(self._channels, self._later)
         except OSError as error:
             raise store_error(error, "the datastore cannot be written") from error
+        return self._busy or self._fitting
+
+    def _clock_due(self) -> bool:
+        """Whether the work of once a second goes on or begins anew, and is not called for what lies beside it."""
+        now = self._env.clock.mono()
+        if self._busy:
+            return True
+        if self._fitting and now < self._next_second:
+            return False
+        self._next_second = now + _SECOND_S
+        return True
+
+    def _run_second(self, now_ns: int) -> bool:
+        """Some of the work of once a second; returns whether there is more of it."""
+        if not self._round:
+            self._restore_places()
+            self._clients.settle()
+            self._begin_flush()
+            for _ in range(min(len(self._unsure), _STATE_SYNCS_A_TICK)):
+                self._unsure.pop().sync_recovered()
+        for name in self._register.expiry.take(now_ns, _LOOKS_A_TICK):
+            if (aged := self._channels.get(name)) is not None:
+                aged.expire(now_ns)
+        self._flush()
         if self._round or self._register.expiry.is_due(now_ns):
             return True
         wasteful = self._register.wasteful()
@@ -414,6 +435,10 @@ class FileStore:
             channel.untouched = False
         self._upkeep.run(channel for channel in wasteful if not channel.quarantined)
         return False
+
+    def fit_for(self, epoch: int) -> bool:
+        """Whether an original server could follow the owner of ``epoch`` now. Any thread may ask."""
+        return self._fitness.fit_for(epoch)
 
     @property
     def places(self) -> Places:
