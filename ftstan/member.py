@@ -93,6 +93,7 @@ class NodeMember:
             version=__version__,
             monitor=node.monitor.url,
             partitioned=node.options.partitioning,
+            fit=node.fits_original,
         )
 
     async def page(self) -> dict[str, object]:

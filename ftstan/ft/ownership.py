@@ -98,6 +98,8 @@ class StoreOwner:
         self.answered_at: float | None = None
         """When storage last answered (seconds of ``Clock.mono``), ``None``: never. Any thread may read it."""
         self._lockless = False
+        self._beside_original = False
+        """Whether an original server may have written before this activation."""
         self.holder: EpochRecord | None = None
         """The newest epoch record that was read, for status and log lines: it says who took the store last."""
 
@@ -217,18 +219,22 @@ class StoreOwner:
         after: int = 0,
         ft_mixed: bool | None = None,
         without_lock: bool = False,
+        beside_original: bool = False,
     ) -> Activation:
         """Take the next epoch; the lock is held. ``lost``: what a repair knows of epochs that are gone.
 
         ``cause`` and ``after`` say why (``EpochRecord``). ``ft_mixed``: the operator's word whether original servers
         may be members; ``None`` keeps what is recorded.
         ``without_lock``: the holder of the lock is silent, and the epoch fences it; ``regain_lock`` follows.
+        ``beside_original``: an original server was heard under the last epoch; nothing of that is recorded.
         Raises ``FencedError``, ``RecoveryError`` or ``StoreError``.
         """
         if not self._lock.held and not without_lock:
             raise LockFaultError("the store lock is not held")
         self._lockless = not self._lock.held
         self._take(lost, cause=cause, after=after, ft_mixed=ft_mixed)
+        # What is read later in this activation was left before it, whatever epochs it has gone on to by then.
+        self._beside_original = beside_original or self.activation.was_mixed
         return self.activation
 
     def tidy(self) -> None:
@@ -317,7 +323,7 @@ class StoreOwner:
     @property
     def was_mixed(self) -> bool:
         """Whether they may have written since the activation before this one."""
-        return self.activation.was_mixed or self.activation.ft_mixed
+        return self.activation.was_mixed or self.activation.ft_mixed or self._beside_original
 
     def confirm(self) -> None:
         """Raise ``FencedError`` unless storage says that the store is ours.
@@ -345,7 +351,6 @@ class StoreOwner:
         Does nothing if that is what is recorded. Raises ``FencedError`` and ``StoreError``.
         """
         if on and self._lockless:
-            # A heartbeat, perhaps a forged one, must not end an owner; without the lock it can not be kept either.
             raise StoreError(
                 "the datastore was taken without its lock, which an original server would go by",
                 hint="it is recorded when the former owner has let go of the lock",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-import pytest
-
 from ftstan.config.limits import Limits
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
@@ -17,6 +15,8 @@ from tests.unit.test_interlude import original_stores
 from tests.unit.test_slices import fresh
 
 if TYPE_CHECKING:
+    import pytest
+
     from ftstan.clock import ManualClock
 
 #: What each storage call takes, as on a file server.

@@ -18,7 +18,7 @@ from ftstan.stores.file.tools import exact
 from ftstan.stores.file.view import show
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sized
+    from collections.abc import Callable, Iterator, Mapping, Sized
 
     from ftstan.stores.file.channel import FileChannel
     from ftstan.stores.file.clients import Clients
@@ -33,8 +33,10 @@ _AGAIN_S = 30.0
 class Fitness:
     """One open store's. The methods raise ``OSError`` and ``FencedError``."""
 
-    def __init__(self, env: FileEnv, clients: Clients) -> None:
+    def __init__(self, env: FileEnv, clients: Clients, touch: Callable[[FileChannel], None]) -> None:
+        """``touch``: called before anything of a channel is written."""
         self._env = env
+        self._touch = touch
         self._clients = clients
         self._epoch: int | None = None
         """The epoch of the last look at a mixed group; ``None``: it was not one."""
@@ -135,6 +137,7 @@ class Fitness:
         return self._current is not None or bool(self._waiting)
 
     def _step(self, channel: FileChannel) -> None:
+        self._touch(channel)
         try:
             done = next(self._steps, None)
         except OSError as error:

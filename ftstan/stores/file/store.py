@@ -111,7 +111,7 @@ class FileStore:
         self._upkeep = Upkeep(self._env, path)
         self._broken = Broken()
         self._next_sync = clock.mono()
-        self._fitness = Fitness(self._env, self._clients)
+        self._fitness = Fitness(self._env, self._clients, self._touch)
         self._busy = self._fitting = False
         """What the last tick has left: work of its second, and the rounds that make channels fit."""
         self._next_second = 0.0
@@ -431,10 +431,14 @@ class FileStore:
             return True
         wasteful = self._register.wasteful()
         for channel in wasteful:
-            self._leaving.touched(channel.name)
-            channel.untouched = False
+            self._touch(channel)
         self._upkeep.run(channel for channel in wasteful if not channel.quarantined)
         return False
+
+    def _touch(self, channel: FileChannel) -> None:
+        """Files of the channel are not any more as the last clean stop left them, or as a stop has prepared them."""
+        self._leaving.touched(channel.name)
+        channel.untouched = False
 
     def fit_for(self, epoch: int) -> bool:
         """Whether an original server could follow the owner of ``epoch`` now. Any thread may ask."""
