@@ -21,7 +21,7 @@ from ftstan.ft import standby as sb
 from ftstan.ft.attempt import attempt, see_store
 from ftstan.ft.cadence import FtTiming
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
-from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, NOT_MIXED, too_slow_line, word_of
+from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, not_mixed_line, too_slow_line, word_of
 from ftstan.ft.slots import Cause
 from ftstan.ft.states import NodeState, Phase
 from ftstan.ft.subjects import (
@@ -162,9 +162,7 @@ class FtGroup:
             heard = self._original_ns
             self._original_ns = beat.activated_ns if heard is None else min(heard, beat.activated_ns)
             if not self.mixed and self._unexpected.allow(self._now()):
-                log.stream.warning(
-                    f'ft: serverID "{beat.server_id}" says without an epoch that it is active: {NOT_MIXED}'
-                )
+                log.stream.warning(not_mixed_line(beat.server_id))
         if self._active is not None:
             self._drive(self._active.handle(sb.HeartbeatHeard(beat), self._now()))
             return

@@ -338,11 +338,6 @@ class Node:
 
     # ---- stopping ------------------------------------------------------------------------------------------------
 
-    @property
-    def fits_original(self) -> bool:
-        """Whether the group is mixed, and an original server could follow this owner now."""
-        return isinstance(self._access, FileAccess) and self._access.fits_original
-
     def request_stop(self, number: int) -> None:
         """Stop cleanly."""
         self.stop_signal = number

@@ -102,13 +102,8 @@ class FileAccess:
             stopping=self._context.stopping,
             progress=self._context.progress,
         )
+        self.owner.is_fit = self._store.fitness.fit_for
         return self._store
-
-    @property
-    def fits_original(self) -> bool:
-        """Whether the group is mixed and an original server could follow now. Any thread may ask."""
-        present, store = self.owner.present, self._store
-        return present is not None and store is not None and present.ft_mixed and store.fit_for(present.epoch)
 
     def watch(self, interval: float, on_failure: Callable[[BaseException], None]) -> Watch:
         """A watch over the present activation, not started; ``interval`` in seconds, see ``Watch``."""

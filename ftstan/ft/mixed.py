@@ -22,11 +22,6 @@ MIXED_ON = (
 )
 MIXED_OFF = "ft: the group is not mixed any more: all members obey epochs"
 
-NOT_MIXED = (
-    "this group is not mixed, so nobody makes room for an original server; if that one really is a member, run: "
-    "ftstanctl ft mixed on; if it is not, somebody forges heartbeats: see who may publish there"
-)
-
 ORIGINAL_PATIENCE_S = 1.125
 """The shortest missed-heartbeat interval that an original standby draws (``docs/compat/ft.md``)."""
 
@@ -46,21 +41,20 @@ class Belief:
         self.heard = False
         self._word = word
         self._recorded: bool | None = None
-        self._epoch: int | None = None
-        self._heard_in: int | None = None
+        self._heard_by: int | None = None
 
     def hear(self) -> None:
         """A heartbeat of an original server has come."""
-        self.heard, self._heard_in = True, self._epoch
+        # The record that was read last may be an old one: the next look says under which epoch it was, or a later one.
+        self.heard, self._heard_by = True, None
 
     def read(self, recorded: bool | None, epoch: int = 0) -> str:
         """The record of ``epoch`` says ``recorded``; ``None``: it cannot be read. Gives a line for the log, or none."""
         if recorded is None:
             return ""
-        self._epoch = epoch
-        if self._heard_in is None:
-            self._heard_in = epoch
-        elif epoch > self._heard_in:
+        if self._heard_by is None:
+            self._heard_by = epoch
+        elif epoch > self._heard_by:
             # One of ours has taken the store since: it has read what an original server left, if there was one.
             self.heard = False
         if recorded == self._recorded or self._word is not None:
@@ -75,6 +69,15 @@ class Belief:
 def word_of(options: FtOptions) -> bool | None:
     """What ``-ft_mixed`` says; ``None``: what the epoch record says counts."""
     return None if options.mixed == FT_MIXED_AUTO else options.mixed == "on"
+
+
+def not_mixed_line(server_id: str) -> str:
+    """A warning about a heartbeat without an epoch in a group that is not mixed."""
+    return (
+        f'ft: serverID "{server_id}" says without an epoch that it is active: this group is not mixed, so nobody makes '
+        "room for an original server; if that one really is a member, run: ftstanctl ft mixed on; "
+        "if it is not, somebody forges heartbeats: see who may publish there"
+    )
 
 
 def too_slow_line(options: FtOptions) -> str:

@@ -25,6 +25,8 @@ from ftstan.ft.watch import WATCH_NAME
 from ftstan.log import stream as log
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ftstan.clock import Clock
     from ftstan.disk import Disk
     from ftstan.ft.epoch import LostEpochs
@@ -98,6 +100,8 @@ class StoreOwner:
         self.answered_at: float | None = None
         """When storage last answered (seconds of ``Clock.mono``), ``None``: never. Any thread may read it."""
         self._lockless = False
+        self.is_fit: Callable[[int], bool] = lambda _epoch: False
+        """Whether an original server could follow the owner of an epoch: the open store says so. Any thread may ask."""
         self._beside_original = False
         """Whether an original server may have written before this activation."""
         self.holder: EpochRecord | None = None

@@ -3,8 +3,8 @@
 Theory of operation. Events come in with the time (seconds of ``Clock.mono``); actions go out, to be done in order:
 
 - **Suspicion.** Each heartbeat of the group restarts an interval. When it ends, the lock is tried. A starting node
-  listens only briefly. A stray, foreign or malformed message restarts nothing, nor does a heartbeat without an epoch
-  unless storage or the operator said that the group is mixed: anybody could send it.
+  listens only briefly. A stray, foreign or malformed message restarts nothing, nor does, unless the group is mixed,
+  a heartbeat without an epoch: anybody could send it.
 - **Polling.** Among our own nodes the lock is also tried every 50 ms or so, because the kernel knows of a dead owner
   long before silence tells it. Not in a mixed group: original servers expect their own cadence.
 - **Released.** An owner that stopped on purpose says so: try now.
@@ -263,7 +263,12 @@ class Standby:
         if beat.server_id == self._server_id or beat.time_error:
             return []
         if not beat.is_ours:
-            return self._original_heard(beat, now)
+            self._group.hear()
+            self._silence.broken()
+            self._store.heard_original(beat.server_id)
+            if self.mixed or self._store.own is None:
+                self._suspect_at = now + self._missed
+            return self._read_store() if self._store.is_wrong else []
         was_wrong = self._store.is_wrong
         if not self._store.heard(beat):
             if self._store.own is None:
@@ -283,16 +288,6 @@ class Standby:
             self._silence.broken()
             self._heed_lock(now, held=beat.has_lock)
         return []
-
-    def _original_heard(self, beat: Heartbeat, now: float) -> list[Action]:
-        """An original server, or somebody who says so. Without our epochs nothing shows whose word it is."""
-        self._group.hear()
-        # Whoever obeys no epoch must not be stolen from.
-        self._silence.broken()
-        self._store.heard_original(beat.server_id)
-        if self.mixed or self._store.own is None:
-            self._suspect_at = now + self._missed
-        return self._read_store() if self._store.is_wrong else []
 
     def _hold_back(self, seconds: float, now: float) -> None:
         """Somebody else was named. Words can be forged: after a long spell of this comes an attempt, or an owner."""
@@ -454,8 +449,8 @@ class Standby:
     def _refused(self, done: TryDone, now: float) -> list[Action]:
         """Nobody was heard, and the lock is held: whoever has it is named, and replaced if the operator wants that."""
         silent = self._silence.refused(done.owner, done.watch, now)
-        careful = self.mixed or self._group.heard
-        if silent and done.owner is not None and not careful and self._may_try(now):
+        # Whoever obeys no epoch must not be stolen from.
+        if silent and done.owner is not None and not (self.mixed or self._group.heard) and self._may_try(now):
             self._state = NodeState.ACTIVE
             text = (
                 f"ft: TAKING THE DATASTORE WITHOUT ITS LOCK: {done.owner.describe()} was silent on NATS and on storage "

@@ -15,9 +15,12 @@ from tests.unit.test_interlude import original_stores
 from tests.unit.test_slices import fresh
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pytest
 
     from ftstan.clock import ManualClock
+    from ftstan.stores.file.channel import FileChannel
 
 #: What each storage call takes, as on a file server.
 CALL_S = 0.0005
@@ -53,9 +56,8 @@ class Served:
     def clock(self) -> ManualClock:
         return self.node.clock
 
-    @property
-    def fit(self) -> bool:
-        return self.node.store.fit_for(self.node.owner.epoch)
+    def is_fit(self) -> bool:
+        return self.node.store.fitness.fit_for(self.node.owner.epoch)
 
     def seen(self, name: bytes) -> list[bytes]:
         """What an original server would deliver."""
@@ -87,19 +89,19 @@ def test_many_channels_are_made_fit_in_rounds_that_publishers_do_not_notice(capf
     assert served.misread() == set(NAMES)
     served.node.owner.mixed = True
     count, more = served.tick()
-    assert (more, served.fit) == (True, False)
+    assert (more, served.is_fit()) == (True, False)
     counts = [count]
     while more:
-        assert bool(served.misread()) <= (not served.fit)
+        assert bool(served.misread()) <= (not served.is_fit())
         assert served.node.put(b"meanwhile", channel=NAMES[len(counts) % 30]) == {}
         count, more = served.tick()
         counts.append(count)
     assert max(counts) <= MOST_CALLS
-    assert (served.misread(), served.fit) == (set(), True)
+    assert (served.misread(), served.is_fit()) == (set(), True)
     lines = capfd.readouterr().err
     assert (lines.count(BEGUN), lines.count(DONE)) == (1, 1)
     served.rounds()
-    assert served.fit
+    assert served.is_fit()
     assert "ft: mixed group" not in capfd.readouterr().err
 
 
@@ -109,15 +111,21 @@ def test_a_channel_with_many_slices_is_more_than_one_round() -> None:
     counts = served.rounds()
     assert len(counts) > 10
     assert max(counts) <= MOST_CALLS
-    assert (served.misread(), served.fit) == (set(), True)
+    assert (served.misread(), served.is_fit()) == (set(), True)
 
 
-def test_the_work_of_a_second_is_done_once_a_second_beside_the_rounds() -> None:
+def test_the_work_of_a_second_is_done_once_a_second_beside_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     served = Served(NAMES)
     served.node.owner.mixed = True
     served.tick()
     looked: list[float] = []
-    served.node.store._upkeep.run = lambda _channels: looked.append(served.clock.mono())  # type: ignore[method-assign]
+    run = served.node.store._upkeep.run
+
+    def look(channels: Iterable[FileChannel]) -> None:
+        looked.append(served.clock.mono())
+        run(channels)
+
+    monkeypatch.setattr(served.node.store._upkeep, "run", look)
     began, more = served.clock.mono(), True
     while more:
         served.node.put(b"meanwhile", channel=NAMES[0])
@@ -145,11 +153,11 @@ def test_channels_that_are_not_open_yet_keep_a_store_from_being_called_fit() -> 
     served.disk = disk
     for name in (b"a", b"b"):
         assert not store.tick(served.clock.wall_ns())
-        assert not store.fit_for(3)
+        assert not store.fitness.fit_for(3)
         store.open_channel(name)
         assert served.seen(name) == [b"1", b"2", b"by the second"]
     store.tick(served.clock.wall_ns())
-    assert store.fit_for(3)
+    assert store.fitness.fit_for(3)
 
 
 def test_what_storage_refuses_keeps_a_store_from_being_called_fit_until_it_is_done(
@@ -159,13 +167,13 @@ def test_what_storage_refuses_keeps_a_store_from_being_called_fit_until_it_is_do
     served.node.owner.mixed = True
     served.disk.fail_next("ftruncate", errno.EROFS)
     served.rounds()
-    assert not served.fit
+    assert not served.is_fit()
     assert 'channel "a": could not be made ready for an original server' in capfd.readouterr().err
     served.node.tick(10)
-    assert not served.fit
+    assert not served.is_fit()
     served.clock.advance(30)
     served.rounds()
-    assert (served.misread(), served.fit) == (set(), True)
+    assert (served.misread(), served.is_fit()) == (set(), True)
 
 
 def test_a_store_that_was_opened_with_a_refusal_is_not_called_fit() -> None:
@@ -176,10 +184,10 @@ def test_a_store_that_was_opened_with_a_refusal_is_not_called_fit() -> None:
     served.disk.fail_next("ftruncate", errno.EROFS)
     owner = Owner(3, mixed=True, was_mixed=True)
     served.node = FileNode(served.disk, owner=owner, options=served.node.options, clock=served.clock)
-    assert not served.fit
+    assert not served.is_fit()
     served.clock.advance(31)
     served.rounds()
-    assert (served.misread(), served.fit) == (set(), True)
+    assert (served.misread(), served.is_fit()) == (set(), True)
 
 
 def test_a_store_that_is_opened_in_a_mixed_group_is_fit_at_once(capfd: pytest.CaptureFixture[str]) -> None:
@@ -188,9 +196,9 @@ def test_a_store_that_is_opened_in_a_mixed_group_is_fit_at_once(capfd: pytest.Ca
     capfd.readouterr()
     owner = Owner(3, mixed=True, was_mixed=True)
     served.node = FileNode(served.disk, owner=owner, options=served.node.options, clock=served.clock)
-    assert (served.misread(), served.fit) == (set(), True)
+    assert (served.misread(), served.is_fit()) == (set(), True)
     served.rounds()
-    assert served.fit
+    assert served.is_fit()
     assert "ft: mixed group" not in capfd.readouterr().err
 
 
@@ -202,7 +210,7 @@ def test_a_channel_that_is_deleted_and_made_again_between_two_rounds_is_left_alo
     del served.node.channels[b"long"]
     assert served.node.put(b"new", channel=b"long") == {}
     served.rounds()
-    assert served.fit
+    assert served.is_fit()
     assert served.seen(b"long") == [b"new"]
 
 
@@ -212,17 +220,25 @@ def test_off_and_on_again_between_two_looks_begins_anew() -> None:
     owner.mixed = True
     owner.epoch += 1
     served.rounds()
-    assert served.fit
+    assert served.is_fit()
     # An owner goes on to the next epoch when its numbers are used up: still mixed.
     owner.epoch += 1
-    assert served.fit
+    assert served.is_fit()
     served.rounds()
-    assert served.fit
+    assert served.is_fit()
+    # Twice at once is off, and on again.
     owner.epoch += 2
-    assert not served.fit
+    assert not served.is_fit()
     served.rounds()
-    assert served.fit
-    owner.mixed = False
-    owner.epoch += 1
+    assert served.is_fit()
+
+
+def test_a_group_that_is_not_mixed_any_more_is_not_called_fit() -> None:
+    served = Served([b"a"])
+    served.node.owner.mixed = True
     served.rounds()
-    assert not served.fit
+    assert served.is_fit()
+    served.node.owner.mixed = False
+    served.node.owner.epoch += 1
+    served.rounds()
+    assert not served.is_fit()

@@ -861,6 +861,7 @@ def test_a_store_that_one_of_ours_took_since_is_stolen_after_the_whole_silence_a
         assert node.wait() == [replace(SUSPICIOUS, served=True)]
         return node.on(done)
 
+    node.on(StoreSeen(STORE, owner=OWNER))
     for _ in range(20):
         assert Steal() not in suspect(REFUSED)
     younger = replace(OWNER, epoch=6)

@@ -24,7 +24,7 @@ from ftstan.stores.file.tools import exact
 from ftstan.stores.interface import ChannelEnd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ftstan.errors import StoreError
     from ftstan.stores.file.opening import Reading
@@ -466,35 +466,6 @@ class FileChannel:
             done = exact.make_channel_exact(self._env, self.log, state_durable=durable) and done
         self.release()
         return done
-
-    def make_fit_for_original(self) -> bool:
-        """Before it is served: leave nothing in its files that an original server would not read around.
-
-        Returns whether storage refused nothing. Raises ``OSError`` and ``FencedError``.
-        """
-        if not self.intact:
-            return True
-        self.sync()
-        done = purging.tidy(self._env, self.log, self.confirmed)
-        return exact.make_channel_exact(self._env, self.log) and done
-
-    def fit_steps(self) -> Iterator[bool]:
-        """The same while it is served, a piece with each step, between batches; false when storage refused one.
-
-        A channel that is deleted or damaged between two steps must not be given another. Raises ``OSError`` and
-        ``FencedError``.
-        """
-        self._env.files.trim(_A_CHANNEL)
-        while self.log.sync_one():
-            yield True
-            self._env.files.trim(_A_CHANNEL)
-        self.sync_recovered()
-        self.settle()
-        self.sync()
-        yield purging.tidy(self._env, self.log, self.confirmed)
-        for done in exact.slice_steps(self._env, self.log):
-            yield done
-            self._env.files.trim(_A_CHANNEL)
 
     def park(self) -> None:
         """Close every handle; each is opened again when it is needed."""

@@ -13,6 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ftstan.log import stream as log
+from ftstan.stores.file import purging
 from ftstan.stores.file.env import is_full
 from ftstan.stores.file.tools import exact
 from ftstan.stores.file.view import show
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
     from ftstan.stores.file.clients import Clients
     from ftstan.stores.file.env import FileEnv
 
+_SECOND_S = 1.0
 #: Seconds of a tick that go to this; the step that is under way then is the last one.
 _ROUND_S = 0.003
+#: Descriptors of one channel: its directory, data, index and subscriptions.
+_A_CHANNEL = 4
 #: Seconds until a channel that storage refused to make fit is tried again.
 _AGAIN_S = 30.0
 
@@ -48,6 +52,8 @@ class Fitness:
         """Whose ``_steps`` they are."""
         self._fit = False
         self._silent = False
+        self._more = False
+        self._next_second = 0.0
 
     def fit_for(self, epoch: int) -> bool:
         """Whether an original server could follow the owner of ``epoch`` now. Any thread may ask.
@@ -67,7 +73,7 @@ class Fitness:
 
     def adopt(self, channel: FileChannel, *, exact_already: bool) -> None:
         """Before anything of a channel is served: whoever follows may read the bytes behind a seal."""
-        if self._env.owner.mixed and not exact_already and not channel.make_fit_for_original():
+        if self._env.owner.mixed and not exact_already and not _make_fit(self._env, channel):
             self._refused[channel.name] = None
             self._fit = False
 
@@ -76,11 +82,23 @@ class Fitness:
         if self._env.owner.mixed:
             self._env.owner.confirm()
 
+    def leaves_time(self) -> bool:
+        """Whether a tick is for the work of a second, too: not while it is called again for the rounds alone."""
+        now = self._env.clock.mono()
+        if self._more and now < self._next_second:
+            return False
+        self._next_second = now + _SECOND_S
+        return True
+
     def keep(self, channels: Mapping[bytes, FileChannel], later: Sized) -> bool:
         """With each tick: the group may have become mixed. Returns whether more is to be done at once.
 
         ``later``: channels that are not open yet; each is made fit when it is opened, and the store is not fit before.
         """
+        self._more = self._keep(channels, later)
+        return self._more
+
+    def _keep(self, channels: Mapping[bytes, FileChannel], later: Sized) -> bool:
         if not self._env.owner.mixed:
             self._forget()
             return False
@@ -130,7 +148,7 @@ class Fitness:
                 self._current = None
                 continue
             if channel is not self._current:
-                self._current, self._steps = channel, channel.fit_steps()
+                self._current, self._steps = channel, _fit_steps(self._env, channel)
             self._step(channel)
             if clock.mono() >= end:
                 break
@@ -155,3 +173,34 @@ class Fitness:
 def _is_other(before: int, now: int) -> bool:
     """Whether the group may have been switched off between two epochs: that, and on again, are two of them."""
     return not before <= now <= before + 1
+
+
+def _make_fit(env: FileEnv, channel: FileChannel) -> bool:
+    """Before it is served: leave nothing in its files that an original server would not read around.
+
+    Returns whether storage refused nothing. Raises ``OSError`` and ``FencedError``.
+    """
+    if not channel.intact:
+        return True
+    channel.sync()
+    done = purging.tidy(env, channel.log, channel.confirmed)
+    return exact.make_channel_exact(env, channel.log) and done
+
+
+def _fit_steps(env: FileEnv, channel: FileChannel) -> Iterator[bool]:
+    """The same while it is served, a piece with each step, between batches; false when storage refused one.
+
+    A channel that was deleted or damaged between two steps must not be given another. Raises ``OSError`` and
+    ``FencedError``.
+    """
+    env.files.trim(_A_CHANNEL)
+    while channel.log.sync_one():
+        yield True
+        env.files.trim(_A_CHANNEL)
+    channel.sync_recovered()
+    channel.settle()
+    channel.sync()
+    yield purging.tidy(env, channel.log, channel.confirmed)
+    for done in exact.slice_steps(env, channel.log):
+        yield done
+        env.files.trim(_A_CHANNEL)

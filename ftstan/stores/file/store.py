@@ -16,6 +16,7 @@ from ftstan.errors import RecoveryError, StoppedError, StoreError, StoreFullErro
 from ftstan.log import stream as log
 from ftstan.stores.file import (
     checkpoint,
+    clients,
     confirmed,
     deletion,
     opening,
@@ -64,7 +65,6 @@ _STATE_SYNCS_A_TICK = 256
 #: A flush makes room for publishers after so many channels if it has taken so many seconds.
 _FLUSHED_AT_ONCE = 4
 _FLUSH_S = 0.005
-_SECOND_S = 1.0
 #: Channels that one tick looks at for messages that their limits no longer allow.
 _LOOKS_A_TICK = 256
 
@@ -111,10 +111,9 @@ class FileStore:
         self._upkeep = Upkeep(self._env, path)
         self._broken = Broken()
         self._next_sync = clock.mono()
-        self._fitness = Fitness(self._env, self._clients, self._touch)
-        self._busy = self._fitting = False
-        """What the last tick has left: work of its second, and the rounds that make channels fit."""
-        self._next_second = 0.0
+        self.fitness = Fitness(self._env, self._clients, self._touch)
+        self._busy = False
+        """Whether the last tick has left some work of its second."""
         self._progress = progress
         self._checkpoint = Checkpoint()
         """What the last clean stop left."""
@@ -145,7 +144,7 @@ class FileStore:
             self._leaving = Leaving(env, self._checkpoint)
             self._register.on_touch = self._leaving.touched
             self._recover_channels()
-            self._fitness.recovered()
+            self.fitness.recovered()
         except OSError as error:
             raise RecoveryError(
                 f"unable to recover the datastore: {error.strerror or error}"
@@ -185,7 +184,7 @@ class FileStore:
             channel.release()
             return
         channel.recover(reading)
-        self._fitness.adopt(channel, exact_already=reading.entry is not None)
+        self.fitness.adopt(channel, exact_already=reading.entry is not None)
         self._channels[channel.name] = channel
         channel.expire(self._env.clock.wall_ns())
         if not channel.quarantined:
@@ -278,7 +277,7 @@ class FileStore:
         """Write and sync everything staged; returns the channels that failed (``CLIENTS``: the registrations)."""
         failed: dict[bytes, StoreError] = {}
         pending: list[Unsynced] = []
-        self._fitness.before_write()
+        self.fitness.before_write()
         if self._clients.staged:
             try:
                 fd = self._clients.write()
@@ -397,28 +396,17 @@ class FileStore:
         Returns whether more is to be done at once: publishers must not wait until many channels have been synced.
         """
         try:
-            if self._clock_due():
+            if self._busy or self.fitness.leaves_time():
                 self._busy = self._run_second(now_ns)
-            # Beside it: that may go on for many seconds, which must not wait for their own work.
-            self._fitting = self._fitness.keep(self._channels, self._later)
+            return self.fitness.keep(self._channels, self._later) or self._busy
         except OSError as error:
             raise store_error(error, "the datastore cannot be written") from error
-        return self._busy or self._fitting
-
-    def _clock_due(self) -> bool:
-        """Whether the work of once a second goes on or begins anew, and is not called for what lies beside it."""
-        now = self._env.clock.mono()
-        if self._busy:
-            return True
-        if self._fitting and now < self._next_second:
-            return False
-        self._next_second = now + _SECOND_S
-        return True
 
     def _run_second(self, now_ns: int) -> bool:
         """Some of the work of once a second; returns whether there is more of it."""
         if not self._round:
-            self._restore_places()
+            root = {serverfile.NAME: self._server.restore, clients.NAME: self._clients.restore_state}
+            self._env.places.restore(self._channels, root)
             self._clients.settle()
             self._begin_flush()
             for _ in range(min(len(self._unsure), _STATE_SYNCS_A_TICK)):
@@ -440,28 +428,10 @@ class FileStore:
         self._leaving.touched(channel.name)
         channel.untouched = False
 
-    def fit_for(self, epoch: int) -> bool:
-        """Whether an original server could follow the owner of ``epoch`` now. Any thread may ask."""
-        return self._fitness.fit_for(epoch)
-
     @property
     def places(self) -> Places:
         """Where the state files are: another thread may look whether they still are there."""
         return self._env.places
-
-    def _restore_places(self) -> None:
-        """Write again what somebody put another file in the place of; whether it is so is looked at here once more."""
-        suspects = self._env.places.suspects
-        while suspects:
-            unit = suspects.popleft()
-            if unit[0]:
-                channel = self._channels.get(unit[0])
-                if channel is not None:
-                    channel.restore_state()
-            elif unit == serverfile.UNIT:
-                self._server.restore()
-            else:
-                self._clients.restore_state()
 
     def _begin_flush(self) -> None:
         """Note what there is to flush: what is touched meanwhile waits for the next second."""
