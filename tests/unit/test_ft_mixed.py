@@ -174,6 +174,8 @@ def test_the_operators_word_on_the_record_is_followed_both_ways() -> None:
     belief.hear()
     assert (belief.mixed, belief.heard) == (True, True)
     assert belief.read(False, 6) == MIXED_OFF
+    assert (belief.mixed, belief.heard) == (False, True)
+    assert belief.read(False, 7) == ""
     assert (belief.mixed, belief.heard) == (False, False)
 
 
