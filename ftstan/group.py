@@ -20,7 +20,7 @@ from ftstan.ft import standby as sb
 from ftstan.ft.attempt import attempt, see_store
 from ftstan.ft.cadence import FtTiming
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
-from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, too_slow_line, word_of
+from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, not_mixed_line, too_slow_line, word_of
 from ftstan.ft.slots import Cause
 from ftstan.ft.states import NodeState, Phase
 from ftstan.ft.subjects import (
@@ -31,6 +31,7 @@ from ftstan.ft.subjects import (
     heartbeat_subject,
 )
 from ftstan.peers import Peers
+from ftstan.ratelimit import RateLimit
 from ftstan.succession import SWITCHOVER_S, Succession, no_successor
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ class FtGroup:
         self._word = word_of(node.options.ft)
         self._standby = sb.Standby(node.server_id, self._rng, self._timing, mixed=self._word)
         self._original_ns: int | None = None  # the oldest activation time of an original that was heard
-        self._heard_epoch, self._switching = 0, False
+        self._heard_epoch = 0
+        self._unexpected = RateLimit()
         self._active: act.Active | None = None
         self._activation: Activation | None = None
         self._trouble = ""
@@ -97,10 +99,10 @@ class FtGroup:
 
     @property
     def mixed(self) -> bool:
-        """Whether original servers may be members: what an owner has recorded or is about to, else what is believed."""
+        """Whether original servers may be members: what an owner has recorded, else what is believed."""
         if self._activation is None:
             return self._standby.mixed
-        return self._activation.ft_mixed or self._switching
+        return self._activation.ft_mixed
 
     @property
     def standby(self) -> sb.Standby:
@@ -157,12 +159,10 @@ class FtGroup:
         if not beat.is_ours and not beat.time_error:
             heard = self._original_ns
             self._original_ns = beat.activated_ns if heard is None else min(heard, beat.activated_ns)
+            if not self.mixed and self._unexpected.allow(self._now()):
+                log.stream.warning(not_mixed_line(beat.server_id))
         if self._active is not None:
             self._drive(self._active.handle(sb.HeartbeatHeard(beat), self._now()))
-            known = self._activation is not None and self._activation.ft_mixed
-            if not beat.is_ours and not known and not self._switching:
-                self._switching = True
-                self._spawn(self._switch_mixed_on())
             return
         self._event(sb.HeartbeatHeard(beat))
         if beat.is_ours and beat.epoch != self._heard_epoch:
@@ -282,17 +282,6 @@ class FtGroup:
     async def _read_store(self) -> None:
         self._event(await self._node.call(lambda: see_store(self._owner)))
 
-    async def _switch_mixed_on(self) -> None:
-        try:
-            await self._node.call(lambda: self._owner.set_mixed(on=True))
-        except FencedError as error:
-            self._node.fenced(error)
-        except StoreError as error:
-            # Still ours, or the next confirm says that it is not; the next heartbeat of an original tries again.
-            log.stream.error(f"ft: the mixed group cannot be recorded: {error.text}; {error.hint}")
-        self._switching = False
-        self.note_epoch()
-
     async def _release(self) -> None:
         await self._node.call(self._owner.release)
 
@@ -324,9 +313,11 @@ class FtGroup:
         node.owns = True
         cause, after = self._succession.cause_of(cause, after)
         try:
-            word = True if self._standby.heard_original else self._word
+            heard = self._standby.heard_original
             activation = await node.call(
-                lambda: self._owner.activate(cause=cause, after=after, without_lock=without_lock, ft_mixed=word),
+                lambda: self._owner.activate(
+                    cause=cause, after=after, without_lock=without_lock, ft_mixed=self._word, beside_original=heard
+                ),
                 may_lose=True,
             )
         except FencedError as error:

@@ -93,6 +93,7 @@ class NodeMember:
             version=__version__,
             monitor=node.monitor.url,
             partitioned=node.options.partitioning,
+            fit=activation is not None and activation.ft_mixed and self._owner().is_fit(activation.epoch),
         )
 
     async def page(self) -> dict[str, object]:

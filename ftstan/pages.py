@@ -240,6 +240,7 @@ class Pages:
             standing_by=self.health().standing_by,
             paused=status.paused,
             mixed=status.mixed,
+            fit=status.fit,
             epoch=status.epoch,
             holder_epoch=status.holder_epoch,
             probe_age=status.probe_age,

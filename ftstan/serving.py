@@ -408,6 +408,9 @@ class Serving:
         Raises ``FencedError``. What else fails is left to the stop.
         """
         try:
+            if self.broker.later:
+                self._open_channels(_PREPARE_S)
+                return True
             return self.store.prepare_close(_PREPARE_S)
         except StoreError:
             return False

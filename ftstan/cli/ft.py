@@ -215,12 +215,19 @@ def _print_members(members: Sequence[NodeStatus]) -> None:
             f"epoch {node.holder_epoch}" if node.holder_epoch else "-",
             node.store_id[:8] or "-",
             "-" if node.warm_lag is None else f"{node.warm_lag.messages} msgs, {node.warm_lag.seconds:.1f} s",
-            "yes" if node.mixed else "no",
+            _mixed_word(node),
             node.version,
         )
         for node in members
     ]
     print_table(_STATUS_HEADS, rows, right=("pid", "epoch", "probe"))
+
+
+def _mixed_word(node: NodeStatus) -> str:
+    """Standbys have no files to make fit."""
+    if node.mixed and node.serving and not node.fit:
+        return "not yet"
+    return "yes" if node.mixed else "no"
 
 
 # ---- switchover ------------------------------------------------------------------------------------------------------
@@ -377,7 +384,7 @@ def _mixed(arguments: argparse.Namespace) -> int:
     async def work(group: _Group) -> int:
         active, _ = await group.active()
         answer = await group.change(arguments, active, Request(Verb.MIXED, on=on, by=claimed()))
-        return _say_mixed(arguments, on=on, epoch=(answer.status or active).epoch)
+        return _say_mixed(arguments, on=on, epoch=(answer.status or active).epoch, served=True)
 
     if not arguments.dir:
         return _with_group(arguments, work)
@@ -389,11 +396,13 @@ def _mixed(arguments: argparse.Namespace) -> int:
             return _say_mixed(arguments, on=on, epoch=owner.activation.epoch)
 
 
-def _say_mixed(arguments: argparse.Namespace, *, on: bool, epoch: int) -> int:
+def _say_mixed(arguments: argparse.Namespace, *, on: bool, epoch: int, served: bool = False) -> int:
     if arguments.output == "json":
         print_json({"mixed": on, "epoch": epoch})
     else:
         print(f"mixed group: {'on' if on else 'off'}, recorded with epoch {epoch}")
+        if on and served:
+            print("an original server can follow as soon as ftstanctl ft status shows yes under MIXED")
     return EXIT_DONE
 
 

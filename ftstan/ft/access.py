@@ -102,6 +102,7 @@ class FileAccess:
             stopping=self._context.stopping,
             progress=self._context.progress,
         )
+        self.owner.is_fit = self._store.fitness.fit_for
         return self._store
 
     def watch(self, interval: float, on_failure: Callable[[BaseException], None]) -> Watch:

@@ -12,7 +12,7 @@ our own echo                          nothing (and our cadence is not disturbed)
 ours, our store, higher epoch         ``ConfirmNow``
 ours, our store, lower epoch          a heartbeat at once, so that the former owner looks at storage; a log line
 ours, another store                   a log line
-an original server                    ``ConfirmNow``, a heartbeat at once, a log line
+an original server                    ``ConfirmNow``, twice in an interval at most; a heartbeat at once, a log line
 ====================================  =========================================================================
 """
 
@@ -35,6 +35,9 @@ _OLDEST_NS = -62_135_596_800 * 1_000_000_000
 """The year 1: nothing older is said, whatever was heard."""
 
 _HICCUP_S = 0.025
+
+_DOUBT_SHARE = 0.5
+"""Confirms for heartbeats without an epoch are at least this share apart: anybody can send them, one looks like all."""
 
 _REACTION_SHARE = 0.1
 """Answers to heartbeats are at least this share of the interval apart: a flood must not be answered by a flood."""
@@ -105,16 +108,16 @@ class Active:
         self._asleep_after = timing.hb_missed_interval
         self._missed_after = max(self._interval + _HICCUP_S, ORIGINAL_PATIENCE_S)
         self._running = False
-        self._mixed = False
+        self._heard_original = False
         self._next_beat = 0.0
         self._last_beat = self._last_confirm = float("-inf")
         self._in_doubt = False
         self._claims, self._strangers, self._times = RateLimit(), RateLimit(), RateLimit()
 
     @property
-    def mixed(self) -> bool:
-        """Whether a heartbeat of an original server was heard."""
-        return self._mixed
+    def heard_original(self) -> bool:
+        """Whether a heartbeat of an original server has come."""
+        return self._heard_original
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event at ``now`` seconds; what to do comes back, in order."""
@@ -168,14 +171,14 @@ class Active:
         actions = self._log(self._claims, f'ft: serverID "{beat.server_id}" claims to be active', now)
         if beat.is_ours:
             return [*actions, *self._answer(now)]
-        self._mixed = True
+        self._heard_original = True
         self._be_older_than(beat.activated_ns)
         # Confirmed first: if the store is not ours any more, the rightful owner must not be told to go.
-        return [*actions, *self._confirm(now)]
+        return [*actions, *self._confirm(now, _DOUBT_SHARE)]
 
-    def _confirm(self, now: float) -> list[Action]:
+    def _confirm(self, now: float, share: float = _REACTION_SHARE) -> list[Action]:
         """Ask storage; until it has answered no heartbeat is sent."""
-        if self._in_doubt or now - self._last_confirm < _REACTION_SHARE * self._interval:
+        if self._in_doubt or now - self._last_confirm < share * self._interval:
             return []
         self._in_doubt, self._last_confirm = True, now
         return [ConfirmNow()]

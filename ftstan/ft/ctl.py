@@ -122,7 +122,8 @@ class NodeStatus:
     the one that it owns (0: none), ``holder`` the newest epoch's record in words. ``probe_age`` is in seconds since
     storage last answered, ``None`` if it never did; ``warm_lag`` is ``None`` unless the node keeps warm.
     ``store_id`` is hexadecimal, empty for a store without one; ``monitor`` the URL of its pages, empty for none.
-    ``partitioned``: others of its cluster serve other channels.
+    ``partitioned``: others of its cluster serve other channels. ``fit``: the group is mixed, and an original server
+    could follow this owner now.
     """
 
     cluster: str
@@ -145,6 +146,7 @@ class NodeStatus:
     version: str
     monitor: str = ""
     partitioned: bool = False
+    fit: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in messages and in ``--output json``."""

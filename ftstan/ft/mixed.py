@@ -1,8 +1,9 @@
 """What a node says and believes of a mixed group: one in which original servers are, or may be, members.
 
 An original server obeys no epoch and says nothing while it stands by. So that it is gone is never concluded, only said
-by the operator; that it is there is concluded from any heartbeat of one. The epoch record keeps the answer
-(``docs/ft.md``, mixed groups).
+by the operator. That it is there is said by storage, where a group of ours takes over a store of one, or by the
+operator; the epoch record keeps the answer. A heartbeat never makes a group mixed, whoever hears it and however many
+come: anybody who may publish on the group's subject can send them (``docs/ft.md``, mixed groups).
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ _PATIENCE_NS = round(ORIGINAL_PATIENCE_S * SECOND)
 class Belief:
     """What one node holds true of its group: ``mixed`` or not.
 
-    ``heard``: an original server was heard, and the operator has not said since that they are gone. ``word``: what the
-    operator said to this node; then no record counts.
+    ``word``: what the operator said to this node; then no record counts. ``heard``: a heartbeat of an original server
+    has come under the epoch that is recorded. That makes nothing mixed, it only makes a successor more careful: it
+    steals no store, and reads what it takes over as one that an original server may have written to.
     """
 
     def __init__(self, word: bool | None = None) -> None:
@@ -39,32 +41,43 @@ class Belief:
         self.heard = False
         self._word = word
         self._recorded: bool | None = None
+        self._heard_by: int | None = None
 
-    def hear(self) -> str:
-        """A heartbeat of an original server has come; gives a line for the log if that changes anything."""
-        self.heard = True
-        return self._become(True)
+    def hear(self) -> None:
+        """A heartbeat of an original server has come."""
+        # The record that was read last may be an old one: the next look says under which epoch it was, or a later one.
+        self.heard, self._heard_by = True, None
 
-    def read(self, recorded: bool | None) -> str:
-        """The record says ``recorded``; ``None``: it cannot be read. Gives a line as ``hear``."""
-        if recorded is None or recorded == self._recorded or self._word is not None:
+    def read(self, recorded: bool | None, epoch: int = 0) -> str:
+        """The record of ``epoch`` says ``recorded``; ``None``: it cannot be read. Gives a line for the log, or none."""
+        if recorded is None:
             return ""
-        if self._recorded:
-            # Switched off: the operator's word, younger than what was heard.
+        if self._heard_by is None:
+            self._heard_by = epoch
+        elif epoch > self._heard_by:
+            # One of ours has taken the store since: it has read what an original server left, if there was one.
             self.heard = False
-        self._recorded = recorded
-        return self._become(recorded or self.heard)
-
-    def _become(self, mixed: bool) -> str:
-        before, self.mixed = self.mixed, mixed
-        if before == mixed:
+        if recorded == self._recorded or self._word is not None:
             return ""
-        return MIXED_ON if mixed else MIXED_OFF
+        self._recorded = recorded
+        before, self.mixed = self.mixed, recorded
+        if before == recorded:
+            return ""
+        return MIXED_ON if recorded else MIXED_OFF
 
 
 def word_of(options: FtOptions) -> bool | None:
     """What ``-ft_mixed`` says; ``None``: what the epoch record says counts."""
     return None if options.mixed == FT_MIXED_AUTO else options.mixed == "on"
+
+
+def not_mixed_line(server_id: str) -> str:
+    """A warning about a heartbeat without an epoch in a group that is not mixed."""
+    return (
+        f'ft: serverID "{server_id}" says without an epoch that it is active: this group is not mixed, so nobody makes '
+        "room for an original server; if that one really is a member, run: ftstanctl ft mixed on; "
+        "if it is not, somebody forges heartbeats: see who may publish there"
+    )
 
 
 def too_slow_line(options: FtOptions) -> str:

@@ -25,6 +25,8 @@ from ftstan.ft.watch import WATCH_NAME
 from ftstan.log import stream as log
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ftstan.clock import Clock
     from ftstan.disk import Disk
     from ftstan.ft.epoch import LostEpochs
@@ -100,6 +102,10 @@ class StoreOwner:
         self.answered_at: float | None = None
         """When storage last answered (seconds of ``Clock.mono``), ``None``: never. Any thread may read it."""
         self._lockless = False
+        self.is_fit: Callable[[int], bool] = lambda _epoch: False
+        """Whether an original server could follow the owner of an epoch: the open store says so. Any thread may ask."""
+        self._beside_original = False
+        """Whether an original server may have written before this activation."""
         self.holder: EpochRecord | None = None
         """The newest epoch record that was read, for status and log lines: it says who took the store last."""
 
@@ -219,12 +225,14 @@ class StoreOwner:
         after: int = 0,
         ft_mixed: bool | None = None,
         without_lock: bool = False,
+        beside_original: bool = False,
     ) -> Activation:
         """Take the next epoch; the lock is held. ``lost``: what a repair knows of epochs that are gone.
 
         ``cause`` and ``after`` say why (``EpochRecord``). ``ft_mixed``: the operator's word whether original servers
         may be members; ``None`` keeps what is recorded.
         ``without_lock``: the holder of the lock is silent, and the epoch fences it; ``regain_lock`` follows.
+        ``beside_original``: an original server was heard under the last epoch; nothing of that is recorded.
         Raises ``FencedError``, ``RecoveryError`` or ``StoreError``.
         """
         if not self._lock.held and not without_lock:
@@ -243,6 +251,8 @@ class StoreOwner:
             after=after,
         )
         self._install(activation)
+        # What is read later in this activation was left before it, whatever epochs it has gone on to by then.
+        self._beside_original = beside_original or activation.was_mixed
         return activation
 
     def tidy(self) -> None:
@@ -324,7 +334,7 @@ class StoreOwner:
     @property
     def was_mixed(self) -> bool:
         """Whether they may have written since the activation before this one."""
-        return self.activation.was_mixed or self.activation.ft_mixed
+        return self.activation.was_mixed or self.activation.ft_mixed or self._beside_original
 
     def confirm(self) -> None:
         """Raise ``FencedError`` unless storage says that the store is ours.
@@ -358,7 +368,6 @@ class StoreOwner:
         Does nothing if that is what is recorded. Raises ``FencedError`` and ``StoreError``.
         """
         if on and self._lockless:
-            # A heartbeat, perhaps a forged one, must not end an owner; without the lock it can not be kept either.
             raise StoreError(
                 "the datastore was taken without its lock, which an original server would go by",
                 hint="it is recorded when the former owner has let go of the lock",

@@ -3,7 +3,8 @@
 Theory of operation. Events come in with the time (seconds of ``Clock.mono``); actions go out, to be done in order:
 
 - **Suspicion.** Each heartbeat of the group restarts an interval. When it ends, the lock is tried. A starting node
-  listens only briefly. A stray, foreign or malformed message restarts nothing.
+  listens only briefly. A stray, foreign or malformed message restarts nothing, nor does, unless the group is mixed,
+  a heartbeat without an epoch: anybody could send it.
 - **Polling.** Among our own nodes the lock is also tried every 50 ms or so, because the kernel knows of a dead owner
   long before silence tells it. Not in a mixed group: original servers expect their own cadence.
 - **Released.** An owner that stopped on purpose says so: try now.
@@ -114,8 +115,8 @@ __all__ = [
 class Standby:
     """The machine. ``handle`` takes an event and the time and returns what to do, in order.
 
-    ``mixed`` is the operator's word whether original servers may be in the group, ``None`` what the record says;
-    hearing one of them sets it. ``server_id`` is our own, so that our echo counts for nothing. ``store_id`` is what was
+    ``mixed`` is the operator's word whether original servers may be in the group, ``None`` what the record says.
+    ``server_id`` is our own, so that our echo counts for nothing. ``store_id`` is what was
     read from the directory before (as in ``StoreSeen``).
     """
 
@@ -168,7 +169,7 @@ class Standby:
 
     @property
     def heard_original(self) -> bool:
-        """Whether one of them was heard, and the operator has not said since that they are gone."""
+        """Whether a heartbeat of one of them has come since a server of ours took the store last."""
         return self._group.heard
 
     @property
@@ -262,10 +263,12 @@ class Standby:
         if beat.server_id == self._server_id or beat.time_error:
             return []
         if not beat.is_ours:
-            actions = self._mixed(self._group.hear(), now)
-            self._suspect_at = now + self._missed
+            self._group.hear()
+            self._silence.broken()
             self._store.heard_original(beat.server_id)
-            return [*actions, *(self._read_store() if self._store.is_wrong else [])]
+            if self.mixed or self._store.own is None:
+                self._suspect_at = now + self._missed
+            return self._read_store() if self._store.is_wrong else []
         was_wrong = self._store.is_wrong
         if not self._store.heard(beat):
             if self._store.own is None:
@@ -349,7 +352,8 @@ class Standby:
         if seen.store_id == b"" and self._store.expected is None:
             # No record, and none was ever seen: whoever has served from there, if anybody, was an original server.
             recorded = seen.served
-        return self._mixed(self._group.read(recorded), now)
+        epoch = seen.owner.epoch if seen.owner is not None else 0
+        return self._mixed(self._group.read(recorded, epoch), now)
 
     def _mixed(self, change: str, now: float) -> list[Action]:
         if change and self._started and self._nats:
@@ -445,7 +449,8 @@ class Standby:
     def _refused(self, done: TryDone, now: float) -> list[Action]:
         """Nobody was heard, and the lock is held: whoever has it is named, and replaced if the operator wants that."""
         silent = self._silence.refused(done.owner, done.watch, now)
-        if silent and done.owner is not None and not self.mixed and self._may_try(now):
+        # Whoever obeys no epoch must not be stolen from.
+        if silent and done.owner is not None and not (self.mixed or self._group.heard) and self._may_try(now):
             self._state = NodeState.ACTIVE
             text = (
                 f"ft: TAKING THE DATASTORE WITHOUT ITS LOCK: {done.owner.describe()} was silent on NATS and on storage "

@@ -55,6 +55,7 @@ class NodeFigures:
     standing_by: bool
     paused: bool
     mixed: bool
+    fit: bool
     epoch: int
     holder_epoch: int
     probe_age: float | None
@@ -120,6 +121,7 @@ METRICS: Final = {
         _m("standing_by", "gauge", "Whether it stands by and would take over"),
         _m("paused", "gauge", "Whether an operator keeps this member from taking over"),
         _m("mixed", "gauge", "Whether original servers may be members of the group"),
+        _m("fit", "gauge", "Whether the group is mixed and an original server could follow this owner now"),
         _m("epoch", "gauge", "The epoch that this node owns, 0 for none"),
         _m("holder_epoch", "gauge", "The newest epoch of the datastore as far as this node knows"),
         _m("takeovers", "counter", "Epochs that this process took, by cause", "cause"),
@@ -266,6 +268,7 @@ def _numbers(f: NodeFigures) -> dict[str, float | None]:
         "standing_by": f.standing_by,
         "paused": f.paused,
         "mixed": f.mixed,
+        "fit": f.fit,
         "epoch": f.epoch,
         "holder_epoch": f.holder_epoch,
         "probe_age_seconds": f.probe_age,

@@ -96,6 +96,32 @@ def test_what_is_written_for_each_host_is_a_configuration_that_the_server_knows(
         assert routes.count("nats://") == len(files) - 1
 
 
+@pytest.mark.parametrize("inventory", INVENTORIES)
+def test_with_passwords_clients_cannot_speak_for_the_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inventory: str
+) -> None:
+    monkeypatch.setenv("STAN_PASSWORD", "s3cret-of-stan")
+    monkeypatch.setenv("OPERATOR_PASSWORD", "s3cret-of-ops")
+    found = rendered(tmp_path, HOME / "inventories" / inventory)
+    assert found.returncode == 0, found.stdout + found.stderr
+    for file in tmp_path.glob("*.ftstan.conf"):
+        done = subprocess.run(
+            [sys.executable, "-m", "ftstan.cli.server", "-dump_config", "-c", str(file)],
+            cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        text = file.read_text(encoding="utf-8")
+        users = json.loads(re.findall(r"^authorization: (\{.*?^\})", text, re.DOTALL | re.MULTILINE)[0])["users"]
+        denied = {user["user"]: user.get("permissions", {}).get("publish", {}).get("deny", []) for user in users}
+        assert denied == {
+            "stan": [],
+            "operator": ["_STAN.ft.>", "_STAN.part.>"],
+            "client": ["_STAN.ft.>", "_STAN.part.>", "_FTSTAN.>"],
+        }
+        assert '\nno_auth_user: "client"\n' in text
+        assert '"user": "stan"' in text.partition("\nstreaming: ")[2]
+
+
 def test_passwords_reach_the_service_as_they_are(tmp_path: Path) -> None:
     secret = "a\"b$HOME`c\\d e'f"
     found = rendered(tmp_path, HOME / "inventories" / "ft-pair-nfs", ftstan_environment={"SECRET": secret})
@@ -128,6 +154,7 @@ def test_members_of_a_group_that_disagree_are_refused_before_anything_is_touched
         ({"ftstan_nats": "external"}, "ftstan_nats: external needs ftstan_nats_servers"),
         ({"ftstan_package_file": "ftstan.zip"}, "ftstan_package_file must be a .deb or .rpm"),
         ({"ftstan_mount": "/mnt"}, "below ftstan_mount"),
+        ({"ftstan_server_password": "s"}, "ftstan_operator_password are given together"),
     ],
 )
 def test_variables_that_cannot_be_meant_are_refused(tmp_path: Path, variables: dict[str, str], named: str) -> None:

@@ -343,6 +343,7 @@ def test_mixed_is_recorded_by_the_active_while_it_serves_and_its_successor_is_fo
     operator = Operator(nats.url, stage.store)
     said = operator.change("mixed", "on", "--output", "json")
     assert (said.status, said.json) == (0, {"mixed": True, "epoch": 2})
+    until(lambda: any(node["fit"] for node in operator.status().json["nodes"]), "an original to be able to follow")
     client.publish(CHANNEL, b"two")
     owner = owner_of(stage.store)
     assert (owner.epoch, owner.server_id, owner.ft_mixed) == (2, id_of(a), True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,9 +13,11 @@ from ftstan.ft.epoch import read_owner
 from ftstan.ft.heartbeat import Heartbeat, decode_heartbeat
 from ftstan.ft.lock import LOCK_NAME
 from ftstan.ft.mixed import MIXED_ON
+from ftstan.ft.slots import Cause
 from ftstan.ft.subjects import heartbeat_subject
-from tests.ft.client import Arrived, StanClient
+from tests.ft.client import Arrived, NatsConnection, StanClient
 from tests.ft.load import CHANNEL, Load
+from tests.ft.operator import Operator
 from tests.ft.test_admin import Admin
 from tests.oracle.damage import archived_tree, write_tree
 from tests.oracle.goheartbeat import Instant, heartbeat
@@ -23,6 +26,7 @@ from tests.processes import CLUSTER, GROUP, READY, STANDING_BY
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Self
 
     from ftstan.ft.slots import EpochRecord
     from tests.processes import Child, Nats, Server, Stage
@@ -199,7 +203,56 @@ def record(server: Server) -> EpochRecord:
     return found
 
 
-def test_a_heartbeat_of_an_original_makes_the_group_mixed_in_the_record_and_in_every_member(stage: Stage) -> None:
+class Flood:
+    """Heartbeats without an epoch, a hundred a second, from somebody who may publish where the group beats."""
+
+    def __init__(self, nats: Nats) -> None:
+        self._link = NatsConnection(nats.port)
+        self._thread = threading.Thread(target=self._send)
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._link.close()
+
+    def _send(self) -> None:
+        payload = heartbeat(b"gogogogogogogogogogogo", Instant(1000, 0), 0)
+        while not self._ended.wait(0.01):
+            self._link.publish(heartbeat_subject(CLUSTER, GROUP), payload)
+            self._link.flush()
+
+
+def test_forged_heartbeats_without_an_epoch_record_nothing_and_keep_nobody_from_taking_over(stage: Stage) -> None:
+    nats = stage.nats()
+    active = ours(stage, "active", nats)
+    active.wait_until_active()
+    standby = ours(stage, "standby", nats)
+    client = StanClient(nats.port)
+    client.connect()
+    client.publish(CHANNEL, b"before")
+    before = record(active)
+    told = 'ft: serverID "gogogogogogogogogogogo" says without an epoch that it is active: this group is not mixed'
+    with Flood(nats):
+        for server in (active, standby):
+            server.wait_for(told)
+        client.publish(CHANNEL, b"beside")
+        assert record(active) == before
+        active.kill()
+        standby.wait_until_active()
+        client.publish(CHANNEL, b"after")
+        taken = record(standby)
+    assert (taken.epoch, taken.ft_mixed, taken.cause) == (before.epoch + 1, False, Cause.LOCK_FREE)
+    assert list(client.read_to(CHANNEL, 3).values()) == [b"before", b"beside", b"after"]
+    for server in (active, standby):
+        assert MIXED_ON not in server.text()
+
+
+def test_the_operators_word_makes_the_group_mixed_in_the_record_and_in_every_member(stage: Stage) -> None:
     nats = stage.nats()
     active = ours(stage, "active", nats)
     active.wait_until_active()
@@ -212,20 +265,26 @@ def test_a_heartbeat_of_an_original_makes_the_group_mixed_in_the_record_and_in_e
     heard: list[Arrived] = []
     client.nats.listen(heartbeat_subject(CLUSTER, GROUP), heard.append)
 
-    client.nats.publish(heartbeat_subject(CLUSTER, GROUP), heartbeat(b"gogogogogogogogogogogo", Instant(1000, 0), 0))
+    operator = Operator(nats.url, stage.store)
+    assert operator.change("mixed", "on").status == 0
     active.wait_for(MIXED_ON)
     standby.wait_for(MIXED_ON)
+    active.wait_for("ft: mixed group: an original server can follow now: 1 channels are fit for it")
     client.publish(CHANNEL, b"after")
     after = record(active)
     assert (after.ft_mixed, after.epoch, after.store_id) == (True, before.epoch + 1, before.store_id)
+    assert [(node["mixed"], node["fit"]) for node in operator.status().json["nodes"] if node["epoch"]] == [(True, True)]
 
     def last_beat() -> Heartbeat:
         beat = decode_heartbeat(heard[-1].payload)
         assert beat is not None
         return beat
 
-    client.nats.pump(lambda: last_beat().epoch == after.epoch, "a heartbeat with the new epoch")
-    assert last_beat().activated_ns < 1000 * 1_000_000_000
+    client.nats.publish(heartbeat_subject(CLUSTER, GROUP), heartbeat(b"gogogogogogogogogogogo", Instant(1000, 0), 0))
+    client.nats.pump(
+        lambda: last_beat().epoch == after.epoch and last_beat().activated_ns < 1000 * 1_000_000_000,
+        "a heartbeat with the new epoch that is older than that of the original",
+    )
 
     active.kill()
     standby.wait_until_active()

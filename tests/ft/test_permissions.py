@@ -66,11 +66,14 @@ SUBSCRIBE = {
 }
 
 
-def recipe() -> str:
+def recipes() -> list[str]:
     page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
-    (found,) = re.findall(r"```\n(authorization \{\n.*?)```", page, re.DOTALL)
-    assert isinstance(found, str)
-    return found
+    return re.findall(r"```\n(authorization \{\n.*?)```", page, re.DOTALL)
+
+
+def recipe() -> str:
+    exact, _ = recipes()
+    return exact
 
 
 @pytest.fixture
@@ -112,6 +115,27 @@ def verdicts(nats: Nats, user: str) -> tuple[set[str], set[str]]:
 @pytest.mark.parametrize("user", PASSWORDS)
 def test_a_user_may_do_what_its_part_needs_and_nothing_else(nats: Nats, user: str) -> None:
     assert verdicts(nats, user) == (PUBLISH[user], SUBSCRIBE[user])
+
+
+def test_the_least_keeps_clients_from_speaking_for_the_servers_and_allows_all_else(stage: Stage) -> None:
+    _, least = recipes()
+    nats = stage.nats(settings=least)
+    members = {subject for subject in SUBJECTS if subject.startswith(("_STAN.ft.", "_STAN.part."))}
+    ours = {subject for subject in SUBJECTS if subject.startswith("_FTSTAN.")}
+    may = {user: verdicts(nats, user) for user in ("stan", "operator", "client")}
+    assert may["stan"] == (set(SUBJECTS), set(SUBJECTS))
+    assert may["operator"] == (set(SUBJECTS) - members, set(SUBJECTS))
+    assert may["client"] == (set(SUBJECTS) - members - ours, set(SUBJECTS))
+    a, b = pair(stage, nats)
+    client = StanClient(nats.port)
+    client.connect()
+    client.publish(b"foo", b"from somebody who names no user")
+    said = Operator(nats.url, stage.store).change("switchover", "--user", "operator", "--pass", "o")
+    assert said.status == 0, said
+    b.wait_for(READY)
+    assert list(client.read_to(b"foo", 1).values()) == [b"from somebody who names no user"]
+    for server in (a, b):
+        assert "Permissions Violation" not in server.text()
 
 
 def pair(stage: Stage, nats: Nats) -> tuple[Server, Server]:

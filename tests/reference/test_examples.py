@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.errors import NatsError
-from tests.ft.client import StanClient
+from tests.ft.client import NatsConnection, StanClient
 from tests.processes import HOST, READY, ROOT, STANDING_BY, until, wait_for_mesh
 
 if TYPE_CHECKING:
@@ -28,7 +28,16 @@ CONFIGURATIONS = sorted(
     str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.conf") if path.stem != "keepalived"
 )
 CLUSTER = "orders"
-SECRETS = {"STAN_PASSWORD": "s3cret-of-stan", "CLIENT_PASSWORD": "s3cret-of-app", "PUBLISHER_PASSWORD": "s3cret-of-pub"}
+SECRETS = {
+    "STAN_PASSWORD": "s3cret-of-stan",
+    "OPERATOR_PASSWORD": "s3cret-of-ops",
+    "CLIENT_PASSWORD": "s3cret-of-app",
+    "PUBLISHER_PASSWORD": "s3cret-of-pub",
+}
+#: Subjects on which only servers speak, and those on which operators do, too.
+OF_SERVERS = ("_STAN.ft.orders.orders", "_STAN.part.orders")
+OF_OPERATORS = ("_FTSTAN.ft.orders.orders", "_FTSTAN.ctl.orders.who")
+GROUPS = sorted(name for name in CONFIGURATIONS if "ft_group" in (EXAMPLES / name).read_text(encoding="utf-8"))
 
 
 def host_of(name: str) -> str:
@@ -85,6 +94,51 @@ def test_an_example_has_no_error_and_no_key_that_nobody_knows(
     assert (done.status, done.lines[-1]) == (0, "The configuration is valid."), done.text
     assert not any(secret in done.text for secret in SECRETS.values())
     assert os.listdir(moved.path("/nss")) == os.listdir(moved.path("/var/lib/ftstan")) == []
+
+
+def refused(link: NatsConnection, subject: str) -> bool:
+    """Whether the NATS server takes no message of ours there."""
+    link.publish(subject, b"")
+    try:
+        link.flush()
+    except AssertionError as error:
+        if f'Permissions Violation for Publish to "{subject}"' not in str(error):
+            raise
+        return True
+    return False
+
+
+def test_every_example_of_a_group_has_users() -> None:
+    assert len(GROUPS) == 8
+    for name in GROUPS:
+        text = (EXAMPLES / name).read_text(encoding="utf-8")
+        assert 'CLIENT = { publish: { deny: ["_STAN.ft.>", "_STAN.part.>", "_FTSTAN.>"] } }' in text
+        assert "\nno_auth_user: client\n" in text
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_no_client_of_a_group_can_speak_for_its_members(moved: Moved, name: str) -> None:
+    server = start(moved, name)
+    server.wait_until_active()
+    users: dict[str, dict[str, str]] = {"nobody": {}} | {
+        user: {"user": user, "password": SECRETS[f"{user.upper()}_PASSWORD"]} for user in ("client", "operator", "stan")
+    }
+    may = {
+        (user, subject)
+        for user, login in users.items()
+        for subject in (*OF_SERVERS, *OF_OPERATORS, "anything.else")
+        if not refused(NatsConnection(server.port, **login), subject)
+    }
+    everything = {(user, "anything.else") for user in users}
+    assert may == everything | {("stan", s) for s in (*OF_SERVERS, *OF_OPERATORS)} | {
+        ("operator", subject) for subject in OF_OPERATORS
+    }
+    # The member itself beats, and its group hears it: nothing that it needs was taken from it.
+    beats: list[bytes] = []
+    listener = NatsConnection(server.port)
+    listener.listen("_STAN.ft.>", lambda arrived: beats.append(arrived.payload))
+    listener.pump(lambda: len(beats) > 1, "its heartbeats")
+    assert "Permissions Violation" not in server.text()
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -173,6 +227,9 @@ def test_the_secure_server_asks_for_a_certificate_a_login_and_a_right(moved: Mov
     publisher.connect()
     publisher.publish(b"new.two", b"2")
     assert client.read_to(b"new.two", 1) == {1: b"2"}
+    for user, name in (("client", "CLIENT_PASSWORD"), ("publisher", "PUBLISHER_PASSWORD")):
+        for subject in (*OF_SERVERS, *OF_OPERATORS):
+            assert refused(NatsConnection(server.port, user=user, password=SECRETS[name], **tls), subject)
     publisher.offer(b"old", b"3")
     with pytest.raises(AssertionError, match="Permissions Violation"):
         publisher.nats.flush()

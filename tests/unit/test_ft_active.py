@@ -50,8 +50,8 @@ class Node:
                 self.sent.append(beat)
         return [action for action in actions if not isinstance(action, SetTimer)]
 
-    def mixed(self) -> bool:
-        return self.machine.mixed
+    def heard_original(self) -> bool:
+        return self.machine.heard_original
 
     def wait(self, late: float = 0.0) -> list[Action]:
         self.now = self.timer + late
@@ -157,12 +157,12 @@ def test_after_an_original_server_was_heard_and_storage_confirmed_ours_is_the_ol
     node: Node, peer_ns: int
 ) -> None:
     node.now += 0.5
-    assert not node.mixed()
+    assert not node.heard_original()
     assert node.on(HeartbeatHeard(replace(ORIGINAL, activated_ns=peer_ns))) == [
         Log(Level.ERROR, 'ft: serverID "GOPEER" claims to be active'),
         ConfirmNow(),
     ]
-    assert node.mixed()
+    assert node.heard_original()
     assert len(node.sent) == 1
     node.on(Confirmed())
     assert node.sent[-1].activated_ns < peer_ns
@@ -193,6 +193,18 @@ def test_a_flood_is_neither_answered_by_a_flood_nor_logged_as_one(node: Node) ->
     assert len([a for a in answers if isinstance(a, SendHeartbeat)]) <= 12
     assert len([a for a in answers if isinstance(a, ConfirmNow)]) <= 12
     assert len([a for a in answers if isinstance(a, Log)]) == 1
+
+
+def test_a_flood_without_an_epoch_costs_two_confirms_in_an_interval_and_no_heartbeat(node: Node) -> None:
+    actions: list[Action] = []
+    for _ in range(1000):
+        node.now += 0.01
+        actions += node.on(HeartbeatHeard(ORIGINAL))
+        actions += node.on(Confirmed())
+        if node.now >= node.timer:
+            actions += node.on(TimerFired())
+    assert len([a for a in actions if isinstance(a, ConfirmNow)]) <= 2 * 10 / 0.9 + 1
+    assert len(node.sent) >= 10
 
 
 def test_a_process_that_slept_asks_storage_before_it_says_active_again(node: Node) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ftstan.ft.cadence import FtTiming
 from ftstan.ft.heartbeat import Heartbeat
+from ftstan.ft.mixed import MIXED_ON
 from ftstan.ft.slots import Cause, EpochRecord
 from ftstan.ft.standby import (
     Action,
@@ -236,14 +237,48 @@ def test_a_mixed_group_is_not_polled() -> None:
     assert node.now - started >= 1.0
 
 
-def test_an_original_server_switches_the_mixed_group_on_and_counts_as_owner() -> None:
-    node = Node()
+def test_in_a_mixed_group_an_original_server_counts_as_owner() -> None:
+    node = Node(mixed=True)
     node.stand_by()
-    assert not node.mixed()
+    node.now += 0.5
     node.on(HeartbeatHeard(ORIGINAL))
-    assert node.mixed()
     heard = node.now
     assert node.wait() == [replace(SUSPICIOUS, served=True)]
+    assert node.now - heard >= 1.125
+
+
+def flood(node: Node, seconds: float, until: type[Action]) -> float:
+    """Heartbeats without an epoch, a hundred a second, until the machine does that; the seconds until then."""
+    began = node.now
+    while node.now - began < seconds:
+        node.now += 0.01
+        assert not {TryLock, Steal} & {type(action) for action in node.on(HeartbeatHeard(ORIGINAL))}
+        assert not node.mixed()
+        while node.timer is not None and node.timer <= node.now:
+            actions = node.wait()
+            if until in {type(action) for action in actions}:
+                return node.now - began
+    raise AssertionError(f"nothing in {seconds} s")
+
+
+@pytest.mark.parametrize(("timing", "longest"), [(None, 0.08), (NO_POLL, 1.4)], ids=["polls", "suspects"])
+def test_a_flood_of_heartbeats_without_an_epoch_delays_no_takeover(timing: FtTiming | None, longest: float) -> None:
+    node = Node(timing)
+    node.stand_by()
+    node.on(HeartbeatHeard(PEER))
+    assert flood(node, 40, TryLock) <= longest
+    assert Activate in {type(action) for action in node.on(GRANTED)}
+
+
+def test_beside_a_group_that_nobody_could_look_at_an_original_server_is_let_be() -> None:
+    node = Node(store=None)
+    node.on(NatsUp())
+    node.on(Started())
+    for _ in range(10):
+        node.now += 0.9
+        node.on(HeartbeatHeard(ORIGINAL))
+    heard = node.now
+    assert node.wait() == [TryLock(suspicious=True, served=True)]
     assert node.now - heard >= 1.125
 
 
@@ -676,8 +711,8 @@ def test_beside_an_active_original_server_a_directory_that_nobody_served_from_is
         assert TryLock not in {type(action) for action in node.wait()}
         node.on(StoreSeen(b"", served=False))
     assert node.phase() is Phase.WRONG_STORE
-    # It has just begun: its files appear a moment after its first heartbeat.
-    assert node.on(StoreSeen(b"")) == []
+    # It has just begun: its files appear a moment after its first heartbeat, and say what it is.
+    assert node.on(StoreSeen(b"")) == [Log(Level.INFO, MIXED_ON)]
     assert node.wait() == [TryLock(suspicious=True, expect=None, served=True)]
 
 
@@ -814,6 +849,27 @@ def test_no_member_steals_after_an_original_server_was_heard() -> None:
     for _ in range(100):
         assert node.wait() == [replace(SUSPICIOUS, served=True)]
         assert Steal() not in node.on(REFUSED)
+
+
+def test_a_store_that_one_of_ours_took_since_is_stolen_after_the_whole_silence_again() -> None:
+    node = Node(STEAL)
+    node.stand_by()
+    node.on(StoreSeen(STORE, owner=OWNER))
+    node.on(HeartbeatHeard(ORIGINAL))
+
+    def suspect(done: TryDone) -> list[Action]:
+        assert node.wait() == [replace(SUSPICIOUS, served=True)]
+        return node.on(done)
+
+    node.on(StoreSeen(STORE, owner=OWNER))
+    for _ in range(20):
+        assert Steal() not in suspect(REFUSED)
+    younger = replace(OWNER, epoch=6)
+    node.on(StoreSeen(STORE, owner=younger))
+    since = node.now
+    while Steal() not in suspect(replace(REFUSED, owner=younger)):
+        pass
+    assert node.now - since >= 10.0
 
 
 @pytest.mark.parametrize(("gone", "back"), [(NatsDown(), NatsUp()), (Paused(), Resumed())])

@@ -28,10 +28,10 @@ def mixed(epoch: int = 1) -> Owner:
     return Owner(epoch, mixed=True, was_mixed=True)
 
 
-def append(disk: SimDisk, name: str, data: bytes) -> None:
+def append(disk: SimDisk, name: str, data: bytes, channel: str = "foo") -> None:
     """As an original does it: at the end, and whoever looks sees it, but nothing is synced."""
     root = disk.open_dir("/store")
-    folder = disk.open_dir_at(root, "foo")
+    folder = disk.open_dir_at(root, channel)
     fd = disk.open(folder, name, os.O_RDWR | os.O_CREAT)
     if not disk.fstat(fd).size:
         disk.pwrite(fd, VERSION, 0)
@@ -41,17 +41,19 @@ def append(disk: SimDisk, name: str, data: bytes) -> None:
         disk.close(handle)
 
 
-def original_stores(disk: SimDisk, number: int, first: int, *data: bytes, entries: bool = True) -> None:
+def original_stores(
+    disk: SimDisk, number: int, first: int, *data: bytes, entries: bool = True, channel: str = "foo"
+) -> None:
     """An original appends messages to slice ``number``; ``entries``: it lives long enough for the index, too."""
     block = MsgBlock()
     for sequence, payload in enumerate(data, first):
-        block.append(sequence, b"foo", b"", payload, 2_000_000_000)
+        block.append(sequence, channel.encode(), b"", payload, 2_000_000_000)
     records.seal(block, CRC)
     name = f"msgs.{number}"
-    end = len(disk.tree("/store/foo").get(f"{name}.dat") or VERSION)
-    append(disk, f"{name}.dat", bytes(memoryview(block)))
+    end = len(disk.tree(f"/store/{channel}").get(f"{name}.dat") or VERSION)
+    append(disk, f"{name}.dat", bytes(memoryview(block)), channel)
     if entries:
-        append(disk, f"{name}.idx", records.index_entries(block, 0, len(block), end, CRC))
+        append(disk, f"{name}.idx", records.index_entries(block, 0, len(block), end, CRC), channel)
 
 
 def read_by_original(tree: Tree) -> list[tuple[int, bytes]]:

@@ -92,6 +92,7 @@ def figures() -> NodeFigures:
         standing_by=False,
         paused=False,
         mixed=False,
+        fit=False,
         epoch=4,
         holder_epoch=4,
         probe_age=0.5,

@@ -199,6 +199,16 @@ def test_temporaries_of_a_former_owner_are_gone_before_a_late_channel_is_listed(
     assert "c/tmp.99.dat" not in server.disk.tree("/store")
 
 
+def test_a_channel_that_waits_while_a_stop_is_prepared_goes_on_with_its_sequence_and_its_subscriptions() -> None:
+    driver = Server().filled()
+    while driver.store.prepare_close(1.0):
+        pass
+    assert driver.publish(b"2", channel=b"b")[0].error == b""
+    assert sequences(driver.out, b"in.b") == [2]
+    open_rest(driver)
+    assert {c.name: c.store.last for c in driver.broker.channels.values()} == {b"a": 1, b"b": 2, b"c": 1, b"d": 1}
+
+
 class TestPreparedStop:
     def filled(self) -> tuple[Server, FileStore, Recovered]:
         server = Server()

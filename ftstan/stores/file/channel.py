@@ -467,20 +467,6 @@ class FileChannel:
         self.release()
         return done
 
-    def make_fit_for_original(self, *, serving: bool) -> None:
-        """Leave nothing in its files that an original server would not read around. Raises ``OSError``.
-
-        Raises ``FencedError``, too. ``serving``: ``subs.dat`` may be open.
-        """
-        if not self.intact:
-            return
-        self.sync()
-        purging.tidy(self._env, self.log, self.confirmed)
-        if serving:
-            exact.make_slices_exact(self._env, self.log)
-        else:
-            exact.make_channel_exact(self._env, self.log)
-
     def park(self) -> None:
         """Close every handle; each is opened again when it is needed."""
         self._subs.park()

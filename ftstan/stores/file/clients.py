@@ -19,7 +19,7 @@ from ftstan.stores.file.view import store_error
 if TYPE_CHECKING:
     from ftstan.stores.interface import ClientInfo
 
-_NAME = "clients.dat"
+NAME = "clients.dat"
 
 
 class Clients:
@@ -28,7 +28,7 @@ class Clients:
     def __init__(self, env: FileEnv) -> None:
         self._env = env
         self.known: dict[bytes, ClientInfo] = {}
-        self.file = StateFile(env, lambda: env.root, _NAME, self._records)
+        self.file = StateFile(env, lambda: env.root, NAME, self._records)
         self._rows: list[bytes] = []
         self._rewrite = False
         self._compaction = Compaction(env.options, env.clock)

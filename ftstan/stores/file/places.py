@@ -12,9 +12,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ftstan.disk import Disk, FileStat
+    from ftstan.stores.file.channel import FileChannel
 
     #: Channel (empty: the root) and file name.
     Unit = tuple[bytes, str]
@@ -46,6 +47,18 @@ class Places:
     def inode(self, unit: Unit) -> int | None:
         """The inode of ``unit``, if it is known."""
         return self._inodes.get(unit)
+
+    def restore(self, channels: Mapping[bytes, FileChannel], root: Mapping[str, Callable[[], None]]) -> None:
+        """Write again what somebody put another file in the place of; whether it is so is looked at once more.
+
+        ``root``: what does that for the files of the root, by name. Raises ``OSError``.
+        """
+        while self.suspects:
+            channel, name = self.suspects.popleft()
+            if not channel:
+                root[name]()
+            elif channel in channels:
+                channels[channel].restore_state()
 
     def look(self, disk: Disk, root: int) -> None:
         """Look at the next few names below the directory ``root``. ``OSError`` passes through; what is gone is none."""

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ftstan.stores.file.places import Unit
     from ftstan.stores.interface import ServerInfo
 
-_NAME: Final = "server.dat"
-UNIT: Final[Unit] = (b"", _NAME)
+NAME: Final = "server.dat"
+UNIT: Final[Unit] = (b"", NAME)
 
 
 class ServerFile:
@@ -31,7 +31,7 @@ class ServerFile:
         env = self._env
         self._info = statescan.read_server(env)
         if self._info is not None:
-            env.places.put(UNIT, lambda: env.disk.stat(env.root, _NAME))
+            env.places.put(UNIT, lambda: env.disk.stat(env.root, NAME))
         return self._info
 
     def write(self, info: ServerInfo) -> None:
@@ -39,19 +39,19 @@ class ServerFile:
         env = self._env
         data = records.VERSION + records.untyped_record(states.encode_server(info), env.crc)
         try:
-            fd = replace_file(env, env.root, _NAME, data)
+            fd = replace_file(env, env.root, NAME, data)
             env.places.put(UNIT, lambda: env.disk.fstat(fd))
             env.disk.close(fd)
         except OSError as error:
-            raise store_error(error, f"{_NAME} cannot be written") from error
+            raise store_error(error, f"{NAME} cannot be written") from error
         self._info = info
 
     def restore(self) -> None:
         """Write it again if another file is in its place. Raises ``StoreError``; ``OSError`` passes through."""
         env = self._env
         with contextlib.suppress(FileNotFoundError):
-            if env.disk.stat(env.root, _NAME).ino == env.places.inode(UNIT):
+            if env.disk.stat(env.root, NAME).ino == env.places.inode(UNIT):
                 return
         assert self._info is not None
-        log.warning(f"{_NAME} was replaced by somebody: written again from memory")
+        log.warning(f"{NAME} was replaced by somebody: written again from memory")
         self.write(self._info)

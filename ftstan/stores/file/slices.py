@@ -423,11 +423,26 @@ class SliceLog(RetainedSlices):
                 self.unsure.add(self._active.slice.number)
             raise
 
+    def sync_one(self) -> bool:
+        """Do a part of ``sync``: one of the closed slices; returns whether there was any. Raises ``OSError``."""
+        number = next(iter(self._loose), None)
+        if number is None:
+            return False
+        try:
+            self._sync_loose(number)
+        except OSError:
+            self.unsure.add(number)
+            raise
+        return True
+
+    def _sync_loose(self, number: int) -> None:
+        for name in (dat_name(number), idx_name(number)) if self._loose[number] else (idx_name(number),):
+            self._sync_closed(name)
+        del self._loose[number]
+
     def _sync_all(self) -> None:
-        for number, data_too in sorted(self._loose.items()):
-            for name in (dat_name(number), idx_name(number)) if data_too else (idx_name(number),):
-                self._sync_closed(name)
-            del self._loose[number]
+        for number in sorted(self._loose):
+            self._sync_loose(number)
         if self._active is not None:
             self._sync_active(self._active)
         if self._names_loose:

@@ -16,6 +16,7 @@ from ftstan.errors import RecoveryError, StoppedError, StoreError, StoreFullErro
 from ftstan.log import stream as log
 from ftstan.stores.file import (
     checkpoint,
+    clients,
     confirmed,
     deletion,
     opening,
@@ -110,7 +111,9 @@ class FileStore:
         self._upkeep = Upkeep(self._env, path)
         self._broken = Broken()
         self._next_sync = clock.mono()
-        self._fitness = Fitness(self._env)
+        self.fitness = Fitness(self._env, self._clients, self._touch)
+        self._busy = False
+        """Whether the last tick has left some work of its second."""
         self._progress = progress
         self._checkpoint = Checkpoint()
         """What the last clean stop left."""
@@ -141,7 +144,7 @@ class FileStore:
             self._leaving = Leaving(env, self._checkpoint)
             self._register.on_touch = self._leaving.touched
             self._recover_channels()
-            self._fitness.recovered()
+            self.fitness.recovered()
         except OSError as error:
             raise RecoveryError(
                 f"unable to recover the datastore: {error.strerror or error}"
@@ -181,7 +184,7 @@ class FileStore:
             channel.release()
             return
         channel.recover(reading)
-        self._fitness.adopt(channel, exact_already=reading.entry is not None)
+        self.fitness.adopt(channel, exact_already=reading.entry is not None)
         self._channels[channel.name] = channel
         channel.expire(self._env.clock.wall_ns())
         if not channel.quarantined:
@@ -274,7 +277,7 @@ class FileStore:
         """Write and sync everything staged; returns the channels that failed (``CLIENTS``: the registrations)."""
         failed: dict[bytes, StoreError] = {}
         pending: list[Unsynced] = []
-        self._fitness.before_write()
+        self.fitness.before_write()
         if self._clients.staged:
             try:
                 fd = self._clients.write()
@@ -393,46 +396,42 @@ class FileStore:
         Returns whether more is to be done at once: publishers must not wait until many channels have been synced.
         """
         try:
-            if not self._round:
-                self._restore_places()
-                self._clients.settle()
-                self._begin_flush()
-                for _ in range(min(len(self._unsure), _STATE_SYNCS_A_TICK)):
-                    self._unsure.pop().sync_recovered()
-            for name in self._register.expiry.take(now_ns, _LOOKS_A_TICK):
-                if (aged := self._channels.get(name)) is not None:
-                    aged.expire(now_ns)
-            self._flush()
-            self._fitness.keep(self._channels.values())
+            if self._busy or self.fitness.leaves_time():
+                self._busy = self._run_second(now_ns)
+            return self.fitness.keep(self._channels, self._later) or self._busy
         except OSError as error:
             raise store_error(error, "the datastore cannot be written") from error
+
+    def _run_second(self, now_ns: int) -> bool:
+        """Some of the work of once a second; returns whether there is more of it."""
+        if not self._round:
+            root = {serverfile.NAME: self._server.restore, clients.NAME: self._clients.restore_state}
+            self._env.places.restore(self._channels, root)
+            self._clients.settle()
+            self._begin_flush()
+            for _ in range(min(len(self._unsure), _STATE_SYNCS_A_TICK)):
+                self._unsure.pop().sync_recovered()
+        for name in self._register.expiry.take(now_ns, _LOOKS_A_TICK):
+            if (aged := self._channels.get(name)) is not None:
+                aged.expire(now_ns)
+        self._flush()
         if self._round or self._register.expiry.is_due(now_ns):
             return True
         wasteful = self._register.wasteful()
         for channel in wasteful:
-            self._leaving.touched(channel.name)
-            channel.untouched = False
+            self._touch(channel)
         self._upkeep.run(channel for channel in wasteful if not channel.quarantined)
         return False
+
+    def _touch(self, channel: FileChannel) -> None:
+        """Files of the channel are not any more as the last clean stop left them, or as a stop has prepared them."""
+        self._leaving.touched(channel.name)
+        channel.untouched = False
 
     @property
     def places(self) -> Places:
         """Where the state files are: another thread may look whether they still are there."""
         return self._env.places
-
-    def _restore_places(self) -> None:
-        """Write again what somebody put another file in the place of; whether it is so is looked at here once more."""
-        suspects = self._env.places.suspects
-        while suspects:
-            unit = suspects.popleft()
-            if unit[0]:
-                channel = self._channels.get(unit[0])
-                if channel is not None:
-                    channel.restore_state()
-            elif unit == serverfile.UNIT:
-                self._server.restore()
-            else:
-                self._clients.restore_state()
 
     def _begin_flush(self) -> None:
         """Note what there is to flush: what is touched meanwhile waits for the next second."""
@@ -488,9 +487,8 @@ class FileStore:
         def is_late() -> bool:
             return self._env.clock.mono() >= end
 
-        while self._later and not is_late():
-            self.open_channel(next(iter(self._later)))
-        return bool(self._later) or self._leaving.prepare(self._channels.values(), is_late)
+        # Not those that wait: whoever serves must hear of a channel that is opened, or it would begin anew with 1.
+        return self._leaving.prepare(self._channels.values(), is_late)
 
     def close(self) -> None:
         """Write, sync, release. Raises ``StoreError``."""

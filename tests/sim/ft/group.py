@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from ftstan.clock import ManualClock
-from ftstan.ft.epoch import EPOCH_NAME
 from ftstan.ft.ctl import Verb
+from ftstan.ft.epoch import EPOCH_NAME
 from ftstan.ft.heartbeat import Heartbeat, encode_heartbeat
 from ftstan.ft.lock import LOCK_NAME
 from ftstan.ft.slots import SLOT_SIZE, decode_slot, is_blank

@@ -582,4 +582,3 @@ def options_for(group: Group) -> ServerOptions:
             nats_timeout=0 if shape.mixed else 5 * SECOND,
         ),
     )
-

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from ftstan.errors import FencedError
@@ -25,7 +26,7 @@ from ftstan.stores.file.statefile import check_version, read_file, replace_file
 from ftstan.wire.subjects import valid_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 _IDX = re.compile(r"msgs\.([1-9][0-9]{0,17})\.idx\Z")
 _ENTRY = records.INDEX_SIZE
@@ -52,20 +53,36 @@ def make_channel_exact(env: FileEnv, slog: SliceLog, *, state_durable: bool = Fa
 
 
 def make_slices_exact(env: FileEnv, slog: SliceLog) -> bool:
-    """The same for the slices alone, also while the channel is served. Raises ``FencedError``."""
+    """The same for the slices alone. Raises ``FencedError``."""
+    return all(slice_steps(env, slog))
+
+
+def slice_steps(env: FileEnv, slog: SliceLog) -> Iterator[bool]:
+    """The same one file at a time, between which the channel may be served; false, at last, if storage refuses.
+
+    Raises ``FencedError``.
+    """
     try:
-        names = {name for name, is_dir in env.disk.listdir(slog.dirfd) if not is_dir}
-        for s in slog.slices:
-            _cut(env, slog, s)
+        for s in list(slog.slices):
+            # It may have gone since the step before.
+            at = bisect_left(slog.slices, s.number, key=_number)
+            if at < len(slog.slices) and slog.slices[at] is s:
+                _cut(env, slog, s)
+                yield True
         live = {s.number for s in slog.slices}
+        names = {name for name, is_dir in env.disk.listdir(slog.dirfd) if not is_dir}
         orphans = {int(m[1]) for name in names if (m := _IDX.match(name))} - live
         for number in sorted((slog.dead - live) | {n for n in orphans if dat_name(n) not in names}):
             _remove(env, slog.dirfd, number)
             slog.dead.discard(number)
+            yield True
     except OSError as error:
         report(f'channel "{show(slog.name)}"', error.strerror or str(error))
-        return False
-    return True
+        yield False
+
+
+def _number(s: Slice) -> int:
+    return s.number
 
 
 def make_root_exact(env: FileEnv, known: Iterable[bytes]) -> None:
