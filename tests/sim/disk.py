@@ -442,6 +442,7 @@ class SimDisk:
         if fits:
             before = len(node.data)
             node.write(fits, at)
+            node.by.add(self)
             self.volume.grow(len(node.data) - before)
             node.mtime_ns = self.volume.now_ns()
         if len(fits) < len(data):
@@ -451,6 +452,7 @@ class SimDisk:
     def _resize(self, node: FileNode, size: int) -> None:
         self.volume.grow(size - len(node.data))
         node.truncate(size)
+        node.by.add(self)
         node.mtime_ns = self.volume.now_ns()
 
     def _touch(self, folder: DirNode) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -67,6 +67,8 @@ class FileNode:
     mtime_ns: int = 0
     links: int = 0
     opens: int = 0
+    by: set[Any] = field(default_factory=set)
+    """Processes with changes that nobody has synced."""
     data: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     changes: list[Change] = field(default_factory=list)
@@ -97,6 +99,7 @@ class FileNode:
             for sector, content in change.sectors.items():
                 _put(self.durable, sector, content)
         self.changes.clear()
+        self.by.clear()
 
     def forget(self) -> None:
         """A failed sync: processes go on seeing the bytes, but nothing will ever write these pages again."""
@@ -242,6 +245,21 @@ class Volume:
         if self.space is not None:
             self.space -= size
 
+    def restart(self, rng: Random, met: Counter[str]) -> None:
+        """The storage restarts below processes that go on: they send again what they have not synced.
+
+        Of a file whose writers are all dead some of the unsynced changes are found, in any order.
+        """
+        folders = [self.root]
+        while folders:
+            for child in folders.pop().entries.values():
+                if isinstance(child, DirNode):
+                    folders.append(child)
+                elif child.changes and all(process.dead for process in child.by):
+                    child.data[:] = child.durable[:] = child.survive(rng, met)
+                    child.changes.clear()
+                    child.by.clear()
+
     def after_kill(self) -> Volume:
         """A copy in which no process is left: everything written is there, synced or not."""
         made: dict[int, Node] = {}
@@ -251,7 +269,7 @@ class Volume:
                 return made[id(node)]
             if isinstance(node, FileNode):
                 file = made[id(node)] = replace(
-                    node, data=bytearray(node.data), durable=bytearray(node.durable), changes=[*node.changes]
+                    node, by=set(), data=bytearray(node.data), durable=bytearray(node.durable), changes=[*node.changes]
                 )
                 return file
             folder = DirNode(node.ino, node.meta, node.durable_meta, node.mtime_ns, node.links)
@@ -312,6 +330,8 @@ class Volume:
         self.inodes = set()
         for node in seen.values():
             node.opens = 0
+            if isinstance(node, FileNode):
+                node.by.clear()
             if node.ino in self.inodes:
                 node.ino = self.new_ino()
             self.inodes.add(node.ino)

@@ -6,29 +6,40 @@ what stands for it in ``load.py`` and ``nodes.py``).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ftstan.broker.broker import Broker
+from ftstan.dataplane import DataPlane
 from ftstan.errors import FencedError
-from ftstan.ft import epoch
+from ftstan.ft import epoch, ownership
 from ftstan.ft.epoch import Confirmer
 from ftstan.ft.ownership import StoreOwner
 from ftstan.ft.slots import SLOT_SIZE, decode_slot, encode_slot
+from ftstan.ft.survey import survey_store
+from ftstan.group import FtGroup
 from ftstan.stores.file import recovery
+from ftstan.stores.file.channel import FileChannel
 from ftstan.stores.file.slices import SliceLog
 from ftstan.stores.file.statefile import StateFile, read_file
-from tests.sim.ft.load import Load
-from tests.sim.ft.nodes import Node
+from ftstan.stores.file.store import FileStore
+from ftstan.succession import Succession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
     import pytest
 
+    from ftstan.bridge import Ahead
+    from ftstan.clock import Clock
     from ftstan.disk import Disk
     from ftstan.errors import StoreError
     from ftstan.ft.epoch import Activation
     from ftstan.stores.file.env import FileEnv
     from ftstan.stores.file.measure import Found
+    from ftstan.stores.file.view import Slice
+    from ftstan.wire.block import MsgBlock
 
     Patch = pytest.MonkeyPatch
 
@@ -36,11 +47,43 @@ _LEASE_S = 5.0
 
 
 def confirm_before_sync(patch: Patch) -> None:
-    def commit(self: Load) -> dict[bytes, StoreError]:
-        self._confirm()
-        return self.store.commit()
+    def commit(self: FileStore) -> dict[bytes, StoreError]:
+        self.confirm()
+        self.confirmed_ahead = True  # type: ignore[attr-defined]
+        return real_commit(self)
 
-    patch.setattr(Load, "commit", commit)
+    def confirm(self: FileStore) -> None:
+        if not getattr(self, "confirmed_ahead", False):
+            real_confirm(self)
+        self.confirmed_ahead = False  # type: ignore[attr-defined]
+
+    real_commit, real_confirm = FileStore.commit, FileStore.confirm
+    patch.setattr(FileStore, "commit", commit)
+    patch.setattr(FileStore, "confirm", confirm)
+
+
+def emitted_before_confirm(patch: Patch) -> None:
+    """What was committed is sent, and only then storage is asked."""
+    confirm, commit, sent = FileStore.confirm, FileStore.commit, Broker.sent
+
+    def later(self: FileStore) -> dict[bytes, StoreError]:
+        failed = commit(self)
+        self.confirm_later = True  # type: ignore[attr-defined]
+        return failed
+
+    def skipped(self: FileStore) -> None:
+        if getattr(self, "confirm_later", False):
+            self.confirm_later = False  # type: ignore[attr-defined]
+            return
+        confirm(self)
+
+    def then_confirm(self: Broker) -> None:
+        sent(self)
+        self.store.confirm()
+
+    patch.setattr(FileStore, "commit", later)
+    patch.setattr(FileStore, "confirm", skipped)
+    patch.setattr(Broker, "sent", then_confirm)
 
 
 def confirm_by_clock(patch: Patch) -> None:
@@ -167,29 +210,179 @@ def no_seal(patch: Patch) -> None:
 
 
 def heartbeat_obeyed(patch: Patch) -> None:
-    def obey(self: Node) -> None:
-        raise FencedError("a higher epoch was heard")
+    async def obey(self: FtGroup) -> None:
+        self._node.fenced(FencedError("ft: epoch: a higher one was heard"))
 
-    patch.setattr(Node, "_confirm_now", obey)
+    patch.setattr(FtGroup, "_confirm", obey)
+
+
+def events_without_replacement(patch: Patch) -> None:
+    patch.setattr(FileChannel, "_replace_soon", lambda _self: None)
+
+
+def fills_not_synced(patch: Patch) -> None:
+    """The slots below and the own record become durable together, in any order."""
+
+    def write(disk: Disk, root_fd: int, activation: Activation, found: epoch._Slots) -> None:
+        record = activation.record()
+        fd = disk.open(root_fd, epoch.EPOCH_NAME, 2)
+        for slot in [*found.blanks, *range(found.top + 1, activation.epoch)]:
+            disk.pwrite(fd, encode_slot(record.filling(slot)), slot * SLOT_SIZE)
+        disk.pwrite(fd, encode_slot(record), activation.epoch * SLOT_SIZE)
+        disk.fsync(fd)
+        disk.close(fd)
+
+    patch.setattr(epoch, "_write", write)
+
+
+def adopted_as_sure(patch: Patch) -> None:
+    adopt = SliceLog.adopt
+
+    def sure(self: SliceLog, slices: list[Slice], dead: set[int], highest: int, *, durable: bool = False) -> None:
+        adopt(self, slices, dead, highest, durable=durable)
+        self.unsure.clear()
+
+    patch.setattr(SliceLog, "adopt", sure)
+
+
+def self_raise_unchecked(patch: Patch) -> None:
+    """A server that goes on to a higher epoch takes any number for its own, as at a takeover, and reads nothing."""
+
+    def unchecked(
+        disk: Disk,
+        root_fd: int,
+        before: Activation,
+        *,
+        clock: Clock,
+        cause: epoch.Cause,
+        ft_mixed: bool | None = None,
+    ) -> Activation:
+        return epoch.claim(
+            disk,
+            root_fd,
+            server_id=before.server_id,
+            clock=clock,
+            survey=lambda: survey_store(disk, root_fd),
+            ft_mixed=ft_mixed,
+            cause=cause,
+        )
+
+    patch.setattr(ownership, "claim_next", unchecked)
+
+
+def confirmer_installed_early(patch: Patch) -> None:
+    """As it was: the new activation is in force, and then looked at."""
+
+    def raise_then_look(self: StoreOwner, cause: epoch.Cause, ft_mixed: bool | None = None) -> None:
+        before = self.activation
+        self.confirm()
+        self.raises += 1
+        try:
+            activation = epoch.claim(
+                self._asking_disk,
+                self.root,
+                server_id=self._server_id,
+                clock=self._clock,
+                survey=lambda: survey_store(self._disk, self.root),
+                cause=cause,
+                ft_mixed=ft_mixed,
+            )
+            self._install(activation)
+        finally:
+            self.raises += 1
+        if activation.epoch != before.epoch + 1:
+            raise FencedError("ft: epoch: overtaken")
+
+    def call(self: DataPlane, function: Callable[[], object], *, may_lose: bool = False) -> Future[object]:
+        del may_lose
+        return real_call(self, function, may_lose=True)
+
+    real_call = DataPlane.call
+    patch.setattr(StoreOwner, "_raise", raise_then_look)
+    patch.setattr(DataPlane, "call", call)
+
+
+def index_before_data(patch: Patch) -> None:
+    """Index entries are written with their data, and nothing says which of the two becomes durable first."""
+    write, finish_parts = SliceLog.write, SliceLog._finish_parts
+
+    def write_both(self: SliceLog) -> int | None:
+        fd = write(self)
+        block = self._staged
+        if block is not None:
+            for active, i, j, offset in self._parts:
+                if active.has_index:
+                    self._write_entries(active, block, i, j) if not self._env.owner.mixed else None
+                    self.indexed_early = True  # type: ignore[attr-defined]
+                del offset
+        return fd
+
+    def once(self: SliceLog, block: MsgBlock) -> None:
+        if getattr(self, "indexed_early", False):
+            self.indexed_early = False  # type: ignore[attr-defined]
+            entries = SliceLog._write_entries
+            patch.setattr(SliceLog, "_write_entries", lambda *_: None)
+            try:
+                finish_parts(self, block)
+            finally:
+                patch.setattr(SliceLog, "_write_entries", entries)
+            return
+        finish_parts(self, block)
+
+    patch.setattr(SliceLog, "write", write_both)
+    patch.setattr(SliceLog, "_finish_parts", once)
+
+
+def bridged_after_anybody(patch: Patch) -> None:
+    """What was kept during a hand-over is used, whoever has owned the store since."""
+    decide = Succession.decide
+
+    async def unchecked(self: Succession, activation: Activation) -> Ahead | None:
+        if self._taken is not None:
+            activation = replace(activation, predecessor=(self._taken.leaving.epoch, b""))
+        return await decide(self, activation)
+
+    patch.setattr(Succession, "decide", unchecked)
+
+
+def repeats_remembered_late(patch: Patch) -> None:
+    """What a repeat is known by is written behind the data."""
+    remember, confirm = FileStore.remember, FileStore.confirm
+    waiting: dict[FileStore, tuple[object, object]] = {}
+
+    def later(self: FileStore, fresh: object, window: object) -> None:
+        waiting[self] = (fresh, window)
+
+    def then(self: FileStore) -> None:
+        confirm(self)
+        if self in waiting:
+            remember(self, *waiting.pop(self))  # type: ignore[arg-type]
+
+    patch.setattr(FileStore, "remember", later)
+    patch.setattr(FileStore, "confirm", then)
 
 
 VARIANTS: dict[str, Callable[[Patch], None]] = {
     "confirm before the sync": confirm_before_sync,
+    "emit before the confirm": emitted_before_confirm,
     "confirm by clock": confirm_by_clock,
     "no claim": no_claim,
     "slots used again": slots_used_again,
     "blank slots below left blank": blanks_left_blank,
+    "no sync between fills and the own record": fills_not_synced,
     "the next slot is not read": next_slot_not_read,
+    "the self-raise is not checked": self_raise_unchecked,
+    "the new confirmer is installed early": confirmer_installed_early,
     "temporaries left": temporaries_left,
     "temporaries of anybody removed": temporaries_of_anybody_removed,
     "state files appended": state_files_appended,
+    "events without a replacement": events_without_replacement,
     "slices by the highest number": slices_by_highest_number,
+    "index before data": index_before_data,
+    "adopted slices are sure": adopted_as_sure,
     "tail not copied": tail_not_copied,
     "no seal": no_seal,
     "heartbeat obeyed": heartbeat_obeyed,
+    "bridge without the predecessor check": bridged_after_anybody,
+    "repeats remembered behind the data": repeats_remembered_late,
 }
-
-#: Those that random histories find soon; the others are found by histories written by hand (``docs/ft.md``).
-CAUGHT_BY_CHANCE = tuple(
-    name for name in VARIANTS if name not in {"slots used again", "slices by the highest number", "temporaries left"}
-)

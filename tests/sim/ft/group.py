@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 _CLAIM = re.compile(r"ft\.claim\.([0-9]+)\Z")
 _LONGEST_HEALING = 600
 _CLIENTS = 3
+#: Before these a pause says most.
+_TURNS = ("open", "link", "rename", "unlink", "pwrite", "fsync", "fdatasync", "pread", "listdir")
 _FAILING = ("open", "pread", "pwrite", "fsync", "fdatasync", "rename", "unlink", "listdir", "mkdir", "link")
 
 
@@ -104,6 +106,7 @@ class Group:
         self._cut_off: set[int] = set()
         self._resume_at: dict[int, float] = {}
         self._start_at: dict[int, float] = {}
+        self._armed: dict[int, Callable[[int], None]] = {}
         self.clients = [self._new_client() for _ in range(_CLIENTS)]
         self.nodes: list[Node] = [self._start(i) for i in range(shape.members)]
 
@@ -155,6 +158,7 @@ class Group:
                 self.nodes[member].spend(rng.choice((rng.randint(1, 10), rng.randint(5, 60), 120, 400)))
             if self.network and rng.random() < 0.1:
                 self._land_one()
+            self._spring_traps()
             self.hub.flow(0.6)
         self.pass_time(rng.choice((0.02, 0.1, 0.3, 0.3, 1.2)))
 
@@ -206,7 +210,10 @@ class Group:
         common: list[Callable[[], object]] = [
             self._pause,
             self._pause,
-            self._pause,
+            self._pause_at_a_call,
+            self._pause_at_a_call,
+            self._pause_at_a_call,
+            self._cut_power_at_a_call,
             self._stand_still,
             self._kill,
             self._power_cut,
@@ -229,7 +236,9 @@ class Group:
             safe = [self._kill, self._partition, self._forge, self._stop, self._stop, self._original_serves]
             return [*safe, *(self._original_serves for _ in range(4))]
         common += [self._switch_mixed]
-        return [*common, self._freeze, self._freeze, self._kill_host] if self.network else common
+        if self.network:
+            return [*common, self._freeze, self._freeze, self._kill_host]
+        return [*common, self._storage_crash]
 
     def _some(self, *, owners: bool = True) -> int | None:
         """A member that lives and is not paused; the owner more often than the others."""
@@ -249,6 +258,44 @@ class Group:
             if self.rng.random() < 0.6:
                 self._take_lock_from(member)
         return member
+
+    def _pause_at_a_call(self) -> None:
+        """A process is about to stand still, right before a call of a certain kind; its lock is gone by then."""
+        member = self._some()
+        if member is not None:
+            call = self.rng.choice(_TURNS)
+            self._armed[member] = self._pause_now
+            self.nodes[member].stop_before = lambda name, _args: name == call
+
+    def _pause_now(self, member: int) -> None:
+        self.met["fault: pause right before a call"] += 1
+        self._resume_at[member] = self.clock.mono() + self.rng.choice((2.0, 5.0, 20.0))
+        self._take_lock_from(member)
+
+    def _cut_power_at_a_call(self) -> None:
+        """The power fails while a process is in the middle of something."""
+        member = self._some()
+        if member is not None:
+            call = self.rng.choice(_TURNS)
+            self._armed[member] = self._cut_power_now
+            self.nodes[member].stop_before = lambda name, _args: name == call
+
+    def _cut_power_now(self, _member: int) -> None:
+        self.met["fault: power cut right before a call"] += 1
+        self._power_cut()
+
+    def _storage_crash(self) -> None:
+        """The storage restarts below hosts that live: what dead processes had not synced may be lost, in any order."""
+        self.met["fault: storage restarted"] += 1
+        self.volume.restart(self.rng, self.met)
+
+    def _spring_traps(self) -> None:
+        for member, then in list(self._armed.items()):
+            node = self.nodes[member]
+            if node.ended or node.stop_before is None:
+                del self._armed[member]
+                if not node.ended and node.paused:
+                    then(member)
 
     def _stand_still(self) -> None:
         """A virtual machine is paused, with its clocks: when it goes on, no time has passed for it."""
@@ -464,8 +511,9 @@ class Group:
     def heal(self) -> None:
         """Nothing goes wrong any more; what is on its way arrives."""
         self.locks.generous = False
+        self._armed.clear()
         for member, node in enumerate(self.nodes):
-            node.paused = False
+            node.paused, node.stop_before = False, None
             node.clock.go_on()
             node.stalled_until = 0.0
             node.disk.fail_no_more()

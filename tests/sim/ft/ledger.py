@@ -214,9 +214,8 @@ class Ledger:
         for sequence, payload in sorted(found.messages.items()):
             publish = published(payload)
             if publish in seen and publish in self.once:
-                raise Violation(
-                    f"{generation.model}: {publish[:40]!r} was stored as {seen[publish]} and as {sequence}, seen under {epoch}"
-                )
+                where = f"as {seen[publish]} and as {sequence}, seen under {epoch}"
+                raise Violation(f"{generation.model}: {publish[:40]!r} was stored {where}")
             seen[publish] = sequence
 
     @staticmethod
@@ -225,9 +224,8 @@ class Ledger:
             if by >= epoch or inbox not in found.subs:
                 continue
             if (inbox, sequence) in found.pending or found.sent_to.get(inbox, 0) < sequence:
-                raise Violation(
-                    f"{generation.model}: the ack of {sequence} to {inbox!r} was kept under epoch {by}, gone under {epoch}"
-                )
+                what = f"the ack of {sequence} to {inbox!r}"
+                raise Violation(f"{generation.model}: {what} was kept under epoch {by}, and is gone under {epoch}")
 
     @staticmethod
     def _judge_messages(generation: Generation, found: Found, promised: dict[int, bytes], epoch: int) -> None:
