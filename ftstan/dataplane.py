@@ -5,7 +5,8 @@ error that ends serving (fenced, storage gone) is given to ``on_end``, which doe
 
 A ``FencedError`` ends this thread wherever it comes from: a batch, the work of once a second, or a closure. Nothing is
 read from the socket, stored or sent after it. The one exception is an attempt to *become* the owner (``may_lose``): its
-failure is an answer, because there is nothing yet that could be served.
+failure is an answer, because there is nothing yet that could be served. Nor is there anything left to end when this
+server has given the store back itself (``ReleasedError``).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
-from ftstan.errors import FencedError, FtstanError
+from ftstan.errors import FencedError, FtstanError, ReleasedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +114,7 @@ class DataPlane:
                 result = function()
             except FencedError as error:
                 future.set_exception(error)
-                if not may_lose:
+                if not may_lose and not isinstance(error, ReleasedError):
                     raise
             except Exception as error:  # noqa: BLE001  # it belongs to whoever asked
                 future.set_exception(error)

@@ -53,6 +53,10 @@ class FencedError(FtstanError):
     """Another node owns the datastore (or may): nothing more may be sent or written."""
 
 
+class ReleasedError(FencedError):
+    """This server has given the datastore back itself, and something was still to be done with it."""
+
+
 class StoppedError(FtstanError):
     """What was under way was ended because the server stops; nobody needs to be told."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ftstan import log
 from ftstan.config.units import SECOND
 from ftstan.disk import LocalDisk
-from ftstan.errors import FencedError, FtstanError, LockFaultError, NatsError, RefusedError, StoreError
+from ftstan.errors import FencedError, FtstanError, LockFaultError, NatsError, RefusedError, ReleasedError, StoreError
 from ftstan.ft import active as act
 from ftstan.ft import digest, handover
 from ftstan.ft import standby as sb
@@ -292,14 +292,13 @@ class FtGroup:
 
     async def _confirm(self) -> None:
         def confirm() -> None:
-            if self._owner.present is None:
-                # Given back by a stop that was posted before: nobody is fenced by that.
-                return
             self._owner.confirm()
             self._owner.verify_lock()
 
         try:
             await self._node.call(confirm)
+        except ReleasedError:
+            return
         except FencedError as error:
             self._node.fenced(error)
         if self._active is not None:

@@ -32,6 +32,7 @@ from ftstan.errors import (
     LockBusyError,
     NatsError,
     RecoveryError,
+    ReleasedError,
     StoppedError,
     StoreError,
 )
@@ -380,6 +381,8 @@ class Node:
 
     def fenced(self, error: FencedError) -> NoReturn:
         """The store belongs to somebody else: out at once, with one line that says why."""
+        if isinstance(error, ReleasedError):
+            raise StoppedError("the server stops") from error
         self.host.end(error.text, EXIT_FENCED)
 
     def fail(self, error: FtstanError) -> None:

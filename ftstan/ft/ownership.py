@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.errors import FencedError, LockBusyError, LockFaultError, StoreError
+from ftstan.errors import FencedError, LockBusyError, LockFaultError, ReleasedError, StoreError
 from ftstan.ft.adminkey import ensure_key, read_key
 from ftstan.ft.direct import asking_disk
 from ftstan.ft.epoch import Activation, Confirmer, claim, claim_next, read_owner, read_records, remove_old_claims
@@ -293,7 +293,7 @@ class StoreOwner:
         if self._lost is not None:
             raise self._lost
         if self._activation is None:
-            raise FencedError("the datastore is not ours")
+            raise ReleasedError("the datastore is not ours")
         return self._activation
 
     @property
@@ -345,7 +345,7 @@ class StoreOwner:
         """
         activation = self.activation
         if self._confirmer is None:
-            raise FencedError("the datastore is not ours")
+            raise ReleasedError("the datastore is not ours")
         try:
             self._confirmer()
             self.answered_at = self._clock.mono()

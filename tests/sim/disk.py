@@ -16,7 +16,7 @@ import threading
 import zlib
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ftstan.disk import FileStat, Space
 from tests.sim.volume import CrashMode, DirNode, FileNode, Meta, Node, Volume
@@ -63,6 +63,8 @@ class SimDisk:
         self.calls = 0
         self.log: list[str] = []
         self.dead = False
+        self.machine: Any = self
+        """Whose memory holds what this process has written; it has ``dead``."""
         self._handles: dict[int, _Handle] = {}
         self._faults: dict[int, int] = {}
         self._next_faults: dict[str, int] = {}
@@ -442,7 +444,7 @@ class SimDisk:
         if fits:
             before = len(node.data)
             node.write(fits, at)
-            node.by.add(self)
+            node.by.add(self.machine)
             self.volume.grow(len(node.data) - before)
             node.mtime_ns = self.volume.now_ns()
         if len(fits) < len(data):
@@ -452,7 +454,7 @@ class SimDisk:
     def _resize(self, node: FileNode, size: int) -> None:
         self.volume.grow(size - len(node.data))
         node.truncate(size)
-        node.by.add(self)
+        node.by.add(self.machine)
         node.mtime_ns = self.volume.now_ns()
 
     def _touch(self, folder: DirNode) -> int:

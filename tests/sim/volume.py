@@ -68,7 +68,7 @@ class FileNode:
     links: int = 0
     opens: int = 0
     by: set[Any] = field(default_factory=set)
-    """Processes with changes that nobody has synced."""
+    """Machines with changes that nobody has synced."""
     data: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     changes: list[Change] = field(default_factory=list)
@@ -246,16 +246,16 @@ class Volume:
             self.space -= size
 
     def restart(self, rng: Random, met: Counter[str]) -> None:
-        """The storage restarts below processes that go on: they send again what they have not synced.
+        """The storage restarts below machines that go on: they send again what they have not synced.
 
-        Of a file whose writers are all dead some of the unsynced changes are found, in any order.
+        Of a file that only dead machines wrote to some of the unsynced changes are found, in any order.
         """
         folders = [self.root]
         while folders:
             for child in folders.pop().entries.values():
                 if isinstance(child, DirNode):
                     folders.append(child)
-                elif child.changes and all(process.dead for process in child.by):
+                elif child.changes and all(machine.dead for machine in child.by):
                     child.data[:] = child.durable[:] = child.survive(rng, met)
                     child.changes.clear()
                     child.by.clear()

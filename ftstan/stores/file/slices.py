@@ -15,7 +15,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.errors import FencedError, StoreError
+from ftstan.errors import DamageError, FencedError, StoreError
+from ftstan.log import stream as log
 from ftstan.stores.file import records
 from ftstan.stores.file.env import NUMBERS_PER_EPOCH, TEMPORARY, FileEnv
 from ftstan.stores.file.retention import RetainedSlices
@@ -209,6 +210,22 @@ class SliceLog(RetainedSlices):
         self.unsure.add(s.number)
         active.index_dirty = False
         self._close_active()
+
+    def _entries_from(self, s: Slice, sequence: int, most: int) -> tuple[bytes, int]:
+        try:
+            return super()._entries_from(s, sequence, most)
+        except DamageError:
+            # What a host that died had not synced of an index goes with a restart of its file server, below us who have
+            # read it. The records that the entries named were synced before them.
+            index = self.index_from_data(s) if s.index is None else b""
+            if len(index) != s.entries * _ENTRY:
+                raise
+        log.warning(
+            f'channel "{show(self.name)}": {idx_name(s.number)} has lost entries that it had; made anew from the data'
+        )
+        s.index = index
+        self.unsure.add(s.number)
+        return super()._entries_from(s, sequence, most)
 
     def _is_full(self, active: _Active, timestamp: int) -> bool:
         s = active.slice

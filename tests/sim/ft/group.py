@@ -236,9 +236,8 @@ class Group:
             safe = [self._kill, self._partition, self._forge, self._stop, self._stop, self._original_serves]
             return [*safe, *(self._original_serves for _ in range(4))]
         common += [self._switch_mixed]
-        if self.network:
-            return [*common, self._freeze, self._freeze, self._kill_host]
-        return [*common, self._storage_crash]
+        network = [self._freeze, self._freeze, self._kill_host, self._kill_host, self._restart_storage]
+        return [*common, *network] if self.network else common
 
     def _some(self, *, owners: bool = True) -> int | None:
         """A member that lives and is not paused; the owner more often than the others."""
@@ -284,8 +283,8 @@ class Group:
         self.met["fault: power cut right before a call"] += 1
         self._power_cut()
 
-    def _storage_crash(self) -> None:
-        """The storage restarts below hosts that live: what dead processes had not synced may be lost, in any order."""
+    def _restart_storage(self) -> None:
+        """The file server restarts below hosts that live: what dead ones had not synced may be lost, in any order."""
         self.met["fault: storage restarted"] += 1
         self.volume.restart(self.rng, self.met)
 
@@ -433,6 +432,7 @@ class Group:
 
     def _abandon_host(self, member: int) -> None:
         client = self._hosts[member]
+        client.dead = True
         self._ghosts += client.abandoned()
         self._hosts[member] = Host(client.rng)
 

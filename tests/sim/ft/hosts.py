@@ -58,6 +58,7 @@ class Client:
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
+        self.dead = False
         self.views: dict[FileNode, bytearray] = {}
         self.dirty: dict[tuple[FileNode, int], _Dirty] = {}
         self.sent: set[FileNode] = set()
@@ -110,7 +111,7 @@ class Client:
         late = self._late(key)
         del self.dirty[key]
         self.sent.add(key[0])
-        put(volume, late)
+        put(volume, late, self)
         return late
 
     def _late(self, key: tuple[FileNode, int]) -> Late:
@@ -122,9 +123,11 @@ class Client:
         return [self._late(key) for key in self.dirty if self.rng.random() < 0.6]
 
 
-def put(volume: Volume, late: Late) -> None:
-    """A write arrives at the server."""
+def put(volume: Volume, late: Late, machine: object = None) -> None:
+    """A write arrives at the server; ``machine`` is the one that sends it again if the server forgets it."""
     node = late.node
+    if machine is not None:
+        node.by.add(machine)
     before = len(node.data)
     node.write(late.data, late.offset)
     volume.grow(len(node.data) - before)
@@ -143,7 +146,7 @@ class ClientDisk(SimDisk):
 
     def __init__(self, volume: Volume, met: Counter[str], client: Client) -> None:
         super().__init__(volume, met)
-        self.client = client
+        self.client = self.machine = client
         self.epoch = 0
 
     def open(self, dirfd: int, name: str, flags: int, mode: int = 0o666) -> int:
