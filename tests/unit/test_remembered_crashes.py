@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from ftstan.broker.dedup import Window
+from ftstan.clock import ManualClock
+from ftstan.stores.interface import StoredAt
+from ftstan.wire.block import MsgBlock
 from tests.compat.driver import Driver, PubAck, pub_acks
 from tests.filenode import FileNode, simulated
-from tests.sim.disk import Killed
-from tests.sim.model import read_all
+from tests.sim.disk import Killed, SimDisk
+from tests.sim.filestore import open_file_store
+from tests.sim.history import STORE
+from tests.sim.model import UNLIMITED, read_all
 from tests.unit.test_broker_dedup import offer
-
-if TYPE_CHECKING:
-    from tests.sim.disk import SimDisk
 
 WINDOW = 100
 BEFORE, DURING = (b"ft1.a", b"ft1.b"), (b"ft1.c", b"ft1.d")
@@ -122,3 +124,35 @@ def test_a_publish_whose_message_has_been_removed_meanwhile_is_a_new_one() -> No
     log.purge(1)
     assert publish(again, b"ft1.a", b"ft1.b") == [PubAck(b"ft1.a"), PubAck(b"ft1.b")]
     assert list(read_all(log)) == [2, 3]
+
+
+def test_what_a_former_owner_still_stores_while_its_successor_reads_is_remembered_by_the_successor() -> None:
+    disk, clock = SimDisk(), ManualClock()
+    disk.make_dirs(STORE)
+    former = open_file_store(disk, clock)
+    former.recover()
+    channel = former.create_channel(b"foo", UNLIMITED)
+
+    def publish(sequence: int) -> None:
+        block = MsgBlock()
+        block.append(sequence, b"foo", b"", b"x", clock.wall_ns())
+        channel.append(block)
+        digest = b"%016d" % sequence
+        known[digest] = StoredAt(sequence, 0)
+        former.remember([digest], known)
+        assert former.commit() == {}
+
+    known: dict[bytes, StoredAt] = {}
+    publish(1)
+    host = disk.sibling()
+    successor = open_file_store(host, clock)
+
+    def before_it_lists_the_channel(_number: int, call: str, args: tuple[object, ...]) -> None:
+        if call == "open_dir_at":
+            host.on_call = None
+            publish(2)
+
+    host.on_call = before_it_lists_the_channel
+    found = successor.recover()
+    assert found.channels[0].last == 2
+    assert {at.sequence for at in found.remembered.values()} == {1, 2}

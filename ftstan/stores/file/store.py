@@ -135,7 +135,6 @@ class FileStore:
         env = self._env
         try:
             recovery.remove_temporaries(env, env.root)
-            remembered = self._remembered.load()
             statescan.check_marker(env)
             info = self._server.read()
             self._clients.known = statescan.read_clients(env)
@@ -144,6 +143,8 @@ class FileStore:
             self._leaving = Leaving(env, self._checkpoint)
             self._register.on_touch = self._leaving.touched
             self._recover_channels()
+            # Behind the logs: a former owner that is still writing puts a publish there first and into a log after that.
+            remembered = self._remembered.load()
             self.fitness.recovered()
         except OSError as error:
             raise RecoveryError(

@@ -175,7 +175,7 @@ class Client:
         if response.error:
             # An earlier request of ours was carried out and its answer was lost. Another client comes instead.
             self.gone = True
-            self.group.met[f"connect refused: {response.error.decode()}"] += 1
+            self._refused("connects", response.error.decode(), packet)
         elif self._subjects is None:
             self._subjects = response
             self.ledger.answer_clients({self.id}, set(), _epoch(packet))
@@ -261,10 +261,17 @@ class Client:
         if publish is None:
             return
         if ack.error:
-            self.group.met["publishes refused"] += 1
+            self._refused("publishes", ack.error.decode(), packet)
             return
         self.ledger.told(publish.publish, _process(packet), _epoch(packet))
         _process(packet).told.add(publish.channel)
+
+    def _refused(self, what: str, error: str, packet: Packet) -> None:
+        """Storage refuses nothing while it is well: then somebody else has meddled with what was written."""
+        process = _process(packet)
+        self.group.met[f"{what} refused"] += 1
+        if not error.startswith("stan: ") and not process.faulty:
+            raise Violation(f"{process} refused without a fault: {error}")
 
     def _on_message(self, sub: _Subscription, packet: Packet) -> None:
         try:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ftstan.config.options import ServerOptions
-    from ftstan.ft.ctl import Request
+    from ftstan.ft.ctl import Answer, Request
     from ftstan.stores.interface import ChannelLimits
 
 _CLAIM = re.compile(r"ft\.claim\.([0-9]+)\Z")
@@ -214,6 +214,8 @@ class Group:
             self._pause_at_a_call,
             self._pause_at_a_call,
             self._cut_power_at_a_call,
+            self._claimers_die,
+            self._claimers_die,
             self._stand_still,
             self._kill,
             self._power_cut,
@@ -283,6 +285,29 @@ class Group:
         self.met["fault: power cut right before a call"] += 1
         self._power_cut()
 
+    def _claimers_die(self) -> None:
+        """The owner's lock goes, and whoever takes the store over dies right before some call, perhaps with its host."""
+        owner = self._serving()
+        if owner is None:
+            return
+        self._take_lock_from(owner.member)
+        call = self.rng.choice(("fsync", "fsync", *_TURNS))
+        for member, node in enumerate(self.nodes):
+            if node is not owner and not node.ended and not node.paused and not node.epoch:
+                self._armed[member] = self._die_now
+                node.stop_before = lambda name, args: name == call and not str(args[-1]).startswith(".rootdir")
+
+    def _die_now(self, member: int) -> None:
+        self.met["fault: claimer killed right before a call"] += 1
+        node = self.nodes[member]
+        node.kill()
+        if self.network:
+            self._abandon_host(member)
+            self._ghosts.clear()
+            if self.rng.random() < 0.7:
+                self._restart_storage()
+        self._bury(node)
+
     def _restart_storage(self) -> None:
         """The file server restarts below hosts that live: what dead ones had not synced may be lost, in any order."""
         self.met["fault: storage restarted"] += 1
@@ -320,6 +345,9 @@ class Group:
             self.met[f"fault: {errno.errorcode[code]}"] += 1
             self.met["fault: failed sync"] += call in {"fsync", "fdatasync"}
             node.faulty = True
+            if code == errno.ENOSPC:
+                # Without space what a repeat is known by is not written, which the log says.
+                self.ledger.once.clear()
             node.disk.fail_next(call, code)
 
     def _lose_reply(self) -> None:
@@ -376,13 +404,14 @@ class Group:
             life.purging = max(life.purging, up_to)
             node.administer(Verb.PURGE, name.decode(), up_to=up_to)
 
-    def answered(self, node: Node, request: Request) -> None:
+    def answered(self, node: Node, request: Request, answer: Answer) -> None:
         """An operator was told that it is done."""
         if request.verb is Verb.PURGE:
             self.met["purges"] += 1
             life = node.lives[request.name.encode()]
-            if request.up_to > life.purged:
-                life.purged, life.purged_by = request.up_to, node.epoch
+            gone = min(request.up_to, int(answer.rows[0]["next"]) - 1)
+            if gone > life.purged:
+                life.purged, life.purged_by = gone, node.epoch
 
     def _freeze(self) -> None:
         """A host stands still; when it wakes up it trusts delegations that were taken away."""

@@ -441,7 +441,7 @@ class Node:
             except RefusedError:
                 return
             if answer.ok:
-                self.group.answered(self, request)
+                self.group.answered(self, request, answer)
 
         self.ask(carry_out)
 
