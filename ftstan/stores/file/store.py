@@ -143,7 +143,7 @@ class FileStore:
             self._leaving = Leaving(env, self._checkpoint)
             self._register.on_touch = self._leaving.touched
             self._recover_channels()
-            # Behind the logs: a former owner that is still writing puts a publish there first and into a log after that.
+            # Behind the logs: a former owner that is still writing puts a publish there first, then into a log.
             remembered = self._remembered.load()
             self.fitness.recovered()
         except OSError as error:

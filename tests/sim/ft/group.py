@@ -286,7 +286,7 @@ class Group:
         self._power_cut()
 
     def _claimers_die(self) -> None:
-        """The owner's lock goes, and whoever takes the store over dies right before some call, perhaps with its host."""
+        """The owner's lock goes, and whoever takes over dies right before some call, perhaps with its host."""
         owner = self._serving()
         if owner is None:
             return
