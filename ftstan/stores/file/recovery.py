@@ -263,7 +263,7 @@ def settle(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> None:
             slices.append(_summary(env, slog, f, f.proven.last))
         else:
             v.dead.add(f.number)
-    slog.adopt(slices, v.dead, m.highest)
+    slog.adopt(slices, v.dead, m.highest, synced=m.confirmed is None or m.confirmed.synced)
     if tail is not None:
         slog.copy_tail(tail)
     if v.last > slog.last:

@@ -187,15 +187,18 @@ def _cut(env: FileEnv, slog: SliceLog, s: Slice) -> None:
     try:
         # Opened by path and confirmed after that: so this is our file, not a successor's.
         env.owner.confirm()
-        if index is not None:
-            disk.fsync(fd)
-            whole = records.VERSION + index
-            put_file(env, dirfd, idx_name(s.number), s.number, lambda new: disk.pwrite(new, whole, 0))
-            slog.unsure.discard(s.number)
+        # Until all of it is done: what fails half-way may look finished at the next attempt, and not be durable.
+        slog.unsure.add(s.number)
+        disk.fsync(fd)
+        whole = records.VERSION + index
+        put_file(env, dirfd, idx_name(s.number), s.number, lambda new: disk.pwrite(new, whole, 0))
+        # What is open for reading is the file that was there before.
+        env.files.forget(slog.name, idx_name(s.number))
         if size > s.end:
             env.owner.confirm()
             disk.ftruncate(fd, s.end)
             disk.fsync(fd)
+        slog.unsure.discard(s.number)
     finally:
         disk.close(fd)
 
