@@ -59,8 +59,6 @@ class SliceLog(RetainedSlices):
         self._loose: dict[int, bool] = {}
         """Closed slices whose index may not be durable; true: nor their data, in a store without syncs."""
         self._names_loose = False
-        self.unsure: set[int] = set()
-        """Slices whose index may never become durable as it is: a clean stop writes it anew from the data."""
         self._gap_behind = 0
         """A slice of ours with such an index: the number behind it is not used, which tells a successor so."""
         self._max_msgs, self._max_bytes, self._max_age = _slice_limits(env, limits)
