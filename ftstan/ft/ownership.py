@@ -354,6 +354,13 @@ class StoreOwner:
         except FencedError as error:
             raise self._lose(error) from error.__cause__
 
+    def confirm_beside(self) -> None:
+        """Confirm on another thread than the one that owns the store; ends nothing here.
+
+        Raises ``FencedError``, also while this server goes on to another epoch: ask again later then.
+        """
+        self.new_confirmer().close()
+
     def new_confirmer(self) -> Confirmer:
         """A confirmer of the present activation for another thread, which closes it. Raises ``FencedError``."""
         return Confirmer(self._asking_disk, self.root, self.activation, is_network=self.is_network)

@@ -64,6 +64,9 @@ class SimOwner:
     def confirm(self) -> None:
         self._confirmer()
 
+    def confirm_beside(self) -> None:
+        self.confirm()
+
     def raise_epoch(self) -> None:
         before = self.activation.epoch
         self.confirm()

@@ -562,15 +562,13 @@ def test_an_index_that_a_clean_stop_leaves_in_the_page_cache_is_caught(monkeypat
     def leave(_log: SliceLog, _name: str) -> None:
         """What a killed owner wrote to its index is durable as far as the kernel likes."""
 
-    adopt = SliceLog.adopt
-
-    def trust(self: SliceLog, slices: list[Slice], dead: set[int], highest: int, *, durable: bool = False) -> None:
+    def trust(_log: SliceLog, _slices: list[Slice], *, synced: bool) -> set[int]:
         """Nor are the last indexes of former activations written anew, which would make up for it."""
-        adopt(self, slices, dead, highest, durable=durable)
-        self.unsure.clear()
+        del synced
+        return set()
 
     monkeypatch.setattr(SliceLog, "_sync_closed", leave)
-    monkeypatch.setattr(SliceLog, "adopt", trust)
+    monkeypatch.setattr(SliceLog, "_doubtful", trust)
 
     def look() -> None:
         for seed in range(40):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.clock import ManualClock
+from ftstan.errors import DamageError
 from ftstan.stores.file import records
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.tools import rewriting
@@ -235,14 +236,15 @@ def test_removing_the_old_slices_from_the_top_is_caught(monkeypatch: pytest.Monk
         die_in_many("unlink")
 
 
-def put_unsynced(env: FileEnv, dirfd: int, name: str, number: int, fill: Callable[[int], None]) -> None:
-    fd = env.disk.open(dirfd, f"tmp.{number}.dat", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+def put_unsynced(env: FileEnv, dirfd: int, name: str, fill: Callable[[int], None]) -> None:
+    temporary = f"tmp.{name.split('.')[1]}.dat"
+    fd = env.disk.open(dirfd, temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     fill(fd)
-    env.disk.rename(dirfd, f"tmp.{number}.dat", name)
+    env.disk.rename(dirfd, temporary, name)
     env.disk.close(fd)
 
 
 def test_removing_the_old_slices_before_the_copy_is_durable_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewriting, "put_file", put_unsynced)
-    with pytest.raises(Violation, match=r"gone|was answered|record|quarantined"):
+    with pytest.raises((Violation, DamageError), match=r"gone|was answered|record|quarantined|damaged"):
         die_in_many("unlink")

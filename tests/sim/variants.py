@@ -36,7 +36,7 @@ class SimArchivist(Archivist):
     """Runs the script at once: it copies both files, checks that they belong together, and removes them."""
 
     def __init__(self, disk: SimDisk, clock: ManualClock, taken: list[bytes]) -> None:
-        super().__init__("script", clock)
+        super().__init__("script", clock, lambda: True)
         self._disk = disk
         self._taken = taken
 

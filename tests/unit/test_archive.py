@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.disk import LocalDisk
+from ftstan.disk import LocalDisk, ShuttableDisk
 from ftstan.errors import FencedError
 from ftstan.stores.file import upkeep
 from ftstan.stores.file.env import FileStoreOptions
@@ -265,6 +266,129 @@ def test_a_fenced_owner_renames_nothing_and_starts_nothing() -> None:
     with pytest.raises(FencedError):
         n.tick()
     assert "msgs.1.dat" in disk.tree("/store/foo")
+
+
+class LateOwner(Owner):
+    """An owner to which something happens once the first slice has been set aside and its script is about to start."""
+
+    folder: Path
+    then: Callable[[], None]
+
+    def confirm(self) -> None:
+        super().confirm()
+        if (self.folder / "store/foo/msgs.1.dat.bak").exists() and not (self.folder / "store/foo/msgs.1.dat").exists():
+            self.then()
+
+
+def late(folder: Path, disk: LocalDisk, then: Callable[[], None]) -> FileNode:
+    (folder / "store").mkdir()
+    owner = LateOwner()
+    owner.folder, owner.then = folder, then
+    program = script(folder, f"echo ran > {folder}/seen")
+    options = FileStoreOptions(slice_max_msgs=2, slice_archive_script=program)
+    return FileNode(disk, str(folder / "store"), owner, options, LIMITS)
+
+
+def test_no_script_is_started_after_the_server_was_shut(tmp_path: Path) -> None:
+    disk = ShuttableDisk()
+    n = late(tmp_path, disk, disk.shut)
+    n.put(b"a", b"b", b"c", b"d")
+    n.tick()
+    until(lambda: not running(n))
+    assert (tmp_path / "store/foo/msgs.1.dat.bak").exists()
+    assert not (tmp_path / "seen").exists()
+    n.store.abandon()
+
+
+def test_a_server_that_is_fenced_when_the_thread_comes_to_the_job_starts_no_script(tmp_path: Path) -> None:
+    owners: list[LateOwner] = []
+
+    def overtake() -> None:
+        # The confirm of the store's own thread was the last that was granted.
+        owners[0].fenced = True
+
+    n = late(tmp_path, LocalDisk(), overtake)
+    assert isinstance(n.owner, LateOwner)
+    owners.append(n.owner)
+    n.put(b"a", b"b", b"c", b"d")
+    n.tick()
+    until(lambda: not running(n))
+    assert (tmp_path / "store/foo/msgs.1.dat.bak").exists()
+    assert not (tmp_path / "seen").exists()
+    n.store.abandon()
+
+
+def test_an_abandoned_store_starts_nothing_that_still_waits_in_the_thread(tmp_path: Path) -> None:
+    entered, go = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        if threading.current_thread().name == "archive":
+            entered.set()
+            assert go.wait(60)
+
+    n = late(tmp_path, LocalDisk(), wait)
+    script(tmp_path, f"echo x >> {tmp_path}/seen")
+    n.put(*(b"%d" % i for i in range(8)))
+    n.tick()
+    archivist = n.store._upkeep._archivist
+    assert archivist is not None
+    runner = archivist._runner
+    assert runner is not None
+    assert entered.wait(60)
+    n.store.abandon()
+    go.set()
+    runner._thread.join(60)
+    # Three slices were set aside; the turn of one of them had come before.
+    assert [name for name in names(tmp_path) if name.endswith(".dat.bak")] == [f"msgs.{i}.dat.bak" for i in (1, 2, 3)]
+    assert (tmp_path / "seen").read_text() == "x\n"
+
+
+def test_a_successor_waits_for_the_script_of_a_server_that_is_gone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "gate")
+    n = node(tmp_path, script(tmp_path, f'echo x >> {tmp_path}/runs; read line < {tmp_path}/gate; rm "$2" "$3"'))
+    n.put(b"a", b"b", b"c", b"d")
+    n.tick()
+    until((tmp_path / "runs").exists)
+    n.owner.fenced = True
+    n.store.abandon()
+    after = n.successor()
+    after.tick()
+    until(lambda: not running(after))
+    assert (tmp_path / "runs").read_text() == "x\n"
+    assert "The archive script of a former server still works on" in capfd.readouterr().err
+    (tmp_path / "gate").write_text("go\n")
+    until(lambda: names(tmp_path) == ["msgs.2.dat", "msgs.2.idx"])
+    archivist = after.store._upkeep._archivist
+    assert archivist is not None
+    after.tick(10)
+    until(lambda: not archivist.waiting)
+    after.store.close()
+    assert (tmp_path / "runs").read_text() == "x\n"
+
+
+def test_what_the_script_of_a_dead_server_left_undone_is_given_to_the_next_one(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    n = node(tmp_path, script(tmp_path, f"echo x >> {tmp_path}/runs; read line < {tmp_path}/gate; exit 1"))
+    n.put(b"a", b"b", b"c", b"d")
+    n.tick()
+    until((tmp_path / "runs").exists)
+    n.store.abandon()
+    after = n.successor()
+    after.tick()
+    until(lambda: not running(after))
+    (tmp_path / "gate").write_text("go\n")
+    archivist, former = after.store._upkeep._archivist, n.store._upkeep._archivist
+    assert archivist is not None
+    assert former is not None
+    assert former._runner is not None
+    former._runner._thread.join(60)
+    script(tmp_path, f'echo y >> {tmp_path}/runs; rm "$2" "$3"')
+    after.tick(10)
+    until(lambda: not archivist.waiting)
+    after.store.close()
+    assert (tmp_path / "runs").read_text() == "x\ny\n"
 
 
 def test_what_a_former_owner_wrote_behind_its_seal_is_not_archived() -> None:

@@ -56,6 +56,9 @@ class Owner:
         if self.fenced:
             raise FencedError("another server owns the datastore")
 
+    def confirm_beside(self) -> None:
+        self.confirm()
+
     def raise_epoch(self) -> None:
         self.confirm()
         self.epoch += 1

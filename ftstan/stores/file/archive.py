@@ -3,15 +3,21 @@
 The contract is the original's (``docs/compat/filestore.md``): three arguments, no shell, not waited
 for. What is better: never two at once for one slice, a failure is tried again later, and slices that nobody took are
 found at the next start. Scripts are started by one thread of ours and by nobody else; when each may start is decided by
-the store, after it has confirmed that the slice is still its own. Never removes, renames or reads a slice.
+the store, which confirms that the slice is still its own before it hands the job to the thread, and once more in the
+thread, directly before the start. A script inherits a lock on its data file, which lasts as long as the script does:
+a successor that finds the slice waits until the script of a former server has ended, however that server ended. Never
+removes, renames or reads a slice.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import select
 import signal
+import struct
 import subprocess
 import tempfile
 import threading
@@ -32,6 +38,10 @@ _LONGEST_RETRY_S = 600.0
 _AT_ONCE = 16
 _OUTPUT_SHOWN = 64 << 10
 
+# One byte far behind every record is locked, so that a script may lock the file for itself. The structure is that of
+# ``fcntl(2)``: type, whence, start, length, process (0 for a lock of the open file), padding.
+_LOCK = struct.pack("@hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 1 << 62, 1, 0)
+
 
 @dataclass(slots=True, eq=False)
 class Job:
@@ -48,9 +58,11 @@ class Job:
 class Archivist:
     """The scripts of one store. All methods belong to the thread that uses the store."""
 
-    def __init__(self, script: str, clock: Clock) -> None:
+    def __init__(self, script: str, clock: Clock, may_start: Callable[[], bool]) -> None:
+        """``may_start`` is asked in the thread that starts scripts, directly before each of them."""
         self._script = script
         self._clock = clock
+        self._may_start = may_start
         self._jobs: dict[str, Job] = {}
         self._done: deque[tuple[Job, bool]] = deque()
         self._runner: _Runner | None = None
@@ -87,7 +99,7 @@ class Archivist:
                 continue
             confirm()
             if self._runner is None:
-                self._runner = _Runner(self._script, self._done)
+                self._runner = _Runner(self._script, self._done, self._may_start)
             job.running = True
             free -= 1
             self._runner.start(job)
@@ -120,15 +132,19 @@ class Archivist:
     def abandon(self) -> None:
         """Start nothing more, and wait for nothing: the store belongs to somebody else."""
         if self._runner is not None:
+            self._runner.abandoned = True
             self._runner.finish(0)
 
 
 class _Runner:
     """The thread that starts scripts, waits for them and reports."""
 
-    def __init__(self, script: str, done: deque[tuple[Job, bool]]) -> None:
+    def __init__(self, script: str, done: deque[tuple[Job, bool]], may_start: Callable[[], bool]) -> None:
         self._script = script
         self._done = done
+        self._may_start = may_start
+        self.abandoned = False
+        """Whether what waits in the inbox is not to be started any more."""
         self._inbox: deque[Job | None] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="archive", daemon=True)
@@ -170,6 +186,27 @@ class _Runner:
                     poll.register(fd, select.POLLIN)
 
     def _spawn(self, job: Job) -> tuple[subprocess.Popen[bytes], IO[bytes]] | None:
+        try:
+            guard = _guard(job.dat)
+        except FileNotFoundError:
+            # The script of a former server took it, and ended after we had found it.
+            self._done.append((job, True))
+            return None
+        except BlockingIOError:
+            log.info(f'The archive script of a former server still works on "{job.dat}": looked at again later')
+            self._done.append((job, False))
+            return None
+        try:
+            # Behind the lock: a successor that looks from now on finds it taken.
+            if self.abandoned or not self._may_start():
+                self._done.append((job, False))
+                return None
+            return self._popen(job, guard)
+        finally:
+            if guard >= 0:
+                os.close(guard)
+
+    def _popen(self, job: Job, guard: int) -> tuple[subprocess.Popen[bytes], IO[bytes]] | None:
         # A file and not a pipe: nobody has to read it for the script to go on.
         output = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the script has ended
         try:
@@ -178,6 +215,7 @@ class _Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                pass_fds=(guard,) if guard >= 0 else (),
             )
         except OSError as error:
             output.close()
@@ -205,3 +243,25 @@ class _Runner:
         log.info(f'Error invoking archive script "{self._script}": {why} (output={output})')
         log.warning(f'"{job.dat}" and its index stay where they are; the archive script gets them again later')
         self._done.append((job, False))
+
+
+def _guard(dat: str) -> int:
+    """A descriptor of the data file with a lock that lasts until every copy of the descriptor is closed.
+
+    -1 where the storage has no locks. Raises ``FileNotFoundError`` if the file is gone, ``BlockingIOError`` if somebody
+    has the lock.
+    """
+    try:
+        fd = os.open(dat, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return -1
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _LOCK)
+    except OSError as error:
+        os.close(fd)
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            raise BlockingIOError(error.errno, error.strerror, dat) from error
+        return -1
+    return fd

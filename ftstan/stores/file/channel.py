@@ -415,6 +415,9 @@ class FileChannel:
             self._rewrite = False
         if (self._events or self._rewrite) and not self._controls:
             self._write_events()
+        if self._env.owner.mixed and self.log.unsure and self.created:
+            # An original server that follows a crash believes the index, and nothing behind it.
+            exact.make_slices_exact(self._env, self.log)
         if self._compaction.may(self._subs.size) and self._subs.replaced and not self.staged:
             self._compact()
 

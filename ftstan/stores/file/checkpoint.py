@@ -97,16 +97,26 @@ def files_of(env: FileEnv, dirfd: int, names: Iterable[tuple[str, bool]]) -> Fil
     for name, is_dir in names:
         if is_dir or not is_bound(name):
             continue
-        # Opened, not asked by name: a network file system then asks the server.
+        found[name] = _id_of(env, dirfd, name)
+    return found
+
+
+def _id_of(env: FileEnv, dirfd: int, name: str) -> FileId:
+    """Size, time of change and inode of a file as storage has them: opened, not asked by name."""
+    if env.is_remembered:
+        # Even an open may be answered by a host that does not know yet what it has lost. A read is not; the open that
+        # follows it asks storage.
         fd = env.fresh.open(dirfd, name, os.O_RDONLY)
         try:
-            s = env.fresh.fstat(fd)
-            # Even an open may be answered by a host that does not know yet what it has lost. A read is not.
-            behind = len(env.read_on(fd, s.size)) if env.is_remembered else 0
+            env.fresh.pread(fd, 1, 0)
         finally:
             env.fresh.close(fd)
-        found[name] = (s.size + behind, s.mtime_ns, s.ino)
-    return found
+    fd = env.fresh.open(dirfd, name, os.O_RDONLY)
+    try:
+        s = env.fresh.fstat(fd)
+        return env.size(fd), s.mtime_ns, s.ino
+    finally:
+        env.fresh.close(fd)
 
 
 def entry_of(env: FileEnv, slog: SliceLog) -> Entry | None:

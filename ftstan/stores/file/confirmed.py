@@ -3,7 +3,9 @@
 One file in each channel's directory, which the original ignores: two slots of 512 bytes, written in turn, each with a
 checksum; the valid one with the higher (epoch, count) counts. It says nothing that is not true at the moment of a
 confirm: every message up to ``sequence`` is durable in the log and ends at ``valid_length`` of slice ``slice_number``.
-It may be a second late, never early. Never a proof of ownership, and never needed to read a channel.
+It may be a second late, never early: nothing but ``ConfirmedFile.replace`` and ``write_all`` writes it, and both
+confirm by themselves, after what is said became durable and after the file that is written was opened. Never a proof of
+ownership, and never needed to read a channel.
 
 Layout: ``docs/compat/filestore.md`` (side files).
 """
@@ -140,9 +142,19 @@ class ConfirmedFile:
         self.written = confirmed
 
     def write(self, fd: int, confirmed: Confirmed) -> None:
-        """Write the older slot of the file ``fd``, which was opened before the last confirm."""
-        self._count += 1
-        self._env.disk.pwrite(fd, encode(confirmed, self._count), self._count % 2 * _SLOT_SIZE)
+        """Write the older slot of the file ``fd``, which was opened before the last confirm, and close it.
+
+        For ``write_all`` alone. Raises ``OSError``; a slot may be torn then, and a new file comes next.
+        """
+        count = self._count + 1
+        self._replaced = False
+        try:
+            self._env.disk.pwrite(fd, encode(confirmed, count), count % 2 * _SLOT_SIZE)
+        finally:
+            # A network file system may refuse only now what was written.
+            self._env.disk.close(fd)
+        self._replaced = True
+        self._count = count
         self.written = confirmed
 
     @contextlib.contextmanager
@@ -172,24 +184,26 @@ def write_all(env: FileEnv, items: Iterable[tuple[ConfirmedFile, SliceLog, Confi
     """
     pending = list(items)
     for start in range(0, len(pending), _AT_ONCE):
-        opened: list[tuple[int, ConfirmedFile, Confirmed]] = []
+        opened: list[tuple[int, ConfirmedFile, SliceLog, Confirmed]] = []
         try:
             for file, slog, confirmed in pending[start : start + _AT_ONCE]:
                 with file.told_once(slog):
                     fd = _open(env.disk, slog.dirfd) if file.replaced else -1
                     if fd >= 0:
-                        opened.append((fd, file, confirmed))
+                        opened.append((fd, file, slog, confirmed))
                     else:
                         file.replace(slog.dirfd, confirmed)
             if opened:
                 # After the opens: so these inodes were ours, and what is written to them was true.
                 env.owner.confirm()
-            for fd, file, confirmed in opened:
-                with contextlib.suppress(OSError):
+            while opened:
+                fd, file, slog, confirmed = opened.pop(0)
+                with file.told_once(slog):
                     file.write(fd, confirmed)
         finally:
-            for fd, _, _ in opened:
-                env.disk.close(fd)
+            for fd, _, _, _ in opened:
+                with contextlib.suppress(OSError):
+                    env.disk.close(fd)
 
 
 def _open(disk: Disk, dirfd: int) -> int:

@@ -7,6 +7,7 @@ read.
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -48,6 +49,10 @@ class Ownership(Protocol):
 
     def confirm(self) -> None:
         """Raise ``FencedError`` unless storage still says that this activation owns the store."""
+        ...
+
+    def confirm_beside(self) -> None:
+        """``confirm`` for another thread. Raises ``FencedError``, also while the epoch is being raised."""
         ...
 
     @property
@@ -150,6 +155,42 @@ class FileEnv:
             parts.append(more)
             at += len(more)
         return b"".join(parts)
+
+    def size(self, fd: int) -> int:
+        """Bytes of a file opened through ``fresh``, as storage has it. ``OSError`` passes through."""
+        size = self.fresh.fstat(fd).size
+        if not self.is_remembered:
+            return size
+        if size and not self.fresh.pread(fd, 1, size - 1):
+            # It is shorter than this host remembers.
+            size = 0
+        return size + len(self.read_on(fd, size))
+
+    def size_of(self, dirfd: int, name: str) -> int:
+        """The same of the file of that name. Never ask a name for its size: a network file system answers from memory.
+
+        ``OSError`` passes through.
+        """
+        fd = self.fresh.open(dirfd, name, os.O_RDONLY)
+        try:
+            return self.size(fd)
+        finally:
+            self.fresh.close(fd)
+
+    def is_there(self, dirfd: int, name: str) -> bool:
+        """Whether the directory has a file of that name.
+
+        The listing opens the directory, which asks storage; a name by itself may be answered from memory, also where it
+        is not there any more, or was not yet. ``OSError`` passes through.
+        """
+        return any(found == name for found, _ in self.disk.listdir(dirfd))
+
+    def temporary(self, name: str) -> str:
+        """The name under which this activation, and no other, fills what is to stand under ``name``.
+
+        With a name that a successor uses, too, a late rename would show what that one has not finished.
+        """
+        return f"{TEMPORARY}{self.owner.slice_base}.{name}"
 
     @property
     def sync_index(self) -> bool:

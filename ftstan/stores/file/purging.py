@@ -167,7 +167,7 @@ def _put_again(env: FileEnv, slog: SliceLog, s: Slice, start: int) -> None:
         copy.put_data()
     except OSError:
         # It may have failed behind its rename: what is read from here on is what is there.
-        if env.disk.stat(slog.dirfd, dat_name(s.number)).size == copy.made.end:
+        if env.size_of(slog.dirfd, dat_name(s.number)) == copy.made.end:
             copy.take_place(s)
         raise
     copy.take_place(s)
@@ -191,9 +191,7 @@ class _Copy:
         block = next(blocks)
         made.first, made.first_ts = block.first, block.timestamp(0)
         name = dat_name(made.number)
-        exact.put_file(
-            self._env, self._slog.dirfd, name, made.number, lambda fd: self._fill(fd, chain([block], blocks))
-        )
+        exact.put_file(self._env, self._slog.dirfd, name, lambda fd: self._fill(fd, chain([block], blocks)))
 
     def _fill(self, fd: int, blocks: Iterable[MsgBlock]) -> None:
         env, made = self._env, self.made
@@ -206,7 +204,7 @@ class _Copy:
         """Make the index visible, after the data."""
         disk, index = self._env.disk, self._index
         name = idx_name(self.made.number)
-        exact.put_file(self._env, self._slog.dirfd, name, self.made.number, lambda fd: disk.pwrite(fd, index, 0))
+        exact.put_file(self._env, self._slog.dirfd, name, lambda fd: disk.pwrite(fd, index, 0))
         self._slog.unsure.discard(self.made.number)
 
     def take_place(self, s: Slice) -> None:

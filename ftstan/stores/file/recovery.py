@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _TEMPORARY = re.compile(
     re.escape(TEMPORARY)
-    + r"[0-9]+\.(dat|idx|subs\.dat|clients\.dat|server\.dat|confirmed\.bin|purged\.bin|ckpt\.bin|dedup\.bin|deleting)\Z"
+    + r"[0-9]+\.((msgs\.[0-9]+\.)?(dat|idx)|(subs|clients|server)\.dat|(confirmed|purged|ckpt|dedup)\.bin|deleting)\Z"
 )
 
 
@@ -263,7 +263,7 @@ def settle(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> None:
             slices.append(_summary(env, slog, f, f.proven.last))
         else:
             v.dead.add(f.number)
-    slog.adopt(slices, v.dead, m.highest)
+    slog.adopt(slices, v.dead, m.highest, synced=m.confirmed is None or m.confirmed.synced)
     if tail is not None:
         slog.copy_tail(tail)
     if v.last > slog.last:
@@ -275,7 +275,7 @@ def settle(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> None:
 def _put_dense(env: FileEnv, slog: SliceLog, f: Found) -> None:
     """Put the records of a slice into one piece, in a new file: its index is not ours, and says so only to us."""
     whole = dense(env, slog.dirfd, f)
-    exact.put_file(env, slog.dirfd, dat_name(f.number), f.number, lambda fd: env.disk.pwrite(fd, whole, 0))
+    exact.put_file(env, slog.dirfd, dat_name(f.number), lambda fd: env.disk.pwrite(fd, whole, 0))
     log.warning(
         f'channel "{show(slog.name)}": {dat_name(f.number)} had records that its index passes over; they were removed'
     )

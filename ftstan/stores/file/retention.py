@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 from ftstan.errors import DamageError, StoreError
 from ftstan.log import stream as log
 from ftstan.stores.file import records
-from ftstan.stores.file.env import TEMPORARY, FileEnv
+from ftstan.stores.file.statefile import read_file
 from ftstan.stores.file.view import Slice, SliceView, dat_name, idx_name, show
 from ftstan.stores.limits import reached_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ftstan.stores.file.env import FileEnv
     from ftstan.stores.interface import ChannelLimits
 
 #: What is added to the names of a slice that the archive script gets.
@@ -41,6 +42,8 @@ class RetainedSlices(SliceView):
         self.dead: set[int] = set()
         """Numbers of slices none of whose records counts."""
         self.limits_hit = False
+        self.unsure: set[int] = set()
+        """Slices whose index may never become durable as it is: a clean stop writes it anew from the data."""
         self.look_again = 0
         """When the age limit may next allow less (Unix ns); 0: not before there are other messages."""
         self.purged = 0
@@ -146,8 +149,8 @@ class RetainedSlices(SliceView):
         later = [] if s is None else self.slices[self.slices.index(s) + 1 :]
         if s is None or not later:
             return False
-        if _is_there(self._env, self.dirfd, dat_name(s.number)):
-            if s.index is not None or not s.contiguous or _is_there(self._env, self.dirfd, idx_name(s.number)):
+        if self._env.is_there(self.dirfd, dat_name(s.number)):
+            if s.index is not None or not s.contiguous or self._env.is_there(self.dirfd, idx_name(s.number)):
                 return False
             s.index = self.index_from_data(s)
             return len(s.index) == s.entries * _ENTRY
@@ -245,6 +248,7 @@ class RetainedSlices(SliceView):
                         disk.unlink(dirfd, name)
             disk.fsync(dirfd)
             self.dead.discard(number)
+            self.unsure.discard(number)
             self.slices = [s for s in self.slices if s.number != number]
             if archive is not None and known is not None:
                 archive(self.name, number)
@@ -252,29 +256,31 @@ class RetainedSlices(SliceView):
     def _set_aside(self, dirfd: int, s: Slice) -> None:
         """Rename both files of a slice, the index first: a start reads data without one."""
         disk, owner = self._env.disk, self._env.owner
-        fd = disk.open(dirfd, dat_name(s.number), os.O_RDWR)
-        try:
-            owner.confirm()
-            if disk.fstat(fd).size > s.end:
+        if self._env.size_of(dirfd, dat_name(s.number)) > s.end:
+            fd = disk.open(dirfd, dat_name(s.number), os.O_RDWR)
+            try:
+                # Opened by path and confirmed after that: so this is our file, not a successor's.
+                owner.confirm()
                 # What a former owner wrote behind its seal is not part of what is archived.
                 disk.ftruncate(fd, s.end)
                 disk.fsync(fd)
-        finally:
-            disk.close(fd)
+            finally:
+                disk.close(fd)
         bak = f"{idx_name(s.number)}{ARCHIVED}"
         index = s.index if s.index is not None else self._kept_entries(s)
         if index is not None:
             # The file of that name does not say what counts: the archive gets one that does.
+            temporary = self._env.temporary(idx_name(s.number))
             with contextlib.suppress(FileNotFoundError):
-                disk.unlink(dirfd, f"{TEMPORARY}{s.number}.idx")
-            fd = disk.open(dirfd, f"{TEMPORARY}{s.number}.idx", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+                disk.unlink(dirfd, temporary)
+            fd = disk.open(dirfd, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             try:
                 disk.pwrite(fd, records.VERSION + index, 0)
                 disk.fsync(fd)
             finally:
                 disk.close(fd)
             owner.confirm()
-            disk.rename(dirfd, f"{TEMPORARY}{s.number}.idx", bak)
+            disk.rename(dirfd, temporary, bak)
             with contextlib.suppress(FileNotFoundError):
                 disk.unlink(dirfd, idx_name(s.number))
         else:
@@ -283,24 +289,15 @@ class RetainedSlices(SliceView):
                 disk.rename(dirfd, idx_name(s.number), bak)
             except FileNotFoundError:
                 # Renamed by an attempt that failed after it, else there is nothing to archive with.
-                disk.stat(dirfd, bak)
+                if not self._env.is_there(dirfd, bak):
+                    raise
         owner.confirm()
         disk.rename(dirfd, dat_name(s.number), f"{dat_name(s.number)}{ARCHIVED}")
 
     def _kept_entries(self, s: Slice) -> bytes | None:
-        """The entries that count, if the index file has more than those."""
-        try:
-            size = self._env.disk.stat(self.dirfd, idx_name(s.number)).size
-        except FileNotFoundError:
-            return None
-        if size <= records.VERSION_SIZE + s.entries * _ENTRY:
-            return None
-        return self._pread(s, idx_name(s.number), s.entries * _ENTRY, records.VERSION_SIZE)
-
-
-def _is_there(env: FileEnv, dirfd: int, name: str) -> bool:
-    try:
-        env.disk.stat(dirfd, name)
-    except FileNotFoundError:
-        return False
-    return True
+        """The entries that count, if the index file has others too, or may not be on the disk."""
+        wanted = records.VERSION_SIZE + s.entries * _ENTRY
+        if s.number in self.unsure:
+            return self.index_from_data(s)
+        found = read_file(self._env, self.dirfd, idx_name(s.number))
+        return found[records.VERSION_SIZE : wanted] if found is not None and len(found) > wanted else None

@@ -60,8 +60,8 @@ class SliceLog(RetainedSlices):
         self._loose: dict[int, bool] = {}
         """Closed slices whose index may not be durable; true: nor their data, in a store without syncs."""
         self._names_loose = False
-        self.unsure: set[int] = set()
-        """Slices whose index may never become durable as it is: a clean stop writes it anew from the data."""
+        self._gap_behind = 0
+        """A slice of ours with such an index: the number behind it is not used, which tells a successor so."""
         self._max_msgs, self._max_bytes, self._max_age = _slice_limits(env, limits)
 
     def set_limits(self, limits: ChannelLimits) -> None:
@@ -71,21 +71,19 @@ class SliceLog(RetainedSlices):
 
     # ---- opening -------------------------------------------------------------------------------------------------
 
-    def adopt(self, slices: list[Slice], dead: set[int], highest: int, *, durable: bool = False) -> None:
+    def adopt(
+        self, slices: list[Slice], dead: set[int], highest: int, *, durable: bool = False, synced: bool = True
+    ) -> None:
         """Take over what recovery found: ``slices`` ascend in number and sequence, ``highest`` number seen.
 
-        ``durable``: so are their indexes; what a killed owner left of one may be in the page cache only.
+        ``durable``: so are their indexes; what a killed owner left of one may be in the page cache only. ``synced``:
+        whoever wrote here last ran with syncs.
         """
         self.slices = slices
-        self._loose = {} if durable else dict.fromkeys((s.number for s in slices), False)
+        self._loose = {} if durable else dict.fromkeys((s.number for s in slices), not synced)
         self._names_loose = not durable
         if not durable:
-            # The last index of each activation may never have been synced by who wrote it, or not with success; a sync
-            # of another host, or one that follows a failed one, does not make up for that.
-            last = {
-                (s.number - 1) // NUMBERS_PER_EPOCH: s.number for s in slices if s.number >= self._env.owner.ours_from
-            }
-            self.unsure.update(last.values())
+            self.unsure.update(self._doubtful(slices, synced=synced))
         self.dead = dead
         self._highest = highest
         if slices:
@@ -94,6 +92,17 @@ class SliceLog(RetainedSlices):
             self.last_timestamp = slices[-1].last_ts
             self.count = sum(s.entries for s in slices)
             self.size = sum(s.size for s in slices)
+
+    def _doubtful(self, slices: list[Slice], *, synced: bool) -> set[int]:
+        """Slices whose index may never have been synced by who wrote it, or not with success.
+
+        A sync of another host, or one that follows a failed one, does not make up for that. An owner syncs an index
+        before it opens the next number, and where that failed it leaves the next number out. So where the next number
+        is there, the index is durable; the last one of an activation never is for sure.
+        """
+        ours = [s.number for s in slices if s.number >= self._env.owner.ours_from]
+        there = set(ours)
+        return {n for n in ours if not synced or n + 1 not in there or not n % NUMBERS_PER_EPOCH}
 
     def copy_tail(self, tail: MsgBlock) -> None:
         """Store records that a former owner may not have synced, same bytes, as the first ones of our first slice."""
@@ -186,30 +195,46 @@ class SliceLog(RetainedSlices):
         self.give_up_slice()
 
     def give_up_slice(self) -> None:
-        """Never touch the newest slice again; what is staged goes to another one."""
+        """Never touch the newest slice again; what is staged goes to another one. Raises ``FencedError``."""
+        ahead = bool(self._parts) and self._env.owner.mixed
         self._parts = []
         if self._highest not in {s.number for s in self.slices}:
             # Whatever became visible under the newest number holds nothing that was acknowledged.
             self.dead.add(self._highest)
         if self._active is not None:
-            # What failed is never synced again, and its index may be what failed: nothing relies on that any more.
+            # What failed is never synced again.
             self._active.data_dirty = False
             if self._active.index_dirty:
-                self.unsure.add(self._active.slice.number)
-                self._active.index_dirty = False
+                self._leave_index(self._active, ahead=ahead)
             self._close_active()
+
+    def _leave_index(self, active: _Active, *, ahead: bool) -> None:
+        """See that what the index of a slice says is durable before the next number is opened, or is doubted.
+
+        ``ahead``: it names data whose sync failed.
+        """
+        if not ahead and self._env.options.sync:
+            with contextlib.suppress(OSError):
+                self._env.disk.fdatasync(self._idx(active))
+                active.index_dirty = False
+                return
+        self._doubt(active)
+
+    def _doubt(self, active: _Active) -> None:
+        """The index of a slice may never become durable as it is, and nothing is written to it any more."""
+        self.unsure.add(active.slice.number)
+        self._gap_behind = active.slice.number
+        active.index_dirty = False
 
     def lose_index(self) -> None:
         """The index of the present slice could not be synced: neither is used again, and its entries stay in memory."""
         active = self._active
         if active is None:
             return
-        s = active.slice
-        s.index = self.index_from_data(s)
         # It may read well, and a later sync succeed, with nothing on the disk: a clean stop must not believe it.
-        self.unsure.add(s.number)
-        active.index_dirty = False
+        self._doubt(active)
         self._close_active()
+        active.slice.index = self.index_from_data(active.slice)
 
     def _entries_from(self, s: Slice, sequence: int, most: int) -> tuple[bytes, int]:
         try:
@@ -237,7 +262,8 @@ class SliceLog(RetainedSlices):
 
     def _next_number(self) -> int:
         owner = self._env.owner
-        floor = max(self._highest, self._env.number_floor.get(self.name, 0))
+        gap = self._highest == self._gap_behind > 0
+        floor = max(self._highest + gap, self._env.number_floor.get(self.name, 0))
         number = max(owner.slice_base, floor) + 1
         if number > owner.slice_base + NUMBERS_PER_EPOCH:
             # Our numbers are used up, or somebody wrote a number above our range: only a higher epoch ends it.
@@ -379,7 +405,11 @@ class SliceLog(RetainedSlices):
     def _write_entries(self, active: _Active, block: MsgBlock, i: int, j: int) -> None:
         s = active.slice
         entries = records.index_entries(block, i, j, s.end, self._env.crc)
-        self._env.disk.pwrite(self._idx(active), entries, records.VERSION_SIZE + _ENTRY * s.entries)
+        try:
+            self._env.disk.pwrite(self._idx(active), entries, records.VERSION_SIZE + _ENTRY * s.entries)
+        except OSError:
+            self._doubt(active)
+            raise
         active.index_dirty = True
 
     def _roll(self) -> None:
@@ -387,7 +417,11 @@ class SliceLog(RetainedSlices):
         if active is None:
             return
         if self._env.options.sync:
-            self._sync_active(active)
+            try:
+                self._sync_active(active)
+            except OSError:
+                self.lose_index()
+                raise
         self._close_active()
 
     def _sync_active(self, active: _Active) -> None:
@@ -438,6 +472,7 @@ class SliceLog(RetainedSlices):
             self.unsure.update(self._loose)
             if self._active is not None and self._active.index_dirty:
                 self.unsure.add(self._active.slice.number)
+                self._gap_behind = self._active.slice.number
             raise
 
     def sync_one(self) -> bool:

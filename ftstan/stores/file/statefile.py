@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.errors import FencedError, StoreError
 from ftstan.stores.file import records
-from ftstan.stores.file.env import TEMPORARY, FileEnv, is_full
+from ftstan.stores.file.env import FileEnv, is_full
 from ftstan.stores.file.patience import Patience
 from ftstan.stores.file.view import store_error
 
@@ -34,7 +34,7 @@ def replace_file(env: FileEnv, dirfd: int, name: str, data: bytes) -> int:
     Owner and permissions of the file that was there are kept.
     """
     disk = env.disk
-    temporary = f"{TEMPORARY}{env.owner.slice_base}.{name}"
+    temporary = env.temporary(name)
     with contextlib.suppress(FileNotFoundError):
         disk.unlink(dirfd, temporary)
     fd = disk.open(dirfd, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)

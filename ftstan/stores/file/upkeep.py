@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ftstan.errors import StoreError
+from ftstan.disk import Gate, ShuttableDisk
+from ftstan.errors import FencedError, StoreError
 from ftstan.log import stream as log
 from ftstan.stores.file import deletion
 from ftstan.stores.file.archive import Archivist
@@ -37,7 +38,8 @@ class Upkeep:
         self._env = env
         self._path = path
         script = env.options.slice_archive_script
-        self._archivist = Archivist(script, env.clock) if script else None
+        self._archivist = Archivist(script, env.clock, self._may_start) if script else None
+        self._gate = env.disk.gate if isinstance(env.disk, ShuttableDisk) else Gate()
         self._doomed: dict[bytes, deletion.Intent] = {}
         self._retracting: set[bytes] = set()
         self._complaints: dict[bytes, str] = {}
@@ -80,6 +82,16 @@ class Upkeep:
             log.error(text)
 
     # ---- archive -------------------------------------------------------------------------------------------------
+
+    def _may_start(self) -> bool:
+        """Whether a script may be started at this moment. Asked by the thread that starts them."""
+        try:
+            self._env.owner.confirm_beside()
+        except FencedError:
+            # Tried again later; if the store is lost, the thread that owns it finds that out by itself.
+            return False
+        # After the confirm, which may have waited for storage while the server was ended.
+        return not self._gate.is_shut
 
     def _archive(self, channel: bytes, number: int) -> None:
         if self._archivist is not None:

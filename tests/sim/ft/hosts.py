@@ -11,27 +11,34 @@ simulated:
   met the server about this file since;
 - ``O_DIRECT`` asks the server for the bytes, though not for the size, and sends what is dirty of the file before;
 - a sync makes durable what this host sent; nothing is committed of a file to which it sent nothing;
-- names change at the server, at once.
+- names change at the server, at once; but a name that is only asked about (``stat``) may be answered with the size and
+  the time that this host last got for the file, for up to a minute or until it opens the file; a name that led to a
+  file may go on doing so for a ``stat``, and one that was not there may go on not being there, for an open that creates
+  nothing as well, until this host opens the directory (to list it, too) or changes something in it. A listing is never
+  stale: it opens the directory, which asks the server. ``Client.trusts_names`` says how often a name is answered so.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import Counter
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING, Any, cast
 
-from tests.sim.disk import SimDisk
-from tests.sim.volume import FileNode
+from tests.sim.disk import SimDisk, _stat
+from tests.sim.volume import DirNode, FileNode
 
 if TYPE_CHECKING:
-    from random import Random
-
     from ftstan.disk import Disk, FileStat
     from tests.sim.disk import _Handle
     from tests.sim.volume import Node, Volume
 
 PAGE = 4096
+
+#: For so long a name may be answered from memory: ``acregmax`` and ``acdirmax``.
+_REMEMBERED_NS = 60_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,31 @@ class Client:
         self.writers: Counter[FileNode] = Counter()
         self.believed: set[FileNode] = set()
         """Files whose opens are answered from memory: delegations that were taken away during a freeze."""
+        self.trusts_names = 0.3
+        self.attributes: dict[FileNode, tuple[int, int, int]] = {}
+        """Size and time of change of files as this host last got them, and when."""
+        self.absent: dict[tuple[DirNode, str], int] = {}
+        """Names that were not there when this host asked, and when."""
+        self.named: dict[tuple[DirNode, str], FileNode] = {}
+        """Files to which names led when this host asked."""
+        # Draws of its own: a host that asks no names runs the same history.
+        self._names = Random()
+        self._names.setstate(rng.getstate())
+
+    def asked(self, node: FileNode, now: int) -> None:
+        """The server has told this host about a file."""
+        self.attributes[node] = (len(node.data), node.mtime_ns, now)
+
+    def trusts(self, since: int, now: int) -> bool:
+        """Whether what this host was told then is its answer now."""
+        return now - since < _REMEMBERED_NS and self._names.random() < self.trusts_names
+
+    def looked_into(self, folder: DirNode) -> None:
+        """This host opened or changed a directory: it knows again which names it has."""
+        for key in [key for key in self.absent if key[0] is folder]:
+            del self.absent[key]
+        for key in [key for key, node in self.named.items() if key[0] is folder and folder.entries.get(key[1]) != node]:
+            del self.named[key]
 
     def view(self, node: FileNode) -> bytearray:
         return self.views.setdefault(node, bytearray(node.data))
@@ -112,6 +144,9 @@ class Client:
         del self.dirty[key]
         self.sent.add(key[0])
         put(volume, late, self)
+        if key[0] in self.attributes:
+            # The answer to a write tells the time that it made.
+            self.asked(key[0], volume.now_ns())
         return late
 
     def _late(self, key: tuple[FileNode, int]) -> Late:
@@ -151,12 +186,85 @@ class ClientDisk(SimDisk):
 
     def open(self, dirfd: int, name: str, flags: int, mode: int = 0o666) -> int:
         with self._lock:
-            fd = super().open(dirfd, name, flags & ~os.O_DIRECT, mode)
+            if flags & os.O_CREAT:
+                self.client.looked_into(self._folder(dirfd))
+            else:
+                self._may_be_absent(dirfd, name)
+            try:
+                fd = super().open(dirfd, name, flags & ~os.O_DIRECT, mode)
+            except FileNotFoundError:
+                self._was_absent(dirfd, name)
+                raise
             handle = self._handles[fd]
             handle.flags |= flags & os.O_DIRECT
-            if isinstance(handle.node, FileNode) and not flags & os.O_DIRECT:
-                self._opened(handle.node, flags)
+            if isinstance(handle.node, FileNode):
+                self.client.named[self._folder(dirfd), name] = handle.node
+                if handle.node not in self.client.believed:
+                    self.client.asked(handle.node, self.volume.now_ns())
+                if not flags & os.O_DIRECT:
+                    self._opened(handle.node, flags)
             return fd
+
+    def _may_be_absent(self, dirfd: int, name: str) -> None:
+        """Raise ``FileNotFoundError`` if this host remembers that there is no such name, and does not ask."""
+        folder = self._folder(dirfd)
+        since = self.client.absent.get((folder, name))
+        if since is not None and self.client.trusts(since, self.volume.now_ns()):
+            self.met["stale absences"] += name in folder.entries
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+
+    def _was_absent(self, dirfd: int, name: str) -> None:
+        if not self.dead:
+            key = self._folder(dirfd), name
+            self.client.absent[key] = self.volume.now_ns()
+            self.client.named.pop(key, None)
+
+    def open_dir_at(self, dirfd: int, name: str) -> int:
+        with self._lock:
+            fd = super().open_dir_at(dirfd, name)
+            self.client.looked_into(self._folder(fd))
+            return fd
+
+    def listdir(self, dirfd: int) -> list[tuple[str, bool]]:
+        with self._lock:
+            self.client.looked_into(self._folder(dirfd))
+            return super().listdir(dirfd)
+
+    def link(self, dirfd: int, src: str, dst: str) -> None:
+        with self._lock:
+            super().link(dirfd, src, dst)
+            self.client.looked_into(self._folder(dirfd))
+
+    def rename(self, dirfd: int, src: str, dst: str) -> None:
+        with self._lock:
+            super().rename(dirfd, src, dst)
+            self.client.looked_into(self._folder(dirfd))
+
+    def unlink(self, dirfd: int, name: str) -> None:
+        with self._lock:
+            super().unlink(dirfd, name)
+            self.client.looked_into(self._folder(dirfd))
+
+    def stat(self, dirfd: int, name: str) -> FileStat:
+        with self._lock:
+            self._may_be_absent(dirfd, name)
+            client, now, key = self.client, self.volume.now_ns(), (self._folder(dirfd), name)
+            node = client.named.get(key)
+            size, mtime_ns, since = client.attributes.get(node, (0, 0, 0)) if node is not None else (0, 0, 0)
+            if node is not None and since and (node in client.believed or client.trusts(since, now)):
+                self._enter("stat", dirfd, name)
+                self.met["stale names"] += node is not key[0].entries.get(name) or size != len(node.data)
+                return _stat(node)._replace(size=size, mtime_ns=mtime_ns)
+            try:
+                stat = super().stat(dirfd, name)
+            except FileNotFoundError:
+                self._was_absent(dirfd, name)
+                raise
+            there = key[0].entries[name]
+            if isinstance(there, FileNode):
+                client.named[key] = there
+                client.asked(there, now)
+            return stat
 
     def _opened(self, node: FileNode, flags: int) -> None:
         client = self.client
@@ -193,7 +301,11 @@ class ClientDisk(SimDisk):
     def fstat(self, fd: int) -> FileStat:
         with self._lock:
             stat = super().fstat(fd)
-            view = self.client.views.get(cast("FileNode", self._get(fd).node))
+            node = cast("FileNode", self._get(fd).node)
+            if node in self.client.attributes:
+                # As it was told at the last open, also of what another host has written since.
+                stat = stat._replace(mtime_ns=self.client.attributes[node][1])
+            view = self.client.views.get(node)
             if view is None:
                 return stat
             self.met["stale sizes"] += len(view) != stat.size
@@ -204,6 +316,7 @@ class ClientDisk(SimDisk):
             super().ftruncate(fd, size)
             self.client.sent.add(self._file(fd)[0])
             self.client.revalidate(self._file(fd)[0])
+            self.client.asked(self._file(fd)[0], self.volume.now_ns())
 
     def direct(self) -> Disk:
         """The same process, each file opened with ``O_DIRECT``."""

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 from ftstan.errors import FencedError
 from ftstan.log import stream as log
 from ftstan.stores.file import records, subreplay
-from ftstan.stores.file.env import TEMPORARY, FileEnv
 from ftstan.stores.file.slices import Slice, SliceLog, dat_name, idx_name, show
 from ftstan.stores.file.statefile import check_version, read_file, replace_file
 from ftstan.wire.subjects import valid_channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    from ftstan.stores.file.env import FileEnv
 
 _IDX = re.compile(r"msgs\.([1-9][0-9]{0,17})\.idx\Z")
 _ENTRY = records.INDEX_SIZE
@@ -148,13 +149,13 @@ def _last_whole(env: FileEnv, name: str, data: bytes) -> tuple[int, str]:
     return records.VERSION_SIZE + end, why
 
 
-def put_file(env: FileEnv, dirfd: int, name: str, number: int, fill: Callable[[int], None]) -> None:
+def put_file(env: FileEnv, dirfd: int, name: str, fill: Callable[[int], None]) -> None:
     """Put a new file, filled by ``fill(descriptor)`` and durable, in the place of a slice's file ``name``.
 
     Owner and permissions of the file that was there are kept. Raises ``OSError`` and ``FencedError``.
     """
     disk = env.disk
-    temporary = f"{TEMPORARY}{number}{name[-4:]}"
+    temporary = env.temporary(name)
     with contextlib.suppress(FileNotFoundError):
         disk.unlink(dirfd, temporary)
     fd = disk.open(dirfd, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -185,7 +186,7 @@ def put_file(env: FileEnv, dirfd: int, name: str, number: int, fill: Callable[[i
 def _cut(env: FileEnv, slog: SliceLog, s: Slice) -> None:
     """Leave in the files of a slice the messages that count, and nothing else."""
     disk, dirfd = env.disk, slog.dirfd
-    size = disk.stat(dirfd, dat_name(s.number)).size
+    size = env.size_of(dirfd, dat_name(s.number))
     index = _index_of(env, slog, s)
     if index is None and size == s.end:
         return
@@ -204,15 +205,18 @@ def _cut(env: FileEnv, slog: SliceLog, s: Slice) -> None:
     try:
         # Opened by path and confirmed after that: so this is our file, not a successor's.
         env.owner.confirm()
-        if index is not None:
-            disk.fsync(fd)
-            whole = records.VERSION + index
-            put_file(env, dirfd, idx_name(s.number), s.number, lambda new: disk.pwrite(new, whole, 0))
-            slog.unsure.discard(s.number)
+        # Until all of it is done: what fails half-way may look finished at the next attempt, and not be durable.
+        slog.unsure.add(s.number)
+        disk.fsync(fd)
+        whole = records.VERSION + index
+        put_file(env, dirfd, idx_name(s.number), lambda new: disk.pwrite(new, whole, 0))
+        # What is open for reading is the file that was there before.
+        env.files.forget(slog.name, idx_name(s.number))
         if size > s.end:
             env.owner.confirm()
             disk.ftruncate(fd, s.end)
             disk.fsync(fd)
+        slog.unsure.discard(s.number)
     finally:
         disk.close(fd)
 
@@ -226,7 +230,7 @@ def _index_of(env: FileEnv, slog: SliceLog, s: Slice) -> bytes | None:
         same = not unsure and read_file(env, slog.dirfd, idx_name(s.number)) == records.VERSION + index
         return None if same else index
     try:
-        size = env.disk.stat(slog.dirfd, idx_name(s.number)).size
+        size = env.size_of(slog.dirfd, idx_name(s.number))
     except FileNotFoundError:
         size = 0
     if size == wanted and not unsure:

@@ -39,6 +39,7 @@ NEVER_OURS = 1 << 62
 #: Bytes of messages that are in memory at a time.
 CHUNK = 4 << 20
 _BATCH = 16384
+_CHUNK = 1 << 20
 
 CLIENT_KINDS = 2
 SUB_KINDS = 5
@@ -266,7 +267,7 @@ class ChannelFiles:
         s = SliceFile(number, 0, -1)
         data_fd = source.disk.open(self.dirfd, s.dat, os.O_RDONLY)
         try:
-            s.dat_size = source.disk.fstat(data_fd).size
+            s.dat_size = _size(source, data_fd)
             index = read_whole(source.disk, self.dirfd, s.idx)
             s.idx_size = -1 if index is None else len(index)
             version = source.disk.pread(data_fd, _VERSION, 0)
@@ -473,3 +474,11 @@ def _count(s: SliceFile, index: bytes) -> None:
     s.first, _, s.first_ts, _ = records.entry(index, 0)
     s.last, _, s.last_ts, _ = records.entry(index, s.entries - 1)
     s.end = _end_of(index)
+
+
+def _size(source: Source, fd: int) -> int:
+    """Bytes of an open file; a network file system may have told this host of fewer."""
+    size = source.disk.fstat(fd).size
+    while not source.live and (more := source.disk.pread(fd, _CHUNK, size)):
+        size += len(more)
+    return size

@@ -221,8 +221,8 @@ class Repair:
 
         s = c.slice
         if s.entries > len(c.wrong):
-            put_file(self._env, files.dirfd, s.dat, s.number, write)
-            put_file(self._env, files.dirfd, s.idx, s.number, lambda fd: self._disk.pwrite(fd, index, 0))
+            put_file(self._env, files.dirfd, s.dat, write)
+            put_file(self._env, files.dirfd, s.idx, lambda fd: self._disk.pwrite(fd, index, 0))
         else:
             self._remove(files.dirfd, [s.idx, s.dat])
         return _gather(kept), end

@@ -144,8 +144,8 @@ def _rewrite(
         if extra is not None:
             append_block(env, fd, index, extra, end)
 
-    put_file(env, files.dirfd, dat_name(group.target), group.target, write_data)
-    put_file(env, files.dirfd, idx_name(group.target), group.target, lambda fd: env.disk.pwrite(fd, index, 0))
+    put_file(env, files.dirfd, dat_name(group.target), write_data)
+    put_file(env, files.dirfd, idx_name(group.target), lambda fd: env.disk.pwrite(fd, index, 0))
     remove_parts(env, files, [s for s in group.parts if s.number != group.target])
 
 
