@@ -265,6 +265,9 @@ class Node:
 
         ``ahead`` is asked, once the store is recovered, for what has come before.
         """
+        if self._no_more.is_set():
+            # The stop gives the store back, or has done so: nobody is to watch over it any more.
+            raise StoppedError("the server stops")
         self.protection.own(self._access)
         self.note_epoch()
         async with self.partitioning:

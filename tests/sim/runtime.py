@@ -115,6 +115,9 @@ class SimLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         """Nobody sleeps here."""
 
+    def _check_closed(self) -> None:
+        """What a dead process would still have done, as its tasks are forgotten, is done by nobody."""
+
     def _on_failure(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if error is not None:

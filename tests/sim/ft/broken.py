@@ -386,3 +386,14 @@ VARIANTS: dict[str, Callable[[Patch], None]] = {
     "bridge without the predecessor check": bridged_after_anybody,
     "repeats remembered behind the data": repeats_remembered_late,
 }
+
+#: Those that random histories find within ``PATIENCE`` (``docs/testing.md`` has how many each of them took); the others
+#: are found by histories written by hand (``docs/ft.md``).
+BY_HAND = frozenset(
+    {
+        "no sync between fills and the own record",
+        "temporaries of anybody removed",
+        "slices by the highest number",
+    }
+)
+CAUGHT_BY_CHANCE = tuple(name for name in VARIANTS if name not in BY_HAND)

@@ -23,17 +23,32 @@ if TYPE_CHECKING:
 
 _FAULTS = (
     "pause",
+    "pause right before a call",
     "freeze",
+    "machine paused with its clocks",
     "process killed",
     "host killed",
+    "claimer killed right before a call",
+    "claim left behind",
     "power cut",
+    "power cut right before a call",
+    "storage restarted",
+    "slow storage",
+    "EIO",
+    "ENOSPC",
+    "failed sync",
+    "lost reply of open",
+    "lost reply of link",
     "lock file unlinked",
     "lock lost",
     "generous lock service",
     "NATS cut",
     "forged heartbeat",
     "clean stop asked for",
+    "switchover",
+    "mixed group switched",
     "an original server serves",
+    "an original server crashes",
 )
 _ENDS = ("killed", "stopped", "fenced", "failed")
 _ZOMBIES = ("pwrite", "fsync", "fdatasync", "link", "rename", "unlink")
@@ -58,8 +73,18 @@ REQUIRED = (
     "names-lost",
     "links-refused",
     "deletions",
-    "clean stops",
+    "purges",
     "acked messages",
+    "acknowledgements kept",
+    "publishes repeated",
+    "publishes refused",
+    "self-raises",
+    "self-raises over a leftover claim",
+    "stores taken without the lock",
+    "hand-overs with publishes kept",
+    "lost reply of open",
+    "lost reply of link",
+    "sync-dropped",
 )
 
 

@@ -7,13 +7,14 @@ follows a clean stop only: after a crash of ours, ``ftstanctl store handover`` c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from typing import TYPE_CHECKING
 
 from ftstan.stores.file import records
 from ftstan.wire.block import MsgBlock
-from tests.sim.disk import SimDisk
+from tests.sim.disk import Killed, SimDisk
 
 if TYPE_CHECKING:
     from random import Random
@@ -24,13 +25,22 @@ _DAT = re.compile(r"msgs\.([0-9]+)\.dat\Z")
 
 
 def interlude(group: Group, rng: Random) -> int:
-    """Take the lock, publish to every channel, leave; returns how many messages were acknowledged."""
+    """Take the lock, publish to every channel, leave, or crash; returns how many messages were acknowledged."""
     disk = SimDisk(group.volume, group.met)
-    root = disk.open_dir("/")
+    last = rng.choice((None, None, rng.randint(1, 40)))
+
+    def crash(number: int, _call: str, _args: tuple[object, ...]) -> None:
+        if number == last:
+            group.met["fault: an original server crashes"] += 1
+            raise Killed(rng.choice((0, rng.randint(1, 60))))
+
+    disk.on_call = crash
     acked = 0
-    for name, is_dir in sorted(disk.listdir(root)):
-        if is_dir:
-            acked += _publish(group, disk, disk.open_dir_at(root, name), name.encode(), rng)
+    with contextlib.suppress(Killed):
+        root = disk.open_dir("/")
+        for name, is_dir in sorted(disk.listdir(root)):
+            if is_dir:
+                acked += _publish(group, disk, disk.open_dir_at(root, name), name.encode(), rng)
     disk.kill()
     return acked
 
@@ -54,11 +64,11 @@ def _publish(group: Group, disk: SimDisk, folder: int, channel: bytes, rng: Rand
     dat = disk.open(folder, f"msgs.{number}.dat", os.O_RDWR)
     idx = disk.open(folder, f"msgs.{number}.idx", os.O_RDWR)
     at = disk.fstat(dat).size
-    disk.pwrite(dat, bytes(memoryview(block)), at)
-    disk.pwrite(idx, records.index_entries(block, 0, len(block), at, crc), disk.fstat(idx).size)
     life = group.ledger.generation(channel)
     for i in range(len(block)):
         group.ledger.offer(life, block.sequence(i), block.payload(i), block.timestamp(i))
+    disk.pwrite(dat, bytes(memoryview(block)), at)
+    disk.pwrite(idx, records.index_entries(block, 0, len(block), at, crc), disk.fstat(idx).size)
     for fd in (dat, idx):
         disk.fsync(fd)
         disk.close(fd)

@@ -37,8 +37,10 @@ from tests.sim.runtime import Fiber, MachineClock, SimLoop
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from ftstan.bridge import Ahead
     from ftstan.ft.epoch import Activation
     from ftstan.nats.link import Link
+    from ftstan.serving import Serving
     from ftstan.stores.interface import Store, StoreContext
     from tests.sim.disk import SimDisk
     from tests.sim.ft.group import Group
@@ -83,10 +85,12 @@ class SimOwner(StoreOwner):
     def activate(self, *args: Any, **kwargs: Any) -> Activation:
         self._process.began_above = self._process.group.ledger.top
         try:
-            return super().activate(*args, **kwargs)
+            activation = super().activate(*args, **kwargs)
         except FencedError:
             self._process.group.met["activations lost"] += 1
             raise
+        self._process.group.met["stores taken without the lock"] += bool(kwargs.get("without_lock"))
+        return activation
 
     def _raise(self, *args: Any, **kwargs: Any) -> None:
         process = self._process
@@ -246,6 +250,11 @@ class _Product(server.Node):
         self.store_kind = lambda _name: partial(SimAccess, process)
         super().__init__(options, clock=process.clock, host=_Host(process))
         self.server_id = process.name
+        self._met = process.group.met
+
+    def _open(self, serving: Serving, ahead: Ahead | None) -> None:
+        self._met["hand-overs with publishes kept"] += ahead is not None and b"MSG " in ahead.data
+        super()._open(serving, ahead)
 
 
 class _Host:
