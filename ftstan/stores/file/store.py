@@ -37,8 +37,8 @@ from ftstan.stores.file.register import Register, Unsynced
 from ftstan.stores.file.remembered import Remembered
 from ftstan.stores.file.serverfile import ServerFile
 from ftstan.stores.file.slices import show, store_error
-from ftstan.stores.file.statefile import StateFileError
-from ftstan.stores.file.syncing import Broken, Syncer
+from ftstan.stores.file.statefile import StateFileError, replace_all
+from ftstan.stores.file.syncing import REPLACED_AT_ONCE, Broken, Syncer
 from ftstan.stores.file.tools import exact
 from ftstan.stores.file.upkeep import Upkeep
 from ftstan.stores.interface import (
@@ -266,9 +266,7 @@ class FileStore:
         self._upkeep.delete(channel)
         del self._channels[name]
         self._env.places.drop((name, "subs.dat"))
-        for register in (self._register.staged, self._register.events, self._register.touched, self._register.waste):
-            register.pop(name, None)
-        self._register.expiry.forget(name)
+        self._register.forget(name)
         self._leaving.touched(name)
 
     # ---- the commit road -----------------------------------------------------------------------------------------
@@ -414,6 +412,8 @@ class FileStore:
         for name in self._register.expiry.take(now_ns, _LOOKS_A_TICK):
             if (aged := self._channels.get(name)) is not None:
                 aged.expire(now_ns)
+        if self._replace_late():
+            return True
         self._flush()
         if self._round or self._register.expiry.is_due(now_ns):
             return True
@@ -437,11 +437,35 @@ class FileStore:
         """Note what there is to flush: what is touched meanwhile waits for the next second."""
         options = self._env.options
         self._round.extend(self._register.touched)
+        for channel in self._register.touched.values():
+            if channel.is_late and channel.name not in self._register.acked:
+                self._register.late(channel, acked=False)
         now = self._env.clock.mono()
         self._forced = not options.sync and options.auto_sync > 0 and now >= self._next_sync
         if self._forced:
             self._next_sync = now + options.auto_sync / 1e9
             self._clients.file.sync()
+
+    def _replace_late(self) -> bool:
+        """Replace ``subs.dat`` files that events wait for, many at once; returns whether more of them wait."""
+        env, register = self._env, self._register
+        end = env.clock.mono() + _FLUSH_S
+        at_once = max(min(env.files.limit // 8, REPLACED_AT_ONCE), 1)
+        while some := register.take_late(at_once):
+            env.files.trim(4 * len(some))
+            items = [(channel, made) for channel in some if (made := channel.prepare_subs()) is not None]
+            replace_all(env, [made for _, made in items], self._syncer.each)
+            refused = []
+            for channel, made in items:
+                try:
+                    channel.adopt_subs(made)
+                except OSError as error:
+                    refused.append(error)
+            if refused:
+                raise refused[0]
+            if env.clock.mono() >= end:
+                break
+        return bool(register.acked or register.behind)
 
     def _flush(self) -> None:
         """Write and sync what no publisher waits for, some channels at a time, for as long as that may take."""
