@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from ftstan.stores.file.places import Places
     from ftstan.stores.interface import StoredAt
 
-#: Recovered ``subs.dat`` files that one tick makes durable: a start with many channels must not stall its first second.
+#: Recovered ``subs.dat`` files that are made durable in one second: a start with many channels has other work, too.
 _STATE_SYNCS_A_TICK = 256
 #: A flush makes room for publishers after so many channels if it has taken so many seconds.
 _FLUSHED_AT_ONCE = 4
@@ -119,6 +119,9 @@ class FileStore:
         """What the last clean stop left."""
         self._leaving = Leaving(self._env, self._checkpoint)
         self._unsure: list[FileChannel] = []
+        """Channels that a killed owner has left."""
+        self._state_syncs = 0
+        """How many of them this second is for."""
         self._round: deque[bytes] = deque()
         """Channels that this second's flush has not come to yet."""
         self._forced = False
@@ -402,17 +405,17 @@ class FileStore:
 
     def _run_second(self, now_ns: int) -> bool:
         """Some of the work of once a second; returns whether there is more of it."""
-        if not self._round:
+        if not (self._round or self._state_syncs):
             root = {serverfile.NAME: self._server.restore, clients.NAME: self._clients.restore_state}
             self._env.places.restore(self._channels, root)
             self._clients.settle()
             self._begin_flush()
-            for _ in range(min(len(self._unsure), _STATE_SYNCS_A_TICK)):
-                self._unsure.pop().sync_recovered()
+            self._state_syncs = min(len(self._unsure), _STATE_SYNCS_A_TICK)
         for name in self._register.expiry.take(now_ns, _LOOKS_A_TICK):
             if (aged := self._channels.get(name)) is not None:
                 aged.expire(now_ns)
-        if self._replace_late():
+        # Acks that are in memory only come before everything that is in a file already.
+        if self._replace_late() or self._sync_recovered():
             return True
         self._flush()
         if self._round or self._register.expiry.is_due(now_ns):
@@ -450,8 +453,7 @@ class FileStore:
         """Replace ``subs.dat`` files that events wait for, many at once; returns whether more of them wait."""
         env, register = self._env, self._register
         end = env.clock.mono() + _FLUSH_S
-        at_once = max(min(env.files.limit // 8, REPLACED_AT_ONCE), 1)
-        while some := register.take_late(at_once):
+        while some := register.take_late(self._at_once):
             env.files.trim(4 * len(some))
             items = [(channel, made) for channel in some if (made := channel.prepare_subs()) is not None]
             replace_all(env, [made for _, made in items], self._syncer.each)
@@ -466,6 +468,24 @@ class FileStore:
             if env.clock.mono() >= end:
                 break
         return bool(register.acked or register.behind)
+
+    def _sync_recovered(self) -> bool:
+        """Make what killed owners left in ``subs.dat`` files durable; returns whether this second has more of it."""
+        env = self._env
+        end = env.clock.mono() + _FLUSH_S
+        while self._state_syncs:
+            some = [self._unsure.pop() for _ in range(min(self._state_syncs, self._at_once))]
+            self._state_syncs -= len(some)
+            env.files.trim(4 * len(some))
+            self._syncer.each(FileChannel.sync_recovered, some)
+            if env.clock.mono() >= end:
+                break
+        return self._state_syncs > 0
+
+    @property
+    def _at_once(self) -> int:
+        """Channels whose state files are worked at together: their descriptors stay open meanwhile."""
+        return max(min(self._env.files.limit // 8, REPLACED_AT_ONCE), 1)
 
     def _flush(self) -> None:
         """Write and sync what no publisher waits for, some channels at a time, for as long as that may take."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, TypeVar
 
 from ftstan.errors import StoreError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _THREADS = 4
 #: Files that are replaced at once: threads that wait for storage, made when so many are first wanted.
-REPLACED_AT_ONCE = 32
+REPLACED_AT_ONCE = 64
 T = TypeVar("T")
 #: Storage that answers so to two channels is not a matter of one file.
 _GONE = (errno.EIO, errno.ESTALE, errno.EROFS, errno.ENXIO, errno.ENODEV)
@@ -54,7 +54,10 @@ class Syncer:
         return None
 
     def each(self, work: Callable[[T], None], items: Sequence[T]) -> None:
-        """Do ``work`` with each of them, with as many as possible at once; returns after the last one."""
+        """Do ``work`` with each of them, with as many as possible at once; returns after the last one.
+
+        What ``work`` raises passes through.
+        """
         if self._pool is None or len(items) == 1:
             for item in items:
                 work(item)
@@ -62,8 +65,11 @@ class Syncer:
         pool = self._pool
         if len(items) > _THREADS:
             pool = self._wide = self._wide or ThreadPoolExecutor(REPLACED_AT_ONCE, "replace")
-        for _ in pool.map(work, items):
-            pass
+        futures = [pool.submit(work, item) for item in items]
+        # None is under way any more when one of them has failed.
+        wait(futures)
+        for future in futures:
+            future.result()
 
     def close(self, *, wait: bool = True) -> None:
         """End the threads."""
