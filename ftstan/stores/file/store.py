@@ -376,6 +376,10 @@ class FileStore:
 
     def write_events(self) -> None:
         """Hand events to the file system, unsynced unless the options say otherwise. Raises ``StoreError``."""
+        if self._env.options.sync_subs:
+            # What is sent next says that they are durable.
+            while self.acks_wait or self._register.behind:
+                self.catch_up()
         if not self._register.events:
             return
         channels = list(self._register.events.values())
@@ -388,6 +392,19 @@ class FileStore:
         except OSError as error:
             raise store_error(error, "subs.dat cannot be written") from error
         self._env.files.trim()
+
+    @property
+    def acks_wait(self) -> bool:
+        """Whether acks are in memory only, after ``write_events``: their ``subs.dat`` must be replaced first."""
+        return bool(self._register.acked)
+
+    def catch_up(self) -> bool:
+        """Replace some of these files; returns whether others wait. Raises ``StoreError`` and ``FencedError``."""
+        try:
+            self._replace_late()
+        except OSError as error:
+            raise store_error(error, "subs.dat cannot be written") from error
+        return self.acks_wait
 
     # ---- once a second -------------------------------------------------------------------------------------------
 
