@@ -14,7 +14,7 @@ from ftstan.disk import LocalDisk
 from ftstan.errors import FencedError
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
-from ftstan.stores.file.syncing import REPLACED_AT_ONCE
+from ftstan.stores.file.syncing import AT_ONCE
 from ftstan.stores.interface import StoredSub, SubState
 from ftstan.wire.block import SubEvents
 from tests.filenode import NO_LIMITS, FileNode, Owner, simulated
@@ -129,16 +129,16 @@ def test_a_wave_is_one_confirm_between_all_the_syncs_and_all_the_renames() -> No
 
 
 def test_a_turn_of_slow_storage_is_one_wave_and_the_next_ones_are_the_rest() -> None:
-    count = 2 * REPLACED_AT_ONCE + 5
+    count = 2 * AT_ONCE + 5
     taken = Taken(count)
     for name in names(count):
         taken.ack(name)
     taken.slow()
     assert taken.node.store.acks_wait
     assert taken.turn()
-    assert len(taken.replaced()) == REPLACED_AT_ONCE
+    assert len(taken.replaced()) == AT_ONCE
     assert taken.turn()
-    assert len(taken.replaced()) == 2 * REPLACED_AT_ONCE
+    assert len(taken.replaced()) == 2 * AT_ONCE
     taken.turn()
     assert len(taken.replaced()) == count
     assert not taken.node.store.acks_wait
@@ -246,7 +246,7 @@ def test_all_files_of_a_wave_are_at_storage_at_the_same_time(tmp_path: Path) -> 
 
     first = store(1)
     first.recover()
-    for name in names(REPLACED_AT_ONCE):
+    for name in names(AT_ONCE):
         channel = first.create_channel(name, NO_LIMITS)
         broker_of(channel)
         channel.add_sub(STATE)
@@ -258,7 +258,7 @@ def test_all_files_of_a_wave_are_at_storage_at_the_same_time(tmp_path: Path) -> 
         events = SubEvents()
         events.acked(1, 1)
         channel.add_events(events)
-    disk.meeting = threading.Barrier(REPLACED_AT_ONCE)
+    disk.meeting = threading.Barrier(AT_ONCE)
     assert second.acks_wait
     assert not second.catch_up()
     assert not second.acks_wait

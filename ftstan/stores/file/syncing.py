@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _THREADS = 4
 #: Files that are replaced at once: threads that wait for storage, made when so many are first wanted.
-REPLACED_AT_ONCE = 64
+AT_ONCE = 64
 T = TypeVar("T")
 #: Storage that answers so to two channels is not a matter of one file.
 _GONE = (errno.EIO, errno.ESTALE, errno.EROFS, errno.ENXIO, errno.ENODEV)
@@ -64,7 +64,7 @@ class Syncer:
             return
         pool = self._pool
         if len(items) > _THREADS:
-            pool = self._wide = self._wide or ThreadPoolExecutor(REPLACED_AT_ONCE, "replace")
+            pool = self._wide = self._wide or ThreadPoolExecutor(AT_ONCE, "replace")
         futures = [pool.submit(work, item) for item in items]
         # None is under way any more when one of them has failed.
         wait(futures)
