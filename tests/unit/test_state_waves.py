@@ -134,7 +134,8 @@ def test_a_turn_of_slow_storage_is_one_wave_and_the_next_ones_are_the_rest() -> 
     for name in names(count):
         taken.ack(name)
     taken.slow()
-    assert taken.node.store.acks_wait
+    waited = taken.node.store.acks_wait
+    assert waited
     assert taken.turn()
     assert len(taken.replaced()) == AT_ONCE
     assert taken.turn()
@@ -247,9 +248,9 @@ def test_all_files_of_a_wave_are_at_storage_at_the_same_time(tmp_path: Path) -> 
     first = store(1)
     first.recover()
     for name in names(AT_ONCE):
-        channel = first.create_channel(name, NO_LIMITS)
-        broker_of(channel)
-        channel.add_sub(STATE)
+        made = first.create_channel(name, NO_LIMITS)
+        broker_of(made)
+        made.add_sub(STATE)
     assert first.commit() == {}
     first.abandon()
     second = store(2)
@@ -259,7 +260,8 @@ def test_all_files_of_a_wave_are_at_storage_at_the_same_time(tmp_path: Path) -> 
         events.acked(1, 1)
         channel.add_events(events)
     disk.meeting = threading.Barrier(AT_ONCE)
-    assert second.acks_wait
+    waited = second.acks_wait
+    assert waited
     assert not second.catch_up()
     assert not second.acks_wait
     disk.meeting = None
