@@ -36,6 +36,8 @@ BUFFER_SIZE: Final = 1 << 20
 _SEND_DEADLINE_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 2.0
 _TICK_S: Final = 1.0
+#: Seconds in which acks gather that are in memory only: files that are replaced together take as long as one.
+_GATHER_S: Final = 0.2
 _JOIN_BELOW: Final = 64 << 10
 #: Seconds of a turn that go to opening recovered channels, in a quiet one and beside requests.
 _OPEN_S: Final = 0.003
@@ -88,6 +90,8 @@ class Serving:
         self._end = 0
         self._more = False
         self._next_tick = clock.mono() + _TICK_S
+        self._catch_up_at = float("inf")
+        """When acks have waited in memory for long enough."""
         self._next_connect = 0.0
         self._was_connected = False
         self._pulse = Pulse(clock.mono())
@@ -161,7 +165,7 @@ class Serving:
         """Seconds until something is due without new bytes."""
         broker = self.broker
         now = self._clock.mono()
-        due = self._next_tick - now
+        due = min(self._next_tick, self._catch_up_at) - now
         if self._is_gone:
             return max(due, 0.0)
         if self._more or broker.is_full or broker.subscriptions.recovering or (broker.later and self.link.connected):
@@ -203,6 +207,8 @@ class Serving:
                     self._feel_pulse(now, slept=now - before > 2 * _TICK_S)
             except (ConnectionLostError, WireError) as error:
                 self._lost(error if isinstance(error, NatsError) else NatsError(error.text))
+        if self._clock.mono() >= self._catch_up_at:
+            self._catch_up_at = self._clock.mono() if self.store.catch_up() else float("inf")
         if self._clock.mono() >= self._next_tick:
             began = self._clock.mono()
             self.store.confirm()
@@ -320,6 +326,8 @@ class Serving:
         self._emit()
         broker.sent()
         self.store.write_events()
+        if self.store.acks_wait:
+            self._catch_up_at = min(self._catch_up_at, self._clock.mono() + _GATHER_S)
         if published and self._awake is not None:
             self._awake.end()
 
@@ -430,4 +438,6 @@ class Serving:
             self.store.close()
             return
         self.store.write_events()
+        while self.store.catch_up():
+            pass
         self.store.abandon()

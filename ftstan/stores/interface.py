@@ -337,6 +337,15 @@ class Store(Protocol):
         """Hand staged ``SubEvents`` to the file system, unsynced unless the operator asked for more."""
         ...
 
+    @property
+    def acks_wait(self) -> bool:
+        """Whether acks are in memory only, after ``write_events``, because their file must be replaced first."""
+        ...
+
+    def catch_up(self) -> bool:
+        """Replace some files that acks wait for, many at once; returns whether others wait. ``tick`` does so, too."""
+        ...
+
     def tick(self, now_ns: int) -> bool:
         """Work of once a second: syncs of what no publisher waits for, expiry, removal of dead slices.
 

@@ -257,6 +257,12 @@ class MemoryStore:
     def write_events(self) -> None:
         """Nothing to write."""
 
+    acks_wait = False
+
+    def catch_up(self) -> bool:
+        """Nothing waits."""
+        return False
+
     def tick(self, now_ns: int) -> bool:
         """Look at the channels whose messages may have reached their age; returns whether more of them wait."""
         for name in self._expiry.take(now_ns, _LOOKS_A_TICK):

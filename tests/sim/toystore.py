@@ -206,6 +206,11 @@ class ToyStore:
         if ops:
             self.write(ops)
 
+    acks_wait = False
+
+    def catch_up(self) -> bool:
+        return False
+
     def tick(self, now_ns: int) -> bool:
         self.sync()
         return False

@@ -37,9 +37,10 @@ class Everything:
         self.events_first = False
         self.answered = None
         self.window: Remembering | None = None
-        self.subscriptions = self.inactivity = self.latecomers = self
+        self.subscriptions = self.inactivity = self.latecomers = self.timers = self
 
-    recovering = is_full = False
+    recovering = is_full = acks_wait = False
+    next = None
 
     def confirm(self) -> None:
         self.done.append("confirm")
@@ -149,3 +150,27 @@ def test_a_publish_is_remembered_before_its_data_is_written_and_nothing_is_sent_
     start = node.done.index("remember")
     assert node.done[start : start + 4] == ["remember", "commit", "confirm", "conclude"]
     assert window.failed == [{}]
+
+
+# ---- acks that are in memory only ------------------------------------------------------------------------------------
+
+
+def test_acks_that_no_file_says_gather_for_a_moment_and_wait_for_no_second() -> None:
+    node, server = serving()
+    node.acks_wait = True
+    server.turn(readable=True)
+    node.acks_wait = False
+    assert server.timeout() == pytest.approx(0.2)
+    node.clock.advance(0.15)
+    server.turn(readable=True)
+    assert "catch_up" not in node.done
+    node.clock.advance(0.06)
+    server.turn(readable=False)
+    assert node.done[-1] == "catch_up"
+    assert server.timeout() > 0.5
+
+
+def test_a_stop_for_somebody_who_waits_leaves_no_acks_in_memory() -> None:
+    node, server = serving()
+    server.stop(tidy=False)
+    assert node.done[-3:] == ["write_events", "catch_up", "abandon"]

@@ -24,11 +24,12 @@ from ftstan.stores.file.tools import exact
 from ftstan.stores.interface import ChannelEnd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ftstan.errors import StoreError
     from ftstan.stores.file.opening import Reading
     from ftstan.stores.file.register import Register
+    from ftstan.stores.file.statefile import Replacement
     from ftstan.stores.interface import ChannelLimits, StoredSub, SubState
     from ftstan.wire.block import MsgBlock, SubEvents
 
@@ -215,8 +216,10 @@ class FileChannel:
         if self.snapshot is not None and not self._subs.replaced:
             # The file will be written from what the broker knows then: kept here, they would only fill the memory
             # while storage has no space.
+            acked = events.count_acked()
             events.clear()
             self._replace_soon()
+            self._register.late(self, acked=bool(acked))
             return
         self._register.events[self.name] = self
         acked = events.count_acked()
@@ -318,6 +321,10 @@ class FileChannel:
         first = not self._subs.replaced
         # What the broker says has all of it already.
         fd = self._subs.append(b"" if first and self.snapshot is not None else bytes(self._events) + controls)
+        self._subs_written(first=first)
+        return fd
+
+    def _subs_written(self, *, first: bool) -> None:
         self._events.clear()
         # They are in the file now, which has been replaced at the latest by this call.
         self._recovered = None
@@ -327,7 +334,6 @@ class FileChannel:
         if first and self.snapshot is not None:
             self._compaction.forget()
         self._compaction.written()
-        return fd
 
     def finish(self) -> int | None:
         """What was written is durable; returns the descriptor of the index if it must be synced before the ack."""
@@ -391,15 +397,45 @@ class FileChannel:
                 raise
 
     def _write_events(self) -> None:
-        try:
+        with self._waiting_for_space():
             self._write_subs(b"")
+
+    @contextlib.contextmanager
+    def _waiting_for_space(self) -> Iterator[None]:
+        """Without space events wait: nobody was promised that they are durable. Other errors pass through."""
+        try:
+            yield
         except StoreFullError:
             self._replace_soon()
         except OSError as error:
-            # Without space they wait: nobody was promised that they are durable.
             if not is_full(error):
                 raise
             self._replace_soon()
+
+    # ---- replacing many files at once ----------------------------------------------------------------------------
+
+    @property
+    def is_late(self) -> bool:
+        """Whether something waits for ``subs.dat`` to be replaced, and it can be."""
+        wanted = self._rewrite or bool(self._events)
+        return wanted and self.intact and not self._subs.replaced and not self._controls
+
+    def prepare_subs(self) -> Replacement | None:
+        """The new ``subs.dat`` if one is wanted; once it was made, or refused, ``adopt_subs`` comes next.
+
+        Raises ``OSError``.
+        """
+        if self.is_late:
+            with self._waiting_for_space():
+                # What the broker says has the events already.
+                return self._subs.prepare(b"" if self.snapshot is not None else bytes(self._events))
+        return None
+
+    def adopt_subs(self, made: Replacement) -> None:
+        """Go on with the ``subs.dat`` that was made. Raises the ``OSError`` of one that was not."""
+        with self._waiting_for_space():
+            self._subs.adopt(made)
+            self._subs_written(first=True)
 
     # ---- once a second -------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from ftstan.stores.expiry import Expiry
@@ -29,6 +30,10 @@ class Register:
     staged: dict[bytes, FileChannel] = field(default_factory=dict)
     events: dict[bytes, FileChannel] = field(default_factory=dict)
     touched: dict[bytes, FileChannel] = field(default_factory=dict)
+    acked: dict[bytes, FileChannel] = field(default_factory=dict)
+    """Channels that know of acks which no file says, as theirs must be replaced first."""
+    behind: dict[bytes, FileChannel] = field(default_factory=dict)
+    """Other channels whose ``subs.dat`` must be replaced."""
     fresh: dict[bytes, None] = field(default_factory=dict)
     """Channels with news for standbys."""
     waste: dict[bytes, FileChannel] = field(default_factory=dict)
@@ -37,10 +42,28 @@ class Register:
     """When channels are looked at for messages that their limits no longer allow."""
     on_touch: Callable[[bytes], None] | None = None
 
+    def late(self, channel: FileChannel, *, acked: bool) -> None:
+        """The ``subs.dat`` of the channel must be replaced."""
+        (self.acked if acked else self.behind)[channel.name] = channel
+
+    def take_late(self, most: int) -> list[FileChannel]:
+        """The next channels to replace ``subs.dat`` of, those with acks first."""
+        taken: dict[bytes, FileChannel] = {}
+        for waiting in (self.acked, self.behind):
+            for name in list(islice(waiting, most - len(taken))):
+                taken[name] = waiting.pop(name)
+        return list(taken.values())
+
     def wasteful(self) -> list[FileChannel]:
         """Channels with slices to remove. Looked at is only what changed: there may be tens of thousands."""
         self.waste = {name: channel for name, channel in self.waste.items() if channel.log.retired}
         return list(self.waste.values())
+
+    def forget(self, name: bytes) -> None:
+        """The channel is gone."""
+        for waiting in (self.staged, self.events, self.touched, self.acked, self.behind, self.waste):
+            waiting.pop(name, None)
+        self.expiry.forget(name)
 
     def touch(self, channel: FileChannel) -> None:
         """The channel has something to write."""

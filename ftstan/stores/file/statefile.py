@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ftstan.errors import FencedError, StoreError
@@ -19,13 +21,34 @@ from ftstan.stores.file.patience import Patience
 from ftstan.stores.file.view import store_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ftstan.disk import Disk
+
+    #: Does some work with each of many files, perhaps with several at once; returns after the last one.
+    Each = Callable[[Callable[["Replacement"], None], Sequence["Replacement"]], None]
 
 
 class StateFileError(StoreError):
     """A state file failed after its first write in this activation: only a start that reads it afresh can go on."""
+
+
+@dataclass(slots=True)
+class Replacement:
+    """A new file to put in the place of ``name``. In the end ``fd`` is open for writing, or ``error`` says why not."""
+
+    dirfd: int
+    name: str
+    data: bytes
+    temporary: str = ""
+    fd: int = -1
+    error: OSError | None = None
+
+
+def one_by_one(work: Callable[[Replacement], None], items: Sequence[Replacement]) -> None:
+    """Do ``work`` with each of them."""
+    for item in items:
+        work(item)
 
 
 def replace_file(env: FileEnv, dirfd: int, name: str, data: bytes) -> int:
@@ -33,34 +56,82 @@ def replace_file(env: FileEnv, dirfd: int, name: str, data: bytes) -> int:
 
     Owner and permissions of the file that was there are kept.
     """
-    disk = env.disk
-    temporary = env.temporary(name)
-    with contextlib.suppress(FileNotFoundError):
-        disk.unlink(dirfd, temporary)
-    fd = disk.open(dirfd, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    item = Replacement(dirfd, name, data)
+    replace_all(env, [item])
+    if item.error is not None:
+        raise item.error
+    return item.fd
+
+
+def replace_all(env: FileEnv, items: Sequence[Replacement], each: Each = one_by_one) -> None:
+    """Replace many files as ``replace_file`` does; one confirm is for all of them.
+
+    ``each`` may work at several files at once, and returns after the last one. What storage refuses concerns that file
+    only. Raises ``FencedError``: no name has changed then, and nothing of ours was removed.
+    """
+    each(partial(_prepare, env), items)
+    ready = [item for item in items if item.error is None]
+    if not ready:
+        return
     try:
+        # Begins after the last sync, and every rename comes after it.
+        env.owner.confirm()
+    except FencedError:
+        for item in ready:
+            env.disk.close(item.fd)
+        raise
+    except OSError as error:
+        for item in ready:
+            _refuse(env, item, error)
+        return
+    each(partial(_publish, env), ready)
+
+
+def _prepare(env: FileEnv, item: Replacement) -> None:
+    """Write the whole file under a temporary name, and make it durable."""
+    disk = env.disk
+    item.temporary = env.temporary(item.name)
+    try:
+        item.fd = _create(disk, item.dirfd, item.temporary)
         with contextlib.suppress(FileNotFoundError):
-            old = disk.stat(dirfd, name)
-            new = disk.fstat(fd)
+            old = disk.stat(item.dirfd, item.name)
+            new = disk.fstat(item.fd)
             if new.mode != old.mode:
-                disk.fchmod(fd, old.mode)
+                disk.fchmod(item.fd, old.mode)
             if (new.uid, new.gid) != (old.uid, old.gid):
                 with contextlib.suppress(PermissionError):
-                    disk.fchown(fd, old.uid, old.gid)
-        disk.pwrite(fd, data, 0)
-        disk.fsync(fd)
-        env.owner.confirm()
-        disk.rename(dirfd, temporary, name)
-        disk.fsync(dirfd)
-    except FencedError:
-        disk.close(fd)
-        raise
-    except BaseException:
-        disk.close(fd)
+                    disk.fchown(item.fd, old.uid, old.gid)
+        disk.pwrite(item.fd, item.data, 0)
+        disk.fsync(item.fd)
+    except OSError as error:
+        _refuse(env, item, error)
+
+
+def _create(disk: Disk, dirfd: int, temporary: str) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+    try:
+        return disk.open(dirfd, temporary, flags)
+    except FileExistsError:
+        # Of an earlier attempt of ours, which storage let nobody remove.
+        disk.unlink(dirfd, temporary)
+        return disk.open(dirfd, temporary, flags)
+
+
+def _publish(env: FileEnv, item: Replacement) -> None:
+    """Give the confirmed file its name."""
+    try:
+        env.disk.rename(item.dirfd, item.temporary, item.name)
+        env.disk.fsync(item.dirfd)
+    except OSError as error:
+        _refuse(env, item, error)
+
+
+def _refuse(env: FileEnv, item: Replacement, error: OSError) -> None:
+    item.error = error
+    if item.fd >= 0:
+        env.disk.close(item.fd)
         with contextlib.suppress(OSError):
-            disk.unlink(dirfd, temporary)
-        raise
-    return fd
+            env.disk.unlink(item.dirfd, item.temporary)
 
 
 class StateFile:
@@ -114,23 +185,38 @@ class StateFile:
         ``keep``: if that cannot be done, go on with the old file where possible. Raises ``OSError``, or ``StoreError``
         when it is too early to try again.
         """
+        made = self.prepare(data)
+        replace_all(self._env, [made])
+        self.adopt(made, keep=keep)
+
+    def prepare(self, data: bytes = b"") -> Replacement:
+        """What ``replace_all`` is to put in the place of the file; ``adopt`` comes next. Raises as ``replace`` does."""
         self._patience.check()
         whole = records.VERSION + self._snapshot() + data
         try:
-            fd = replace_file(self._env, self._directory(), self._name, whole)
+            return Replacement(self._directory(), self._name, whole)
         except OSError as error:
-            self._patience.refused(store_error(error, self._name))
-            if not (keep and self._is_in_place()):
-                self.distrust()
+            self._refused(error)
             raise
+
+    def adopt(self, made: Replacement, *, keep: bool = False) -> None:
+        """Go on with the file that was made. Raises the ``OSError`` of one that was not."""
+        if made.error is not None:
+            self._refused(made.error, keep=keep)
+            raise made.error
         self.park()
         self._patience.granted()
-        self._fd = self._env.files.opened(fd)
+        self._fd = self._env.files.opened(made.fd)
         self._env.files.used(self._unit, self.park)
-        self._end = len(whole)
+        self._end = len(made.data)
         self.replaced = True
         self.dirty = False
-        self._env.places.put(self._unit, lambda: self._env.disk.fstat(fd))
+        self._env.places.put(self._unit, lambda: self._env.disk.fstat(made.fd))
+
+    def _refused(self, error: OSError, *, keep: bool = False) -> None:
+        self._patience.refused(store_error(error, self._name))
+        if not (keep and self._is_in_place()):
+            self.distrust()
 
     def _is_in_place(self) -> bool:
         """Whether the file that we write to is the one of that name: only the sync of a new name may have failed."""

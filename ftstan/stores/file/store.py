@@ -41,6 +41,7 @@ from ftstan.stores.file.statefile import StateFileError
 from ftstan.stores.file.syncing import Broken, Syncer
 from ftstan.stores.file.tools import exact
 from ftstan.stores.file.upkeep import Upkeep
+from ftstan.stores.file.waves import Waves
 from ftstan.stores.interface import (
     CLIENTS,
     ChannelEnd,
@@ -60,8 +61,6 @@ if TYPE_CHECKING:
     from ftstan.stores.file.places import Places
     from ftstan.stores.interface import StoredAt
 
-#: Recovered ``subs.dat`` files that one tick makes durable: a start with many channels must not stall its first second.
-_STATE_SYNCS_A_TICK = 256
 #: A flush makes room for publishers after so many channels if it has taken so many seconds.
 _FLUSHED_AT_ONCE = 4
 _FLUSH_S = 0.005
@@ -92,10 +91,10 @@ class FileStore:
     ) -> None:
         """``root``: an open handle of the directory, which this object does not close.
 
-        ``path``: the directory as the operator wrote it, for archive scripts. ``asking``: as in
-        ``FileEnv``. ``most_at_once``: of a store with more
-        channels than that, ``recover`` opens none and names them all, for ``open_channel``. ``stopping``: set by
-        another thread when a recovery that is under way is not wanted any more. ``progress``: as in ``StoreContext``.
+        ``path``: the directory as the operator wrote it, for archive scripts. ``asking``: as in ``FileEnv``.
+        ``most_at_once``: of a store with more channels, ``recover`` opens none and names all, for ``open_channel``.
+        ``stopping``: set by another thread when a recovery that is under way is not wanted any more. ``progress``: as
+        in ``StoreContext``.
         """
         options = options or FileStoreOptions()
         self._env = FileEnv(
@@ -118,15 +117,15 @@ class FileStore:
         self._checkpoint = Checkpoint()
         """What the last clean stop left."""
         self._leaving = Leaving(self._env, self._checkpoint)
-        self._unsure: list[FileChannel] = []
         self._round: deque[bytes] = deque()
-        """Channels that this second's flush has not come to yet."""
+        """Channels that this second's flush has not come to."""
         self._forced = False
         self._ends = Ends(self._register.fresh)
         self._most_at_once = most_at_once
         self._later: dict[bytes, None] = {}
         """Names of directories that have not been looked into; a set in the order of the names."""
         self._syncer = Syncer(self._env, parallel=parallel_sync)
+        self._waves = Waves(self._env, self._register, self._syncer)
 
     # ---- recovery ------------------------------------------------------------------------------------------------
 
@@ -191,7 +190,7 @@ class FileStore:
         if not channel.quarantined:
             self._upkeep.find_leftovers(channel)
             if reading.entry is None:
-                self._unsure.append(channel)
+                self._waves.unsure.append(channel)
         # Not released: a slice with a copied tail goes on, and its index is synced later.
         channel.park()
 
@@ -267,9 +266,7 @@ class FileStore:
         self._upkeep.delete(channel)
         del self._channels[name]
         self._env.places.drop((name, "subs.dat"))
-        for register in (self._register.staged, self._register.events, self._register.touched, self._register.waste):
-            register.pop(name, None)
-        self._register.expiry.forget(name)
+        self._register.forget(name)
         self._leaving.touched(name)
 
     # ---- the commit road -----------------------------------------------------------------------------------------
@@ -376,18 +373,17 @@ class FileStore:
 
     def write_events(self) -> None:
         """Hand events to the file system, unsynced unless the options say otherwise. Raises ``StoreError``."""
-        if not self._register.events:
-            return
-        channels = list(self._register.events.values())
-        self._register.events.clear()
-        try:
-            for channel in channels:
-                channel.write_events()
-                if self._env.options.sync_subs:
-                    channel.sync_events()
-        except OSError as error:
-            raise store_error(error, "subs.dat cannot be written") from error
-        self._env.files.trim()
+        self._waves.write_events()
+
+    @property
+    def acks_wait(self) -> bool:
+        """Whether acks wait for a file to be replaced."""
+        return bool(self._register.acked)
+
+    def catch_up(self) -> bool:
+        """Replace some of these files; returns whether others wait. Raises ``StoreError`` and ``FencedError``."""
+        self._waves.catch_up()
+        return self.acks_wait
 
     # ---- once a second -------------------------------------------------------------------------------------------
 
@@ -405,16 +401,17 @@ class FileStore:
 
     def _run_second(self, now_ns: int) -> bool:
         """Some of the work of once a second; returns whether there is more of it."""
-        if not self._round:
+        if not (self._round or self._waves.under_way):
             root = {serverfile.NAME: self._server.restore, clients.NAME: self._clients.restore_state}
             self._env.places.restore(self._channels, root)
             self._clients.settle()
             self._begin_flush()
-            for _ in range(min(len(self._unsure), _STATE_SYNCS_A_TICK)):
-                self._unsure.pop().sync_recovered()
         for name in self._register.expiry.take(now_ns, _LOOKS_A_TICK):
             if (aged := self._channels.get(name)) is not None:
                 aged.expire(now_ns)
+        # Acks that are in memory only come before everything that is in a file already.
+        if self._waves.replace() or self._waves.sync_recovered():
+            return True
         self._flush()
         if self._round or self._register.expiry.is_due(now_ns):
             return True
@@ -438,6 +435,7 @@ class FileStore:
         """Note what there is to flush: what is touched meanwhile waits for the next second."""
         options = self._env.options
         self._round.extend(self._register.touched)
+        self._waves.begin_second()
         now = self._env.clock.mono()
         self._forced = not options.sync and options.auto_sync > 0 and now >= self._next_sync
         if self._forced:
@@ -458,7 +456,8 @@ class FileStore:
         sync = self._env.options.sync
         self._env.files.trim(4 * len(some))
         for channel in some:
-            channel.settle()
+            if not channel.is_late:
+                channel.settle()
             if channel.unsettled or not (sync or self._forced):
                 self._register.touched[channel.name] = channel
         if self._forced:

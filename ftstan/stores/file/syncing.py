@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import errno
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, TypeVar
 
 from ftstan.errors import StoreError
 from ftstan.stores.file.view import show
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ftstan.stores.file.env import FileEnv
     from ftstan.stores.file.register import Unsynced
 
 _THREADS = 4
+#: Files that are replaced at once: threads that wait for storage, made when so many are first wanted.
+AT_ONCE = 64
+T = TypeVar("T")
 #: Storage that answers so to two channels is not a matter of one file.
 _GONE = (errno.EIO, errno.ESTALE, errno.EROFS, errno.ENXIO, errno.ENODEV)
 
@@ -26,6 +29,7 @@ class Syncer:
     def __init__(self, env: FileEnv, *, parallel: bool) -> None:
         self._env = env
         self._pool = ThreadPoolExecutor(_THREADS, "sync") if parallel else None
+        self._wide: ThreadPoolExecutor | None = None
 
     @property
     def parallel(self) -> bool:
@@ -49,10 +53,29 @@ class Syncer:
             return error, item
         return None
 
+    def each(self, work: Callable[[T], None], items: Sequence[T]) -> None:
+        """Do ``work`` with each of them, with as many as possible at once; returns after the last one.
+
+        What ``work`` raises passes through.
+        """
+        if self._pool is None or len(items) == 1:
+            for item in items:
+                work(item)
+            return
+        pool = self._pool
+        if len(items) > _THREADS:
+            pool = self._wide = self._wide or ThreadPoolExecutor(AT_ONCE, "replace")
+        futures = [pool.submit(work, item) for item in items]
+        # None is under way any more when one of them has failed.
+        wait(futures)
+        for future in futures:
+            future.result()
+
     def close(self, *, wait: bool = True) -> None:
         """End the threads."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=wait)
+        for pool in (self._pool, self._wide):
+            if pool is not None:
+                pool.shutdown(wait=wait)
 
 
 class Broken:

@@ -1,0 +1,128 @@
+"""Waves: ``subs.dat`` files of many channels replaced, or synced, at once, while publishers wait for one of them.
+
+After a takeover what was sent and acknowledged is in memory until the channel's file is one of this activation. With
+one file after the other that would take as many seconds as there are fifties of channels on a file server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from ftstan.stores.file.channel import FileChannel
+from ftstan.stores.file.statefile import replace_all
+from ftstan.stores.file.syncing import AT_ONCE
+from ftstan.stores.file.view import store_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ftstan.stores.file.env import FileEnv
+    from ftstan.stores.file.register import Register
+    from ftstan.stores.file.syncing import Syncer
+
+#: Seconds after which publishers have their turn; the wave that is under way then is the last one.
+_WAVES_S = 0.005
+#: Descriptors of one channel: its directory, data, index and subscriptions.
+_A_CHANNEL = 4
+#: Recovered ``subs.dat`` files that are made durable in one second: a start with many channels has other work, too.
+_SYNCS_A_SECOND = 256
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise store_error(error, "subs.dat cannot be written") from error
+
+
+class Waves:
+    """Those of one open store. The methods raise ``OSError`` and ``FencedError``."""
+
+    def __init__(self, env: FileEnv, register: Register, syncer: Syncer) -> None:
+        self._env = env
+        self._register = register
+        self._syncer = syncer
+        self.unsure: list[FileChannel] = []
+        """Channels whose ``subs.dat`` a killed owner has left."""
+        self._syncs = 0
+        """How many of them this second is for."""
+
+    @property
+    def _at_once(self) -> int:
+        """Channels of one wave: their descriptors stay open meanwhile."""
+        return max(min(self._env.files.limit // (2 * _A_CHANNEL), AT_ONCE), 1)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether this second has more recovered files to sync."""
+        return self._syncs > 0
+
+    def begin_second(self) -> None:
+        """Note what this second has to do, besides what comes meanwhile."""
+        self._syncs = min(len(self.unsure), _SYNCS_A_SECOND)
+        for channel in self._register.touched.values():
+            if channel.is_late and channel.name not in self._register.acked:
+                self._register.late(channel, acked=False)
+
+    def write_events(self) -> None:
+        """Hand events to the file system, but those whose file must be replaced first; all, and synced, on request.
+
+        Raises ``StoreError`` instead of ``OSError``.
+        """
+        register, sync = self._register, self._env.options.sync_subs
+        # Synced on request: what is sent next says that they are durable.
+        while sync and (register.acked or register.behind):
+            self.catch_up()
+        if not register.events:
+            return
+        channels = list(register.events.values())
+        register.events.clear()
+        with _named():
+            for channel in channels:
+                channel.write_events()
+                if sync:
+                    channel.sync_events()
+        self._env.files.trim()
+
+    def catch_up(self) -> None:
+        """Replace some of the files that events wait for. Raises ``StoreError`` instead of ``OSError``."""
+        with _named():
+            self.replace()
+
+    def replace(self) -> bool:
+        """Replace files that events wait for; returns whether more of them wait."""
+        env, register = self._env, self._register
+        end = env.clock.mono() + _WAVES_S
+        while some := register.take_late(self._at_once):
+            self._replace(some)
+            if env.clock.mono() >= end:
+                break
+        return bool(register.acked or register.behind)
+
+    def _replace(self, some: list[FileChannel]) -> None:
+        self._env.files.trim(_A_CHANNEL * len(some))
+        items = [(channel, made) for channel in some if (made := channel.prepare_subs()) is not None]
+        replace_all(self._env, [made for _, made in items], self._syncer.each)
+        refused = []
+        for channel, made in items:
+            try:
+                channel.adopt_subs(made)
+            except OSError as error:
+                refused.append(error)
+        if refused:
+            raise refused[0]
+
+    def sync_recovered(self) -> bool:
+        """Make durable what killed owners left; returns whether this second has more of it."""
+        env = self._env
+        end = env.clock.mono() + _WAVES_S
+        while self._syncs:
+            some = [self.unsure.pop() for _ in range(min(self._syncs, self._at_once))]
+            self._syncs -= len(some)
+            env.files.trim(_A_CHANNEL * len(some))
+            self._syncer.each(FileChannel.sync_recovered, some)
+            if env.clock.mono() >= end:
+                break
+        return self.under_way
