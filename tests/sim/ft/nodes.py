@@ -306,6 +306,8 @@ class Node:
         self.link: SimLink | None = None
         self.stop_before: Callable[[str, tuple[object, ...]], bool] | None = None
         """Pauses the process before the first storage call for which it holds: for histories written by hand."""
+        self.first: Fiber | None = None
+        """The thread that moves before the others, so that it makes the call before which it stood: for them, too."""
         self._control: SimControl | None = None
         self._fibers: list[Fiber] = []
         self._current: Fiber | None = None
@@ -471,7 +473,7 @@ class Node:
             ready = [f for f in self._fibers if f.runnable]
             if not ready or self.clock.mono() < self.stalled_until:
                 break
-            self._current = ready[0] if len(ready) == 1 else self.rng.choice(ready)
+            self._current = self.first if self.first in ready else self._choose(ready)
             try:
                 self._current.resume()
             except Killed:
@@ -484,6 +486,9 @@ class Node:
             self._move_loop()
             self._check()
         self._check()
+
+    def _choose(self, ready: list[Fiber]) -> Fiber:
+        return ready[0] if len(ready) == 1 else self.rng.choice(ready)
 
     def wake(self) -> None:
         """Let what is due happen, without storage."""
