@@ -427,6 +427,7 @@ class Group:
         member = self._some()
         if member is not None:
             self.met["fault: host killed"] += 1
+            self._hosts[member].dead = True
             self.nodes[member].kill(self.rng.choice((0, self.rng.randint(1, 600))))
             self._abandon_host(member)
 
@@ -440,6 +441,7 @@ class Group:
         """All machines and the storage go down at once: what was on its way between them never arrives."""
         self.met["fault: power cut"] += 1
         for member, node in enumerate(self.nodes):
+            self._hosts[member].dead = True
             if not node.ended:
                 node.kill(self.rng.choice((0, self.rng.randint(1, 600))))
             self._abandon_host(member)

@@ -11,11 +11,15 @@ simulated:
   met the server about this file since;
 - ``O_DIRECT`` asks the server for the bytes, though not for the size, and sends what is dirty of the file before;
 - a sync makes durable what this host sent; nothing is committed of a file to which it sent nothing;
-- names change at the server, at once.
+- names change at the server, at once;
+- a name that goes while this host has its file open by it becomes ``.nfs*`` instead (a *silly rename*), and goes at the
+  last close; for ever if the host dies before. Meanwhile this host answers EBUSY to an unlink of it, others unlink it.
 """
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 from collections import Counter
 from dataclasses import dataclass
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
 
     from ftstan.disk import Disk, FileStat
     from tests.sim.disk import _Handle
-    from tests.sim.volume import Node, Volume
+    from tests.sim.volume import DirNode, Node, Volume
 
 PAGE = 4096
 
@@ -53,6 +57,17 @@ class _Dirty:
     epoch: int
 
 
+@dataclass(eq=False, slots=True)
+class _Held:
+    """A name by which this host has a file open; it follows renames. ``silly``: the name is one of the client's own."""
+
+    folder: DirNode
+    name: str
+    node: FileNode
+    opens: int = 0
+    silly: bool = False
+
+
 class Client:
     """One host's memory of a network file system."""
 
@@ -64,8 +79,25 @@ class Client:
         self.sent: set[FileNode] = set()
         """Files with bytes that this host sent and did not ask to be made durable."""
         self.writers: Counter[FileNode] = Counter()
+        self.held: dict[tuple[DirNode, str], _Held] = {}
         self.believed: set[FileNode] = set()
         """Files whose opens are answered from memory: delegations that were taken away during a freeze."""
+
+    def hold(self, folder: DirNode, name: str, node: FileNode) -> _Held:
+        """A file was opened by a name."""
+        held = self.held.get((folder, name))
+        if held is None or held.node is not node:
+            held = self.held[folder, name] = _Held(folder, name, node)
+        held.opens += 1
+        return held
+
+    def moved(self, folder: DirNode, src: str, dst: str) -> None:
+        """A name has become another."""
+        self.held.pop((folder, dst), None)
+        held = self.held.pop((folder, src), None)
+        if held is not None:
+            held.name = dst
+            self.held[folder, dst] = held
 
     def view(self, node: FileNode) -> bytearray:
         return self.views.setdefault(node, bytearray(node.data))
@@ -154,8 +186,10 @@ class ClientDisk(SimDisk):
             fd = super().open(dirfd, name, flags & ~os.O_DIRECT, mode)
             handle = self._handles[fd]
             handle.flags |= flags & os.O_DIRECT
-            if isinstance(handle.node, FileNode) and not flags & os.O_DIRECT:
-                self._opened(handle.node, flags)
+            if isinstance(handle.node, FileNode):
+                handle.held = self.client.hold(self._folder(dirfd), name, handle.node)
+                if not flags & os.O_DIRECT:
+                    self._opened(handle.node, flags)
             return fd
 
     def _opened(self, node: FileNode, flags: int) -> None:
@@ -232,6 +266,36 @@ class ClientDisk(SimDisk):
         if isinstance(node, FileNode) and handle.flags & os.O_ACCMODE != os.O_RDONLY and not handle.flags & os.O_DIRECT:
             self.client.writers[node] -= 1
         super()._release(handle)
+        if handle.held is not None:
+            self._let_go(handle.held)
+
+    def _let_go(self, held: _Held) -> None:
+        held.opens -= 1
+        if held.opens:
+            return
+        key = (held.folder, held.name)
+        if self.client.held.get(key) is held:
+            del self.client.held[key]
+        if held.silly and not self.client.dead and held.folder.entries.get(held.name) is held.node:
+            held.folder.change(removes=held.name)
+            self._touch(held.folder)
+            self._unname(held.node)
+
+    def _put_aside(self, folder: DirNode, name: str, node: Node) -> bool:
+        held = self.client.held.get((folder, name))
+        if held is None or held.node is not node:
+            return False
+        if held.silly:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), name)
+        self.met["silly renames"] += 1
+        aside = next(a for n in itertools.count(1) if (a := f".nfs{n:08x}") not in folder.entries)
+        folder.change(removes=name, adds=aside, node=held.node)
+        self.client.moved(folder, name, aside)
+        held.silly = True
+        return True
+
+    def _moved(self, folder: DirNode, src: str, dst: str) -> None:
+        self.client.moved(folder, src, dst)
 
 
 class _Direct:
