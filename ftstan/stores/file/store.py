@@ -18,7 +18,6 @@ from ftstan.stores.file import (
     checkpoint,
     clients,
     confirmed,
-    deletion,
     opening,
     quarantine,
     records,
@@ -139,8 +138,7 @@ class FileStore:
             statescan.check_marker(env)
             info = self._server.read()
             self._clients.known = statescan.read_clients(env)
-            for intent, refusal in deletion.finish_pending(env):
-                self._upkeep.doom(intent, refusal)
+            self._upkeep.finish_pending()
             self._checkpoint = checkpoint.load(env)
             self._leaving = Leaving(env, self._checkpoint)
             self._register.on_touch = self._leaving.touched
@@ -499,8 +497,8 @@ class FileStore:
                 self.open_channel(name)
             self._leaving.leave(self._channels.values())
             self._clients.close()
-            exact.make_root_exact(self._env, [c.name for c in self._channels.values() if c.created])
             self._clients.file.park()
+            exact.make_root_exact(self._env, [c.name for c in self._channels.values() if c.created])
             self._remembered.close()
             self._leaving.leave_word()
         except OSError as error:

@@ -139,10 +139,14 @@ class Upkeep:
             self._doomed[name] = intent
             self._carry_out(intent)
 
-    def doom(self, intent: deletion.Intent, error: OSError) -> None:
-        """A deletion that a former server began, and this start could not finish because of ``error``, goes on."""
-        self._doomed[intent.channel] = intent
-        self._refused(intent, error)
+    def finish_pending(self) -> None:
+        """At a start: finish the deletions that a former server began; what storage refuses is tried again by ``run``.
+
+        Raises ``OSError`` if it cannot be found out which they are, and ``FencedError``.
+        """
+        for intent, error in deletion.finish_pending(self._env):
+            self._doomed[intent.channel] = intent
+            self._refused(intent, error)
 
     def is_doomed(self, name: bytes) -> bool:
         """Whether what is left under this name is no channel any more."""
