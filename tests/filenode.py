@@ -70,6 +70,7 @@ class FileNode:
     options: FileStoreOptions = field(default_factory=FileStoreOptions)
     limits: ChannelLimits = NO_LIMITS
     clock: ManualClock = field(default_factory=ManualClock)
+    asking: Disk | None = None
 
     def __post_init__(self) -> None:
         self.root = self.disk.open_dir(self.path)
@@ -82,6 +83,7 @@ class FileNode:
             limits=Limits.same(self.limits),
             parallel_sync=False,
             path=self.path,
+            asking=self.asking,
         )
         self.recovered = self.store.recover()
         self.channels: dict[bytes, ChannelStore] = {c.name: c for c in self.recovered.channels}

@@ -45,8 +45,11 @@ class Killed(BaseException):
 
 @dataclass(slots=True)
 class _Handle:
+    """An open file or directory; ``held``: what a subclass keeps of the name by which it was opened."""
+
     node: Node
     flags: int
+    held: Any = None
 
 
 class SimDisk:
@@ -371,9 +374,11 @@ class SimDisk:
                     _fail(errno.ENOTEMPTY, dst)
             elif old is not None and isinstance(node, DirNode):
                 _fail(errno.ENOTDIR, dst)
+            aside = old is not None and self._put_aside(folder, dst, old)
             folder.change(removes=src, adds=dst, node=node)
+            self._moved(folder, src, dst)
             self._touch(folder)
-            if old is not None:
+            if old is not None and not aside:
                 self._unname(old)
 
     def unlink(self, dirfd: int, name: str) -> None:
@@ -383,9 +388,10 @@ class SimDisk:
             node = self._child(folder, name)
             if isinstance(node, DirNode):
                 _fail(errno.EISDIR, name)
-            folder.change(removes=name)
+            if not self._put_aside(folder, name, node):
+                folder.change(removes=name)
+                self._unname(node)
             self._touch(folder)
-            self._unname(node)
 
     # Within a call
 
@@ -429,6 +435,17 @@ class SimDisk:
         """
         del node
         return True
+
+    def _put_aside(self, folder: DirNode, name: str, node: Node) -> bool:
+        """Rename what is about to lose its name instead, if this machine has to; returns whether it was done.
+
+        A file that is open needs no name. Subclasses differ.
+        """
+        del folder, name, node
+        return False
+
+    def _moved(self, folder: DirNode, src: str, dst: str) -> None:
+        """What was called ``src`` is now called ``dst``."""
 
     def _write(self, fd: int, data: bytes, offset: int) -> None:
         node, flags = self._file(fd)

@@ -238,8 +238,18 @@ def test_a_compaction_that_storage_refuses_leaves_the_old_file_in_use(call: str,
 
 
 def test_a_rename_whose_sync_failed_is_not_written_behind() -> None:
+    rename_whose_sync_fails(parked=False)
+
+
+def test_nor_is_it_where_the_file_was_closed_and_is_opened_by_its_name() -> None:
+    rename_whose_sync_fails(parked=True)
+
+
+def rename_whose_sync_fails(*, parked: bool) -> None:
     disk, node = with_events()
     node.acked(1, *range(1, 9))
+    if parked:
+        node.store._channels[b"foo"].park()
     synced = 0
 
     def refuse(_call: int, name: str, _arguments: tuple[object, ...]) -> None:

@@ -304,7 +304,7 @@ def test_the_memory_store_forgets_a_channel_that_is_not_in_use() -> None:
 
 
 def test_a_start_that_leaves_deletions_unfinished_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deletion, "finish_pending", lambda _env: None)
+    monkeypatch.setattr(deletion, "finish_pending", lambda _env: [])
     with pytest.raises(AssertionError):
         test_wherever_a_deletion_dies_the_channel_is_whole_or_gone(CrashMode.KEPT)
 

@@ -228,6 +228,13 @@ def test_a_directory_with_anything_else_in_it_is_refused_and_not_touched() -> No
     assert disk.tree(STORE) == {"notes.txt": b"mine"}
 
 
+def test_what_an_nfs_client_left_is_nothing() -> None:
+    disk = empty()
+    disk.add_tree(STORE, {".nfs0000000000a1b2c300000001": b"gone"})
+    Job({"orders": rows(1, 3)}).run(disk)
+    assert disk.tree(STORE)["orders/msgs.1.dat"]
+
+
 def test_no_server_serves_half_a_restore() -> None:
     disk = empty()
     with pytest.raises(DamageError):

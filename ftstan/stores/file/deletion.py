@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from ftstan.log import stream as log
 from ftstan.stores.file import records
 from ftstan.stores.file.env import NUMBERS_PER_EPOCH, TEMPORARY, FileEnv
+from ftstan.stores.file.leftovers import is_leftover, remove_leftover
 from ftstan.stores.file.view import idx_name, show
 
 if TYPE_CHECKING:
@@ -132,6 +133,10 @@ def _empty(env: FileEnv, dirfd: int) -> None:
     for name, is_dir in _in_order(disk.listdir(dirfd)):
         if not is_dir:
             env.owner.confirm()
+            if is_leftover(name):
+                # One that stays makes the directory stay, and that is what is told.
+                remove_leftover(disk, dirfd, name)
+                continue
             with contextlib.suppress(FileNotFoundError):
                 disk.unlink(dirfd, name)
             continue
@@ -155,9 +160,14 @@ def _in_order(names: Iterable[tuple[str, bool]]) -> list[tuple[str, bool]]:
     return sorted(names, key=key)
 
 
-def finish_pending(env: FileEnv) -> None:
-    """At a start, before channels are listed: finish what was begun, drop what no longer holds. Raises ``OSError``."""
+def finish_pending(env: FileEnv) -> list[tuple[Intent, OSError]]:
+    """At a start, before channels are listed: finish what was begun, drop what no longer holds.
+
+    Returns what storage refuses to remove, and why: no channel of that name may be served before ``carry_out`` has
+    succeeded. Raises ``OSError`` if it cannot be found out what was begun.
+    """
     disk = env.disk
+    refused = []
     for name, is_dir in sorted(disk.listdir(env.root)):
         if is_dir or not _NAME.match(name):
             continue
@@ -171,12 +181,17 @@ def finish_pending(env: FileEnv) -> None:
         elif _used_since(env, intent):
             log.warning(f'channel "{show(intent.channel)}" was used after its deletion had been decided: it stays')
         else:
-            carry_out(env, intent)
-            log.info(f'Channel "{show(intent.channel)}" has been deleted: a former server had begun to')
+            try:
+                carry_out(env, intent)
+            except OSError as error:
+                refused.append((intent, error))
+            else:
+                log.info(f'Channel "{show(intent.channel)}" has been deleted: a former server had begun to')
             continue
         env.owner.confirm()
         disk.unlink(env.root, name)
         disk.fsync(env.root)
+    return refused
 
 
 def _used_since(env: FileEnv, intent: Intent) -> bool:

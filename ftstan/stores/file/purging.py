@@ -159,6 +159,7 @@ def _put_again(env: FileEnv, slog: SliceLog, s: Slice, start: int) -> None:
     copy = _Copy(env, slog, s, start, s.number)
     if s.index is None:
         s.index = slog.entries(s)
+    slog.let_go(s.number)
     env.owner.confirm()
     with contextlib.suppress(FileNotFoundError):
         env.disk.unlink(slog.dirfd, idx_name(s.number))
@@ -199,6 +200,8 @@ class _Copy:
         for block in blocks:
             made.entries += len(block)
             made.end = append_block(env, fd, self._index, block, made.end)
+        # Read to its end: nothing is open of what this may take the place of.
+        self._slog.let_go(self._source.number)
 
     def put_index(self) -> None:
         """Make the index visible, after the data."""
@@ -210,7 +213,6 @@ class _Copy:
     def take_place(self, s: Slice) -> None:
         """The data stand in the place of those of ``s``; its index is kept in memory."""
         made = self.made
-        self._env.files.forget(self._slog.name, dat_name(s.number))
-        self._env.files.forget(self._slog.name, idx_name(s.number))
+        self._slog.let_go(s.number)
         s.first, s.first_ts, s.entries, s.end = made.first, made.first_ts, made.entries, made.end
         s.index = bytes(self._index[records.VERSION_SIZE :])

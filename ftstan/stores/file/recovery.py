@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from ftstan.log import stream as log
 from ftstan.stores.file import damage, records
 from ftstan.stores.file.env import TEMPORARY, FileEnv
+from ftstan.stores.file.leftovers import is_leftover, remove_leftover
 from ftstan.stores.file.measure import Found, Measured, bad_of, bytes_of, dense, entries_of
 from ftstan.stores.file.tools import exact
 from ftstan.stores.file.view import Slice, dat_name, show
@@ -37,15 +38,19 @@ _TEMPORARY = re.compile(
 def remove_temporaries(env: FileEnv, dirfd: int) -> None:
     """Unlink what former owners had not made visible: a late link or rename of theirs then finds no source.
 
-    Raises ``OSError`` and ``FencedError``.
+    What NFS clients left of files that lost their names goes, too. Raises ``OSError`` and ``FencedError``.
     """
-    names = [name for name, is_dir in env.disk.listdir(dirfd) if _TEMPORARY.match(name) and not is_dir]
-    if names:
+    files = [name for name, is_dir in env.disk.listdir(dirfd) if not is_dir]
+    names = [name for name in files if _TEMPORARY.match(name)]
+    left = [name for name in files if is_leftover(name)]
+    if names or left:
         # Listed, then confirmed: so none of them is a successor's, who would find its batch without its file.
         env.owner.confirm()
     for name in names:
         with contextlib.suppress(FileNotFoundError):
             env.disk.unlink(dirfd, name)
+    for name in left:
+        remove_leftover(env.disk, dirfd, name)
 
 
 @dataclass(slots=True)

@@ -234,8 +234,7 @@ class RetainedSlices(SliceView):
         disk = self._env.disk
         for number in numbers:
             names = (idx_name(number), dat_name(number))
-            for name in names:
-                self._env.files.forget(self.name, name)
+            self.let_go(number)
             # Asked for before the confirm: it is the directory that was ours when the store was.
             dirfd = self.dirfd
             known = next((s for s in self.slices if s.number == number and s.last > self.purged), None)
@@ -268,6 +267,8 @@ class RetainedSlices(SliceView):
                 disk.close(fd)
         bak = f"{idx_name(s.number)}{ARCHIVED}"
         index = s.index if s.index is not None else self._kept_entries(s)
+        # What was read just now is open again.
+        self.let_go(s.number)
         if index is not None:
             # The file of that name does not say what counts: the archive gets one that does.
             temporary = self._env.temporary(idx_name(s.number))

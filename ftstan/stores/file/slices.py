@@ -304,6 +304,10 @@ class SliceLog(RetainedSlices):
         self._roll()
 
     def _publish_file(self, temporary: str, name: str, data: bytes, *, durable: bool) -> int:
+        """Make a file with ``data`` visible; returns its descriptor, -1 on a network file system: opened when needed.
+
+        Raises ``OSError``, after which it may be visible all the same, and ``FencedError``.
+        """
         disk, files = self._env.disk, self._env.files
         try:
             fd = disk.open(self.dirfd, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -315,6 +319,7 @@ class SliceLog(RetainedSlices):
         try:
             disk.pwrite(fd, data, 0)
             if durable:
+                # All that follows can fail without a loss: also a close, which on a network file system may write.
                 disk.fsync(fd)
             self._env.owner.confirm()
             # Taken from here on, even if what follows fails: the file may be visible all the same.
@@ -326,17 +331,29 @@ class SliceLog(RetainedSlices):
                     raise
                 disk.rename(self.dirfd, temporary, name)
             else:
+                if self._env.is_remembered:
+                    # NFS gives a file that loses the name by which it is open another one, ".nfs...", until it is
+                    # closed: for ever if this host dies before that. A local file system does not care, and there a
+                    # descriptor that stays open saves an open and a confirm.
+                    fd = self._close_one(fd)
                 disk.unlink(self.dirfd, temporary)
         except FencedError:
             # The store is not ours: not even this temporary may be removed.
-            files.close(fd)
+            self._close_one(fd)
             raise
         except BaseException:
-            files.close(fd)
+            self._close_one(fd)
+            # What cannot be removed now is a second link of a slice that counts for nothing; the next start removes it.
             with contextlib.suppress(OSError):
                 disk.unlink(self.dirfd, temporary)
             raise
         return fd
+
+    def _close_one(self, fd: int) -> int:
+        """Close a counted descriptor, if it is one; returns what stands for none."""
+        if fd >= 0:
+            self._env.files.close(fd)
+        return -1
 
     def _dat(self, active: _Active) -> int:
         if active.dat < 0:
@@ -350,7 +367,7 @@ class SliceLog(RetainedSlices):
         return active.idx
 
     def _reopen(self, name: str) -> int:
-        """Open a file of the active slice again; it had been closed to stay below the limit of descriptors."""
+        """Open a file of the active slice, which is closed: by ``park``, or since it got its name."""
         fd = self._env.files.opened(self._env.disk.open(self.dirfd, name, os.O_RDWR))
         try:
             # Opened by its path: only now is it known that it was ours.
@@ -372,13 +389,14 @@ class SliceLog(RetainedSlices):
                 self._write_entries(active, block, i, j)
             else:
                 entries = records.index_entries(block, i, j, offset, self._env.crc)
-                durable = self._env.sync_index
+                # On a network file system it is closed at once, which writes it, and what fails there is not heard of.
+                durable = self._env.sync_index or self._env.is_remembered
                 active.idx = self._publish_file(
                     f"{TEMPORARY}{s.number}.idx", idx_name(s.number), records.VERSION + entries, durable=durable
                 )
                 active.has_index = True
                 active.index_dirty = not durable
-                if durable:
+                if self._env.sync_index:
                     self._env.disk.fsync(self.dirfd)
                 else:
                     self._names_loose = True
@@ -444,8 +462,13 @@ class SliceLog(RetainedSlices):
         fds = (active.dat, active.idx)
         active.dat = active.idx = -1
         for fd in fds:
-            if fd >= 0:
-                self._env.files.close(fd)
+            self._close_one(fd)
+
+    def let_go(self, number: int) -> None:
+        """Close the files of a slice whose names are about to go."""
+        super().let_go(number)
+        if self._active is not None and self._active.slice.number == number:
+            self._close_files(self._active)
 
     def park(self) -> None:
         """Close everything; it is opened again when it is needed."""

@@ -193,6 +193,9 @@ class StateFile:
         """What ``replace_all`` is to put in the place of the file; ``adopt`` comes next. Raises as ``replace`` does."""
         self._patience.check()
         whole = records.VERSION + self._snapshot() + data
+        if self._env.is_remembered:
+            # NFS gives a file that is open while another takes its place a name of its own, for ever if we die.
+            self._park_durable()
         try:
             return Replacement(self._directory(), self._name, whole)
         except OSError as error:
@@ -218,11 +221,18 @@ class StateFile:
         if not (keep and self._is_in_place()):
             self.distrust()
 
+    def _park_durable(self) -> None:
+        """Close the file such that one may go on with it: nobody hears of what a close cannot write."""
+        if self.dirty:
+            with contextlib.suppress(OSError):
+                # What it fails for is in the snapshot, too, and the file is not trusted any more.
+                self.sync()
+        self.park()
+
     def _is_in_place(self) -> bool:
         """Whether the file that we write to is the one of that name: only the sync of a new name may have failed."""
-        disk = self._env.disk
         try:
-            return self.replaced and disk.fstat(self._open()).ino == disk.stat(self._directory(), self._name).ino
+            return self.replaced and self._env.places.inode(self._unit) is not None and not self.is_displaced()
         except OSError:
             return False
 

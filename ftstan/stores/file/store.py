@@ -18,7 +18,6 @@ from ftstan.stores.file import (
     checkpoint,
     clients,
     confirmed,
-    deletion,
     opening,
     quarantine,
     records,
@@ -137,7 +136,7 @@ class FileStore:
             statescan.check_marker(env)
             info = self._server.read()
             self._clients.known = statescan.read_clients(env)
-            deletion.finish_pending(env)
+            self._upkeep.finish_pending()
             self._checkpoint = checkpoint.load(env)
             self._leaving = Leaving(env, self._checkpoint)
             self._register.on_touch = self._leaving.touched
@@ -163,7 +162,7 @@ class FileStore:
 
     def _recover_channels(self) -> None:
         env = self._env
-        names = opening.channel_names(env)
+        names = [name for name in opening.channel_names(env) if not self._upkeep.is_doomed(name)]
         # In a mixed group none waits: an original server that follows a crash reads what lies behind their seals.
         if self._most_at_once is not None and len(names) > self._most_at_once and not env.owner.mixed:
             self._later = dict.fromkeys(names)
@@ -498,8 +497,8 @@ class FileStore:
                 self.open_channel(name)
             self._leaving.leave(self._channels.values())
             self._clients.close()
-            exact.make_root_exact(self._env, [c.name for c in self._channels.values() if c.created])
             self._clients.file.park()
+            exact.make_root_exact(self._env, [c.name for c in self._channels.values() if c.created])
             self._remembered.close()
             self._leaving.leave_word()
         except OSError as error:

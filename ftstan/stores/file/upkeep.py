@@ -151,6 +151,19 @@ class Upkeep:
             self._doomed[name] = intent
             self._carry_out(intent)
 
+    def finish_pending(self) -> None:
+        """At a start: finish the deletions that a former server began; what storage refuses is tried again by ``run``.
+
+        Raises ``OSError`` if it cannot be found out which they are, and ``FencedError``.
+        """
+        for intent, error in deletion.finish_pending(self._env):
+            self._doomed[intent.channel] = intent
+            self._refused(intent, error)
+
+    def is_doomed(self, name: bytes) -> bool:
+        """Whether what is left under this name is no channel any more."""
+        return name in self._doomed
+
     def check_gone(self, name: bytes) -> None:
         """Raise ``StoreError`` while a deleted channel of this name is still being removed."""
         if name in self._doomed:
@@ -163,10 +176,13 @@ class Upkeep:
         try:
             deletion.carry_out(self._env, intent)
         except OSError as error:
-            self._complain(intent.channel, f'channel "{show(intent.channel)}" cannot be removed: {error.strerror}')
+            self._refused(intent, error)
         else:
             self._complaints.pop(intent.channel, None)
             del self._doomed[intent.channel]
+
+    def _refused(self, intent: deletion.Intent, error: OSError) -> None:
+        self._complain(intent.channel, f'channel "{show(intent.channel)}" cannot be removed: {error.strerror}')
 
     def _retract(self, name: bytes) -> None:
         try:

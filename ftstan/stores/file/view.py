@@ -99,6 +99,11 @@ class SliceView:
             fd, self._dirfd = self._dirfd, -1
             files.close(fd)
 
+    def let_go(self, number: int) -> None:
+        """Close the files of a slice whose names are about to go: NFS gives what is open then another name."""
+        for name in (idx_name(number), dat_name(number)):
+            self._env.files.forget(self.name, name)
+
     def read(self, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock | None:
         """Messages from the first existing one at or after ``sequence``; ``None`` behind the last."""
         sequence = max(sequence, self.first)

@@ -399,9 +399,7 @@ class Group:
         node = self._serving()
         if node is not None and node.lives:
             name = self.rng.choice(sorted(node.lives))
-            life = node.lives[name]
-            up_to = self.rng.randint(1, max([*life.model.offered, 1]))
-            life.purging = max(life.purging, up_to)
+            up_to = self.rng.randint(1, max([*node.lives[name].model.offered, 1]))
             node.administer(Verb.PURGE, name.decode(), up_to=up_to)
 
     def answered(self, node: Node, request: Request, answer: Answer) -> None:
@@ -456,6 +454,7 @@ class Group:
         member = self._some()
         if member is not None:
             self.met["fault: host killed"] += 1
+            self._hosts[member].dead = True
             self.nodes[member].kill(self.rng.choice((0, self.rng.randint(1, 600))))
             self._abandon_host(member)
 
@@ -469,6 +468,7 @@ class Group:
         """All machines and the storage go down at once: what was on its way between them never arrives."""
         self.met["fault: power cut"] += 1
         for member, node in enumerate(self.nodes):
+            self._hosts[member].dead = True
             if not node.ended:
                 node.kill(self.rng.choice((0, self.rng.randint(1, 600))))
             self._abandon_host(member)

@@ -16,11 +16,14 @@ simulated:
   file may go on doing so for a ``stat``, and one that was not there may go on not being there, for an open that creates
   nothing as well, until this host opens the directory (to list it, too) or changes something in it. A listing is never
   stale: it opens the directory, which asks the server. ``Client.trusts_names`` says how often a name is answered so.
+- a name that goes while this host has its file open by it becomes ``.nfs*`` instead (a *silly rename*), and goes at the
+  last close; for ever if the host dies before. Meanwhile this host answers EBUSY to an unlink of it, others unlink it.
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from collections import Counter
 from dataclasses import dataclass
@@ -33,7 +36,7 @@ from tests.sim.volume import DirNode, FileNode
 if TYPE_CHECKING:
     from ftstan.disk import Disk, FileStat
     from tests.sim.disk import _Handle
-    from tests.sim.volume import Node, Volume
+    from tests.sim.volume import DirNode, Node, Volume
 
 PAGE = 4096
 
@@ -60,6 +63,17 @@ class _Dirty:
     epoch: int
 
 
+@dataclass(eq=False, slots=True)
+class _Held:
+    """A name by which this host has a file open; it follows renames. ``silly``: the name is one of the client's own."""
+
+    folder: DirNode
+    name: str
+    node: FileNode
+    opens: int = 0
+    silly: bool = False
+
+
 class Client:
     """One host's memory of a network file system."""
 
@@ -71,6 +85,7 @@ class Client:
         self.sent: set[FileNode] = set()
         """Files with bytes that this host sent and did not ask to be made durable."""
         self.writers: Counter[FileNode] = Counter()
+        self.held: dict[tuple[DirNode, str], _Held] = {}
         self.believed: set[FileNode] = set()
         """Files whose opens are answered from memory: delegations that were taken away during a freeze."""
         self.trusts_names = 0.3
@@ -98,6 +113,22 @@ class Client:
             del self.absent[key]
         for key in [key for key, node in self.named.items() if key[0] is folder and folder.entries.get(key[1]) != node]:
             del self.named[key]
+
+    def hold(self, folder: DirNode, name: str, node: FileNode) -> _Held:
+        """A file was opened by a name."""
+        held = self.held.get((folder, name))
+        if held is None or held.node is not node:
+            held = self.held[folder, name] = _Held(folder, name, node)
+        held.opens += 1
+        return held
+
+    def moved(self, folder: DirNode, src: str, dst: str) -> None:
+        """A name has become another."""
+        self.held.pop((folder, dst), None)
+        held = self.held.pop((folder, src), None)
+        if held is not None:
+            held.name = dst
+            self.held[folder, dst] = held
 
     def view(self, node: FileNode) -> bytearray:
         return self.views.setdefault(node, bytearray(node.data))
@@ -201,6 +232,7 @@ class ClientDisk(SimDisk):
                 self.client.named[self._folder(dirfd), name] = handle.node
                 if handle.node not in self.client.believed:
                     self.client.asked(handle.node, self.volume.now_ns())
+                handle.held = self.client.hold(self._folder(dirfd), name, handle.node)
                 if not flags & os.O_DIRECT:
                     self._opened(handle.node, flags)
             return fd
@@ -345,6 +377,36 @@ class ClientDisk(SimDisk):
         if isinstance(node, FileNode) and handle.flags & os.O_ACCMODE != os.O_RDONLY and not handle.flags & os.O_DIRECT:
             self.client.writers[node] -= 1
         super()._release(handle)
+        if handle.held is not None:
+            self._let_go(handle.held)
+
+    def _let_go(self, held: _Held) -> None:
+        held.opens -= 1
+        if held.opens:
+            return
+        key = (held.folder, held.name)
+        if self.client.held.get(key) is held:
+            del self.client.held[key]
+        if held.silly and not self.client.dead and held.folder.entries.get(held.name) is held.node:
+            held.folder.change(removes=held.name)
+            self._touch(held.folder)
+            self._unname(held.node)
+
+    def _put_aside(self, folder: DirNode, name: str, node: Node) -> bool:
+        held = self.client.held.get((folder, name))
+        if held is None or held.node is not node:
+            return False
+        if held.silly:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), name)
+        self.met["silly renames"] += 1
+        aside = next(a for n in itertools.count(1) if (a := f".nfs{n:08x}") not in folder.entries)
+        folder.change(removes=name, adds=aside, node=held.node)
+        self.client.moved(folder, name, aside)
+        held.silly = True
+        return True
+
+    def _moved(self, folder: DirNode, src: str, dst: str) -> None:
+        self.client.moved(folder, src, dst)
 
 
 class _Direct:

@@ -101,7 +101,7 @@ class ObservedStore(FileStore):
         ledger, process = self.process.group.ledger, self.process
         life = life or ledger.generation(channel.name)
         process.speaks_of(channel.name, life)
-        append, add_events = channel.append, channel.add_events
+        append, add_events, purge = channel.append, channel.add_events, channel.purge
 
         def offered(block: MsgBlock) -> None:
             for i in range(len(block)):
@@ -120,6 +120,11 @@ class ObservedStore(FileStore):
                     life.sent.add((inboxes[sub_id], sequence))
             add_events(events)
 
+        def purged(sequence: int) -> None:
+            life.purging = max(life.purging, sequence)
+            purge(sequence)
+
+        channel.purge = purged  # type: ignore[method-assign]
         channel.append = offered  # type: ignore[method-assign]
         channel.add_events = sent  # type: ignore[method-assign]
 

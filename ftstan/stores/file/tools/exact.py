@@ -74,6 +74,7 @@ def slice_steps(env: FileEnv, slog: SliceLog) -> Iterator[bool]:
         names = {name for name, is_dir in env.disk.listdir(slog.dirfd) if not is_dir}
         orphans = {int(m[1]) for name in names if (m := _IDX.match(name))} - live
         for number in sorted((slog.dead - live) | {n for n in orphans if dat_name(n) not in names}):
+            slog.let_go(number)
             _remove(env, slog.dirfd, number)
             slog.dead.discard(number)
             yield True
@@ -171,16 +172,16 @@ def put_file(env: FileEnv, dirfd: int, name: str, fill: Callable[[int], None]) -
         env.owner.confirm()
         disk.rename(dirfd, temporary, name)
         disk.fsync(dirfd)
-    except FencedError:
-        # The store is not ours: not even this temporary may be removed.
-        raise
-    except BaseException:
-        with contextlib.suppress(OSError):
-            disk.unlink(dirfd, temporary)
-        raise
-    finally:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             disk.close(fd)
+        if not isinstance(error, FencedError):
+            # Else the store is not ours, and not even this temporary may be removed.
+            with contextlib.suppress(OSError):
+                disk.unlink(dirfd, temporary)
+        raise
+    with contextlib.suppress(OSError):
+        disk.close(fd)
 
 
 def _cut(env: FileEnv, slog: SliceLog, s: Slice) -> None:
@@ -209,9 +210,8 @@ def _cut(env: FileEnv, slog: SliceLog, s: Slice) -> None:
         slog.unsure.add(s.number)
         disk.fsync(fd)
         whole = records.VERSION + index
+        slog.let_go(s.number)
         put_file(env, dirfd, idx_name(s.number), lambda new: disk.pwrite(new, whole, 0))
-        # What is open for reading is the file that was there before.
-        env.files.forget(slog.name, idx_name(s.number))
         if size > s.end:
             env.owner.confirm()
             disk.ftruncate(fd, s.end)

@@ -48,7 +48,7 @@ _FORMAT = 1
 _FLUSH = 1 << 20
 _TOKEN_BITS = 62
 _SERVER = "server.dat"
-_OWNED = re.compile(r"\.rootdir\.lck\Z|ft\.(epoch|watch|claim\.[0-9]+)\Z|tmp\.|lost\+found\Z")
+_OWNED = re.compile(r"\.rootdir\.lck\Z|ft\.(epoch|watch|claim\.[0-9]+)\Z|tmp\.|\.nfs[0-9a-f]{8}|lost\+found\Z")
 _SLICE = re.compile(r"msgs\.([1-9][0-9]*)\.(?:dat|idx)\Z")
 
 
