@@ -290,13 +290,20 @@ def test_a_successors_temporary_is_not_removed_by_a_claimer_that_wakes_up() -> N
         first.kill()
         group._bury(first)
         only(group, claimer)
-        pause(group, claimer, lambda call, _: call == "listdir" and claimer.epoch > 0)
+        folder = group.volume.root.entries["channel.0"]
+        assert isinstance(folder, DirNode)
+        # It is about to look for temporaries in the channel, where its successor is about to have one.
+        pause(group, claimer, lambda call, args: call == "listdir" and opened(claimer, args[0]) is folder)
+        assert claimer.epoch > first.epoch
         group.locks.lose(claimer.disk)
         successor = next(node for node in group.nodes if node not in {first, claimer})
         only(group, successor)
-        pause(group, successor, calls("link"))
+        pause(group, successor, lambda call, args: call == "link" and opened(successor, args[0]) is folder)
         assert successor.epoch > claimer.epoch
+        temporaries = {name for name in folder.entries if _is_slice_temporary(name)}
+        assert temporaries
         assert wake_up(group, claimer) in GIVEN_UP
+        assert temporaries <= folder.entries.keys()
         only(group, successor)
         assert group.serve() is successor
 
