@@ -417,7 +417,9 @@ def take_over_from_memory(group: Group, then: Callable[[Host], None]) -> None:
 
 
 @pytest.mark.parametrize(
-    "at", [calls("open", "ft.claim.2"), calls("pwrite", 2 * SLOT_SIZE), calls("pwrite", 3 * SLOT_SIZE)]
+    "at",
+    [calls("open", "ft.claim.2"), calls("pwrite", 2 * SLOT_SIZE), calls("pwrite", 3 * SLOT_SIZE)],
+    ids=["before the claim", "before the record", "before the next record"],
 )
 def test_an_owner_that_raises_its_epoch_while_another_takes_over_is_fenced(at: At) -> None:
     with group_of(replace(SMALL_SLICES, numbers=2)) as group:
