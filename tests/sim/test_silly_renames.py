@@ -337,7 +337,9 @@ def test_a_deleted_channel_that_cannot_be_removed_at_a_start_refuses_itself_and_
     assert said.count('channel "foo" cannot be removed') == 1
     assert {channel.name for channel in driver.broker.channels.values()} == {b"bar"}
     assert driver.publish(b"x")[0].error == b"stan: channel is being deleted"
-    request = messages.SubscriptionRequest(client_id=b"me", subject=b"foo", inbox=b"in", max_in_flight=1, ack_wait_in_secs=30)
+    request = messages.SubscriptionRequest(
+        client_id=b"me", subject=b"foo", inbox=b"in", max_in_flight=1, ack_wait_in_secs=30
+    )
     answer = driver.call(SUBJECTS.subscribe, messages.encode(request)) or b""
     assert messages.parse(messages.SubscriptionResponse, answer).error == b"stan: channel is being deleted"
     assert driver.publish(b"more", channel=b"bar") == [PubAck(b"more")]
