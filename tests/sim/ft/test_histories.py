@@ -42,6 +42,8 @@ def test_no_history_breaks_a_promise_and_every_fault_was_met(seeds: range) -> No
     print(census.table(met))
     assert [name for name in census.REQUIRED if not met[name]] == [] or SANITIZED
     assert met["histories"] == HISTORIES
+    # Nothing of ours loses its name while we have it open (tests/sim/test_silly_renames.py).
+    assert met["silly renames"] == 0
 
 
 def test_a_history_is_told_again_by_its_seed() -> None:

@@ -290,13 +290,20 @@ def test_a_successors_temporary_is_not_removed_by_a_claimer_that_wakes_up() -> N
         first.kill()
         group._bury(first)
         only(group, claimer)
-        pause(group, claimer, lambda call, _: call == "listdir" and claimer.epoch > 0)
+        folder = group.volume.root.entries["channel.0"]
+        assert isinstance(folder, DirNode)
+        # It is about to look for temporaries in the channel, where its successor is about to have one.
+        pause(group, claimer, lambda call, args: call == "listdir" and opened(claimer, args[0]) is folder)
+        assert claimer.epoch > first.epoch
         group.locks.lose(claimer.disk)
         successor = next(node for node in group.nodes if node not in {first, claimer})
         only(group, successor)
-        pause(group, successor, calls("link"))
+        pause(group, successor, lambda call, args: call == "link" and opened(successor, args[0]) is folder)
         assert successor.epoch > claimer.epoch
+        temporaries = {name for name in folder.entries if _is_slice_temporary(name)}
+        assert temporaries
         assert wake_up(group, claimer) in GIVEN_UP
+        assert temporaries <= folder.entries.keys()
         only(group, successor)
         assert group.serve() is successor
 
@@ -410,7 +417,9 @@ def take_over_from_memory(group: Group, then: Callable[[Host], None]) -> None:
 
 
 @pytest.mark.parametrize(
-    "at", [calls("open", "ft.claim.2"), calls("pwrite", 2 * SLOT_SIZE), calls("pwrite", 3 * SLOT_SIZE)]
+    "at",
+    [calls("open", "ft.claim.2"), calls("pwrite", 2 * SLOT_SIZE), calls("pwrite", 3 * SLOT_SIZE)],
+    ids=["before the claim", "before the record", "before the next record"],
 )
 def test_an_owner_that_raises_its_epoch_while_another_takes_over_is_fenced(at: At) -> None:
     with group_of(replace(SMALL_SLICES, numbers=2)) as group:
