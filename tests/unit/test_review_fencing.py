@@ -1,0 +1,183 @@
+"""Interleavings of owners, takers and refused storage calls, written to break the promise of docs/ft.md."""
+
+from __future__ import annotations
+
+import errno
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ftstan.errors import FencedError, StoreError
+from ftstan.ft.lock import StoreLock
+from tests.filenode import FileNode, simulated
+from tests.sim.disk import CrashMode
+from tests.sim.ft.locks import LockService, SimLocker
+from tests.unit.test_ft_raise import Group, leftover, writes_slot
+
+if TYPE_CHECKING:
+    from ftstan.ft.ownership import StoreOwner
+
+
+def test_an_intent_that_could_not_be_taken_back_goes_also_if_the_epoch_was_raised_meanwhile() -> None:
+    disk = simulated()
+    node = FileNode(disk)
+    node.put(b"acked", b"acked too")
+    node.tick()
+
+    def no_root_sync(_number: int, call: str, args: tuple[object, ...]) -> None:
+        if call == "fsync" and args == (node.root,):
+            raise OSError(errno.EIO, "storage")
+
+    disk.on_call = no_root_sync
+    with pytest.raises(StoreError, match="cannot be deleted"):
+        node.store.delete_channel(b"foo")
+    disk.on_call = None
+    # The unlink may have been refused as well, or undone by a power cut.
+    node.owner.raise_epoch()
+    node.tick()
+    left = [name for name in disk.tree("/store") if name.startswith("ft.deleting.")]
+    assert left == []
+
+
+def test_a_channel_whose_deletion_was_refused_stays_when_the_epoch_is_raised_before_the_intent_is_taken_back() -> None:
+    disk = simulated()
+    node = FileNode(disk)
+    node.put(b"acked", b"acked too")
+    node.tick()
+
+    def refuse(_number: int, call: str, args: tuple[object, ...]) -> None:
+        if call == "fsync" and args == (node.root,):
+            raise OSError(errno.EIO, "storage")
+        if call == "unlink" and args[0] == node.root and str(args[1]).startswith("ft.deleting."):
+            raise OSError(errno.EIO, "storage")
+
+    disk.on_call = refuse
+    with pytest.raises(StoreError, match="cannot be deleted"):
+        node.store.delete_channel(b"foo")
+    disk.on_call = None
+    node.owner.raise_epoch()
+    # The retraction reports success, and is not tried again.
+    for _ in range(3):
+        node.tick()
+    after = node.successor()
+    assert sorted(after.channels) == [b"foo"]
+    assert after.sequences() == [1, 2]
+
+
+def test_what_was_acked_after_a_refused_deletion_is_there_after_a_power_cut() -> None:
+    for seed in range(200):
+        disk = simulated()
+        node = FileNode(disk)
+        node.put(b"before")
+        node.tick()
+
+        def refuse(_number: int, call: str, args: tuple[object, ...], node: FileNode = node) -> None:
+            if call == "fsync" and args == (node.root,):
+                raise OSError(errno.EIO, "storage")
+
+        disk.on_call = refuse
+        with pytest.raises(StoreError, match="cannot be deleted"):
+            node.store.delete_channel(b"foo")
+        disk.on_call = None
+        assert node.put(b"acked") == {}
+        node.store.confirm()
+        found = disk.crash(random.Random(seed), CrashMode.UNORDERED)
+        after = node.successor(found)
+        assert sorted(after.channels) == [b"foo"], seed
+        assert after.sequences() == [1, 2], seed
+
+
+# ---- claim_next: what a refused try leaves -----------------------------------------------------------------------
+
+
+def refused_at(group: Group, slot: int, code: int = errno.ENOSPC) -> None:
+    """The owner raises its epoch, and storage refuses its first write into ``slot``."""
+    group.at_call(writes_slot(slot), lambda: group.first.fail_next("pwrite", code))
+    with pytest.raises(StoreError, match="cannot be raised"):
+        group.owner.raise_epoch()
+
+
+def test_an_owner_whose_raise_was_refused_behind_its_filler_can_raise_later() -> None:
+    group = Group()
+    leftover(group, 2)
+    # The filler lies in slot 3; a disk that is full refuses the block of slot 2.
+    refused_at(group, 2)
+    group.owner.confirm()
+    group.owner.raise_epoch()
+    group.owner.confirm()
+
+
+def test_an_owner_whose_filler_could_not_be_synced_can_raise_later() -> None:
+    group = Group()
+    leftover(group, 2)
+    group.at_call(writes_slot(3), lambda: group.first.fail_next("fsync", errno.ENOSPC))
+    with pytest.raises(StoreError, match="cannot be raised"):
+        group.owner.raise_epoch()
+    group.owner.confirm()
+    group.owner.raise_epoch()
+    group.owner.confirm()
+
+
+def locked_group(*, mixed: bool) -> Group:
+    """The owner holds the lock, under epoch 2."""
+    group = Group()
+    group.owner.release()
+    group.owner._lock = StoreLock(group.first, group.owner.root, "/", SimLocker(LockService(), group.first))
+    group.owner.try_lock()
+    group.owner.activate(ft_mixed=mixed)
+    return group
+
+
+def test_a_refused_end_of_the_mixed_group_is_not_what_the_next_owner_finds() -> None:
+    group = locked_group(mixed=True)
+    leftover(group, 3)
+    group.at_call(writes_slot(3), lambda: group.first.fail_next("pwrite", errno.ENOSPC))
+    with pytest.raises(StoreError, match="cannot be raised"):
+        group.owner.set_mixed(on=False)
+    # The operator was told no: the owner serves on in a mixed group, an original server may follow and write.
+    group.owner.confirm()
+    assert group.owner.mixed
+    taker = group.taker()
+    taker.activate(without_lock=True)
+    assert taker.was_mixed
+
+
+def test_a_refused_beginning_of_a_mixed_group_is_not_what_the_next_owner_finds() -> None:
+    group = locked_group(mixed=False)
+    leftover(group, 3)
+    group.at_call(writes_slot(3), lambda: group.first.fail_next("pwrite", errno.ENOSPC))
+    with pytest.raises(StoreError, match="cannot be raised"):
+        group.owner.set_mixed(on=True)
+    group.owner.confirm()
+    taker = group.taker()
+    assert not taker.activate(without_lock=True).ft_mixed
+
+
+def test_an_owner_that_died_before_it_read_the_store_does_not_hide_that_originals_may_have_written() -> None:
+    group = locked_group(mixed=True)
+    # An original server serves under the lock now. Then one of ours that is told "not mixed" takes the store, and dies
+    # before it has read anything of it.
+    between = group.taker()
+    assert between.activate(without_lock=True, ft_mixed=False).was_mixed
+    last = group.taker()
+    last.activate(without_lock=True)
+    assert last.was_mixed
+
+
+def test_a_claimer_that_died_between_its_fills_does_not_hide_that_originals_may_have_written() -> None:
+    group = locked_group(mixed=True)
+    leftover(group, 3)
+    between = group.taker()
+    disk = between._disk
+
+    def die(_number: int, call: str, args: tuple[object, ...]) -> None:
+        if writes_slot(4)(call, args):
+            disk.kill()  # type: ignore[attr-defined]
+
+    disk.on_call = die  # type: ignore[attr-defined]
+    with pytest.raises(BaseException):  # noqa: B017, PT011
+        between.activate(without_lock=True, ft_mixed=False)
+    last = group.taker()
+    last.activate(without_lock=True)
+    assert last.was_mixed
