@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.clock import ManualClock
 from ftstan.errors import FencedError, StoreError
+from ftstan.ft.guard import Guard, Verdict, Vitals
 from ftstan.ft.lock import StoreLock
+from ftstan.ft.watch import Probe, Watch
 from tests.filenode import FileNode, simulated
-from tests.sim.disk import CrashMode
+from tests.sim.disk import CrashMode, SimDisk
 from tests.sim.ft.locks import LockService, SimLocker
 from tests.unit.test_ft_raise import Group, leftover, writes_slot
 
@@ -181,3 +184,68 @@ def test_a_claimer_that_died_between_its_fills_does_not_hide_that_originals_may_
     last = group.taker()
     last.activate(without_lock=True)
     assert last.was_mixed
+
+
+# ---- the watch while the epoch is raised ---------------------------------------------------------------------------
+
+
+def test_storage_that_hangs_while_the_owner_raises_its_epoch_is_seen_by_the_guard() -> None:
+    group = locked_group(mixed=False)
+    owner, clock = group.owner, ManualClock()
+    locker = SimLocker(LockService(), group.first)
+    probe = Probe(group.first, owner.root, owner, server_id="OWNER", look=lambda: None, locker=locker)
+    failures: list[BaseException] = []
+    watch = Watch(probe, clock, 1.0, failures.append)
+    guard = Guard()
+    verdicts: list[Verdict] = []
+
+    def hang() -> None:
+        # For two minutes the write of the record does not come back. No batch is under way: an operator switches.
+        for _ in range(480):
+            clock.advance(0.25)
+            watch.turn()
+            vitals = Vitals(probe_since=watch.since, batch_since=None)
+            verdicts.append(guard.judge(vitals, clock.mono()).verdict)
+
+    group.at_call(writes_slot(3), hang)
+    owner.set_mixed(on=True)
+    assert failures == []
+    assert set(verdicts) != {Verdict.FINE}
+
+
+# ---- a late rmdir --------------------------------------------------------------------------------------------------
+
+
+def test_a_former_owners_late_rmdir_does_not_take_the_channel_from_its_successor_for_good() -> None:
+    disk = simulated()
+    node = FileNode(disk)
+    node.put(b"old")
+    node.tick()
+    made: list[FileNode] = []
+
+    def at_rmdir(_number: int, call: str, _args: tuple[object, ...]) -> None:
+        if call != "rmdir":
+            return
+        # Confirmed, and paused in front of its rmdir: the successor finishes the deletion, and the channel is used again.
+        disk.on_call = None
+        successor = node.successor()
+        made.append(successor)
+        other = successor.disk
+        assert isinstance(other, SimDisk)
+
+        def at_first_file(_number: int, call: str, args: tuple[object, ...]) -> None:
+            if call == "open" and args[0] != successor.root and str(args[1]).startswith("tmp."):
+                other.on_call = None
+                late = disk.sibling()
+                late.rmdir(late.open_dir("/store"), "foo")
+
+        other.on_call = at_first_file
+        successor.put(b"new")
+
+    disk.on_call = at_rmdir
+    node.store.delete_channel(b"foo")
+    successor = made[0]
+    for _ in range(5):
+        successor.tick(60.0)
+        failed = successor.put(b"newer")
+    assert failed == {}
