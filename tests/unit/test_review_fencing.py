@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,14 +11,16 @@ from ftstan.clock import ManualClock
 from ftstan.errors import FencedError, StoreError
 from ftstan.ft.guard import Guard, Verdict, Vitals
 from ftstan.ft.lock import StoreLock
+from ftstan.ft.ownership import StoreOwner
 from ftstan.ft.watch import Probe, Watch
 from tests.filenode import FileNode, simulated
 from tests.sim.disk import CrashMode, SimDisk
 from tests.sim.ft.locks import LockService, SimLocker
+from tests.sim.model import read_all
 from tests.unit.test_ft_raise import Group, leftover, writes_slot
+from tests.unit.test_interlude import original_stores
 
-if TYPE_CHECKING:
-    from ftstan.ft.ownership import StoreOwner
+LOCAL = "21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
 
 
 def test_an_intent_that_could_not_be_taken_back_goes_also_if_the_epoch_was_raised_meanwhile() -> None:
@@ -249,3 +250,40 @@ def test_a_former_owners_late_rmdir_does_not_take_the_channel_from_its_successor
         successor.tick(60.0)
         failed = successor.put(b"newer")
     assert failed == {}
+
+
+# ---- an original between two of ours, and one of ours that dies before it has read the store --------------------------
+
+
+def test_what_an_original_acked_is_served_although_one_of_ours_died_before_it_read_the_store() -> None:
+    disk = simulated()
+    first = store_owner(disk, "FIRST", LockService())
+    first.activate(ft_mixed=True)
+    node = FileNode(disk, owner=first)  # type: ignore[arg-type]
+    node.put(b"a", b"b")
+    node.store.close()
+    first.release()
+    slices = sorted(name for name in disk.tree("/store/foo") if name.endswith(".dat") and name.startswith("msgs."))
+    number = int(slices[-1].split(".")[1])
+    # An original server died between a record and its index entry; it started again, and acknowledged two others.
+    original_stores(disk, number, 3, b"never acked", b"nor this", entries=False)
+    original_stores(disk, number, 3, b"acked", b"acked, too", b"and this")
+    # The operator ends the mixed group; the first member of ours dies at its first look at the store.
+    died = store_owner(disk.sibling(), "DIED", LockService())
+    assert died.activate(ft_mixed=False).was_mixed
+    last = store_owner(disk.sibling(), "LAST", LockService())
+    last.activate(ft_mixed=False)
+    after = FileNode(last._disk, owner=last)  # type: ignore[arg-type]
+    found = [payload for _, payload in sorted(read_all(after.channels[b"foo"]).items())]
+    wanted = [b"a", b"b", b"acked", b"acked, too", b"and this"]
+    # Field 4 of the encoded message: its length, its bytes.
+    assert [b'"' + bytes([len(data)]) + data in payload for data, payload in zip(wanted, found, strict=True)] == [True] * 5
+    assert after.store.quarantined == []
+
+
+def store_owner(disk: SimDisk, name: str, locks: LockService) -> StoreOwner:
+    """An owner of ``/store`` that holds the lock."""
+    owner = StoreOwner(disk, "/store", server_id=name, clock=ManualClock(), in_group=True, mountinfo=LOCAL)
+    owner._lock = StoreLock(disk, owner.root, "/store", SimLocker(locks, disk))
+    owner.try_lock()
+    return owner
