@@ -1,0 +1,204 @@
+"""Planned hand-overs at their worst moments: each test is a schedule that somebody wrote against them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ftstan import log
+from ftstan.bridge import Bridge
+from ftstan.wire.pb import stan_pb2 as pb
+from tests.sim.ft.group import Group, Shape
+from tests.sim.ft.shapes import LOCAL
+from tests.sim.model import Violation
+from tests.sim.nats import Packet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.sim.ft.clients import Client
+    from tests.sim.ft.nodes import Node
+
+PAIR = replace(LOCAL, members=2)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    log.configure(file=os.devnull)
+    yield
+    log.configure()
+
+
+@contextmanager
+def group_of(shape: Shape, seed: int = 1) -> Iterator[Group]:
+    """A group; at the end two more owners must find what was promised, and nothing twice."""
+    group = Group(seed, shape)
+    try:
+        yield group
+        group.heal()
+        last = group.serve()
+        last.kill()
+        group._bury(last)
+        group.serve()
+    finally:
+        group.end()
+
+
+def bridge_of(node: Node) -> Bridge | None:
+    return node.product.plane.bridge
+
+
+def run_until(group: Group, what: Callable[[], bool], *nodes: Node, seconds: float = 0.005, steps: int = 2000) -> None:
+    """Let ``nodes`` move, in small steps, until it holds."""
+    for _ in range(steps):
+        if what():
+            return
+        for node in nodes:
+            node.spend(60)
+            group.hub.flow()
+        group.clock.advance(seconds)
+        for node in nodes:
+            node.wake()
+    raise AssertionError("it never came to that")
+
+
+def publisher(group: Group) -> Client:
+    return next(client for client in group.clients if client.is_connected)
+
+
+def pair(group: Group) -> tuple[Node, Node]:
+    """The owner, and a standby that waits."""
+    owner = group.serve()
+    standby = next(node for node in group.nodes if node is not owner)
+    for _ in range(100):
+        for node in group.nodes:
+            node.spend(60)
+        group.pass_time(0.05)
+    return owner, standby
+
+
+def answered_meanwhile(group: Group, owner: Node, standby: Node, publish: Callable[[], None]) -> None:
+    """A stop of the owner; what ``publish`` sends reaches both, and the owner answers it before it leaves."""
+    owner.stopping = True
+    # The bridge stands, and the owner has not heard of it.
+    for _ in range(2000):
+        if bridge_of(standby) is not None:
+            break
+        owner.wake()
+        owner.spend(20)
+        group.hub.flow()
+        standby.spend(60)
+        group.clock.advance(0.001)
+    assert bridge_of(standby) is not None
+    publish()
+    group.hub.flow()
+    run_until(group, lambda: bool(owner.ended), owner, standby, seconds=0.0005)
+    assert owner.ended == "stopped"
+
+
+def test_kept_publishes_of_many_channels_and_a_slow_first_batch_are_not_stored_again() -> None:
+    """The first batch of a successor takes longer than two seconds, and what it kept does not fit into one batch."""
+    with group_of(PAIR) as group:
+        owner, standby = pair(group)
+        client = publisher(group)
+
+        def many() -> None:
+            for number in range(600):
+                client.publish(b"many.%d" % number)
+
+        answered_meanwhile(group, owner, standby, many)
+        standby.stop_before = lambda call, _args: call == "fdatasync" and standby.store is not None
+        run_until(group, lambda: standby.paused, standby, seconds=0.0005)
+        standby.paused = False
+        # Storage takes its time: new files for 256 channels.
+        standby.stalled_until = standby.clock.mono() + 2.5
+        group.clock.advance(2.6)
+        run_until(group, lambda: standby.serving, standby)
+        run_until(group, lambda: not standby.product.plane.serving._more, standby)  # type: ignore[union-attr]
+
+
+def test_a_standby_whose_bridge_did_not_open_in_time_takes_nothing_of_what_came_before_it_owns_the_store() -> None:
+    """NATS answers the standby's subscription after a second: it gives up, and is subscribed all the same."""
+    with group_of(PAIR) as group:
+        owner, standby = pair(group)
+        owner.switchover()
+        opening = {"since": 0.0}
+        for _ in range(2000):
+            owner.wake()
+            owner.spend(20)
+            link = standby.link
+            # Only what the standby sends on its data link is late.
+            held = link._connection if link is not None else None
+            sent = list(held.sent) if held is not None else []
+            if held is not None:
+                held.sent.clear()
+            group.hub.flow()
+            if held is not None:
+                held.sent.extend(sent)
+            standby.wake()
+            standby.spend(60)
+            if held is not None and not opening["since"]:
+                opening["since"] = group.clock.mono()
+            if opening["since"] and group.clock.mono() - opening["since"] > 1.3:
+                break
+            group.clock.advance(0.01)
+        assert opening["since"]
+        # The operator was refused; the owner serves on, as it should.
+        group.hub.flow()
+        run_until(group, lambda: group.clock.mono() - opening["since"] > 6, owner, standby, seconds=0.02)
+        assert owner.serving
+        assert bridge_of(standby) is None
+        client = publisher(group)
+        acked = group.ledger.acked
+        for _ in range(10):
+            client.publish(b"channel.0")
+        group.hub.flow()
+        run_until(group, lambda: group.ledger.acked >= acked + 10, owner)
+        owner.kill()
+        group._bury(owner)
+        run_until(group, lambda: standby.serving, standby, seconds=0.02)
+
+
+def test_a_publish_with_a_very_long_guid_does_not_keep_an_owner_from_stopping_with_its_status() -> None:
+    with group_of(PAIR) as group:
+        owner, standby = pair(group)
+        client = publisher(group)
+
+        def long_guid() -> None:
+            message = pb.PubMsg(
+                client_id=client.id, guid=b"g" * 70_000, subject=b"channel.0", data=b"", conn_id=client._info.conn_id
+            )
+            # Nobody who is registered has to send it: it is noted before it is looked at.
+            message.conn_id = b"nobody"
+            client._send(client._subject_of(b"channel.0"), message.SerializeToString(), client._acks)
+
+        answered_meanwhile(group, owner, standby, long_guid)
+        assert owner.why == "status 143"
+
+
+def test_a_publish_sent_twice_is_not_stored_three_times() -> None:
+    """A client that repeats under the same guid, no window: two copies at most."""
+    with group_of(PAIR) as group:
+        owner, standby = pair(group)
+        client = publisher(group)
+        before = group.serial()
+
+        def twice() -> None:
+            client.publish(b"channel.0")
+            sent = [what for what in client._connection.sent if what[0] == "PUB"][-1]
+            group.ledger.once.clear()
+            client._connection.sent.append(sent)
+
+        answered_meanwhile(group, owner, standby, twice)
+        run_until(group, lambda: standby.serving, standby)
+        run_until(group, lambda: not standby.product.plane.serving._more, standby)  # type: ignore[union-attr]
+        for _ in range(50):
+            standby.spend(60)
+            group.hub.flow()
+            group.clock.advance(0.05)
+        places = [p for key, ps in group.ledger.placed.items() if key.startswith(b"%d:" % (before + 1)) for p in ps]
+        assert len(places) <= 2
