@@ -12,6 +12,7 @@ import pytest
 
 from ftstan import log
 from ftstan.bridge import Bridge
+from ftstan.errors import RefusedError
 from ftstan.wire.pb import stan_pb2 as pb
 from tests.sim.ft.gopeer import interlude
 from tests.sim.ft.group import Group, Shape
@@ -139,7 +140,12 @@ def test_what_an_original_server_answered_between_two_owners_is_not_stored_again
     with group_of(replace(MIXED, members=2, channels=1)) as group:
         owner, standby = pair(group)
         client = publisher(group)
-        answered_meanwhile(group, owner, standby, lambda: None)
+
+        def stall() -> None:
+            # Storage lets the successor wait: the original has the lock first.
+            standby.stalled_until = standby.clock.mono() + 60
+
+        answered_meanwhile(group, owner, standby, stall)
         # What the original is about to store, as a client published it: it reaches the successor's bridge as well.
         data = b"go %d" % (group._serial + 1)
         message = pb.PubMsg(
@@ -150,6 +156,7 @@ def test_what_an_original_server_answered_between_two_owners_is_not_stored_again
         group.hub.flow()
         assert not standby.epoch
         assert interlude(group, Random(1)) > 0
+        standby.stalled_until = 0.0
         run_until(group, lambda: standby.serving, standby, seconds=0.002)
 
 
@@ -258,3 +265,48 @@ def test_a_publish_sent_twice_is_not_stored_three_times() -> None:
             group.clock.advance(0.05)
         places = [p for key, ps in group.ledger.placed.items() if key.startswith(b"%d:" % (before + 1)) for p in ps]
         assert len(places) <= 2
+
+
+def test_of_two_switchovers_that_name_different_members_one_is_refused() -> None:
+    """Both are asked for at once; the store goes to one of the two, and the other operator is told so."""
+    with group_of(replace(LOCAL, members=3)) as group:
+        owner, _ = pair(group)
+        others = [node for node in group.nodes if node is not owner]
+        done: list[str] = []
+
+        def asked(name: str) -> None:
+            async def ask() -> None:
+                try:
+                    await owner.product.member.switchover(name)
+                except RefusedError:
+                    return
+                done.append(name)
+
+            owner.ask(ask)
+
+        for node in others:
+            asked(node.name)
+        run_until(group, lambda: bool(owner.ended), *group.nodes, seconds=0.0005)
+        assert len(done) == 1
+
+
+def test_a_recovery_of_more_than_ten_seconds_still_answers_what_was_kept() -> None:
+    """The owner has let go at once; the successor's storage is slow."""
+    with group_of(PAIR) as group:
+        owner, standby = pair(group)
+        client = publisher(group)
+        answered_meanwhile(group, owner, standby, lambda: None)
+        assert bridge_of(standby) is not None
+        client.publish(b"channel.0")
+        group.hub.flow()
+        standby.stop_before = lambda call, _args: call == "listdir" and standby.epoch > 0
+        run_until(group, lambda: standby.paused, standby, seconds=0.0005)
+        standby.paused = False
+        standby.stalled_until = standby.clock.mono() + 11
+        run_until(group, lambda: standby.serving, standby, seconds=0.02)
+        for _ in range(50):
+            standby.spend(60)
+            group.hub.flow()
+            group.clock.advance(0.01)
+        assert standby.product.unbridged == 0
+        assert b"channel.0" in standby.told
