@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan import log
-from ftstan.bridge import Bridge
 from ftstan.errors import RefusedError
 from ftstan.wire.pb import stan_pb2 as pb
 from tests.sim.ft.gopeer import interlude
@@ -22,6 +21,7 @@ from tests.sim.nats import SimLink
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ftstan.bridge import Bridge
     from tests.sim.ft.clients import Client
     from tests.sim.ft.nodes import Node
 
