@@ -53,7 +53,20 @@ class Bridge:
         self._chunk = bytearray(_CHUNK)
 
     def open(self) -> None:
-        """Subscribe, and return when NATS has processed it. Raises ``NatsError``."""
+        """Subscribe, and return when NATS has processed it. Raises ``NatsError``; the link is closed then.
+
+        Nobody would read it: what piled up in it would be taken for new when this server serves one day.
+        """
+        try:
+            self._open()
+        except WireError as error:
+            self.link.close()
+            raise NatsError(error.text) from error
+        except BaseException:
+            self.link.close()
+            raise
+
+    def _open(self) -> None:
         end = self._clock.mono() + _OPEN_S
         link = self.link
         if not link.connected:
@@ -69,10 +82,7 @@ class Bridge:
             link.wait(left)
             at = len(self._data)
             self._read()
-            try:
-                events = parser.feed(bytes(memoryview(self._data)[at:]))
-            except WireError as error:
-                raise NatsError(error.text) from error
+            events = parser.feed(bytes(memoryview(self._data)[at:]))
 
     def fileno(self) -> int:
         """The descriptor whose bytes are kept; -1 when it is closed."""

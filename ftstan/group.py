@@ -436,6 +436,10 @@ class FtGroup:
         successor = await self._succession.find(self._activation, to, SWITCHOVER_S, switchover=True)
         if not successor:
             raise no_successor(to)
+        if to and successor != to:
+            raise RefusedError(
+                f"this server hands over to {successor} already", hint="see ftstanctl ft status for who takes over"
+            )
         self._node.request_handover(successor)
         return successor
 

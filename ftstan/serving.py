@@ -119,8 +119,6 @@ class Serving:
             self.link.connect(_CONNECT_TIMEOUT_S)
         if ahead is not None:
             self.broker.answered = ahead.answered
-            # A copy of what was answered can be late on its way through other NATS servers.
-            self._forget_at = self._clock.mono() + _LATE_COPIES_S
         self.broker.max_payload = self.link.max_payload
         leftover = self.link.leftover if ahead is None else ahead.data
         self._buffer[: len(leftover)] = leftover
@@ -296,6 +294,10 @@ class Serving:
             elif kind == _PONG:
                 self._pongs_due -= 1
                 self.ready = self._pongs_due <= 0
+                if self.ready and self.broker.answered is not None:
+                    # Everything that was kept has been read by now. A copy of what was answered can still be late on
+                    # its way through other NATS servers.
+                    self._forget_at = min(self._forget_at, self._clock.mono() + _LATE_COPIES_S)
             elif kind == _INFO:
                 self.link.info = json.loads(text)
                 self.broker.max_payload = int(self.link.info.get("max_payload", self.broker.max_payload))

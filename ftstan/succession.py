@@ -15,7 +15,7 @@ from ftstan import log
 from ftstan.bridge import Ahead, Bridge
 from ftstan.broker.broker import publish_rows
 from ftstan.errors import NatsError, RefusedError
-from ftstan.ft.handover import Leaving, Message, Subscribed, TakenElsewhere, Took, encode, split_keys
+from ftstan.ft.handover import LONGEST_KEY, Leaving, Message, Subscribed, TakenElsewhere, Took, encode, split_keys
 from ftstan.ft.slots import Cause
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ OURS_WITHIN_S: Final = 10.0
 YIELD_S: Final = 5.0
 _LEAVE_WITHIN_S: Final = 2.0
 _ASK_EVERY_S: Final = 0.1
+_LOOK_AGAIN_S: Final = 1.0
 #: How long a stop waits, serving on, for a standby that keeps what is published; a switchover has more patience.
 _STOP_FIND_S: Final = 1.0
 SWITCHOVER_S: Final = 2.0
@@ -111,7 +112,7 @@ class Succession:
             async with asyncio.timeout(_LEAVE_WITHIN_S):
                 left = await self._node.call(serving.leave)
                 keys_taken: list[bytes] = await asyncio.wrap_future(left)
-                parts = split_keys(keys_taken)
+                parts = split_keys(_nameable(keys_taken))
                 for i, keys in enumerate(parts):
                     took = Took(
                         self._node.server_id,
@@ -194,6 +195,9 @@ class Succession:
             async with asyncio.timeout(TOOK_WITHIN_S):
                 await self._whole.wait()
             await asyncio.sleep(OURS_WITHIN_S)
+            while node.owns and self._taken is taken:  # noqa: ASYNC110  # nobody waits for it
+                # It did, and what follows is our own recovery.
+                await asyncio.sleep(_LOOK_AGAIN_S)
             why = f"the owner did not let go of the store within {OURS_WITHIN_S:g}s"
         except TimeoutError:
             why = "the owner did not say what it had answered"
@@ -238,6 +242,9 @@ class Succession:
             why = "somebody else has owned the store since"
         elif taken.successor != self._node.server_id:
             why = "another member was chosen"
+        elif activation.was_mixed or activation.ft_mixed:
+            # It records no epoch: it may have answered some of what was kept, and left again.
+            why = "an original server may have owned the store since"
         if why:
             await self._drop(why)
             return None
@@ -253,6 +260,13 @@ class Succession:
             log.stream.warning(f"ft: publishes that arrived during the hand-over are not answered: {ahead}")
             return None
         return ahead
+
+
+def _nameable(keys: list[bytes]) -> list[bytes]:
+    """Raise ``NatsError`` for a publish whose guid no message can name; no client library makes such ones."""
+    if any(len(key) > LONGEST_KEY for key in keys):
+        raise NatsError("a publish had a guid that is too long to be named")
+    return keys
 
 
 def no_successor(to: str) -> RefusedError:

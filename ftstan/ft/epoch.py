@@ -224,10 +224,8 @@ def claim_next(
     """
     try:
         number = _take_number(disk, root_fd, before.epoch)
-        found = _scan_path(disk, root_fd)
-        if found.top != before.epoch:
-            # Seen before anything is written: a rightful successor must not find a slot of ours behind its own.
-            raise _overtaken(number, found.newest)
+        # Before anything is written: a rightful successor should not find a slot of ours behind its own.
+        _check_unowned(disk, root_fd, before, number)
         activation = replace(
             before,
             epoch=number,
@@ -240,9 +238,11 @@ def claim_next(
             after=before.epoch,
         )
         if number > before.epoch + 1:
-            _announce(disk, root_fd, activation)
+            _announce(disk, root_fd, before, number)
             _check_unowned(disk, root_fd, before, number)
-        _write(disk, root_fd, activation, _Slots(top=before.epoch, newest=None, blanks=()))
+        # The slot behind our present one comes last of those below: until it is used, we are confirmed by it.
+        below = tuple(reversed(range(before.epoch + 1, number)))
+        _write(disk, root_fd, activation, _Slots(top=number - 1, newest=None, blanks=below))
         _read_back(disk, root_fd, activation)
     except OSError as error:
         raise StoreError(
@@ -252,32 +252,36 @@ def claim_next(
     return activation
 
 
-def _announce(disk: Disk, root_fd: int, activation: Activation) -> None:
-    """Put a filler into the slot of our own number, durable."""
+def _announce(disk: Disk, root_fd: int, before: Activation, number: int) -> None:
+    """Put a filler into the slot of our own number, durable. It says what is recorded now, not what is about to be."""
     fd = disk.open(root_fd, EPOCH_NAME, os.O_RDWR | os.O_NOFOLLOW)
     try:
         # Of a number above the slot: that is what makes it a filler, at which no reader stops.
-        filler = replace(activation.record(), epoch=activation.epoch + 1)
-        disk.pwrite(fd, encode_slot(filler), activation.epoch * SLOT_SIZE)
+        disk.pwrite(fd, encode_slot(_filler(before, number)), number * SLOT_SIZE)
         disk.fsync(fd)
     finally:
         disk.close(fd)
 
 
+def _filler(before: Activation, number: int) -> EpochRecord:
+    return replace(before.record(), slot=number, epoch=number + 1)
+
+
 def _check_unowned(disk: Disk, root_fd: int, before: Activation, number: int) -> None:
-    """The slot of ``before`` is its own, and all between it and the top, ``number``, are blank. Or ``FencedError``."""
+    """``before`` has its slot, and nobody has a record above it, up to ``number`` and beyond. Or ``FencedError``.
+
+    Fillers of ``before`` itself are nobody's record: an earlier attempt left them.
+    """
     fd = disk.open(root_fd, EPOCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
     try:
-        found = _scan(disk, fd)
-        data = disk.pread(fd, (number - before.epoch) * SLOT_SIZE, before.epoch * SLOT_SIZE)
+        top = max(_scan(disk, fd).top, number)
+        data = disk.pread(fd, (top + 1 - before.epoch) * SLOT_SIZE, before.epoch * SLOT_SIZE)
     finally:
         disk.close(fd)
-    if found.top != number:
-        raise _overtaken(number, found.newest)
-    for slot in range(before.epoch + 1, number):
+    for slot in range(before.epoch + 1, top + 1):
         at = (slot - before.epoch) * SLOT_SIZE
         used = data[at : at + SLOT_SIZE]
-        if not is_blank(used):
+        if not is_blank(used) and used != encode_slot(_filler(before, slot)):
             raise _overtaken(number, decode_slot(used, slot))
     if data[:SLOT_SIZE] != encode_slot(before.record()):
         raise _overtaken(number, decode_slot(data[:SLOT_SIZE], before.epoch))

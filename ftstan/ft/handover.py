@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Bytes of publish keys in one ``Took``: in base64 they stay below the smallest payload limit that servers use.
 PART_BYTES: Final = 512 << 10
+#: Bytes of one key: its length is written in two.
+LONGEST_KEY: Final = 0xFFFF
 _MAX_SIZE: Final = 1 << 20
 _MAX_EPOCH: Final = 1 << 63
 _MAX_PARTS: Final = 1 << 12

@@ -277,7 +277,8 @@ class StoreOwner:
         self._activation = activation
         self.holder = activation.record()
         if former is not None:
-            former.close()
+            with contextlib.suppress(OSError):
+                former.close()
 
     def _lose(self, error: FencedError) -> FencedError:
         """The activation is over, whatever storage says from now on. Returns the error that every later call gets."""

@@ -127,16 +127,24 @@ class Probe:
         self.room: Space | None = None
         """On the file system, as of the last probe; ``None`` if storage does not say. Other threads read it."""
 
-    def __call__(self) -> None:
-        """Ask storage everything once. Raises ``FencedError`` (not ours) and ``StoreError`` (storage fails)."""
-        if not self._confirm():
-            return
+    def __call__(self) -> bool:
+        """Ask storage everything once; false if that cannot be judged, since this server goes on to the next epoch.
+
+        Raises ``FencedError`` (not ours) and ``StoreError`` (storage fails).
+        """
+        confirmed = self._confirm()
+        if not confirmed and self._fd is None:
+            return False
         try:
+            # Also while this server itself goes on to the next epoch, which may hang in storage: somebody must notice.
+            # Only into the file that is open: nothing is made or removed unconfirmed.
             self._write()
         except OSError as error:
             # Without space a server goes on refusing publishes, and storage has answered.
             if error.errno not in _FULL:
                 raise _failed(WATCH_NAME, error) from error
+        if not confirmed:
+            return False
         self._owner.verify_lock()
         try:
             self._look()
@@ -144,6 +152,7 @@ class Probe:
             raise _failed("a state file", error) from error
         with contextlib.suppress(OSError):
             self.room = self._disk.space(self._root_fd)
+        return True
 
     def close(self) -> None:
         """Release the descriptors."""
@@ -250,9 +259,13 @@ class Watch:
 
     def turn(self) -> bool:
         """Probe once; returns whether to go on."""
-        self.since = began = self._clock.mono()
+        began = self._clock.mono()
+        if self.since is None:
+            self.since = began
         try:
-            self._probe()
+            if not self._probe():
+                # The owner is in the middle of raising its epoch. If that hangs, this probe has begun long ago.
+                return True
         except BaseException as error:  # noqa: BLE001  # whatever it is, nobody watches any more
             self.since = None
             if not self._stop.is_set():

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 
 LOCAL = "21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
 
+#: Open defects, each shown by its test: strict, so that a fix has to take the mark away.
+_BEHIND = pytest.mark.xfail(
+    strict=True, reason="open: whether an original server has written is known from the last record only"
+)
+_RMDIR = pytest.mark.xfail(strict=True, reason="open: a channel whose directory was removed late is refused for good")
+
 
 def test_a_channel_whose_deletion_was_refused_stays_when_the_epoch_is_raised_before_the_intent_is_taken_back() -> None:
     disk = simulated()
@@ -145,6 +151,7 @@ def test_a_refused_beginning_of_a_mixed_group_is_not_what_the_next_owner_finds()
     assert not taker.activate(without_lock=True).ft_mixed
 
 
+@_BEHIND
 def test_an_owner_that_died_before_it_read_the_store_does_not_hide_that_originals_may_have_written() -> None:
     group = locked_group(mixed=True)
     # An original server serves under the lock now. Then one of ours that is told "not mixed" takes the store, and dies
@@ -156,6 +163,7 @@ def test_an_owner_that_died_before_it_read_the_store_does_not_hide_that_original
     assert last.was_mixed
 
 
+@_BEHIND
 def test_a_claimer_that_died_between_its_fills_does_not_hide_that_originals_may_have_written() -> None:
     group = locked_group(mixed=True)
     leftover(group, 3)
@@ -204,6 +212,7 @@ def test_storage_that_hangs_while_the_owner_raises_its_epoch_is_seen_by_the_guar
 # ---- a late rmdir --------------------------------------------------------------------------------------------------
 
 
+@_RMDIR
 def test_a_former_owners_late_rmdir_does_not_take_the_channel_from_its_successor_for_good() -> None:
     disk = simulated()
     node = FileNode(disk)
@@ -242,6 +251,7 @@ def test_a_former_owners_late_rmdir_does_not_take_the_channel_from_its_successor
 # ---- an original between two of ours, one of which dies before it has read the store ---------------------------------
 
 
+@_BEHIND
 def test_what_an_original_acked_is_served_although_one_of_ours_died_before_it_read_the_store() -> None:
     disk = simulated()
     first = store_owner(disk, "FIRST", LockService())

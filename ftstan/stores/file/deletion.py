@@ -93,10 +93,23 @@ def _epoch(env: FileEnv) -> int:
     return env.owner.slice_base // NUMBERS_PER_EPOCH + 1
 
 
-def retract(env: FileEnv, channel: bytes) -> None:
+@dataclass(frozen=True, slots=True)
+class Retraction:
+    """Names under which an intent may have become visible, as its writer gave them: its epoch may be higher by now."""
+
+    channel: bytes
+    names: tuple[str, str]
+
+
+def retraction_of(env: FileEnv, channel: bytes) -> Retraction:
+    """What must go if a ``declare`` that begins now fails."""
+    return Retraction(channel, (env.temporary("deleting"), Intent(channel, _epoch(env), 0, 0).file_name))
+
+
+def retract(env: FileEnv, what: Retraction) -> None:
     """Take back an intent that could not be made durable. Raises ``OSError``; call again."""
     disk = env.disk
-    for name in (f"{TEMPORARY}{env.owner.slice_base}.deleting", Intent(channel, _epoch(env), 0, 0).file_name):
+    for name in what.names:
         env.owner.confirm()
         with contextlib.suppress(FileNotFoundError):
             disk.unlink(env.root, name)

@@ -299,6 +299,7 @@ class FileStore:
         self._env.files.trim(4 * len(channels))
         for channel in channels:
             try:
+                self._upkeep.check_kept(channel.name)
                 pending.extend(channel.write())
             except OSError as error:
                 self._fail(channel, error, failed)

@@ -41,7 +41,7 @@ class Upkeep:
         self._archivist = Archivist(script, env.clock, self._may_start) if script else None
         self._gate = env.disk.gate if isinstance(env.disk, ShuttableDisk) else Gate()
         self._doomed: dict[bytes, deletion.Intent] = {}
-        self._retracting: set[bytes] = set()
+        self._retracting: dict[bytes, deletion.Retraction] = {}
         self._complaints: dict[bytes, str] = {}
 
     # ---- once a second -------------------------------------------------------------------------------------------
@@ -131,16 +131,17 @@ class Upkeep:
         intent = None
         if channel.created:
             last, highest = slog.last, slog.highest
+            taking_back = deletion.retraction_of(self._env, name)
             try:
                 intent = deletion.declare(self._env, name, last, highest)
             except OSError as error:
-                self._retracting.add(name)
+                self._retracting[name] = taking_back
                 self._retract(name)
                 raise store_error(error, f'channel "{show(name)}" cannot be deleted') from error
             # The second look: whoever may have come between the two phases keeps the channel.
             self._env.owner.confirm()
             if channel.staged or slog.last != last:
-                self._retracting.add(name)
+                self._retracting[name] = taking_back
                 self._retract(name)
                 raise StoreError(f'channel "{show(name)}" is in use', hint="try again when it is not")
             self._env.number_floor[name] = highest
@@ -172,6 +173,19 @@ class Upkeep:
             # In the original's words: it is the publisher who reads them. The log has told the operator.
             raise StoreError(BEING_DELETED, hint="storage refuses the removal; see the log")
 
+    def check_kept(self, name: bytes) -> None:
+        """Raise ``StoreError`` while an intent to delete the channel may come back with a crash of the storage.
+
+        What is stored meanwhile would go with the channel.
+        """
+        if name in self._retracting:
+            self._retract(name)
+        if name in self._retracting:
+            raise StoreError(
+                f'channel "{show(name)}": its deletion was refused by storage and cannot be taken back yet',
+                hint="check the storage; see the log",
+            )
+
     def _carry_out(self, intent: deletion.Intent) -> None:
         try:
             deletion.carry_out(self._env, intent)
@@ -186,12 +200,12 @@ class Upkeep:
 
     def _retract(self, name: bytes) -> None:
         try:
-            deletion.retract(self._env, name)
+            deletion.retract(self._env, self._retracting[name])
         except OSError as error:
             self._complain(name, f'the deletion of channel "{show(name)}" cannot be taken back: {error.strerror}')
         else:
             self._complaints.pop(name, None)
-            self._retracting.discard(name)
+            del self._retracting[name]
 
     # ---- the end -------------------------------------------------------------------------------------------------
 

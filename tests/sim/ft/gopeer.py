@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 _DAT = re.compile(r"msgs\.([0-9]+)\.dat\Z")
 
 
-def interlude(group: Group, rng: Random) -> int:
+def interlude(group: Group, rng: Random, *, may_crash: bool = False) -> int:
     """Take the lock, publish to every channel, leave, or crash; returns how many messages were acknowledged."""
     disk = SimDisk(group.volume, group.met)
-    last = rng.choice((None, None, rng.randint(1, 40)))
+    last = rng.choice((None, None, rng.randint(1, 40))) if may_crash else None
 
     def crash(number: int, _call: str, _args: tuple[object, ...]) -> None:
         if number == last:

@@ -517,7 +517,7 @@ class Group:
         """After a clean stop an original server gets the lock first, publishes, and leaves."""
         file = self.volume.root.entries.get(LOCK_NAME)
         if self._clean and file is not None and not self.locks.holders.get(file):
-            self.met["fault: an original server serves"] += interlude(self, self.rng) > 0
+            self.met["fault: an original server serves"] += interlude(self, self.rng, may_crash=True) > 0
 
     def _land_one(self) -> None:
         """A late page arrives: of a host that lives, stands still or is long dead."""
