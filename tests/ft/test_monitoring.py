@@ -222,9 +222,9 @@ def test_a_long_page_visits_the_data_plane_in_portions(server: ftstan.StanServer
     visits: list[object] = []
     call = node.plane.call
 
-    def noted(function: Callable[[], T]) -> Future[T]:
+    def noted(function: Callable[[], T], *, may_lose: bool = False) -> Future[T]:
         visits.append(function)
-        return call(function)
+        return call(function, may_lose=may_lose)
 
     node.plane.call = noted  # type: ignore[method-assign]
     found = page(server, "/streaming/channelsz?channel=orders&subs=1")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ftstan.errors import NatsError
@@ -154,6 +155,11 @@ class Hub:
                     connection.marks.append((connection.arrived, packet.tag))
 
 
+def _answer(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
+
+
 def _matches(pattern: str, subject: str) -> bool:
     if pattern == subject:
         return True
@@ -244,7 +250,7 @@ class SimLink:
             raise self._lost()
         tag = self._tag()
         for verb, what in _frames(bytes(data)):
-            connection.sent.append((verb, Packet(*what, tag) if verb == "PUB" else what))
+            connection.sent.append((verb, Packet(what[0], what[1], what[2], tag) if verb == "PUB" else what))
 
     def cut(self) -> None:
         """End the connection for good."""
@@ -396,8 +402,8 @@ class SimControl:
         """As the real one."""
         if not self.connected or self._connection is None:
             raise NatsError("nats: not connected")
-        done = asyncio.get_running_loop().create_future()
-        self._connection.sent.append(("PING", lambda: done.done() or done.set_result(None)))
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._connection.sent.append(("PING", partial(_answer, done)))
         try:
             await asyncio.wait_for(done, 2)
         except TimeoutError as error:

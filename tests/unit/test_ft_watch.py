@@ -320,11 +320,12 @@ class Step:
         self.error: Exception | None = None
         self.closed = threading.Event()
 
-    def __call__(self) -> None:
+    def __call__(self) -> bool:
         self.began.set()
         assert self.go.wait(60)
         if self.error is not None:
             raise self.error
+        return True
 
     def close(self) -> None:
         self.closed.set()

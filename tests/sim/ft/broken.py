@@ -15,7 +15,7 @@ from ftstan.errors import FencedError
 from ftstan.ft import epoch, ownership
 from ftstan.ft.epoch import Confirmer
 from ftstan.ft.ownership import StoreOwner
-from ftstan.ft.slots import SLOT_SIZE, decode_slot, encode_slot
+from ftstan.ft.slots import SLOT_SIZE, Cause, decode_slot, encode_slot
 from ftstan.ft.survey import survey_store
 from ftstan.group import FtGroup
 from ftstan.stores.file import recovery
@@ -254,7 +254,7 @@ def self_raise_unchecked(patch: Patch) -> None:
         before: Activation,
         *,
         clock: Clock,
-        cause: epoch.Cause,
+        cause: Cause,
         ft_mixed: bool | None = None,
     ) -> Activation:
         return epoch.claim(
@@ -273,7 +273,7 @@ def self_raise_unchecked(patch: Patch) -> None:
 def confirmer_installed_early(patch: Patch) -> None:
     """As it was: the new activation is in force, and then looked at."""
 
-    def raise_then_look(self: StoreOwner, cause: epoch.Cause, ft_mixed: bool | None = None) -> None:
+    def raise_then_look(self: StoreOwner, cause: Cause, ft_mixed: bool | None = None) -> None:
         before = self.activation
         self.confirm()
         self.raises += 1

@@ -113,8 +113,8 @@ class ObservedStore(FileStore):
         def sent(events: SubEvents) -> None:
             items = events.items()
             inboxes = {}
-            if channel.snapshot is not None:  # type: ignore[attr-defined]
-                inboxes = {s.state.sub_id: s.state.inbox for s in channel.snapshot()}  # type: ignore[attr-defined]
+            if channel.snapshot is not None:
+                inboxes = {s.state.sub_id: s.state.inbox for s in channel.snapshot()}
             for what, sub_id, sequence in items:
                 if what == "sent" and sub_id in inboxes:
                     life.sent.add((inboxes[sub_id], sequence))
