@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: What each storage call takes, as on a file server.
 CALL_S = 0.0005
 #: Storage calls that publishers may have to wait for in one tick: those of a round and of its last step.
-MOST_CALLS = 40
+MOST_CALLS = 48
 NAMES = [b"c%02d" % i for i in range(30)]
 BEGUN = "ft: mixed group: making 30 channels fit for an original server"
 DONE = "ft: mixed group: an original server can follow now: 30 channels are fit for it"

@@ -439,8 +439,8 @@ class FileChannel:
 
     # ---- once a second -------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Write what no commit waited for: the first events of an activation, a file to replace. Raises ``OSError``."""
+    def settle(self, *, mend: bool = True) -> None:
+        """Write what no commit waited for; ``mend``: doubtful indexes in a mixed group, too. Raises ``OSError``."""
         if self.quarantined:
             self._events.clear()
             self._rewrite = False
@@ -451,7 +451,7 @@ class FileChannel:
             self._rewrite = False
         if (self._events or self._rewrite) and not self._controls:
             self._write_events()
-        if self._env.owner.mixed and self.log.unsure and self.created:
+        if mend and self._env.owner.mixed and self.log.unsure and self.created:
             # An original server that follows a crash believes the index, and nothing behind it.
             exact.make_slices_exact(self._env, self.log)
         if self._compaction.may(self._subs.size) and self._subs.replaced and not self.staged:

@@ -63,6 +63,11 @@ class Fitness:
         known = self._epoch
         return self._fit and known is not None and not _is_other(known, epoch)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether every channel that is open has been gone through."""
+        return self._fit
+
     def recovered(self) -> None:
         """The state files and the channels that are open were read."""
         if self._env.owner.mixed:
@@ -198,7 +203,7 @@ def _fit_steps(env: FileEnv, channel: FileChannel) -> Iterator[bool]:
         yield True
         env.files.trim(_A_CHANNEL)
     channel.sync_recovered()
-    channel.settle()
+    channel.settle(mend=False)
     channel.sync()
     yield purging.tidy(env, channel.log, channel.confirmed)
     for done in exact.slice_steps(env, channel.log):

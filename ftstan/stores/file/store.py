@@ -457,7 +457,7 @@ class FileStore:
         self._env.files.trim(4 * len(some))
         for channel in some:
             if not channel.is_late:
-                channel.settle()
+                channel.settle(mend=self.fitness.is_done)
             if channel.unsettled or not (sync or self._forced):
                 self._register.touched[channel.name] = channel
         if self._forced:
