@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from ftstan.ft.epoch import Activation
     from ftstan.stores.file.env import FileEnv
     from ftstan.stores.file.measure import Found
-    from ftstan.stores.file.view import Slice
     from ftstan.wire.block import MsgBlock
 
     Patch = pytest.MonkeyPatch
@@ -236,13 +235,7 @@ def fills_not_synced(patch: Patch) -> None:
 
 
 def adopted_as_sure(patch: Patch) -> None:
-    adopt = SliceLog.adopt
-
-    def sure(self: SliceLog, slices: list[Slice], dead: set[int], highest: int, *, durable: bool = False) -> None:
-        adopt(self, slices, dead, highest, durable=durable)
-        self.unsure.clear()
-
-    patch.setattr(SliceLog, "adopt", sure)
+    patch.setattr(SliceLog, "_doubtful", lambda *_args, **_kwargs: set())
 
 
 def self_raise_unchecked(patch: Patch) -> None:

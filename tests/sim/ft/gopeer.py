@@ -82,7 +82,10 @@ def _find_end(disk: SimDisk, folder: int, crc: records.Crc) -> tuple[int, int]:
     numbers = [int(m[1]) for name, is_dir in disk.listdir(folder) if not is_dir and (m := _DAT.match(name))]
     if not numbers:
         return 0, 0
-    fd = disk.open(folder, f"msgs.{max(numbers)}.idx", os.O_RDONLY)
-    index = disk.pread(fd, disk.fstat(fd).size, records.VERSION_SIZE)
-    disk.close(fd)
-    return max(numbers), records.scan_index(index, crc).last
+    for number in sorted(numbers, reverse=True):
+        fd = disk.open(folder, f"msgs.{number}.idx", os.O_RDONLY)
+        index = disk.pread(fd, disk.fstat(fd).size, records.VERSION_SIZE)
+        disk.close(fd)
+        if last := records.scan_index(index, crc).last:
+            return max(numbers), last
+    return max(numbers), 0

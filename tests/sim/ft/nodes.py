@@ -298,6 +298,8 @@ class Node:
         self.epoch = 0
         self.began_above = 0
         self.recovered = False
+        self.superseded = False
+        """Whether somebody took the store over while this process had it and lived."""
         self.told: set[bytes] = set()
         """Channels in which a publisher was told by it."""
         self.acks_read: list[object] = []
@@ -370,6 +372,10 @@ class Node:
     def took(self, epoch: int) -> None:
         """The owner has a number."""
         self.epoch = epoch
+        for other in self.group.nodes:
+            owner = other.product.owner
+            if other is not self and not other.ended and owner is not None and owner.present is not None:
+                other.superseded = True
         self._tag = (self, epoch, self._tag[2])
         if isinstance(self.disk, ClientDisk):
             self.disk.epoch = epoch
