@@ -312,10 +312,10 @@ class FtGroup:
         node.owns = True
         cause, after = self._succession.cause_of(cause, after)
         try:
-            heard = self._standby.heard_original
+            heard = self._standby.heard_under
             activation = await node.call(
                 lambda: self._owner.activate(
-                    cause=cause, after=after, without_lock=without_lock, ft_mixed=self._word, beside_original=heard
+                    cause=cause, after=after, without_lock=without_lock, ft_mixed=self._word, heard_under=heard
                 ),
                 may_lose=True,
             )

@@ -32,7 +32,7 @@ class Owner:
     ours_from: int = 1
     fenced: bool = False
     mixed: bool = False
-    was_mixed: bool = False
+    originals: int = 0
     confirms: int = 0
 
     @property
@@ -51,6 +51,10 @@ class Owner:
         self.confirms += 1
         if self.fenced:
             raise FencedError("another server owns the datastore")
+
+    @property
+    def originals_through(self) -> int:
+        return self.epoch if self.mixed else self.originals
 
     def confirm_beside(self) -> None:
         self.confirm()

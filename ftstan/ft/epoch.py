@@ -33,7 +33,7 @@ from ftstan.errors import FencedError, RecoveryError, StoreError
 from ftstan.ft.slots import BLANK, NONCE_SIZE, SLOT_SIZE, Cause, EpochRecord, decode_slot, encode_slot, is_blank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ftstan.clock import Clock
     from ftstan.disk import Disk
@@ -68,10 +68,12 @@ class Activation:
     ft_mixed: bool
     #: Number and nonce of the activation recorded directly before this one; ``(0, b"")`` at a store's first.
     predecessor: tuple[int, bytes] = (0, b"")
-    #: Whether the record before this one said that original servers may be members: they may have written since.
+    #: Whether original servers may have been members directly before this one.
     was_mixed: bool = False
     cause: Cause = Cause.UNKNOWN
     after: int = 0
+    #: The last epoch behind which an original server may have served, below this one; 0: none since our first.
+    originals_through: int = 0
 
     @property
     def slice_base(self) -> int:
@@ -93,6 +95,7 @@ class Activation:
             ft_mixed=self.ft_mixed,
             cause=self.cause,
             after=self.after,
+            originals_through=self.originals_through,
         )
 
 
@@ -119,11 +122,30 @@ class EpochState:
 
 @dataclass(frozen=True, slots=True)
 class _Slots:
-    """What the file shows: the highest used slot (0: none), the newest record, the blank slots below that top."""
+    """What the file shows: the highest used slot (0: none), the newest record, the blank slots below that top.
+
+    ``records``: from the newest one, which may be a filler, down to the one that its writer has in its own slot.
+    """
 
     top: int
-    newest: EpochRecord | None
+    records: tuple[EpochRecord, ...]
     blanks: tuple[int, ...]
+
+    @property
+    def newest(self) -> EpochRecord | None:
+        return self.records[0] if self.records else None
+
+    def blanks_below(self, number: int) -> list[int]:
+        """The slots below ``number`` that nobody used, those above the top included."""
+        return [*self.blanks, *range(self.top + 1, number)]
+
+    @property
+    def mixed(self) -> bool:
+        """Whether one of them says that original servers may be members.
+
+        What a filler says may have been nobody's record, and a record that cannot be read lives on in its fillers.
+        """
+        return any(record.ft_mixed for record in self.records)
 
 
 def claim(
@@ -138,6 +160,7 @@ def claim(
     lost: LostEpochs | None = None,
     cause: Cause = Cause.UNKNOWN,
     after: int = 0,
+    heard_under: int | None = 0,
     host: str | None = None,
     pid: int | None = None,
     token: Callable[[int], bytes] = secrets.token_bytes,
@@ -150,7 +173,9 @@ def claim(
     operator's word; ``None`` keeps what is recorded, and at a store's first epoch means: mixed if a group takes over a
     store in which an original server has served. ``lost`` is a repair's word: the number is above its floor, and a
     missing or empty epoch file is made anew. ``cause`` and ``after`` are recorded (``EpochRecord``); the first epoch of
-    a store has a cause of its own. ``host``, ``pid`` and ``token`` default to those of this process.
+    a store has a cause of its own. ``heard_under``: the epoch under which an original server was heard last, 0 for none,
+    ``None`` for the newest: it makes nothing mixed, but what it may have written is read with care, by whoever gets
+    round to that. ``host``, ``pid`` and ``token`` default to those of this process.
 
     After this returned, no former owner can be confirmed any more; nothing else of the store may have been read before.
     Raises ``FencedError`` if another server took a higher number meanwhile, ``RecoveryError`` if the epochs of this
@@ -180,14 +205,15 @@ def claim(
             host=socket.gethostname() if host is None else host,
             pid=os.getpid() if pid is None else pid,
             since_ns=clock.wall_ns(),
-            ft_mixed=_mixed(ft_mixed, previous, seen, in_group=in_group),
+            ft_mixed=_mixed(ft_mixed, found, seen, in_group=in_group),
             # A torn slot on top was somebody's whose name is lost: then nobody is known to have been just before us.
             predecessor=(previous.epoch, previous.nonce) if previous and previous.slot == found.top else (0, b""),
-            was_mixed=previous is not None and previous.ft_mixed,
             cause=Cause.FIRST_START if seen is not None and previous is None and cause is not Cause.TOOL else cause,
             after=after,
+            was_mixed=found.mixed,
+            originals_through=_originals_through(number, found, heard_under),
         )
-        _write(disk, root_fd, activation, found)
+        _write(disk, root_fd, activation, found.blanks_below(number), activation.record().filling)
         _read_back(disk, root_fd, activation)
     except OSError as error:
         raise StoreError(
@@ -233,16 +259,17 @@ def claim_next(
             since_ns=clock.wall_ns(),
             ft_mixed=before.ft_mixed if ft_mixed is None else ft_mixed,
             predecessor=(before.epoch, before.nonce),
-            was_mixed=before.ft_mixed,
             cause=cause,
             after=before.epoch,
+            was_mixed=before.ft_mixed,
+            originals_through=number - 1 if before.ft_mixed else before.originals_through,
         )
         if number > before.epoch + 1:
             _announce(disk, root_fd, before, number)
             _check_unowned(disk, root_fd, before, number)
         # The slot behind our present one comes last of those below: until it is used, we are confirmed by it.
-        below = tuple(reversed(range(before.epoch + 1, number)))
-        _write(disk, root_fd, activation, _Slots(top=number - 1, newest=None, blanks=below))
+        below = reversed(range(before.epoch + 1, number))
+        _write(disk, root_fd, activation, list(below), lambda slot: _filler(before, slot))
         _read_back(disk, root_fd, activation)
     except OSError as error:
         raise StoreError(
@@ -263,8 +290,8 @@ def _announce(disk: Disk, root_fd: int, before: Activation, number: int) -> None
         disk.close(fd)
 
 
-def _filler(before: Activation, number: int) -> EpochRecord:
-    return replace(before.record(), slot=number, epoch=number + 1)
+def _filler(before: Activation, slot: int) -> EpochRecord:
+    return replace(before.record(), slot=slot, epoch=slot + 1)
 
 
 def _check_unowned(disk: Disk, root_fd: int, before: Activation, number: int) -> None:
@@ -497,18 +524,18 @@ def _take_number(disk: Disk, root_fd: int, floor: int) -> int:
         return number
 
 
-def _write(disk: Disk, root_fd: int, activation: Activation, found: _Slots) -> None:
-    record = activation.record()
+def _write(
+    disk: Disk, root_fd: int, activation: Activation, blanks: Sequence[int], filler: Callable[[int], EpochRecord]
+) -> None:
     fd = disk.open(root_fd, EPOCH_NAME, os.O_RDWR | os.O_NOFOLLOW)
     try:
-        blanks = [*found.blanks, *range(found.top + 1, activation.epoch)]
         for slot in blanks:
-            disk.pwrite(fd, encode_slot(record.filling(slot)), slot * SLOT_SIZE)
+            disk.pwrite(fd, encode_slot(filler(slot)), slot * SLOT_SIZE)
         if blanks:
             # Durable before our own slot is: a claimer that dies between the two must not leave a blank slot under a
             # record, where a late claimer's record would find an owner that looks only at the next slot.
             disk.fsync(fd)
-        disk.pwrite(fd, encode_slot(record), activation.epoch * SLOT_SIZE)
+        disk.pwrite(fd, encode_slot(activation.record()), activation.epoch * SLOT_SIZE)
         disk.fsync(fd)
     finally:
         disk.close(fd)
@@ -548,8 +575,8 @@ def _scan(disk: Disk, fd: int) -> _Slots:
     # The size may be what this host remembers; what lies behind it is asked from storage.
     while disk.pread(fd, SLOT_SIZE, end * SLOT_SIZE):
         end += 1
-    top, newest = 0, None
-    blanks = []
+    top = 0
+    records, blanks = [], []
     for slot in range(end - 1, 0, -1):
         data = disk.pread(fd, SLOT_SIZE, slot * SLOT_SIZE)
         if is_blank(data):
@@ -558,10 +585,11 @@ def _scan(disk: Disk, fd: int) -> _Slots:
             continue
         top = top or slot
         record = decode_slot(data, slot)
-        newest = newest or record
-        if record is not None and not record.is_filler:
-            break
-    return _Slots(top=top, newest=newest, blanks=tuple(blanks))
+        if record is not None:
+            records.append(record)
+            if not record.is_filler:
+                break
+    return _Slots(top, tuple(records), tuple(blanks))
 
 
 def _claims(disk: Disk, root_fd: int) -> list[int]:
@@ -573,12 +601,19 @@ def _claim_name(number: int) -> str:
     return f"ft.claim.{number}"
 
 
-def _mixed(word: bool | None, previous: EpochRecord | None, seen: Survey | None, *, in_group: bool) -> bool:
+def _mixed(word: bool | None, found: _Slots, seen: Survey | None, *, in_group: bool) -> bool:
     if word is not None:
         return word
-    if previous is not None:
-        return previous.ft_mixed
+    if found.records:
+        return found.mixed
     return in_group and seen is not None and seen.has_server
+
+
+def _originals_through(number: int, found: _Slots, heard_under: int | None) -> int:
+    """The last epoch below ``number`` behind which an original server may have served."""
+    if found.mixed or heard_under is None:
+        return number - 1
+    return min(number - 1, max([heard_under, *(record.originals_through for record in found.records)]))
 
 
 def _overtaken(number: int, newest: EpochRecord | None) -> FencedError:

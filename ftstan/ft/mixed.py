@@ -33,7 +33,8 @@ class Belief:
 
     ``word``: what the operator said to this node; then no record counts. ``heard``: a heartbeat of an original server
     has come under the epoch that is recorded. That makes nothing mixed, it only makes a successor more careful: it
-    steals no store, and reads what it takes over as one that an original server may have written to.
+    steals no store, and reads what it takes over as one that an original server may have written to
+    (``heard_under``).
     """
 
     def __init__(self, word: bool | None = None) -> None:
@@ -42,20 +43,31 @@ class Belief:
         self._word = word
         self._recorded: bool | None = None
         self._heard_by: int | None = None
+        self._heard_last = 0
 
     def hear(self) -> None:
         """A heartbeat of an original server has come."""
         # The record that was read last may be an old one: the next look says under which epoch it was, or a later one.
         self.heard, self._heard_by = True, None
 
+    @property
+    def heard_under(self) -> int | None:
+        """The epoch under which an original server was heard last, 0 for none; ``None``: under the newest one."""
+        return None if self.heard else self._heard_last
+
     def read(self, recorded: bool | None, epoch: int = 0) -> str:
-        """The record of ``epoch`` says ``recorded``; ``None``: it cannot be read. Gives a line for the log, or none."""
+        """The record of ``epoch`` says ``recorded``; ``None``: it cannot be read. Gives a line for the log, or none.
+
+        ``epoch`` 0: of no owner that is known.
+        """
         if recorded is None:
             return ""
         if self._heard_by is None:
-            self._heard_by = epoch
+            self._heard_by = epoch or None
+            if self.heard:
+                self._heard_last = epoch
         elif epoch > self._heard_by:
-            # One of ours has taken the store since: it has read what an original server left, if there was one.
+            # One of ours has taken the store since, and may have died before it read what an original server left.
             self.heard = False
         if recorded == self._recorded or self._word is not None:
             return ""

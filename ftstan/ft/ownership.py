@@ -104,8 +104,6 @@ class StoreOwner:
         self._lockless = False
         self.is_fit: Callable[[int], bool] = lambda _epoch: False
         """Whether an original server could follow the owner of an epoch: the open store says so. Any thread may ask."""
-        self._beside_original = False
-        """Whether an original server may have written before this activation."""
         self.holder: EpochRecord | None = None
         """The newest epoch record that was read, for status and log lines: it says who took the store last."""
 
@@ -225,14 +223,14 @@ class StoreOwner:
         after: int = 0,
         ft_mixed: bool | None = None,
         without_lock: bool = False,
-        beside_original: bool = False,
+        heard_under: int | None = 0,
     ) -> Activation:
         """Take the next epoch; the lock is held. ``lost``: what a repair knows of epochs that are gone.
 
         ``cause`` and ``after`` say why (``EpochRecord``). ``ft_mixed``: the operator's word whether original servers
         may be members; ``None`` keeps what is recorded.
         ``without_lock``: the holder of the lock is silent, and the epoch fences it; ``regain_lock`` follows.
-        ``beside_original``: an original server was heard under the last epoch; nothing of that is recorded.
+        ``heard_under``: the epoch under which an original server was heard last (``ft.epoch.claim``).
         Raises ``FencedError``, ``RecoveryError`` or ``StoreError``.
         """
         if not self._lock.held and not without_lock:
@@ -249,10 +247,9 @@ class StoreOwner:
             lost=lost,
             cause=cause,
             after=after,
+            heard_under=heard_under,
         )
         self._install(activation)
-        # What is read later in this activation was left before it, whatever epochs it has gone on to by then.
-        self._beside_original = beside_original or activation.was_mixed
         return activation
 
     def tidy(self) -> None:
@@ -333,9 +330,10 @@ class StoreOwner:
         return (self._activation or self.activation).ft_mixed
 
     @property
-    def was_mixed(self) -> bool:
-        """Whether they may have written since the activation before this one."""
-        return self.activation.was_mixed or self.activation.ft_mixed or self._beside_original
+    def originals_through(self) -> int:
+        """The last epoch behind which an original server may have served, 0 for none; in a mixed group this one."""
+        activation = self.activation
+        return activation.epoch if activation.ft_mixed else activation.originals_through
 
     def confirm(self) -> None:
         """Raise ``FencedError`` unless storage says that the store is ours.

@@ -18,8 +18,9 @@ BLANK = bytes(SLOT_SIZE)
 
 _MAGIC = b"FTSTEPO1"
 _CRC = struct.Struct("<I")
-# slot, epoch, since_ns, ours_from, pid, flags, nonce, store id, server id and host with their lengths, cause, after
-_BODY = struct.Struct("<QQqQQI16s16sH128sH256sBQ")
+# slot, epoch, since_ns, ours_from, pid, flags, nonce, store id, server id and host with their lengths, cause, after,
+# originals_through
+_BODY = struct.Struct("<QQqQQI16s16sH128sH256sBQQ")
 _HEAD_SIZE = len(_MAGIC) + _CRC.size
 _MAX_SERVER_ID, _MAX_HOST = 128, 256
 _MIXED = 1
@@ -74,6 +75,8 @@ class EpochRecord:
     nanoseconds). ``ours_from`` is the first slice number of the store's first ftstan activation. ``ft_mixed`` says
     that original servers may be members of the group. ``cause`` says why the epoch was taken, ``after`` which epoch
     released, handed over or fell silent (0: none is known); records written before there was a cause have neither.
+    ``originals_through`` is the last epoch behind which an original server may have served before this record, 0 if none
+    has since our first.
     """
 
     slot: int
@@ -88,6 +91,7 @@ class EpochRecord:
     ft_mixed: bool
     cause: Cause = Cause.UNKNOWN
     after: int = 0
+    originals_through: int = 0
 
     @property
     def is_filler(self) -> bool:
@@ -126,6 +130,7 @@ def encode_slot(record: EpochRecord) -> bytes:
         host,
         record.cause,
         record.after,
+        record.originals_through,
     ).ljust(SLOT_SIZE - _HEAD_SIZE, b"\0")
     return _MAGIC + _CRC.pack(zlib.crc32(body)) + body
 
@@ -138,7 +143,7 @@ def decode_slot(data: bytes, slot: int) -> EpochRecord | None:
     if crc != zlib.crc32(data[_HEAD_SIZE:]):
         return None
     named, epoch, since_ns, ours_from, pid, flags, nonce, store_id, *rest = _BODY.unpack_from(data, _HEAD_SIZE)
-    server_len, server_id, host_len, host, cause, after = rest
+    server_len, server_id, host_len, host, cause, after, originals_through = rest
     # A record in another's slot was put there by a copy or a restore: it proves nothing about this one.
     if named != slot or epoch < slot:
         return None
@@ -155,6 +160,7 @@ def decode_slot(data: bytes, slot: int) -> EpochRecord | None:
         ft_mixed=bool(flags & _MIXED),
         cause=Cause(cause),
         after=after,
+        originals_through=originals_through,
     )
 
 

@@ -168,9 +168,9 @@ class Standby:
         return self._group.mixed
 
     @property
-    def heard_original(self) -> bool:
-        """Whether a heartbeat of one of them has come since a server of ours took the store last."""
-        return self._group.heard
+    def heard_under(self) -> int | None:
+        """The epoch under which a heartbeat of one of them came last, 0 for none; ``None``: under the newest."""
+        return self._group.heard_under
 
     @property
     def paused(self) -> bool:
@@ -352,7 +352,8 @@ class Standby:
         if seen.store_id == b"" and self._store.expected is None:
             # No record, and none was ever seen: whoever has served from there, if anybody, was an original server.
             recorded = seen.served
-        epoch = seen.owner.epoch if seen.owner is not None else 0
+        # A filler is no record of an owner: its writer may have died before it was one.
+        epoch = seen.owner.epoch if seen.owner is not None and not seen.owner.is_filler else 0
         return self._mixed(self._group.read(recorded, epoch), now)
 
     def _mixed(self, change: str, now: float) -> list[Action]:

@@ -58,8 +58,8 @@ class SimOwner:
         return self.activation.ft_mixed
 
     @property
-    def was_mixed(self) -> bool:
-        return self.activation.was_mixed or self.activation.ft_mixed
+    def originals_through(self) -> int:
+        return self.activation.epoch if self.activation.ft_mixed else self.activation.originals_through
 
     def confirm(self) -> None:
         self._confirmer()

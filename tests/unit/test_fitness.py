@@ -182,7 +182,7 @@ def test_a_store_that_was_opened_with_a_refusal_is_not_called_fit() -> None:
     served.disk = served.disk.crash(process_only=True)
     # The late bytes of the first owner are cut when it is opened.
     served.disk.fail_next("ftruncate", errno.EROFS)
-    owner = Owner(3, mixed=True, was_mixed=True)
+    owner = Owner(3, mixed=True)
     served.node = FileNode(served.disk, owner=owner, options=served.node.options, clock=served.clock)
     assert not served.is_fit()
     served.clock.advance(31)
@@ -194,7 +194,7 @@ def test_a_store_that_is_opened_in_a_mixed_group_is_fit_at_once(capfd: pytest.Ca
     served = Served([b"a"])
     served.disk = served.disk.crash(process_only=True)
     capfd.readouterr()
-    owner = Owner(3, mixed=True, was_mixed=True)
+    owner = Owner(3, mixed=True)
     served.node = FileNode(served.disk, owner=owner, options=served.node.options, clock=served.clock)
     assert (served.misread(), served.is_fit()) == (set(), True)
     served.rounds()

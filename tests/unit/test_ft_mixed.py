@@ -63,34 +63,49 @@ def test_a_serving_owner_switches_it_on_and_off_with_an_epoch_each(owner: StoreO
     owner.confirm()
 
 
-def test_after_it_was_switched_off_the_store_is_still_read_as_one_that_others_wrote_to(owner: StoreOwner) -> None:
-    owner.activate(ft_mixed=True)
-    owner.release()
-    owner.try_lock()
-    owner.activate(ft_mixed=False)
-    assert (owner.mixed, owner.was_mixed) == (False, True)
-    owner.release()
-    owner.try_lock()
-    owner.activate()
-    assert (owner.mixed, owner.was_mixed) == (False, False)
+def test_after_it_was_switched_off_what_was_not_confirmed_since_is_read_as_what_others_wrote(owner: StoreOwner) -> None:
+    assert owner.activate(ft_mixed=True).epoch == 1
+    assert owner.originals_through == 1
+    for _ in range(3):
+        owner.release()
+        owner.try_lock()
+        owner.activate(ft_mixed=False)
+        assert (owner.mixed, owner.originals_through) == (False, 1)
+    assert (owner.activation.epoch, owner.activation.was_mixed) == (4, False)
+    owner.set_mixed(on=True)
+    assert owner.originals_through == 5
+    owner.set_mixed(on=False)
+    assert (owner.activation.epoch, owner.originals_through) == (6, 5)
 
 
-def test_what_a_standby_heard_is_recorded_nowhere_and_makes_it_read_with_care(tmp_path: Path) -> None:
+def test_a_group_that_was_never_mixed_has_no_such_epoch(owner: StoreOwner) -> None:
+    for _ in range(3):
+        owner.activate()
+        owner.raise_epoch()
+        assert owner.originals_through == 0
+        owner.release()
+        owner.try_lock()
+
+
+def test_what_a_standby_heard_makes_no_group_mixed_and_is_read_with_care_by_every_successor(tmp_path: Path) -> None:
     owner = owner_of(tmp_path)
     owner.try_lock()
-    owner.activate(beside_original=True)
-    assert (owner.mixed, owner.was_mixed) == (False, True)
+    owner.activate()
+    owner.release()
+    owner.try_lock()
+    owner.activate(heard_under=None)
+    assert (owner.mixed, owner.originals_through) == (False, 1)
     # Channels that are opened later were left before, too.
     owner.raise_epoch()
     owner.raise_epoch()
-    assert (owner.mixed, owner.was_mixed) == (False, True)
     record = owner.read_owner()
     assert record is not None
-    assert not record.ft_mixed
+    assert (record.epoch, record.ft_mixed, record.originals_through) == (4, False, 1)
     owner.release()
     owner.try_lock()
-    owner.activate()
-    assert (owner.mixed, owner.was_mixed) == (False, False)
+    # Heard under an epoch that was the newest one then, by somebody who did not become its successor.
+    owner.activate(heard_under=3)
+    assert (owner.mixed, owner.originals_through) == (False, 3)
     owner.close()
 
 
@@ -100,7 +115,7 @@ def test_an_owner_that_goes_on_to_another_epoch_reads_the_rest_as_it_read_the_be
     owner.try_lock()
     owner.activate(ft_mixed=False)
     owner.raise_epoch()
-    assert (owner.mixed, owner.was_mixed) == (False, True)
+    assert (owner.mixed, owner.originals_through) == (False, 1)
 
 
 def test_an_owner_whose_lock_file_is_gone_is_fenced_in_a_mixed_group_only(owner: StoreOwner, tmp_path: Path) -> None:
@@ -211,8 +226,8 @@ def test_heartbeats_that_an_original_would_miss_are_warned_of() -> None:
 # ---- a standby -----------------------------------------------------------------------------------------------------
 
 
-def seen(mixed: bool) -> StoreSeen:
-    record = EpochRecord(5, 5, "PEER", b"n" * 16, STORE, "host", 1, 2, 1, ft_mixed=mixed)
+def seen(mixed: bool, slot: int = 5, epoch: int = 5) -> StoreSeen:
+    record = EpochRecord(slot, epoch, "PEER", b"n" * 16, STORE, "host", 1, 2, 1, ft_mixed=mixed)
     return StoreSeen(STORE, owner=record)
 
 
@@ -243,13 +258,25 @@ def test_a_standby_polls_again_when_the_record_was_switched_off() -> None:
     assert node.now - began <= 0.06
 
 
+def test_a_standby_remembers_under_which_epoch_it_heard_an_original() -> None:
+    node = Node()
+    node.stand_by()
+    found = [node.machine.heard_under]
+    node.on(HeartbeatHeard(ORIGINAL))
+    # The second one is a filler: somebody took a number, and died before it had a record.
+    for slot, epoch in ((5, 5), (6, 7), (7, 7)):
+        node.on(seen(False, slot, epoch))
+        found.append(node.machine.heard_under)
+    assert found == [0, None, None, 5]
+
+
 def test_a_standby_that_hears_an_original_is_not_mixed_and_goes_on_polling() -> None:
     node = Node()
     node.stand_by()
     node.on(seen(False))
     for _ in range(100):
         assert node.on(HeartbeatHeard(ORIGINAL)) == []
-    assert (node.mixed(), node.machine.heard_original) == (False, True)
+    assert (node.mixed(), node.machine.heard_under) == (False, None)
     began = node.now
     assert [type(action) for action in node.wait()] == [TryLock]
     assert node.now - began <= 0.06

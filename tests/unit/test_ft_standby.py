@@ -864,7 +864,7 @@ def test_a_store_that_one_of_ours_took_since_is_stolen_after_the_whole_silence_a
     node.on(StoreSeen(STORE, owner=OWNER))
     for _ in range(20):
         assert Steal() not in suspect(REFUSED)
-    younger = replace(OWNER, epoch=6)
+    younger = replace(OWNER, slot=6, epoch=6)
     node.on(StoreSeen(STORE, owner=younger))
     since = node.now
     while Steal() not in suspect(replace(REFUSED, owner=younger)):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.stores.file import records
+from ftstan.stores.file.confirmed import NAME, decode
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.wire.block import MsgBlock
 from tests.oracle.gostore import read_tree
@@ -25,7 +26,7 @@ VERSION = b"\1\0\0\0"
 
 
 def mixed(epoch: int = 1) -> Owner:
-    return Owner(epoch, mixed=True, was_mixed=True)
+    return Owner(epoch, mixed=True)
 
 
 def append(disk: SimDisk, name: str, data: bytes, channel: str = "foo") -> None:
@@ -257,3 +258,60 @@ def test_in_a_mixed_group_nothing_is_served_before_what_lies_behind_a_seal_is_cu
         in_order = [sequence for named, _ in slices.values() for sequence in named]
         assert in_order == list(range(1, len(in_order) + 1)), f"killed at call {count}, {call}"
     assert count > 30
+
+
+# ---- who looks with care, and for how long ---------------------------------------------------------------------------
+
+
+def confirmed_by(disk: SimDisk) -> int:
+    """The epoch in ``confirmed.bin``, 0 without the file."""
+    found = decode(disk.tree("/store/foo").get(NAME) or b"")
+    return found.epoch if found is not None else 0
+
+
+def test_a_channel_is_read_with_care_until_an_owner_has_said_that_it_did() -> None:
+    node = Node(fresh(), mixed())
+    node.put(b"a", b"b")
+    node.store.tick(node.clock.wall_ns())
+    # The group is mixed no more. The first owner dies before its first second is over, the next one does not.
+    for epoch in (2, 3):
+        node, changed = reopened(node.disk, Owner(epoch, originals=1))
+        assert "fdatasync msgs.1.dat" in changed
+        assert contents(node) == [(1, b"a"), (2, b"b")]
+        assert confirmed_by(node.disk) == 1
+    node.store.tick(node.clock.wall_ns())
+    assert confirmed_by(node.disk) == 3
+    node, changed = reopened(node.disk, Owner(4, originals=1))
+    node.store.tick(node.clock.wall_ns())
+    assert changed == []
+    assert confirmed_by(node.disk) == 3
+    # Mixed again in between: again somebody else may have written.
+    _, changed = reopened(node.disk, Owner(6, originals=5))
+    assert "fdatasync msgs.1.dat" in changed
+
+
+def test_a_channel_that_only_an_original_wrote_is_read_with_care_once() -> None:
+    disk = fresh()
+    disk.make_dirs("/store/foo")
+    original_stores(disk, 1, 1, b"a", b"b")
+    node = Node(disk, Owner(2, originals=1))
+    node.store.tick(node.clock.wall_ns())
+    node, changed = reopened(node.disk, Owner(3, originals=1))
+    assert changed == []
+    assert contents(node) == [(1, b"a"), (2, b"b")]
+
+
+def reopened(found: SimDisk, owner: Owner) -> tuple[Node, list[str]]:
+    """After the process was killed: a node, and what its start synced and wrote."""
+    disk = found.crash(process_only=True)
+    opened: list[str] = []
+    changed: list[str] = []
+
+    def note(_number: int, call: str, args: tuple[object, ...]) -> None:
+        if call == "open":
+            opened.append(str(args[1]))
+        elif call in {"fdatasync", "pwrite", "rename", "link"}:
+            changed.append(f"{call} {opened[-1]}")
+
+    disk.on_call = note
+    return Node(disk, owner), changed

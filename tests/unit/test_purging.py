@@ -157,7 +157,7 @@ def test_what_an_original_server_adds_behind_a_purge_is_shown_and_the_rest_is_no
     tree["foo/msgs.6.dat"] += record[start : start + 8 + size]
     disk = SimDisk()
     disk.add_tree("/store", tree)
-    again = FileNode(disk, owner=Owner(2, was_mixed=True), options=SMALL)
+    again = FileNode(disk, owner=Owner(2, originals=1), options=SMALL)
     assert held(again) == {19: b"19"}
 
 

@@ -38,7 +38,7 @@ class Owner:
     ours_from: int = 1
     fenced: bool = False
     mixed: bool = False
-    was_mixed: bool = False
+    originals: int = 0
 
     @property
     def slice_base(self) -> int:
@@ -55,6 +55,10 @@ class Owner:
     def confirm(self) -> None:
         if self.fenced:
             raise FencedError("another server owns the datastore")
+
+    @property
+    def originals_through(self) -> int:
+        return self.epoch if self.mixed else self.originals
 
     def confirm_beside(self) -> None:
         self.confirm()

@@ -112,7 +112,7 @@ class FileChannel:
             disk.mkdir(self._env.root, os.fsdecode(self.name))
         # Also if it was there: an earlier attempt may have made it and failed to sync it.
         disk.fsync(self._env.root)
-        # A link or a file of that name is no directory of ours: this refuses it.
+        # Refuses a link or a file of that name: no directory of ours.
         self.created = self.log.dirfd >= 0
 
     def recover(self, reading: Reading) -> None:
@@ -122,6 +122,8 @@ class FileChannel:
         self.untouched = self._subs_durable = reading.entry is not None
         self._recovered = reading.subs.subs
         self.next_sub_id = reading.subs.highest + 1
+        if reading.measured.foreign and not self.quarantined:
+            self._register.touch(self)  # confirmed.bin has to say it, else every later start is as careful as this
 
     def _write_state(self) -> bytes:
         """The records of the present subscriptions."""

@@ -71,8 +71,11 @@ class Ownership(Protocol):
         ...
 
     @property
-    def was_mixed(self) -> bool:
-        """Whether original servers may have written since our last activation."""
+    def originals_through(self) -> int:
+        """The last epoch behind which an original server may have written; 0: none has since our first.
+
+        What one of ours has confirmed under a later epoch was read, and mended, since.
+        """
         ...
 
     def raise_epoch(self) -> None:

@@ -117,13 +117,16 @@ def _number(name: str) -> int:
     return int(m[1]) if m else _MAX_NUMBER
 
 
-def measure(env: FileEnv, name: bytes, dirfd: int, names: list[tuple[str, bool]], foreign: bool = False) -> Measured:
+def measure(env: FileEnv, name: bytes, dirfd: int, names: list[tuple[str, bool]], *, foreign: bool = False) -> Measured:
     """Read the slices of a channel whose directory was listed as ``names``. ``OSError`` passes through.
 
-    ``foreign``: an original server may have served since our last activation.
+    ``foreign``: an original server has been here since our last clean stop. It may have been if it may have served
+    behind the last of our epochs that confirmed anything of this channel.
     """
     numbers, wrong = slice_numbers(names)
-    m = Measured(confirmed=read_confirmed(env.fresh, dirfd), foreign=foreign)
+    confirmed = read_confirmed(env.fresh, dirfd)
+    ours_since = confirmed.epoch if confirmed is not None else 1
+    m = Measured(confirmed=confirmed, foreign=foreign or env.owner.originals_through >= ours_since)
     m.problems = [(file, f"message log has an invalid name: {file}") for file in wrong]
     m.odd = {number: file for number, file in numbers.items() if file != dat_name(number)}
     top = max(numbers, default=0)

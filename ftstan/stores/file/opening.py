@@ -98,8 +98,7 @@ def _read_listed(
         statescan.replay(env, show(slog.name), records.VERSION + known.subs, subs)
         return Reading(Measured(), subs, mark, known)
     # Files that are not as a clean stop of ours left them have another writer, and it claimed no epoch.
-    foreign = env.owner.was_mixed or known is not None
-    measured = measure(env, slog.name, dirfd, names, foreign)
+    measured = measure(env, slog.name, dirfd, names, foreign=known is not None)
     return Reading(measured, statescan.read_subs(env, slog.name, dirfd), mark)
 
 
@@ -213,7 +212,7 @@ def news(
     found = []
     for file, slog in items:
         now = truth(env, slog)
-        if _wanted(env, now, file.written):
+        if _wanted(env, now, file.written) or _is_owed(env, now, file.written):
             found.append((file, slog, now))
     return found
 
@@ -223,6 +222,12 @@ def _wanted(env: FileEnv, now: Confirmed, written: Confirmed | None) -> bool:
         return not written.says(now)
     # A store of the original has no such file, and needs none before we write to the channel.
     return now.last > now.sequence or (now.sequence > 0 and now.slice_number >= env.owner.ours_from)
+
+
+def _is_owed(env: FileEnv, now: Confirmed, written: Confirmed | None) -> bool:
+    """Whether an original server may have written since what stands there, so that the next start would look again."""
+    through = env.owner.originals_through
+    return (written.epoch if written is not None else 0) <= through < now.epoch and now.last > 0 < through
 
 
 def _agree(env: FileEnv, slog: SliceLog, file: ConfirmedFile, found: Confirmed | None) -> None:

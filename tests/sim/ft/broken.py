@@ -121,9 +121,9 @@ def slots_used_again(patch: Patch) -> None:
             if record is not None:
                 records.append(record)
         newest = max(records, key=lambda r: r.slot, default=None)
-        return epoch._Slots(top=newest.slot if newest else 0, newest=newest, blanks=())
+        return epoch._Slots(newest.slot if newest else 0, (newest,) if newest else (), ())
 
-    def write(disk: Disk, root_fd: int, activation: Activation, _found: epoch._Slots) -> None:
+    def write(disk: Disk, root_fd: int, activation: Activation, *_: object) -> None:
         fd = disk.open(root_fd, epoch.EPOCH_NAME, 2)
         disk.pwrite(fd, encode_slot(activation.record()), _folded(activation.epoch) * SLOT_SIZE)
         disk.fsync(fd)
@@ -148,8 +148,8 @@ def slots_used_again(patch: Patch) -> None:
 def blanks_left_blank(patch: Patch) -> None:
     write = epoch._write
 
-    def own_slot_only(disk: Disk, root_fd: int, activation: Activation, _found: epoch._Slots) -> None:
-        write(disk, root_fd, activation, epoch._Slots(activation.epoch - 1, None, ()))
+    def own_slot_only(disk: Disk, root_fd: int, activation: Activation, *_: object) -> None:
+        write(disk, root_fd, activation, (), activation.record().filling)
 
     patch.setattr(epoch, "_write", own_slot_only)
 

@@ -69,7 +69,7 @@ class ObservedStore(FileStore):
         if channel.next_sub_id <= max((s.state.sub_id for s in subs.values()), default=0):
             raise Violation(f"channel {channel.name!r}: the next subscription id is in use")
         # An original syncs an index as it likes: what it names behind the data is a hole that nobody was told of.
-        messages = read_there(channel) if self._env.owner.was_mixed else read_all(channel)
+        messages = read_there(channel) if self._env.owner.originals_through else read_all(channel)
         return Found(
             messages,
             channel.last,
