@@ -173,9 +173,9 @@ def claim(
     operator's word; ``None`` keeps what is recorded, and at a store's first epoch means: mixed if a group takes over a
     store in which an original server has served. ``lost`` is a repair's word: the number is above its floor, and a
     missing or empty epoch file is made anew. ``cause`` and ``after`` are recorded (``EpochRecord``); the first epoch of
-    a store has a cause of its own. ``heard_under``: the epoch under which an original server was heard last, 0 for none,
-    ``None`` for the newest: it makes nothing mixed, but what it may have written is read with care, by whoever gets
-    round to that. ``host``, ``pid`` and ``token`` default to those of this process.
+    a store has a cause of its own. ``heard_under``: the epoch under which an original server was heard last, 0 for
+    none, ``None`` for the newest: it makes nothing mixed, but what it may have written is read with care, by whoever
+    gets round to that. ``host``, ``pid`` and ``token`` default to those of this process.
 
     After this returned, no former owner can be confirmed any more; nothing else of the store may have been read before.
     Raises ``FencedError`` if another server took a higher number meanwhile, ``RecoveryError`` if the epochs of this

@@ -75,8 +75,8 @@ class EpochRecord:
     nanoseconds). ``ours_from`` is the first slice number of the store's first ftstan activation. ``ft_mixed`` says
     that original servers may be members of the group. ``cause`` says why the epoch was taken, ``after`` which epoch
     released, handed over or fell silent (0: none is known); records written before there was a cause have neither.
-    ``originals_through`` is the last epoch behind which an original server may have served before this record, 0 if none
-    has since our first.
+    ``originals_through`` is the last epoch behind which an original server may have served before this record, 0 if
+    none has since our first.
     """
 
     slot: int

@@ -189,7 +189,7 @@ class Client:
 
     def _on_closed(self, packet: Packet) -> None:
         if not pb.CloseResponse.FromString(packet.data).error:
-            # A second request to connect may be waiting for the client of the first one to answer, and be carried out now.
+            # A second request to connect may wait for the client of the first one to answer, and be carried out now.
             self.ledger.answer_clients(set(), {self.id} if self._connects == 1 else set(), _epoch(packet))
         self.gone = True
 
