@@ -34,7 +34,6 @@ LOCAL = "21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
 _BEHIND = pytest.mark.xfail(
     strict=True, reason="open: whether an original server has written is known from the last record only"
 )
-_RMDIR = pytest.mark.xfail(strict=True, reason="open: a channel whose directory was removed late is refused for good")
 
 
 def test_a_channel_whose_deletion_was_refused_stays_when_the_epoch_is_raised_before_the_intent_is_taken_back() -> None:
@@ -212,7 +211,6 @@ def test_storage_that_hangs_while_the_owner_raises_its_epoch_is_seen_by_the_guar
 # ---- a late rmdir --------------------------------------------------------------------------------------------------
 
 
-@_RMDIR
 def test_a_former_owners_late_rmdir_does_not_take_the_channel_from_its_successor_for_good() -> None:
     disk = simulated()
     node = FileNode(disk)
