@@ -52,12 +52,13 @@ def is_gone(env: FileEnv, slog: SliceLog, error: OSError) -> bool:
     """
     if error.errno not in _NO_NAME or not slog.is_blank:
         return False
-    # A successor may have deleted the channel: then it is not ours to make.
-    env.owner.confirm()
     slog.park()
     # The listing asks storage, where this host may remember the name; with it the next ``mkdir`` asks, too.
     if env.is_there(env.root, os.fsdecode(slog.name)):
         return False
+    # A successor may have deleted the channel: then it is not ours to make. Should it do so behind this confirm, an
+    # empty directory stays, which holds no channel, as after any first commit of a former owner.
+    env.owner.confirm()
     slog.dead.clear()
     log.warning(f'channel "{show(slog.name)}": a former owner removed its empty directory: made again when needed')
     return True
