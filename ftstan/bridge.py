@@ -27,13 +27,14 @@ _CHUNK: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What came before we owned the store. ``data``: from the link; ``answered``: publishes in it to leave out.
+    """What came before we owned the store. ``data``: from the link.
 
+    ``answered``: publishes in it to leave out, and how many copies of each.
     ``pongs``: answers to PINGs of the bridge that are in ``data``, or still on their way.
     """
 
     data: bytes
-    answered: set[bytes]
+    answered: dict[bytes, int]
     pongs: int
 
 
@@ -127,7 +128,7 @@ class Bridge:
             return 0
         return sum(event[0] in {"MSG", "HMSG"} for event in events)
 
-    def hand_on(self, answered: set[bytes]) -> Ahead:
+    def hand_on(self, answered: dict[bytes, int]) -> Ahead:
         """Give everything to who serves from now on; the link stays as it is."""
         data, self._data = bytes(self._data), bytearray()
         return Ahead(data, answered, pongs=1)

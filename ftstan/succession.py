@@ -253,7 +253,7 @@ class Succession:
             bridge, self._node.plane.bridge = self._node.plane.bridge, None
             if bridge is None or bridge.broken:
                 return bridge.broken if bridge is not None else "the link was lost"
-            return bridge.hand_on(taken.keys())
+            return bridge.hand_on(taken.counts())
 
         ahead = await self._node.call(hand_on)
         if isinstance(ahead, str):

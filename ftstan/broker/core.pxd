@@ -27,7 +27,7 @@ cdef class Core(Delivery):
     cdef public bint is_full
     cdef public object window
     cdef public list taken
-    cdef public set answered
+    cdef public dict answered
     cdef public bytes publish_prefix
     cdef public uint64_t publish_end
     cdef public bint has_second_copies

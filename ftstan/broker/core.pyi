@@ -22,7 +22,7 @@ class Core(Delivery):
     is_full: bool
     window: Window | None
     taken: list[bytes] | None
-    answered: set[bytes] | None
+    answered: dict[bytes, int] | None
     publish_prefix: bytes | None
     publish_end: int
     has_second_copies: bool

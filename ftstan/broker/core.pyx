@@ -70,7 +70,7 @@ cdef class Core(Delivery):
         self.window = None
         #: While this owner is leaving: every publish taken, as connection id (or client id), a zero byte, guid.
         self.taken = None
-        #: For a successor: publishes that the former owner has answered, spelled in the same way.
+        #: For a successor: publishes that the former owner has answered, spelled in the same way, and how often.
         self.answered = None
         #: Of a partitioned server: what stands before the channel in a publish subject, the dot included.
         self.publish_prefix = None
@@ -198,10 +198,15 @@ cdef class Core(Delivery):
         f.reply.n = <size_t>len(reply)
         f.payload.p = PyBytes_AS_STRING(payload)
         f.payload.n = <size_t>len(payload)
-        # It was counted when it came.
+        # It was counted when it came, and noted: a second note would cost a repeat of it its answer.
         self.in_msgs -= 1
         self.in_bytes -= f.payload.n
-        self.publish(&f)
+        taken, answered = self.taken, self.answered
+        self.taken = self.answered = None
+        try:
+            self.publish(&f)
+        finally:
+            self.taken, self.answered = taken, answered
 
     cdef bint is_held(self, Frame* f, PubMsg* m) except -1:
         return self.publish_prefix is not None and self.hold_publish(
@@ -287,10 +292,10 @@ cdef class Core(Delivery):
         key = as_bytes(m.conn_id if m.conn_id.n else m.client_id) + b"\0" + as_bytes(m.guid)
         if self.taken is not None:
             self.taken.append(key)
-        if self.answered is None or key not in self.answered:
+        if self.answered is None or not (left := self.answered.get(key, 0)):
             return False
-        # Once: a client that missed the answer may publish it again.
-        self.answered.discard(key)
+        # As often as it was answered: a client that missed the answers may publish it again.
+        self.answered[key] = left - 1
         return True
 
     cdef refuse_invalid(self, Span reply, PubMsg* m, str reason):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,7 +68,8 @@ class Subscribed:
 class Took:
     """Part ``part`` of ``parts`` of the publishes that the owner of ``epoch`` took since its ``Leaving``.
 
-    ``keys`` are what ``Core.taken`` collects: connection id (or client id), a zero byte, guid.
+    ``keys`` are what ``Core.taken`` collects: connection id (or client id), a zero byte, guid. A publish that came
+    several times under one guid is named as often: each copy that the successor kept is left out once.
     """
 
     server_id: str
@@ -203,6 +205,6 @@ class TakenElsewhere:
         """Whether every part has come."""
         return self._count > 0 and len(self._parts) == self._count
 
-    def keys(self) -> set[bytes]:
-        """Every publish that the owner took."""
-        return {key for part in self._parts.values() for key in part}
+    def counts(self) -> dict[bytes, int]:
+        """Every publish that the owner took, and how often it came."""
+        return dict(Counter(key for part in self._parts.values() for key in part))

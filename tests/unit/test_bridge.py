@@ -60,10 +60,10 @@ def test_what_is_published_after_open_is_kept_as_it_came_and_the_link_goes_on(ur
     bridge.open()
     publish(url, b"one", b"two\r\nPONG\r\n")
     assert keep(bridge, 2) == [b"one", b"two\r\nPONG\r\n"]
-    ahead = bridge.hand_on({b"x"})
+    ahead = bridge.hand_on({b"x": 2})
     events = Parser(1 << 20).feed(ahead.data)
     assert [event[0] for event in events if event[0] != "INFO"] == ["PONG", "MSG", "MSG"]
-    assert (ahead.pongs, ahead.answered) == (1, {b"x"})
+    assert (ahead.pongs, ahead.answered) == (1, {b"x": 2})
     assert bridge.link.connected
     bridge.link.close()
 

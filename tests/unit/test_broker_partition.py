@@ -229,6 +229,19 @@ def early(driver: Driver, *guids: bytes, channel: bytes = b"foo", client_id: byt
         driver.frame(PUBLISH + b"." + channel, payload, b"_STAN.acks." + client_id)
 
 
+def test_a_publish_that_waits_for_its_client_while_the_owner_is_leaving_is_noted_once() -> None:
+    driver = partition(b"foo")
+    early(driver, b"before")
+    driver.run()
+    driver.broker.taken = []
+    early(driver, b"1")
+    assert driver.run() == []
+    driver.connect(b"late")
+    assert pub_acks(driver.out) == [PubAck(b"before"), PubAck(b"1")]
+    # Noted twice, a repeat of it would go without an answer. What came before the notes began is no successor's.
+    assert driver.broker.taken == [b"conn.late\x001"]
+
+
 def test_publishes_that_come_before_their_client_are_stored_in_their_order_when_it_is_here() -> None:
     driver = partition(b"foo")
     early(driver, b"1", b"2")

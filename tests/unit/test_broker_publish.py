@@ -208,8 +208,23 @@ def test_while_the_owner_is_leaving_every_publish_that_it_answers_is_noted(drive
 
 
 def test_what_the_former_owner_answered_is_neither_stored_nor_answered_again(driver: Driver) -> None:
-    driver.broker.answered = {b"conn.me\0g1"}
+    driver.broker.answered = {b"conn.me\0g1": 1}
     assert send(driver, pub_msg(b"g1", b"foo", b"x", conn_id=b"conn.me")) == []
     assert pub_acks(send(driver, pub_msg(b"g2", b"foo", b"y", conn_id=b"conn.me"))) == [PubAck(b"g2", b"")]
     assert pub_acks(send(driver, pub_msg(b"g1", b"foo", b"z", client_id=b"me"))) == [PubAck(b"g1", b"")]
     assert stored(driver) == [b"y", b"z"]
+
+
+def test_a_publish_that_the_former_owner_answered_twice_is_left_out_twice(driver: Driver) -> None:
+    driver.broker.answered = {b"conn.me\0g1": 2}
+    for data in (b"x", b"x"):
+        assert send(driver, pub_msg(b"g1", b"foo", data, conn_id=b"conn.me")) == []
+    assert pub_acks(send(driver, pub_msg(b"g1", b"foo", b"again", conn_id=b"conn.me"))) == [PubAck(b"g1", b"")]
+    assert stored(driver) == [b"again"]
+
+
+def test_a_publish_that_came_twice_is_noted_twice(driver: Driver) -> None:
+    driver.broker.taken = []
+    send(driver, pub_msg(b"g1", b"foo", b"x", conn_id=b"conn.me"))
+    send(driver, pub_msg(b"g1", b"foo", b"x", conn_id=b"conn.me"))
+    assert driver.broker.taken == [b"conn.me\0g1"] * 2

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 LOCAL = "21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
 
-#: Open defects, each shown by its test: strict, so that a fix has to take the mark away.
-_RMDIR = pytest.mark.xfail(strict=True, reason="open: a channel whose directory was removed late is refused for good")
-
 
 def test_a_channel_whose_deletion_was_refused_stays_when_the_epoch_is_raised_before_the_intent_is_taken_back() -> None:
     disk = simulated()
@@ -209,7 +206,6 @@ def test_storage_that_hangs_while_the_owner_raises_its_epoch_is_seen_by_the_guar
 # ---- a late rmdir --------------------------------------------------------------------------------------------------
 
 
-@_RMDIR
 def test_a_former_owners_late_rmdir_does_not_take_the_channel_from_its_successor_for_good() -> None:
     disk = simulated()
     node = FileNode(disk)

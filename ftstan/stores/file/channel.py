@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ftstan.errors import DamageError, StoreFullError
 from ftstan.log import stream as log
-from ftstan.stores.file import opening, purging, quarantine, records, states, statescan
+from ftstan.stores.file import directory, opening, purging, quarantine, records, states, statescan
 from ftstan.stores.file.compact import Compaction
 from ftstan.stores.file.confirmed import ConfirmedFile
 from ftstan.stores.file.env import FileEnv, is_full
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 #: Descriptors of one channel: its directory, data, index and subscriptions.
 _A_CHANNEL = 4
+T = TypeVar("T")
 
 
 class FileChannel:
@@ -106,14 +107,12 @@ class FileChannel:
         """Timestamp of the last message in nanoseconds, 0 if there never was one."""
         return self.log.last_timestamp
 
-    def _create(self) -> None:
-        disk = self._env.disk
-        with contextlib.suppress(FileExistsError):
-            disk.mkdir(self._env.root, os.fsdecode(self.name))
-        # Also if it was there: an earlier attempt may have made it and failed to sync it.
-        disk.fsync(self._env.root)
-        # Refuses a link or a file of that name: no directory of ours.
-        self.created = self.log.dirfd >= 0
+    def _give_up_directory(self, error: OSError) -> None:
+        """Raise ``error``, unless it says that the directory is gone, which held nothing: it is made again then."""
+        # Subscriptions found, or a file written: that was no empty directory.
+        if self._recovered != {} or not directory.is_gone(self._env, self.log, error):
+            raise error
+        self.created = False
 
     def recover(self, reading: Reading) -> None:
         """Take over what was read of the channel. Raises ``OSError`` and ``FencedError``."""
@@ -129,10 +128,8 @@ class FileChannel:
         """The records of the present subscriptions."""
         if self.snapshot is not None:
             subs = {stored.state.sub_id: stored for stored in self.snapshot()}
-        elif self._recovered is not None:
-            subs = self._recovered
         else:
-            subs = self._stored_subs()
+            subs = self._stored_subs() if self._recovered is None else self._recovered
         self._live = sum(1 + len(stored.pending) for stored in subs.values())
         return states.snapshot_subs(subs, self.next_sub_id - 1, self._env.crc)
 
@@ -156,7 +153,7 @@ class FileChannel:
         try:
             if not self.quarantined:
                 try:
-                    return self._read_log(sequence, max_msgs, max_bytes)
+                    return self._past_gone(lambda: self.log.read(sequence, max_msgs, max_bytes))
                 except DamageError as error:
                     self._quarantine(error)
             return quarantine.read_around(
@@ -165,10 +162,10 @@ class FileChannel:
         except OSError as error:
             raise store_error(error, f'channel "{show(self.name)}": reading sequence {sequence}') from error
 
-    def _read_log(self, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock | None:
+    def _past_gone(self, read: Callable[[], T]) -> T:
         while True:
             try:
-                return self.log.read(sequence, max_msgs, max_bytes)
+                return read()
             except FileNotFoundError:
                 if not self.log.drop_gone():
                     raise
@@ -177,12 +174,7 @@ class FileChannel:
         """First sequence at or after a time in nanoseconds."""
         self._env.files.trim(_A_CHANNEL)
         try:
-            while True:
-                try:
-                    return self.log.sequence_at(timestamp)
-                except FileNotFoundError:
-                    if not self.log.drop_gone():
-                        raise
+            return self._past_gone(lambda: self.log.sequence_at(timestamp))
         except OSError as error:
             raise store_error(error, f'channel "{show(self.name)}": reading its index') from error
 
@@ -304,12 +296,19 @@ class FileChannel:
         if self.quarantined:
             raise quarantine.refusal(self.name)
         self._patience.check()
+        try:
+            return self._write()
+        except OSError as error:
+            self._give_up_directory(error)
+        # Nothing was written, and all of it is still staged.
+        return self._write()
+
+    def _write(self) -> list[Unsynced]:
         if not self.created:
-            self._create()
-        out = []
+            directory.make(self._env, self.log)
+            self.created = True
         fd = self.log.write()
-        if fd is not None:
-            out.append(Unsynced(fd, self))
+        out = [] if fd is None else [Unsynced(fd, self)]
         if self._controls:
             fd = self._write_subs(b"".join(self._controls))
             self._controls.clear()
@@ -404,15 +403,16 @@ class FileChannel:
 
     @contextlib.contextmanager
     def _waiting_for_space(self) -> Iterator[None]:
-        """Without space events wait: nobody was promised that they are durable. Other errors pass through."""
+        """Without space events wait: nobody was promised that they are durable. Most other errors pass through."""
         try:
             yield
         except StoreFullError:
             self._replace_soon()
         except OSError as error:
-            if not is_full(error):
-                raise
-            self._replace_soon()
+            if is_full(error):
+                self._replace_soon()
+            else:
+                self._give_up_directory(error)
 
     # ---- replacing many files at once ----------------------------------------------------------------------------
 

@@ -73,6 +73,12 @@ def read_channel(env: FileEnv, slog: SliceLog, known: Entry | None) -> Reading |
             raise
         log.warning(f'directory "{show(slog.name)}" in the datastore is the file system\'s own: skipped')
         return None
+    except FileNotFoundError:
+        # It was listed. A former owner's late rmdir takes an empty one, which holds no channel; but a name alone may be
+        # answered from this host's memory, so the root is listed once more.
+        if env.is_there(env.root, os.fsdecode(slog.name)):
+            raise
+        return None
     # Unlink, then list: a former owner's late link finds no source, so what is not listed now never will be.
     recovery.remove_temporaries(env, dirfd)
     names = disk.listdir(dirfd)

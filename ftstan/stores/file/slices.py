@@ -115,6 +115,11 @@ class SliceLog(RetainedSlices):
     # ---- writing -------------------------------------------------------------------------------------------------
 
     @property
+    def is_blank(self) -> bool:
+        """Whether no slice counts, none is being filled and nothing ever was in the log."""
+        return not self.slices and self._active is None and not self.last
+
+    @property
     def highest(self) -> int:
         """The highest slice number that was ever seen here."""
         return self._highest

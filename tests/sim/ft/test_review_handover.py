@@ -243,7 +243,6 @@ def test_a_publish_with_a_very_long_guid_does_not_keep_an_owner_from_stopping_wi
         assert owner.why == "status 143"
 
 
-@pytest.mark.xfail(strict=True, reason="open: what was answered is a set, so a repeat of one guid counts once")
 def test_a_publish_sent_twice_is_not_stored_three_times() -> None:
     """A client that repeats under the same guid, no window: two copies at most."""
     with group_of(PAIR) as group:
