@@ -100,20 +100,22 @@ class Broker(Core):
         self.partition = options.partition
         """Which channels are served here; ``None``: all."""
         self.latecomers = Latecomers(self.timers)
+        self.publish_prefix = subjects.publish.encode() + b"."
+        self.discovery_initial = subjects.discovery.encode()[0]
+        self.holds_publishes = self.partition is not None
         if self.partition is not None:
-            self.publish_prefix = subjects.publish.encode() + b"."
             self.publish_end = self.partition.end_sid
             self.has_second_copies = bool(self.partition.second_copies)
         self.connections = Connections(self)
         self.subscriptions = Subscriptions(self)
         self.inactivity = Inactivity(self)
-        self._handlers: dict[int, Callable[[bytes, bytes], None]] = {
-            c.SID_CONNECT: self.connections.connect,
-            c.SID_SUBSCRIBE: self.subscriptions.subscribe,
-            c.SID_UNSUBSCRIBE: partial(self.subscriptions.unsubscribe, close=False),
-            c.SID_SUB_CLOSE: partial(self.subscriptions.unsubscribe, close=True),
-            c.SID_CLOSE: self.connections.close,
-            c.SID_PING: self.connections.ping,
+        self._handlers: dict[int, tuple[str, Callable[[bytes, bytes], None]]] = {
+            c.SID_CONNECT: ("connect", self.connections.connect),
+            c.SID_SUBSCRIBE: ("subscribe", self.subscriptions.subscribe),
+            c.SID_UNSUBSCRIBE: ("unsubscribe", partial(self.subscriptions.unsubscribe, close=False)),
+            c.SID_SUB_CLOSE: ("subscription close", partial(self.subscriptions.unsubscribe, close=True)),
+            c.SID_CLOSE: ("close", self.connections.close),
+            c.SID_PING: ("ping", self.connections.ping),
         }
 
     def new_inbox(self) -> bytes:
@@ -211,9 +213,18 @@ class Broker(Core):
         if sid == c.SID_INBOX:
             self.connections.on_inbox(subject, headers)
             return
-        handler = self._handlers.get(sid)
-        if handler is not None:
-            handler(reply, payload)
+        if sid not in self._handlers:
+            return
+        kind, handler = self._handlers[sid]
+        if self.is_servers(reply):
+            # Answering would be speaking to servers in a server's name, past the permissions of whoever asks.
+            self.on_malformed(kind, b"", c.SERVERS_REPLY)
+            return
+        handler(reply, payload)
+
+    def is_servers(self, subject: bytes) -> bool:
+        """Whether servers listen on ``subject``."""
+        return self.subjects.is_servers(subject)
 
     def owns(self, channel: bytes) -> bool:
         """Whether requests about the channel are for this server."""
