@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.broker import constants as c
 from ftstan.broker.connections import Connections
-from ftstan.broker.core import Core
+from ftstan.broker.core import SERVERS_REPLY, Core
 from ftstan.broker.inactivity import Inactivity
 from ftstan.broker.latecomers import Latecomers
 from ftstan.broker.malformed import Malformed, quoted
@@ -26,8 +26,9 @@ from ftstan.config.limits import Limits, changes
 from ftstan.config.options import StoreLimits
 from ftstan.errors import QuarantineError, StoreError
 from ftstan.log import stream as log
+from ftstan.reserved import RESERVED_HINT, is_reserved
 from ftstan.stores.interface import CLIENTS, ChannelLimits, Recovered, Store
-from ftstan.wire.subjects import publishable
+from ftstan.wire.subjects import publishable, valid_channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -218,7 +219,7 @@ class Broker(Core):
         kind, handler = self._handlers[sid]
         if self.is_servers(reply):
             # Answering would be speaking to servers in a server's name, past the permissions of whoever asks.
-            self.on_malformed(kind, b"", c.SERVERS_REPLY)
+            self.on_malformed(kind, b"", SERVERS_REPLY)
             return
         handler(reply, payload)
 
@@ -252,6 +253,8 @@ class Broker(Core):
         known = self.known_channel(name)
         if known is not None:
             return known
+        if is_reserved(name):
+            raise StoreError(c.INVALID_SUBJECT, hint=RESERVED_HINT)
         if b"\0" in name:
             raise StoreError(c.ZERO_BYTE.format(name=name.decode("utf-8", "backslashreplace")))
         limit = self.limits.max_channels
@@ -264,6 +267,10 @@ class Broker(Core):
         self.inactivity.check(channel)
         log.info(f"Channel {quoted(name)} has been created", channel=name)
         return channel
+
+    def may_publish_to(self, name: bytes) -> bool:
+        """Whether ``name`` is that of a channel, or may become one. A reserved name may have been an original's."""
+        return valid_channel(name) and (name in self.later or not is_reserved(name))
 
     def _add_channel(self, channel: Channel) -> Channel:
         self.channels[channel.name] = channel

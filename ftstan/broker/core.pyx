@@ -27,13 +27,14 @@ from ftstan.wire.codec cimport (
 from ftstan.wire.frames cimport HMSG, MSG, Frame, OutBuf, next_frame
 
 from ftstan.errors import FtstanError, StoreError, WireError
-from ftstan.wire.subjects import valid_channel
 
 #: What a publisher gets for every publish that is refused before it is stored.
 INVALID_PUBLISH = b"stan: invalid publish request"
 #: A publish for another channel than that of its subject. The permissions of NATS are on subjects, and so is the
 #: choice of the partition: a message that named another channel would get past both.
 WRONG_SUBJECT = b"stan: invalid publish request: published on the subject of another channel"
+#: Why a request is refused whose answer would go where servers listen.
+SERVERS_REPLY = "reply subject of a server"
 
 #: Sid of the publish subject; sids from FIRST_ACK_SID on belong to ack inboxes, those between to requests. Of a
 #: partitioned server the publish subjects have the first ones from FIRST_ACK_SID on, up to ``publish_end``.
@@ -173,6 +174,10 @@ cdef class Core(Delivery):
         """Whether a publish for one of several publish subjects came for an earlier one too."""
         raise FtstanError("Core is not a broker")
 
+    def may_publish_to(self, name):
+        """Whether ``name`` may be that of a channel."""
+        raise FtstanError("Core is not a broker")
+
     def is_servers(self, subject):
         """Whether servers listen on ``subject``."""
         raise FtstanError("Core is not a broker")
@@ -239,7 +244,7 @@ cdef class Core(Delivery):
         self.in_bytes += f.payload.n
         undecodable = read_pub_msg(f.payload.p, f.payload.n, &m) != 0
         if self.is_for_servers(f.reply):
-            self.on_malformed("publish", b"" if undecodable else as_bytes(m.client_id), "reply subject of a server")
+            self.on_malformed("publish", b"" if undecodable else as_bytes(m.client_id), SERVERS_REPLY)
             return 0
         if undecodable:
             if not read_ctrl_msg(f.payload.p, f.payload.n):
@@ -251,7 +256,7 @@ cdef class Core(Delivery):
         if (self.taken is not None or self.answered is not None) and self.is_answered(&m):
             return 0
         found = self.channels.find(m.subject.p, m.subject.n)
-        if found == NULL and not valid_channel(as_bytes(m.subject)):
+        if found == NULL and not self.may_publish_to(as_bytes(m.subject)):
             self.refuse_invalid(f.reply, &m, "no legal channel name")
             return 0
         if not self.names_its_subject(f, &m):
