@@ -25,15 +25,16 @@ ROOT_FILES = frozenset(
         "server.dat",
     }
 )
-_NUMBERED = re.compile(r"ft\.(claim|deleting)\.|tmp\.")
+_NUMBERED = re.compile(r"ft\.(claim|deleting)\.|tmp\.|cut\.[0-9]+\.")
 #: More than there is today: what a later release, or an original server, puts there is likely to be called so, too.
 #: ``lost+found`` is the file system's, ``.nfs`` and other names with a dot in front belong to NFS and its servers.
 _RESERVED = re.compile(
-    r"\.|ft\.|tmp\.|admin\.key|restore\.json\Z|lost\+found\Z|.*\.(bin|dat)\Z|(clients|server)\.dat", re.DOTALL
+    r"\.|ft\.|tmp\.|cut\.[0-9]+\.|admin\.key|restore\.json\Z|lost\+found\Z|.*\.(bin|dat)\Z|(clients|server)\.dat",
+    re.DOTALL,
 )
 
 RESERVED_HINT = (
-    "the name is reserved for files of servers: ft.*, tmp.*, admin.key*, *.dat, *.bin, restore.json, lost+found"
+    "reserved for files of servers: ft.*, tmp.*, cut.N.*, admin.key*, *.dat, *.bin, restore.json, lost+found"
 )
 
 

@@ -37,6 +37,7 @@ TAKEN = [
     b"ft.anything",
     b"tmp.4096.clients.dat",
     b"tmp.x",
+    b"cut.7.clients.dat.12",
     b"admin.key",
     b"admin.key.new",
     b"ckpt.bin",
@@ -51,7 +52,7 @@ TAKEN = [
     b"lost+found",
     "admin.\u212aey".encode(),
 ]
-_ALMOST = [b"orders.data", b"orders.bin.x", b"ftx.claim.1", b"a.ft.b", b"x.tmp.y"]
+_ALMOST = [b"cut.flowers", b"orders.data", b"orders.bin.x", b"ftx.claim.1", b"a.ft.b", b"x.tmp.y"]
 FREE = [*_ALMOST, b"ft", b"tmpx", b"bin", b"dat", b"admin", b"\xff"]
 
 
@@ -71,7 +72,7 @@ def test_every_file_that_the_code_keeps_in_the_root_is_reserved() -> None:
     }
     assert names == ROOT_FILES
     intent = deletion.Intent(b"foo", 1, 1, 1).file_name
-    for name in [*names, "ft.claim.1", "tmp.4096.server.dat", intent]:
+    for name in [*names, "ft.claim.1", "tmp.4096.server.dat", "cut.7.clients.dat.12", intent]:
         assert is_root_file(name)
         assert is_reserved(name.encode())
         assert is_reserved(name.upper().encode())
