@@ -19,7 +19,10 @@ NEW_DIRECTORY = 0o750
 
 # A tuple: it is made for every file of a datastore at a takeover, and costs a quarter of a frozen dataclass.
 class FileStat(NamedTuple):
-    """What ``fstat`` says: ``size`` in bytes, ``mode`` the permission bits only, times in nanoseconds."""
+    """What ``fstat`` says: ``size`` in bytes, ``mode`` the permission bits only, times in nanoseconds.
+
+    ``is_file``: a regular one.
+    """
 
     size: int
     mode: int
@@ -30,6 +33,7 @@ class FileStat(NamedTuple):
     is_dir: bool
     uid: int
     gid: int
+    is_file: bool = True
 
 
 class Space(NamedTuple):
@@ -328,4 +332,5 @@ def _stat(s: os.stat_result) -> FileStat:
         stat.S_ISDIR(mode),
         s.st_uid,
         s.st_gid,
+        stat.S_ISREG(mode),
     )

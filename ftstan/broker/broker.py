@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.broker import constants as c
 from ftstan.broker.connections import Connections
-from ftstan.broker.core import Core
+from ftstan.broker.core import SERVERS_REPLY, Core
 from ftstan.broker.inactivity import Inactivity
 from ftstan.broker.latecomers import Latecomers
 from ftstan.broker.malformed import Malformed, quoted
@@ -26,8 +26,9 @@ from ftstan.config.limits import Limits, changes
 from ftstan.config.options import StoreLimits
 from ftstan.errors import QuarantineError, StoreError
 from ftstan.log import stream as log
+from ftstan.reserved import RESERVED_HINT, is_reserved
 from ftstan.stores.interface import CLIENTS, ChannelLimits, Recovered, Store
-from ftstan.wire.subjects import publishable
+from ftstan.wire.subjects import publishable, valid_channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -100,20 +101,22 @@ class Broker(Core):
         self.partition = options.partition
         """Which channels are served here; ``None``: all."""
         self.latecomers = Latecomers(self.timers)
+        self.publish_prefix = subjects.publish.encode() + b"."
+        self.discovery_initial = subjects.discovery.encode()[0]
+        self.holds_publishes = self.partition is not None
         if self.partition is not None:
-            self.publish_prefix = subjects.publish.encode() + b"."
             self.publish_end = self.partition.end_sid
             self.has_second_copies = bool(self.partition.second_copies)
         self.connections = Connections(self)
         self.subscriptions = Subscriptions(self)
         self.inactivity = Inactivity(self)
-        self._handlers: dict[int, Callable[[bytes, bytes], None]] = {
-            c.SID_CONNECT: self.connections.connect,
-            c.SID_SUBSCRIBE: self.subscriptions.subscribe,
-            c.SID_UNSUBSCRIBE: partial(self.subscriptions.unsubscribe, close=False),
-            c.SID_SUB_CLOSE: partial(self.subscriptions.unsubscribe, close=True),
-            c.SID_CLOSE: self.connections.close,
-            c.SID_PING: self.connections.ping,
+        self._handlers: dict[int, tuple[str, Callable[[bytes, bytes], None]]] = {
+            c.SID_CONNECT: ("connect", self.connections.connect),
+            c.SID_SUBSCRIBE: ("subscribe", self.subscriptions.subscribe),
+            c.SID_UNSUBSCRIBE: ("unsubscribe", partial(self.subscriptions.unsubscribe, close=False)),
+            c.SID_SUB_CLOSE: ("subscription close", partial(self.subscriptions.unsubscribe, close=True)),
+            c.SID_CLOSE: ("close", self.connections.close),
+            c.SID_PING: ("ping", self.connections.ping),
         }
 
     def new_inbox(self) -> bytes:
@@ -211,9 +214,18 @@ class Broker(Core):
         if sid == c.SID_INBOX:
             self.connections.on_inbox(subject, headers)
             return
-        handler = self._handlers.get(sid)
-        if handler is not None:
-            handler(reply, payload)
+        if sid not in self._handlers:
+            return
+        kind, handler = self._handlers[sid]
+        if self.is_servers(reply):
+            # Answering would be speaking to servers in a server's name, past the permissions of whoever asks.
+            self.on_malformed(kind, b"", SERVERS_REPLY)
+            return
+        handler(reply, payload)
+
+    def is_servers(self, subject: bytes) -> bool:
+        """Whether servers listen on ``subject``."""
+        return self.subjects.is_servers(subject)
 
     def owns(self, channel: bytes) -> bool:
         """Whether requests about the channel are for this server."""
@@ -241,6 +253,8 @@ class Broker(Core):
         known = self.known_channel(name)
         if known is not None:
             return known
+        if is_reserved(name):
+            raise StoreError(c.INVALID_SUBJECT, hint=RESERVED_HINT)
         if b"\0" in name:
             raise StoreError(c.ZERO_BYTE.format(name=name.decode("utf-8", "backslashreplace")))
         limit = self.limits.max_channels
@@ -253,6 +267,10 @@ class Broker(Core):
         self.inactivity.check(channel)
         log.info(f"Channel {quoted(name)} has been created", channel=name)
         return channel
+
+    def may_publish_to(self, name: bytes) -> bool:
+        """Whether ``name`` is that of a channel, or may become one. A reserved name may have been an original's."""
+        return valid_channel(name) and (name in self.later or not is_reserved(name))
 
     def _add_channel(self, channel: Channel) -> Channel:
         self.channels[channel.name] = channel

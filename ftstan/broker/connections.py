@@ -15,7 +15,7 @@ from ftstan.errors import WireError
 from ftstan.log import stream as log
 from ftstan.stores.interface import ClientInfo
 from ftstan.wire import messages
-from ftstan.wire.subjects import is_inbox, valid_client_id
+from ftstan.wire.subjects import valid_client_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -159,7 +159,7 @@ class Connections:
     def _ask(self, inbox: bytes) -> int:
         """Send an empty request to a client's heartbeat inbox; returns its token, 0 if the inbox is no subject."""
         broker = self._broker
-        if not is_inbox(inbox):
+        if not broker.subjects.is_inbox(inbox):
             return 0
         token = self._next_token
         self._next_token += 1

@@ -31,11 +31,14 @@ cdef class Core(Delivery):
     cdef public bytes publish_prefix
     cdef public uint64_t publish_end
     cdef public bint has_second_copies
+    cdef public bint holds_publishes
+    cdef public char discovery_initial
     cdef readonly uint64_t in_msgs
     cdef readonly uint64_t in_bytes
     cdef int publish(self, Frame* f) except -1
     cdef int publish_here(self, Frame* f) except -1
     cdef bint names_its_subject(self, Frame* f, PubMsg* m) except -1
+    cdef bint is_for_servers(self, Span reply) except -1
     cdef bint is_held(self, Frame* f, PubMsg* m) except -1
     cdef int ack(self, Frame* f, Subscription sub) except -1
     cdef bint is_repeat(self, PubMsg* m, Channel channel, int64_t ts, Span reply) except -1

@@ -9,6 +9,7 @@ from ftstan.wire.frames import OutBuf
 
 INVALID_PUBLISH: bytes
 WRONG_SUBJECT: bytes
+SERVERS_REPLY: str
 PUBLISH_SID: int
 FIRST_ACK_SID: int
 
@@ -23,9 +24,11 @@ class Core(Delivery):
     window: Window | None
     taken: list[bytes] | None
     answered: dict[bytes, int] | None
-    publish_prefix: bytes | None
+    publish_prefix: bytes
     publish_end: int
     has_second_copies: bool
+    holds_publishes: bool
+    discovery_initial: int
     in_msgs: int
     in_bytes: int
     def feed(self, data: Buffer, start: int, end: int, wall: int, now: int) -> int: ...
@@ -34,6 +37,8 @@ class Core(Delivery):
     def on_link(self, kind: int, text: bytes) -> None: ...
     def open_channel(self, name: bytes) -> Channel: ...
     def is_second_copy(self, sid: int, channel: bytes) -> bool: ...
+    def may_publish_to(self, name: bytes) -> bool: ...
+    def is_servers(self, subject: bytes) -> bool: ...
     def hold_publish(self, client_id: bytes, conn_id: bytes, subject: bytes, reply: bytes, payload: bytes) -> bool: ...
     def publish_again(self, subject: bytes, reply: bytes, payload: bytes) -> None: ...
     def stage(self) -> bool: ...

@@ -5,7 +5,7 @@ hands what must become durable to the store; after the commit and its confirmati
 into deliveries (``delivery.pyx``, the lower half) and publisher acks. Decisions per client or subscription are plain Python in ``ftstan.broker.broker``, which subclasses ``Core``; no Python object is made per message.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcmp
@@ -27,12 +27,14 @@ from ftstan.wire.codec cimport (
 from ftstan.wire.frames cimport HMSG, MSG, Frame, OutBuf, next_frame
 
 from ftstan.errors import FtstanError, StoreError, WireError
-from ftstan.wire.subjects import valid_channel
 
 #: What a publisher gets for every publish that is refused before it is stored.
 INVALID_PUBLISH = b"stan: invalid publish request"
-#: The same of a partitioned server, where the subject decides who gets a publish.
+#: A publish for another channel than that of its subject. The permissions of NATS are on subjects, and so is the
+#: choice of the partition: a message that named another channel would get past both.
 WRONG_SUBJECT = b"stan: invalid publish request: published on the subject of another channel"
+#: Why a request is refused whose answer would go where servers listen.
+SERVERS_REPLY = "reply subject of a server"
 
 #: Sid of the publish subject; sids from FIRST_ACK_SID on belong to ack inboxes, those between to requests. Of a
 #: partitioned server the publish subjects have the first ones from FIRST_ACK_SID on, up to ``publish_end``.
@@ -72,11 +74,15 @@ cdef class Core(Delivery):
         self.taken = None
         #: For a successor: publishes that the former owner has answered, spelled in the same way, and how often.
         self.answered = None
-        #: Of a partitioned server: what stands before the channel in a publish subject, the dot included.
-        self.publish_prefix = None
+        #: What stands before the channel in a publish subject, the dot included.
+        self.publish_prefix = b""
         self.publish_end = _FIRST_ACK
         #: Whether a publish can come for several of the publish subjects.
         self.has_second_copies = False
+        #: Whether the publish of an unknown client may wait until another partition has told of it.
+        self.holds_publishes = False
+        #: First byte of the discovery subject, which is the operator's to choose.
+        self.discovery_initial = 0
 
     def __dealloc__(self):
         PyMem_RawFree(self.ack_refs)
@@ -168,13 +174,21 @@ cdef class Core(Delivery):
         """Whether a publish for one of several publish subjects came for an earlier one too."""
         raise FtstanError("Core is not a broker")
 
+    def may_publish_to(self, name):
+        """Whether ``name`` may be that of a channel."""
+        raise FtstanError("Core is not a broker")
+
+    def is_servers(self, subject):
+        """Whether servers listen on ``subject``."""
+        raise FtstanError("Core is not a broker")
+
     def hold_publish(self, client_id, conn_id, subject, reply, payload):
         """Keep a publish of a client that is not registered yet; whether it was kept."""
         raise FtstanError("Core is not a broker")
 
     cdef int publish_here(self, Frame* f) except -1:
         """A publish for one of the subjects of a partitioned server."""
-        cdef size_t n = <size_t>len(self.publish_prefix)
+        cdef size_t n = <size_t>PyBytes_GET_SIZE(self.publish_prefix)
         cdef Span channel
         if self.has_second_copies and f.subject.n >= n:
             channel.p = f.subject.p + n
@@ -185,8 +199,20 @@ cdef class Core(Delivery):
 
     cdef bint names_its_subject(self, Frame* f, PubMsg* m) except -1:
         """Whether the message is for the channel on whose subject it came."""
-        cdef size_t n = <size_t>len(self.publish_prefix)
+        cdef size_t n = <size_t>PyBytes_GET_SIZE(self.publish_prefix)
         return f.subject.n == n + m.subject.n and memcmp(f.subject.p + n, m.subject.p, m.subject.n) == 0
+
+    cdef bint is_for_servers(self, Span reply) except -1:
+        """Whether an answer would go where servers listen. Most replies are known by their first bytes not to."""
+        if reply.n == 0:
+            return False
+        if reply.p[0] != 0x5F and reply.p[0] != 0x24 and reply.p[0] != self.discovery_initial:
+            return False
+        if reply.n > 7 and memcmp(reply.p, "_INBOX.", 7) == 0:
+            return False
+        if reply.n > 11 and memcmp(reply.p, "_STAN.acks.", 11) == 0:
+            return False
+        return self.is_servers(as_bytes(reply))
 
     def publish_again(self, bytes subject not None, bytes reply not None, bytes payload not None):
         """Take a publish that ``hold_publish`` has kept."""
@@ -209,7 +235,7 @@ cdef class Core(Delivery):
             self.taken, self.answered = taken, answered
 
     cdef bint is_held(self, Frame* f, PubMsg* m) except -1:
-        return self.publish_prefix is not None and self.hold_publish(
+        return self.holds_publishes and self.hold_publish(
             as_bytes(m.client_id), as_bytes(m.conn_id), as_bytes(f.subject), as_bytes(f.reply), as_bytes(f.payload)
         )
 
@@ -218,9 +244,14 @@ cdef class Core(Delivery):
         cdef Channel channel
         cdef void* found
         cdef int64_t ts
+        cdef bint undecodable
         self.in_msgs += 1
         self.in_bytes += f.payload.n
-        if read_pub_msg(f.payload.p, f.payload.n, &m) != 0:
+        undecodable = read_pub_msg(f.payload.p, f.payload.n, &m) != 0
+        if self.is_for_servers(f.reply):
+            self.on_malformed("publish", b"" if undecodable else as_bytes(m.client_id), SERVERS_REPLY)
+            return 0
+        if undecodable:
             if not read_ctrl_msg(f.payload.p, f.payload.n):
                 self.refuse_invalid(f.reply, &m, "undecodable PubMsg")
             return 0
@@ -229,13 +260,13 @@ cdef class Core(Delivery):
             return 0
         if (self.taken is not None or self.answered is not None) and self.is_answered(&m):
             return 0
-        if self.publish_prefix is not None and not self.names_its_subject(f, &m):
+        found = self.channels.find(m.subject.p, m.subject.n)
+        if found == NULL and not self.may_publish_to(as_bytes(m.subject)):
+            self.refuse_invalid(f.reply, &m, "no legal channel name")
+            return 0
+        if not self.names_its_subject(f, &m):
             self.refuse(f.reply, m.guid, WRONG_SUBJECT)
             self.on_malformed("publish", as_bytes(m.client_id), "another channel than that of its subject")
-            return 0
-        found = self.channels.find(m.subject.p, m.subject.n)
-        if found == NULL and not valid_channel(as_bytes(m.subject)):
-            self.refuse_invalid(f.reply, &m, "no legal channel name")
             return 0
         if m.conn_id.n:
             if self.conns.find(m.conn_id.p, m.conn_id.n) == NULL:

@@ -15,6 +15,7 @@ from ftstan.broker.records import all_subs
 from ftstan.broker.views import SubRow
 from ftstan.errors import RefusedError, StoreError
 from ftstan.log import stream as log
+from ftstan.reserved import RESERVED_HINT, is_reserved
 from ftstan.wire.subjects import publishable, valid_channel
 
 if TYPE_CHECKING:
@@ -143,6 +144,8 @@ def create_channel(broker: Broker, name: bytes) -> Future[None]:
         raise RefusedError(
             f'"{shown}" cannot name a channel', hint="tokens between dots, none of them empty; no blanks, /, * or >"
         )
+    if is_reserved(name):
+        raise RefusedError(f'"{shown}" cannot name a channel', hint=RESERVED_HINT)
     if broker.known_channel(name) is not None:
         raise RefusedError(f'there is a channel "{shown}" already', hint="see ftstanctl channel info")
     try:

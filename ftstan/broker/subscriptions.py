@@ -22,7 +22,7 @@ from ftstan.errors import StoreError, WireError
 from ftstan.log import stream as log
 from ftstan.ratelimit import RateLimit
 from ftstan.wire import messages
-from ftstan.wire.subjects import is_inbox, publishable, valid_channel
+from ftstan.wire.subjects import publishable, valid_channel
 
 if TYPE_CHECKING:
     from ftstan.broker.broker import Broker
@@ -235,7 +235,7 @@ class Subscriptions:
             # It left in the batch that brought it, or came back.
             return
         broker.replies.write(b"SUB %b %d\r\n" % (sub.ack_inbox, sub.sid))
-        sub.ready = is_inbox(sub.inbox)
+        sub.ready = broker.subjects.is_inbox(sub.inbox)
         if not sub.ready:
             log.error(
                 f"[Client:{_show(sub.client_id)}] inbox {_show(sub.inbox)!r} of a subscription on "
@@ -434,7 +434,7 @@ class Subscriptions:
         if client is not None:
             sub.on_hold = len(sub.pending) > 0
             sub.stalled = len(sub.pending) >= sub.max_in_flight
-            sub.ready = is_inbox(sub.inbox) and publishable(sub.ack_inbox)
+            sub.ready = self._broker.subjects.is_inbox(sub.inbox) and publishable(sub.ack_inbox)
             self._attach(sub, client)
             self.recovering.append(sub)
         if group is not None:

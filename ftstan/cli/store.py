@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ftstan.cli import contexts, store_change
-from ftstan.cli.terminal import print_json, print_table, progress, size_of, text_of, time_of
+from ftstan.cli.terminal import print_json, print_table, progress, size_of, text_of, time_of, visible
 from ftstan.disk import LocalDisk
 from ftstan.errors import ConfigError, StoreError
 from ftstan.ft.lock import is_held
@@ -262,14 +262,20 @@ def _verify(arguments: argparse.Namespace) -> int:
     damaged = any(f.kind is Kind.DAMAGE for f in findings)
     if arguments.output == "json":
         rows = [
-            {"kind": f.kind, "channel": text_of(f.channel), "file": f.file, "offset": f.offset, "text": f.text}
+            {
+                "kind": f.kind,
+                "channel": text_of(f.channel),
+                "file": visible(f.file),
+                "offset": f.offset,
+                "text": f.text,
+            }
             for f in findings
         ]
         print_json({"clean": not damaged, "live": store.source.live, "findings": rows})
     else:
         for f in findings:
             where = "" if f.offset is None else f" at offset {f.offset}"
-            print(f"{f.kind}: {f.file}{where}: {f.text}")
+            print(f"{f.kind}: {visible(f.file)}{where}: {f.text}")
         print(f"{len(store.channels)} channels, {size_of(total)} of messages: {'DAMAGED' if damaged else 'clean'}")
         if damaged:
             print(f"stop every node, then run: ftstanctl store repair --dry-run {arguments.dir}", file=sys.stderr)

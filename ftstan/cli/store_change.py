@@ -175,7 +175,7 @@ def _say(arguments: argparse.Namespace, plan: Plan) -> int:
         print_json({"dry_run": True, "steps": [{"file": file, "text": text} for file, text in rows]})
     else:
         for file, text in rows:
-            print(f"{file}: {text}")
+            print(f"{visible(file)}: {text}")
         print("nothing was changed" if rows else "nothing to repair")
     return EXIT_DAMAGE if plan.damaged else EXIT_CLEAN
 
@@ -186,7 +186,7 @@ def _report(arguments: argparse.Namespace, done: list[tuple[str, str]], aside: s
         print_json({"dry_run": False, "steps": steps, "aside": aside, "quarantined": quarantined})
     else:
         for file, text in done:
-            print(f"{file}: {text}")
+            print(f"{visible(file)}: {text}")
         print(f"what was there before is in {aside}" if done else "nothing to repair")
         if quarantined:
             print(f"still quarantined: {', '.join(quarantined)}", file=sys.stderr)

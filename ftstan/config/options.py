@@ -9,12 +9,14 @@ Source: ``docs/compat/config.md`` (options, refused combinations).
 from __future__ import annotations
 
 import enum
+import os
 import string
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftstan.config.units import MICROSECOND, MILLISECOND, MINUTE, SECOND, format_duration, quote
 from ftstan.errors import ConfigError
+from ftstan.reserved import RESERVED_HINT, is_reserved
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -415,6 +417,8 @@ def check_limits(limits: StoreLimits) -> None:
                 f"invalid channel name {quote(name)}",
                 hint="no empty token, no slash; * and > only as whole tokens, > only as the last",
             )
+        if is_reserved(os.fsencode(name)) and "*" not in name and ">" not in name:
+            raise ConfigError(f"invalid channel name {quote(name)}", hint=RESERVED_HINT)
     literal = sum("*" not in name and ">" not in name for name in names)
     if limits.max_channels and literal > limits.max_channels:
         raise ConfigError(

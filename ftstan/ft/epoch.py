@@ -44,6 +44,10 @@ SLICES_PER_EPOCH = 4096
 """An activation numbers its slices from ``slice_base + 1`` to ``slice_base + SLICES_PER_EPOCH``."""
 
 _READ_SLOTS = 64
+_MOST_AHEAD = 4096
+"""Claims so far above the highest slot are believed: each was a start that died before its record."""
+_MOST_CLAIM = 1 << 20
+"""The same where no slot tells: the epoch file would be 4 GiB."""
 _CLAIM = re.compile(r"ft\.claim\.([1-9][0-9]{0,17})")
 _REPAIR = "if the datastore was restored or copied, run: ftstanctl store repair"
 _STAND_BY = "only one server can own a datastore: this one must stand by or stop"
@@ -329,8 +333,8 @@ def read_owner(disk: Disk, root_fd: int) -> EpochRecord | None:
 def read_state(disk: Disk, root_fd: int) -> EpochState:
     """Read what there is of the epochs, for tools; it proves nothing to a writer. Raises ``StoreError``."""
     try:
-        claims = tuple(_claims(disk, root_fd))
         found = _look(disk, root_fd)
+        claims = tuple(_claims(disk, root_fd, found.top if found else 0))
     except OSError as error:
         raise StoreError(f"{EPOCH_NAME}: {error.strerror or error}", hint="check the datastore's storage") from error
     if found is None:
@@ -375,7 +379,7 @@ def remove_old_claims(disk: Disk, root_fd: int, activation: Activation, confirm:
     Raises ``FencedError`` through ``confirm``, and ``StoreError``.
     """
     try:
-        old = [number for number in _claims(disk, root_fd) if number < activation.epoch]
+        old = [n for n in _claims(disk, root_fd, activation.epoch) if n < activation.epoch]
         if not old:
             return
         confirm()
@@ -468,7 +472,7 @@ class Confirmer:
 
 def _first_look(disk: Disk, root_fd: int, survey: Callable[[], Survey]) -> Survey | None:
     """Survey the store if no epoch was ever recorded in it, and see that there is an epoch file; else ``None``."""
-    claims = _claims(disk, root_fd)
+    claims = _claims(disk, root_fd, 0)
     found = _look(disk, root_fd)
     if found is None and claims:
         raise RecoveryError(
@@ -511,7 +515,8 @@ def _create(disk: Disk, root_fd: int) -> None:
 def _take_number(disk: Disk, root_fd: int, floor: int) -> int:
     """Claim a number above ``floor``, every slot and every claim, durably."""
     while True:
-        number = 1 + max(floor, _scan_path(disk, root_fd).top, *_claims(disk, root_fd), 0)
+        top = max(floor, _scan_path(disk, root_fd).top)
+        number = 1 + max(top, *_claims(disk, root_fd, top), 0)
         try:
             fd = disk.open(root_fd, _claim_name(number), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
         except FileExistsError:
@@ -563,8 +568,11 @@ def _look(disk: Disk, root_fd: int) -> _Slots | None:
 
 
 def _scan_path(disk: Disk, root_fd: int) -> _Slots:
-    fd = disk.open(root_fd, EPOCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
+    # NONBLOCK: a pipe of that name must not hold up the start for ever.
+    fd = disk.open(root_fd, EPOCH_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
+        if not disk.fstat(fd).is_file:
+            raise OSError(errno.EINVAL, "it is no regular file: move it out of the datastore", EPOCH_NAME)
         return _scan(disk, fd)
     finally:
         disk.close(fd)
@@ -592,9 +600,22 @@ def _scan(disk: Disk, fd: int) -> _Slots:
     return _Slots(top, tuple(records), tuple(blanks))
 
 
-def _claims(disk: Disk, root_fd: int) -> list[int]:
-    found = (_CLAIM.fullmatch(name) for name, _ in disk.listdir(root_fd))
-    return sorted(int(match[1]) for match in found if match)
+def _claims(disk: Disk, root_fd: int, top: int) -> list[int]:
+    """Numbers that were claimed, ascending; ``top``: the highest used slot, 0 if none is known.
+
+    Left out is what is no regular file, and what is so far above ``top`` that nobody claimed it in turn: filling the
+    slots below would take the room. Nothing rests on it: claims are created exclusively, so no number is taken twice.
+    """
+    bound = top + _MOST_AHEAD if top else _MOST_CLAIM
+    numbers = []
+    for name, is_dir in disk.listdir(root_fd):
+        match = None if is_dir else _CLAIM.fullmatch(name)
+        if match is None or int(match[1]) > bound:
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            if disk.stat(root_fd, name).is_file:
+                numbers.append(int(match[1]))
+    return sorted(numbers)
 
 
 def _claim_name(number: int) -> str:

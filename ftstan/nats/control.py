@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import ssl
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ from ftstan.nats import tasks, tls
 from ftstan.nats.link import RECONNECT_WAIT_S
 from ftstan.nats.pyclient import LinkClient
 from ftstan.nats.url import parse_url
+from ftstan.ratelimit import RateLimit
+from ftstan.wire.subjects import is_servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -99,12 +102,19 @@ class Control:
     async def serve(self, subject: str, callback: Callable[[bytes, str], None]) -> None:
         """Have ``callback(data, reply)`` called for each request; the answer is published on ``reply``.
 
-        As ``subscribe`` in everything else; messages that name no reply subject are not requests.
+        As ``subscribe`` in everything else. Messages that name no reply subject are not requests; those that name one
+        on which servers listen are refused: the answer would reach servers in a server's name.
         """
+        refused = RateLimit()
 
         def deliver(message: Msg) -> None:
-            if message.reply:
-                callback(message.data, message.reply)
+            if not message.reply:
+                return
+            if is_servers(os.fsencode(message.reply)):
+                if refused.allow(asyncio.get_running_loop().time()):
+                    log.stream.warning(f'a request on "{subject}" was refused: its reply subject is one of servers')
+                return
+            callback(message.data, message.reply)
 
         await self._add(subject, deliver)
 

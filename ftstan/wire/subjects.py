@@ -18,8 +18,9 @@ DISCOVER_PREFIX = "_STAN.discover"
 MAX_SUBJECT = 4000
 
 _CLIENT_ID = re.compile(rb"[a-zA-Z0-9_-]+")
-#: Where servers listen; clients choose inboxes below ``_STAN.acks.`` only.
-_OWN = re.compile(rb"_FTSTAN\.|_STAN\.(?!acks\.)")
+#: Where servers listen, ours and those of NATS (``$SYS``, ``$JS``); clients choose inboxes below ``_STAN.acks.`` only.
+#: A NATS gateway puts ``_GR_`` (``$GR`` before 2.2) and two tokens (one) before a reply, and takes them off an answer.
+_OWN = re.compile(rb"(?:_GR_\.[^.]*\.[^.]*\.|\$GR\.[^.]*\.)*+(?:_FTSTAN\.|_STAN\.(?!acks\.)|\$(?!GR\.))")
 _UNPRINTABLE = re.compile(rb"[ \t\r\n\0]")
 
 
@@ -61,6 +62,14 @@ class Subjects:
     def publish_all(self) -> str:
         """What a server that is not partitioned subscribes to for publishes."""
         return f"{self.publish}.>"
+
+    def is_servers(self, subject: bytes) -> bool:
+        """Whether ``subject`` is one of these, or of any server's by its usual name."""
+        return is_servers(subject) or subject in {self.discovery.encode(), self.pings.encode()}
+
+    def is_inbox(self, subject: bytes) -> bool:
+        """Whether a client of this server may name ``subject`` as its inbox; the discovery prefix is the operator's."""
+        return is_inbox(subject) and not self.is_servers(subject)
 
 
 def valid_channel(name: bytes, *, literal: bool = True) -> bool:
@@ -106,4 +115,9 @@ def is_inbox(subject: bytes) -> bool:
 
     Who names one of those would have the server speak there, past its own permissions. The original delivers anywhere.
     """
-    return publishable(subject) and _OWN.match(subject) is None
+    return publishable(subject) and not is_servers(subject)
+
+
+def is_servers(subject: bytes) -> bool:
+    """Whether servers listen on ``subject``, of STAN or of NATS itself: nothing that a client asked for goes there."""
+    return _OWN.match(subject) is not None

@@ -12,6 +12,7 @@ import pytest
 from ftstan.clock import SystemClock
 from ftstan.config.options import LinkOptions
 from ftstan.nats.link import Link
+from ftstan.wire import messages
 from ftstan.wire.frames import Parser
 from tests.compat.players import recordings
 from tests.compat.players.replay import Replay
@@ -186,6 +187,21 @@ def test_publish_rights_are_per_channel_and_a_publisher_cannot_subscribe(stage: 
     orders = reader.subscribe(b"orders.new")
     reader.nats.pump(lambda: orders.has(1), "the message that was allowed")
     assert got.received == []
+
+
+def test_a_publisher_cannot_name_another_channel_inside_its_message(stage: Stage, nats: Nats) -> None:
+    server = stage.server("server", "-ns", nats.url, *as_server())
+    server.wait_for(READY)
+    publisher = StanClient(nats.port, "publisher", **login("publisher"))
+    publisher.connect()
+    message = messages.PubMsg(
+        client_id=b"publisher", conn_id=publisher.conn_id, guid=b"g", subject=b"admin.secret", data=b"past the rights"
+    )
+    answer = publisher.nats.request("_STAN.pub.test-cluster.orders.new", messages.encode(message))
+    assert answer is not None
+    refused = messages.parse(messages.PubAck, answer.payload)
+    assert b"published on the subject of another channel" in refused.error
+    until(lambda: "another channel than that of its subject" in server.text(), "the server to say so")
 
 
 def test_who_may_subscribe_may_read_every_channel_and_hears_the_deliveries_of_all(stage: Stage, nats: Nats) -> None:

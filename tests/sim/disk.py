@@ -563,4 +563,5 @@ def _stat(node: Node) -> FileStat:
         is_dir=is_dir,
         uid=node.meta.uid,
         gid=node.meta.gid,
+        is_file=not is_dir,
     )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 TOTAL, BATCH, WARM_UP = 100_000, 500, 10_000
 #: One block for 100 messages.
 MOST = TOTAL // 100
+PUBLISHED = f"{SUBJECTS.publish}.foo".encode()
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -50,7 +51,7 @@ def frame(sid: int, subject: bytes, payload: bytes, reply: bytes = b"") -> bytes
 def publishes(first: int) -> bytes:
     """A batch of publishes to the channel, the first of them with the sequence ``first``."""
     return b"".join(
-        frame(c.SID_PUBLISH, b"p.foo", pub_msg(b"g%d" % n, b"foo", b"x" * 128, conn_id=b"conn.me"), b"_STAN.acks.x")
+        frame(c.SID_PUBLISH, PUBLISHED, pub_msg(b"g%d" % n, b"foo", b"x" * 128, conn_id=b"conn.me"), b"_STAN.acks.x")
         for n in range(first, first + BATCH)
     )
 

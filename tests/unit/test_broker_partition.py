@@ -166,13 +166,6 @@ def test_a_publish_on_the_subject_of_another_channel_is_refused_and_makes_none()
     assert driver.broker.malformed.totals == {"publish": 2}
 
 
-def test_a_server_that_is_not_partitioned_takes_the_channel_from_the_message() -> None:
-    driver = Driver()
-    driver.connect()
-    driver.frame(PUBLISH + b".foo.zed", pub_msg(b"g", b"other", b"data", conn_id=b"conn.me"), b"_STAN.acks.me")
-    assert pub_acks(driver.run()) == [PubAck(b"g")]
-
-
 def test_a_channel_that_is_not_listed_any_more_is_still_delivered_and_takes_nothing_new() -> None:
     disk, clock = SimDisk(), ManualClock()
     disk.make_dirs(STORE)

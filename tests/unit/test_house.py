@@ -26,6 +26,7 @@ FLOORS = {
     "logs": 0,
     "promise": 0,
     "ratelimit": 0,
+    "reserved": 0,
     "notify": 1,
     "config": 1,
     "wire": 1,

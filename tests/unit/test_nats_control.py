@@ -281,3 +281,25 @@ def test_a_question_to_many_brings_every_answer_that_comes_in_time() -> None:
         await child.stop()
 
     run(work())
+
+
+def test_a_request_that_wants_its_answer_among_servers_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    async def work() -> None:
+        child, heard = server(), Heard()
+        await child.start()
+        control = heard.control(child.client_url)
+        asked: list[str] = []
+        await control.serve("ask.me", lambda _, reply: asked.append(reply))
+        await control.start()
+        await until(lambda: control.connected)
+        refused = ["_STAN.ft.tc.g", "_FTSTAN.ft.tc.g", "_STAN.pub.tc.foo", "$JS.API.STREAM.DELETE.x", "$SYS.REQ.A"]
+        for reply in [*refused, "_INBOX.x", "_STAN.acks.x"]:
+            await control.publish("ask.me", b"how", reply)
+        await until(lambda: len(asked) >= 2)
+        await control.flush()
+        assert asked == ["_INBOX.x", "_STAN.acks.x"]
+        await control.close()
+        await child.stop()
+
+    run(work())
+    assert 'a request on "ask.me" was refused: its reply subject is one of servers' in capfd.readouterr().err

@@ -145,6 +145,8 @@ def entry_of(env: FileEnv, slog: SliceLog) -> Entry | None:
 
 def save(env: FileEnv, entries: dict[bytes, Entry]) -> None:
     """Write the checkpoint of this activation. Raises ``OSError`` and ``FencedError``."""
+    if NAME in env.occupied:
+        return
     epoch, nonce = env.owner.identity
     body = b"".join(_key(name) + b"\t" + entry.encoded() + b"\n" for name, entry in entries.items())
     head = _HEAD.pack(0, epoch, nonce)[_CRC_SIZE:]
@@ -166,7 +168,7 @@ class Checkpoint:
 
 def load(env: FileEnv) -> Checkpoint:
     """What the activation directly before this one left; empty if it left nothing. ``OSError`` passes through."""
-    data = read_file(env, env.root, NAME)
+    data = None if NAME in env.occupied else read_file(env, env.root, NAME)
     start = len(_MAGIC) + _HEAD.size
     if data is None or len(data) < start or not data.startswith(_MAGIC):
         return Checkpoint()

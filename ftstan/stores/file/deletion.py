@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.log import stream as log
 from ftstan.stores.file import records
-from ftstan.stores.file.env import NUMBERS_PER_EPOCH, TEMPORARY, FileEnv
+from ftstan.stores.file.env import NUMBERS_PER_EPOCH, FileEnv
 from ftstan.stores.file.leftovers import is_leftover, remove_leftover
 from ftstan.stores.file.view import idx_name, show
 
@@ -74,7 +74,7 @@ def declare(env: FileEnv, channel: bytes, last: int, highest: int) -> Intent:
     """
     disk = env.disk
     intent = Intent(channel, _epoch(env), last, highest)
-    temporary = f"{TEMPORARY}{env.owner.slice_base}.deleting"
+    temporary = env.temporary("deleting")
     with contextlib.suppress(FileNotFoundError):
         disk.unlink(env.root, temporary)
     fd = disk.open(env.root, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -182,7 +182,7 @@ def finish_pending(env: FileEnv) -> list[tuple[Intent, OSError]]:
     disk = env.disk
     refused = []
     for name, is_dir in sorted(disk.listdir(env.root)):
-        if is_dir or not _NAME.match(name):
+        if is_dir or name in env.occupied or not _NAME.match(name):
             continue
         fd = env.fresh.open(env.root, name, os.O_RDONLY)
         try:

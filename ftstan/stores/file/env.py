@@ -128,6 +128,8 @@ class FileEnv:
     number_floor: dict[bytes, int] = field(default_factory=dict)
     #: The datastore's directory as the operator wrote it, for messages; empty if nobody said.
     path: str = ""
+    #: Names of the root that belong to files of ours, under which something else stands.
+    occupied: frozenset[str] = frozenset()
     files: Files = field(init=False)
     places: Places = field(default_factory=Places)
     #: Set from another thread when the node is to stop: a recovery that takes long ends then.
@@ -193,7 +195,11 @@ class FileEnv:
 
         With a name that a successor uses, too, a late rename would show what that one has not finished.
         """
-        return f"{TEMPORARY}{self.owner.slice_base}.{name}"
+        number = f"{self.owner.slice_base}"
+        while f"{TEMPORARY}{number}.{name}" in self.occupied:
+            # Another spelling of the same number is a temporary of this activation, too.
+            number = f"0{number}"
+        return f"{TEMPORARY}{number}.{name}"
 
     @property
     def sync_index(self) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.log import stream as log
+from ftstan.reserved import ROOT_FILES
 from ftstan.stores.file import checkpoint, damage, purged, quarantine, records, recovery, statescan
 from ftstan.stores.file.confirmed import Confirmed, ConfirmedFile, epoch_of
 from ftstan.stores.file.measure import Measured, measure
@@ -105,6 +106,9 @@ def _read_listed(
         return Reading(Measured(), subs, mark, known)
     # Files that are not as a clean stop of ours left them have another writer, and it claimed no epoch.
     measured = measure(env, slog.name, dirfd, names, foreign=known is not None)
+    if os.fsdecode(slog.name) in ROOT_FILES:
+        # What is written there would be lost with the cure: the directory has to go elsewhere.
+        measured.problems.append((".", "it has the name of a file of the server: move it out of the datastore"))
     return Reading(measured, statescan.read_subs(env, slog.name, dirfd), mark)
 
 

@@ -46,7 +46,7 @@ class Remembered:
 
     def load(self) -> dict[bytes, StoredAt]:
         """Read what there is; a torn end is left out. Raises ``OSError``."""
-        data = read_file(self._env, self._env.root, NAME) or b""
+        data = b"" if NAME in self._env.occupied else read_file(self._env, self._env.root, NAME) or b""
         found: dict[bytes, StoredAt] = {}
         if not data.startswith(records.VERSION):
             return found
@@ -68,6 +68,9 @@ class Remembered:
         a crash may then be stored twice.
         """
         self._window = window
+        if NAME in self._env.occupied:
+            self._refused(f"{NAME} is no file")
+            return
         try:
             if not self._file.replaced or self._file.size > 2 * _ENTRY.size * max(len(window), 64):
                 self._file.replace()

@@ -21,7 +21,7 @@ from ftstan.stores.file import (
     opening,
     quarantine,
     records,
-    recovery,
+    rootfiles,
     serverfile,
     statescan,
 )
@@ -132,7 +132,7 @@ class FileStore:
         """Read the directory. Raises ``RecoveryError``, and ``StoppedError`` if it was told to stop."""
         env = self._env
         try:
-            recovery.remove_temporaries(env, env.root)
+            rootfiles.clear_root(env)
             statescan.check_marker(env)
             info = self._server.read()
             self._clients.known = statescan.read_clients(env)

@@ -6,6 +6,8 @@ from tests.compat.players import recordings
 from tests.compat.players.recordings import SCOPES, Item, Scenario
 from tests.compat.players.sessions import PROGRAM, scenario_of
 
+_ITS_SUBJECT = "permissions are on subjects: a publish for another channel than that of its subject is refused"
+
 #: Statements that do not hold on purpose; each has a test of what holds instead.
 DIFFERENT = {
     "ft-failover-kill/4": "our members also listen to a subject of their own",
@@ -16,6 +18,7 @@ DIFFERENT = {
     "ft-two-actives/2": "a heartbeat never ends a server: storage says who owns it",
     "ft-two-actives/6": "both log that the other has another datastore, also while garbage comes",
     "ft-two-actives/8": "a heartbeat never ends a server: storage says who owns it",
+    **dict.fromkeys((f"publish-ok/{n}" for n in range(13, 18)), _ITS_SUBJECT),
     "partitioning/22": "a partition says nothing about a connection that it does not know: clients would give up",
 }
 

@@ -100,7 +100,8 @@ def confirm_by_clock(patch: Patch) -> None:
 
 def no_claim(patch: Patch) -> None:
     def take_number(disk: Disk, root_fd: int, floor: int) -> int:
-        return 1 + max(floor, epoch._scan_path(disk, root_fd).top, *epoch._claims(disk, root_fd), 0)
+        top = max(floor, epoch._scan_path(disk, root_fd).top)
+        return 1 + max(top, *epoch._claims(disk, root_fd, top), 0)
 
     patch.setattr(epoch, "_take_number", take_number)
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from ftstan.reserved import is_reserved
 from ftstan.stores.file import purged, records
+from ftstan.stores.file.rootfiles import find_occupied
 from ftstan.stores.file.slices import show
 from ftstan.stores.file.statefile import read_whole
 from ftstan.stores.file.tools.reading import (
@@ -53,27 +56,41 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing found. ``file`` is relative to the root; ``channel`` is empty for the store's own files."""
+    """One thing found. ``file`` is relative to the root; ``channel`` is empty for the store's own files.
+
+    ``by_hand``: nothing that a tool may change; ``text`` says what to do.
+    """
 
     kind: Kind
     channel: bytes
     file: str
     text: str
     offset: int | None = None
+    by_hand: bool = False
 
 
 def check_root(source: Source) -> Iterator[Finding]:
     """Look at the files of the root."""
-    _, wrong = read_server(source)
-    if wrong:
-        yield Finding(Kind.DAMAGE, b"", "server.dat", wrong)
-    typed, _ = read_clients(source)
-    yield from _check_typed(b"", "clients.dat", typed)
+    occupied = find_occupied(source.disk, source.root)
+    for name, what in occupied.items():
+        text = f"{what}, where a server keeps a file: stop every server and move it out of the datastore"
+        yield Finding(Kind.DAMAGE, b"", show(os.fsencode(name)), text, by_hand=True)
+    if "server.dat" not in occupied:
+        _, wrong = read_server(source)
+        if wrong:
+            yield Finding(Kind.DAMAGE, b"", "server.dat", wrong)
+    if "clients.dat" not in occupied:
+        typed, _ = read_clients(source)
+        yield from _check_typed(b"", "clients.dat", typed)
     for name, is_dir in sorted(source.disk.listdir(source.root)):
-        if not is_dir and _ROOT_LEFTOVER.match(name):
+        if not is_dir and name not in occupied and _ROOT_LEFTOVER.match(name):
             yield Finding(Kind.LEFTOVER, b"", name, "left by a server that was interrupted")
-    for name in channel_names(source)[1]:
+    channels, others = channel_names(source)
+    for name in others:
         yield Finding(Kind.NOTE, b"", name, "a directory that is no channel; an original server would make one of it")
+    for channel in channels:
+        if is_reserved(channel) and os.fsdecode(channel) not in occupied:
+            yield Finding(Kind.NOTE, b"", show(channel), "a channel of a name that is reserved for files of servers")
 
 
 def check_channel(source: Source, name: bytes, progress: Callable[[int], None] = lambda _: None) -> Iterator[Finding]:

@@ -81,6 +81,8 @@ def make_plan(source: Source, only: bytes | None, progress: Callable[[int], None
 
 
 def _text(finding: Finding) -> str:
+    if finding.by_hand:
+        return f"left alone: {finding.text}"
     if finding.kind is Kind.LEFTOVER:
         return "move it to the side directory"
     if finding.file == "server.dat":
@@ -111,7 +113,8 @@ class Repair:
     # ---- the root ------------------------------------------------------------------------------------------------
 
     def _root(self, findings: list[Finding]) -> list[Step]:
-        done = []
+        done = [Step(b"", f.file, _text(f)) for f in findings if f.by_hand]
+        findings = [f for f in findings if not f.by_hand]
         for f in findings:
             self._copy(self._env.root, f.file, self._aside)
         for f in findings:

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ftstan.errors import DamageError, StoreError
+from ftstan.reserved import RESERVED_HINT, is_reserved
 from ftstan.stores.file import records, states
 from ftstan.stores.file.env import TEMPORARY
 from ftstan.stores.file.slices import dat_name, idx_name, show
@@ -265,6 +266,8 @@ class Restoring:
         env = self._env
         if not valid_channel(os.fsencode(name)):
             raise StoreError(f"{name!r} cannot be the name of a channel", hint="choose the channels to restore")
+        if is_reserved(os.fsencode(name)):
+            raise StoreError(f"{name!r} cannot be the name of a channel", hint=RESERVED_HINT)
         env.owner.confirm()
         with contextlib.suppress(FileExistsError):
             env.disk.mkdir(env.root, name)
