@@ -12,12 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ftstan.broker import constants as c
+from ftstan.broker.bounds import LARGE
 from ftstan.broker.connections import Connections
 from ftstan.broker.core import Core
 from ftstan.broker.inactivity import Inactivity
 from ftstan.broker.latecomers import Latecomers
 from ftstan.broker.malformed import Malformed, quoted
 from ftstan.broker.records import stored_subs
+from ftstan.broker.skipped import Skipped
 from ftstan.broker.state import Channel, Subscription
 from ftstan.broker.subscriptions import Subscriptions
 from ftstan.broker.timers import Timers
@@ -27,6 +29,7 @@ from ftstan.config.options import StoreLimits
 from ftstan.errors import QuarantineError, StoreError
 from ftstan.log import stream as log
 from ftstan.stores.interface import CLIENTS, ChannelLimits, Recovered, Store
+from ftstan.wire import messages
 from ftstan.wire.subjects import publishable
 
 if TYPE_CHECKING:
@@ -56,6 +59,17 @@ class BrokerOptions:
     def store_limits(self) -> StoreLimits:
         """What is written about limits."""
         return StoreLimits(self.max_channels, self.limits, self.channels)
+
+
+#: What a request is called that is too large, and what it is answered with: the same as one that cannot be decoded.
+_REFUSALS = {
+    c.SID_CONNECT: ("connect", messages.connect_error(c.INVALID_CONNECT)),
+    c.SID_SUBSCRIBE: ("subscribe", messages.subscription_error(c.INVALID_SUBSCRIBE)),
+    c.SID_UNSUBSCRIBE: ("unsubscribe", messages.subscription_error(c.INVALID_UNSUBSCRIBE)),
+    c.SID_SUB_CLOSE: ("subscription close", messages.subscription_error(c.INVALID_UNSUBSCRIBE)),
+    c.SID_CLOSE: ("close", messages.close_response(c.INVALID_CLOSE)),
+    c.SID_PING: ("ping", b""),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +109,7 @@ class Broker(Core):
         self.draining = False
         """Nobody is registered any more: this server is about to leave for good."""
         self.malformed = Malformed()
+        self._skipped = Skipped()
         self._tracing = Tracing()
         self._trace_or_not()
         self.partition = options.partition
@@ -206,14 +221,23 @@ class Broker(Core):
 
     # ---- in ------------------------------------------------------------------------------------------------------
 
-    def on_request(self, sid: int, subject: bytes, reply: bytes, payload: bytes, headers: bytes) -> None:
-        """A message for one of the request subjects or the reply inbox."""
+    def on_request(self, sid: int, subject: bytes, reply: bytes, payload: bytes | None, headers: bytes) -> None:
+        """A message for one of the request subjects or the reply inbox; ``payload`` is ``None`` if it is too large."""
         if sid == c.SID_INBOX:
             self.connections.on_inbox(subject, headers)
             return
         handler = self._handlers.get(sid)
-        if handler is not None:
+        if handler is not None and payload is None:
+            self._refuse_large(sid, reply)
+        elif handler is not None and payload is not None:
             handler(reply, payload)
+
+    def _refuse_large(self, sid: int, reply: bytes) -> None:
+        """Refuse what is not even decoded, as if it could not be."""
+        kind, refusal = _REFUSALS[sid]
+        self.on_malformed(kind, b"", LARGE)
+        if refusal:
+            self.answer(reply, refusal)
 
     def owns(self, channel: bytes) -> bool:
         """Whether requests about the channel are for this server."""
@@ -301,14 +325,20 @@ class Broker(Core):
         if sub.timer_at == at:
             # A group whose members leave in one batch sets it again and again for those that stay.
             return
+        self.drop_timer(sub)
         sub.timer_at = at
 
         def fire() -> None:
-            if sub.timer_at == at:
-                sub.timer_at = 0
-                self.subscriptions.on_ack_timer(sub)
+            sub.timer_at, sub.timer = 0, None
+            self.subscriptions.on_ack_timer(sub)
 
-        self.timers.at(at, fire)
+        sub.timer = self.timers.at(at, fire)
+
+    def drop_timer(self, sub: Subscription) -> None:
+        """Take the ack timer of a subscription back."""
+        if sub.timer is not None:
+            self.timers.cancel(sub.timer)
+        sub.timer_at, sub.timer = 0, None
 
     def run_timers(self, wall: int, now: int) -> bool:
         """Run what is due at ``now``; returns whether anything ran."""
@@ -331,6 +361,10 @@ class Broker(Core):
             client=sub.client_id,
             channel=sub.channel.name,
         )
+
+    def on_skipped(self, sub: Subscription, seq: int, size: int) -> None:
+        """A message of ``size`` bytes is not delivered to a subscription: the NATS server does not carry it."""
+        self._skipped.note(sub.channel.name, sub.client_id, seq, size, self.max_payload)
 
     # ---- out -----------------------------------------------------------------------------------------------------
 
@@ -413,6 +447,7 @@ class Broker(Core):
         self._trace_or_not()
         self.drop_caches()
         self.malformed.tell(self.now / c.SECOND)
+        self._skipped.tell(self.now / c.SECOND)
 
     def _trace_or_not(self) -> None:
         """The operator may switch the trace on and off while we serve."""

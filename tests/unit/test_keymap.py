@@ -10,8 +10,8 @@ import pytest
 
 from ftstan.broker.keymap import KeyMap, siphash
 
-#: Two spellings of two words that a hash of xor, odd multiplication and shift by 29 cannot tell apart, whatever its seed:
-#: the highest bit of a word goes through the multiplication as it is, and the shift copies it to bit 34.
+#: Two spellings of two words that a hash of xor, odd multiplication and shift by 29 cannot tell apart, whatever its
+#: seed: the highest bit of a word goes through the multiplication as it is, and the shift copies it to bit 34.
 ALIKE = (b"a" * 16, bytes([97] * 7 + [97 ^ 0x80] + [97] * 4 + [97 ^ 0x04] + [97] * 2 + [97 ^ 0x80]))
 
 
@@ -65,9 +65,11 @@ def test_whatever_is_put_replaced_and_deleted_it_agrees_with_a_dictionary(seed: 
     for step in range(5000):
         name = chance.choice(names)
         if name in model and chance.random() < 0.4:
-            del table[name], model[name]
+            del table[name]
+            del model[name]
         else:
-            table[name] = model[name] = step
+            table[name] = step
+            model[name] = step
     assert table.objects == model
     assert len(table) == len(model)
     assert all(table.steps(name) < 64 for name in names)
