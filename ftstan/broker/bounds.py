@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ftstan.broker import constants as c
+
 if TYPE_CHECKING:
     from ftstan.wire import messages
 
@@ -23,8 +25,9 @@ LARGE: Final = f"more than {MAX_REQUEST} bytes"
 
 
 def excess_of_connect(request: messages.ConnectRequest) -> str:
-    """Which name of the request is too long; empty if none is."""
+    """Name what is too long in the request, as its refusal; empty if nothing is."""
     return _excess(
+        c.LONG_IN_CONNECT,
         ("client id", request.client_id, MAX_ID),
         ("heartbeat inbox", request.heartbeat_inbox, MAX_ID),
         ("connection id", request.conn_id, MAX_ID),
@@ -32,8 +35,9 @@ def excess_of_connect(request: messages.ConnectRequest) -> str:
 
 
 def excess_of_subscribe(request: messages.SubscriptionRequest) -> str:
-    """Which name of the request is too long; empty if none is."""
+    """Name what is too long in the request, as its refusal; empty if nothing is."""
     return _excess(
+        c.LONG_IN_SUBSCRIBE,
         ("client id", request.client_id, MAX_ID),
         ("channel", request.subject, MAX_NAME),
         ("queue group", request.q_group, MAX_NAME),
@@ -42,8 +46,8 @@ def excess_of_subscribe(request: messages.SubscriptionRequest) -> str:
     )
 
 
-def _excess(*names: tuple[str, bytes, int]) -> str:
+def _excess(text: str, *names: tuple[str, bytes, int]) -> str:
     for what, name, most in names:
         if len(name) > most:
-            return f"{what} of more than {most} bytes"
+            return text.format(what=what, most=most)
     return ""

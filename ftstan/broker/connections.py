@@ -51,7 +51,7 @@ class Connections:
             return
         if excess := excess_of_connect(request):
             broker.on_malformed("connect", request.client_id, excess)
-            broker.answer(reply, messages.connect_error(f"{c.INVALID_CONNECT}: {excess}"))
+            broker.answer(reply, messages.connect_error(excess))
             return
         if not valid_client_id(request.client_id):
             broker.on_malformed("connect", request.client_id, c.INVALID_CLIENT_ID)

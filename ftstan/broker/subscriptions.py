@@ -100,7 +100,7 @@ class Subscriptions:
         if not 0 <= request.start_position <= messages.StartPosition.FIRST:
             return c.INVALID_START
         if excess := excess_of_subscribe(request):
-            return f"{c.INVALID_SUBSCRIBE}: {excess}"
+            return excess
         if not valid_channel(request.subject):
             return c.INVALID_SUBJECT
         return ""

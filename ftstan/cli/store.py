@@ -66,7 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=MAX_PAYLOAD,
         metavar="BYTES",
-        help="name messages larger than this max_payload, which no NATS server delivers (default: %(default)s)",
+        help="name messages larger than this max_payload, which no NATS server delivers (default: 1048576)",
     )
     dump = commands.choices["dump"]
     dump.set_defaults(output="json")

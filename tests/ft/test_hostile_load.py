@@ -79,7 +79,8 @@ def start(stage: Stage) -> Server:
 def test_close_requests_of_a_megabyte_are_refused_without_being_decoded(stage: Stage) -> None:
     server = start(stage)
     nats = NatsConnection(server.port)
-    request = messages.encode(messages.CloseRequest(client_id=b"bystander")) + b"\x78\x00" * 520_000
+    errors = set()
+    request = messages.encode(messages.CloseRequest(client_id=b"nobody")) + b"\x78\x00" * 520_000
     with Bystander(server) as bystander:
         time.sleep(2)
         bystander.figures("idle", 0)
@@ -87,13 +88,14 @@ def test_close_requests_of_a_megabyte_are_refused_without_being_decoded(stage: S
         for _ in range(12):
             answer = nats.request(f"_STAN.close.{CLUSTER}", request)
             assert answer is not None
-            assert messages.parse(messages.CloseResponse, answer.payload).error == b"stan: invalid close request"
+            errors.add(messages.parse(messages.CloseResponse, answer.payload).error)
             time.sleep(0.25)
         used = spent(server) - began
         bystander.figures("beside 4 close requests of 1 MB a second", before)
         print(f"the server took {used:.2f} s for 12 of them and the bystander")
     # Decoded in Python, they took 11 s.
     assert used < 3
+    assert errors == {b"stan: invalid close request"}
 
 
 def test_connection_ids_made_to_collide_cost_nothing(stage: Stage) -> None:
@@ -104,7 +106,7 @@ def test_connection_ids_made_to_collide_cost_nothing(stage: Stage) -> None:
         time.sleep(2)
         bystander.figures("idle", 0)
         before, began = len(bystander.waits), spent(server)
-        for i, name in enumerate(names + names[:1] * 1000):
+        for i, name in enumerate(names + names[:1] * 4000):
             request = messages.ConnectRequest(client_id=b"c%d" % i, heartbeat_inbox=b"hb", conn_id=name)
             nats.publish(DISCOVERY, messages.encode(request))
         last = messages.ConnectRequest(client_id=b"last", heartbeat_inbox=b"hb", conn_id=b"last")
@@ -112,7 +114,7 @@ def test_connection_ids_made_to_collide_cost_nothing(stage: Stage) -> None:
         assert answer is not None
         assert messages.parse(messages.ConnectResponse, answer.payload).error == b""
         used = spent(server) - began
-        bystander.figures("beside 3,048 connects", before)
+        bystander.figures("beside 6,048 connects", before)
         print(f"the server took {used:.2f} s for them and the bystander")
-    # Each that came with a known connection id rebuilt the table, in 2 million steps: 12 s for all.
+    # Each that came with a known connection id rebuilt the table, in 2 million steps: 11 s for all.
     assert used < 4
