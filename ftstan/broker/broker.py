@@ -12,12 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ftstan.broker import constants as c
+from ftstan.broker.bounds import LARGE
 from ftstan.broker.connections import Connections
 from ftstan.broker.core import SERVERS_REPLY, Core
 from ftstan.broker.inactivity import Inactivity
 from ftstan.broker.latecomers import Latecomers
 from ftstan.broker.malformed import Malformed, quoted
 from ftstan.broker.records import stored_subs
+from ftstan.broker.skipped import Skipped
 from ftstan.broker.state import Channel, Subscription
 from ftstan.broker.subscriptions import Subscriptions
 from ftstan.broker.timers import Timers
@@ -28,6 +30,7 @@ from ftstan.errors import QuarantineError, StoreError
 from ftstan.log import stream as log
 from ftstan.reserved import RESERVED_HINT, is_reserved
 from ftstan.stores.interface import CLIENTS, ChannelLimits, Recovered, Store
+from ftstan.wire import messages
 from ftstan.wire.subjects import publishable, valid_channel
 
 if TYPE_CHECKING:
@@ -57,6 +60,17 @@ class BrokerOptions:
     def store_limits(self) -> StoreLimits:
         """What is written about limits."""
         return StoreLimits(self.max_channels, self.limits, self.channels)
+
+
+#: What a request is called that is too large, and what it is answered with: the same as one that cannot be decoded.
+_REFUSALS = {
+    c.SID_CONNECT: ("connect", messages.connect_error(c.INVALID_CONNECT)),
+    c.SID_SUBSCRIBE: ("subscribe", messages.subscription_error(c.INVALID_SUBSCRIBE)),
+    c.SID_UNSUBSCRIBE: ("unsubscribe", messages.subscription_error(c.INVALID_UNSUBSCRIBE)),
+    c.SID_SUB_CLOSE: ("subscription close", messages.subscription_error(c.INVALID_UNSUBSCRIBE)),
+    c.SID_CLOSE: ("close", messages.close_response(c.INVALID_CLOSE)),
+    c.SID_PING: ("ping", b""),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +110,7 @@ class Broker(Core):
         self.draining = False
         """Nobody is registered any more: this server is about to leave for good."""
         self.malformed = Malformed()
+        self._skipped = Skipped()
         self._tracing = Tracing()
         self._trace_or_not()
         self.partition = options.partition
@@ -110,13 +125,13 @@ class Broker(Core):
         self.connections = Connections(self)
         self.subscriptions = Subscriptions(self)
         self.inactivity = Inactivity(self)
-        self._handlers: dict[int, tuple[str, Callable[[bytes, bytes], None]]] = {
-            c.SID_CONNECT: ("connect", self.connections.connect),
-            c.SID_SUBSCRIBE: ("subscribe", self.subscriptions.subscribe),
-            c.SID_UNSUBSCRIBE: ("unsubscribe", partial(self.subscriptions.unsubscribe, close=False)),
-            c.SID_SUB_CLOSE: ("subscription close", partial(self.subscriptions.unsubscribe, close=True)),
-            c.SID_CLOSE: ("close", self.connections.close),
-            c.SID_PING: ("ping", self.connections.ping),
+        self._handlers: dict[int, Callable[[bytes, bytes], None]] = {
+            c.SID_CONNECT: self.connections.connect,
+            c.SID_SUBSCRIBE: self.subscriptions.subscribe,
+            c.SID_UNSUBSCRIBE: partial(self.subscriptions.unsubscribe, close=False),
+            c.SID_SUB_CLOSE: partial(self.subscriptions.unsubscribe, close=True),
+            c.SID_CLOSE: self.connections.close,
+            c.SID_PING: self.connections.ping,
         }
 
     def new_inbox(self) -> bytes:
@@ -209,23 +224,32 @@ class Broker(Core):
 
     # ---- in ------------------------------------------------------------------------------------------------------
 
-    def on_request(self, sid: int, subject: bytes, reply: bytes, payload: bytes, headers: bytes) -> None:
-        """A message for one of the request subjects or the reply inbox."""
+    def on_request(self, sid: int, subject: bytes, reply: bytes, payload: bytes | None, headers: bytes) -> None:
+        """A message for one of the request subjects or the reply inbox; ``payload`` is ``None`` if it is too large."""
         if sid == c.SID_INBOX:
             self.connections.on_inbox(subject, headers)
             return
-        if sid not in self._handlers:
+        handler = self._handlers.get(sid)
+        if handler is None:
             return
-        kind, handler = self._handlers[sid]
         if self.is_servers(reply):
             # Answering would be speaking to servers in a server's name, past the permissions of whoever asks.
-            self.on_malformed(kind, b"", SERVERS_REPLY)
-            return
-        handler(reply, payload)
+            self.on_malformed(_REFUSALS[sid][0], b"", SERVERS_REPLY)
+        elif payload is None:
+            self._refuse_large(sid, reply)
+        else:
+            handler(reply, payload)
 
     def is_servers(self, subject: bytes) -> bool:
         """Whether servers listen on ``subject``."""
         return self.subjects.is_servers(subject)
+
+    def _refuse_large(self, sid: int, reply: bytes) -> None:
+        """Refuse what is not even decoded, as if it could not be."""
+        kind, refusal = _REFUSALS[sid]
+        self.on_malformed(kind, b"", LARGE)
+        if refusal:
+            self.answer(reply, refusal)
 
     def owns(self, channel: bytes) -> bool:
         """Whether requests about the channel are for this server."""
@@ -319,14 +343,20 @@ class Broker(Core):
         if sub.timer_at == at:
             # A group whose members leave in one batch sets it again and again for those that stay.
             return
+        self.drop_timer(sub)
         sub.timer_at = at
 
         def fire() -> None:
-            if sub.timer_at == at:
-                sub.timer_at = 0
-                self.subscriptions.on_ack_timer(sub)
+            sub.timer_at, sub.timer = 0, None
+            self.subscriptions.on_ack_timer(sub)
 
-        self.timers.at(at, fire)
+        sub.timer = self.timers.at(at, fire)
+
+    def drop_timer(self, sub: Subscription) -> None:
+        """Take the ack timer of a subscription back."""
+        if sub.timer is not None:
+            self.timers.cancel(sub.timer)
+        sub.timer_at, sub.timer = 0, None
 
     def run_timers(self, wall: int, now: int) -> bool:
         """Run what is due at ``now``; returns whether anything ran."""
@@ -349,6 +379,10 @@ class Broker(Core):
             client=sub.client_id,
             channel=sub.channel.name,
         )
+
+    def on_skipped(self, sub: Subscription, seq: int, size: int) -> None:
+        """A message of ``size`` bytes is not delivered to a subscription: the NATS server does not carry it."""
+        self._skipped.note(sub.channel.name, sub.client_id, seq, size, self.max_payload)
 
     # ---- out -----------------------------------------------------------------------------------------------------
 
@@ -431,6 +465,7 @@ class Broker(Core):
         self._trace_or_not()
         self.drop_caches()
         self.malformed.tell(self.now / c.SECOND)
+        self._skipped.tell(self.now / c.SECOND)
 
     def _trace_or_not(self) -> None:
         """The operator may switch the trace on and off while we serve."""

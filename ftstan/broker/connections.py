@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ftstan.broker import constants as c
+from ftstan.broker.bounds import excess_of_connect
 from ftstan.broker.client import Client
 from ftstan.errors import WireError
 from ftstan.log import stream as log
@@ -47,6 +48,10 @@ class Connections:
         if not request.heartbeat_inbox:
             broker.on_malformed("connect", request.client_id, c.NO_HEARTBEAT_INBOX)
             broker.answer(reply, messages.connect_error(c.INVALID_CONNECT))
+            return
+        if excess := excess_of_connect(request):
+            broker.on_malformed("connect", request.client_id, excess)
+            broker.answer(reply, messages.connect_error(excess))
             return
         if not valid_client_id(request.client_id):
             broker.on_malformed("connect", request.client_id, c.INVALID_CLIENT_ID)

@@ -71,8 +71,11 @@ SID_INBOX = 8
 # ``ftstan.broker.core``, that of a channel that is being deleted in ``ftstan.stores.interface``.
 INVALID_CONNECT = "stan: invalid connection request"
 INVALID_CLIENT_ID = "stan: invalid clientID: only alphanumeric and `-` or `_` characters allowed"
+#: Ours, as the same of a subscription: the original has no bounds for names.
+LONG_IN_CONNECT = "stan: invalid connection request: {what} of more than {most} bytes"
 DUPLICATE_CLIENT = "stan: clientID already registered"
 INVALID_SUBSCRIBE = "stan: invalid subscription request"
+LONG_IN_SUBSCRIBE = "stan: invalid subscription request: {what} of more than {most} bytes"
 MISSING_CLIENT_ID = "stan: clientID missing"
 INVALID_ACK_WAIT = "stan: invalid ack wait time, should be >= 1s"
 INVALID_MAX_IN_FLIGHT = "stan: invalid MaxInflight, should be >= 1"

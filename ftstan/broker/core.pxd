@@ -35,6 +35,7 @@ cdef class Core(Delivery):
     cdef public char discovery_initial
     cdef readonly uint64_t in_msgs
     cdef readonly uint64_t in_bytes
+    cdef int request(self, Frame* f) except -1
     cdef int publish(self, Frame* f) except -1
     cdef int publish_here(self, Frame* f) except -1
     cdef bint names_its_subject(self, Frame* f, PubMsg* m) except -1

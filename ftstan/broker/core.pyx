@@ -19,6 +19,7 @@ from ftstan.wire.codec cimport (
     PubMsg,
     Span,
     field_size,
+    largest_delivery,
     put_field,
     read_ack,
     read_ctrl_msg,
@@ -26,10 +27,13 @@ from ftstan.wire.codec cimport (
 )
 from ftstan.wire.frames cimport HMSG, MSG, Frame, OutBuf, next_frame
 
+from ftstan.broker.bounds import LARGE, MAX_ID, MAX_NAME, MAX_REQUEST
 from ftstan.errors import FtstanError, StoreError, WireError
 
 #: What a publisher gets for every publish that is refused before it is stored.
 INVALID_PUBLISH = b"stan: invalid publish request"
+#: A message that could be stored and not be delivered, for it grows on the way: sequence, time, mark of a resend.
+TOO_LARGE = "stan: invalid publish request: up to {size} bytes when delivered, the NATS server carries {most}"
 #: A publish for another channel than that of its subject. The permissions of NATS are on subjects, and so is the
 #: choice of the partition: a message that named another channel would get past both.
 WRONG_SUBJECT = b"stan: invalid publish request: published on the subject of another channel"
@@ -51,6 +55,10 @@ cdef enum:
     BATCH_REQUESTS = 256
     #: In the place of a channel of the batch: the ack depends on none of them.
     DURABLE = -1
+
+cdef size_t most_of_request = MAX_REQUEST
+cdef size_t most_of_name = MAX_NAME
+cdef size_t most_of_id = MAX_ID
 
 #: What the guids of our own client begin with.
 cdef const char* OURS = "ft1."
@@ -122,7 +130,7 @@ cdef class Core(Delivery):
                     f"not the NATS protocol: {PyBytes_FromStringAndSize(p + start, min(end - start, 64))!r}"
                 )
             start += took
-            if f.kind == MSG:
+            if f.kind == MSG or f.kind == HMSG:
                 if f.sid == _PUBLISH:
                     self.publish(&f)
                 elif f.sid >= self.publish_end:
@@ -134,28 +142,24 @@ cdef class Core(Delivery):
                     self.publish_here(&f)
                 else:
                     requests += 1
-                    self.on_request(f.sid, as_bytes(f.subject), as_bytes(f.reply), as_bytes(f.payload), b"")
-            elif f.kind == HMSG:
-                if f.sid == _PUBLISH:
-                    self.publish(&f)
-                elif f.sid >= self.publish_end:
-                    found = self.by_sid.get(f.sid)
-                    if found is not None:
-                        sub = <Subscription>found
-                        self.ack(&f, sub)
-                elif f.sid >= _FIRST_ACK:
-                    self.publish_here(&f)
-                else:
-                    requests += 1
-                    self.on_request(
-                        f.sid, as_bytes(f.subject), as_bytes(f.reply), as_bytes(f.payload), as_bytes(f.headers)
-                    )
+                    self.request(&f)
             else:
                 self.on_link(<int>f.kind, as_bytes(f.payload))
         return start
 
+    cdef int request(self, Frame* f) except -1:
+        large = f.payload.n > most_of_request or f.headers.n > most_of_request
+        self.on_request(
+            f.sid,
+            as_bytes(f.subject),
+            as_bytes(f.reply),
+            None if large else as_bytes(f.payload),
+            b"" if large else as_bytes(f.headers),
+        )
+        return 0
+
     def on_request(self, sid, subject, reply, payload, headers):
-        """A message for one of the request subjects or the reply inbox."""
+        """A message for one of the request subjects or the reply inbox; ``payload`` is ``None`` if it is too large."""
         raise FtstanError("Core is not a broker")
 
     def on_link(self, kind, text):
@@ -245,6 +249,7 @@ cdef class Core(Delivery):
         cdef void* found
         cdef int64_t ts
         cdef bint undecodable
+        cdef size_t size
         self.in_msgs += 1
         self.in_bytes += f.payload.n
         undecodable = read_pub_msg(f.payload.p, f.payload.n, &m) != 0
@@ -258,9 +263,15 @@ cdef class Core(Delivery):
         if m.guid.n == 0:
             self.refuse_invalid(f.reply, &m, "no guid")
             return 0
+        if m.guid.n > most_of_id or m.client_id.n > most_of_id or m.conn_id.n > most_of_id:
+            self.refuse_invalid(f.reply, &m, f"guid, client id or connection id of more than {MAX_ID} bytes")
+            return 0
         if (self.taken is not None or self.answered is not None) and self.is_answered(&m):
             return 0
         found = self.channels.find(m.subject.p, m.subject.n)
+        if found == NULL and m.subject.n > most_of_name:
+            self.refuse_invalid(f.reply, &m, f"channel of more than {MAX_NAME} bytes")
+            return 0
         if found == NULL and not self.may_publish_to(as_bytes(m.subject)):
             self.refuse_invalid(f.reply, &m, "no legal channel name")
             return 0
@@ -276,6 +287,11 @@ cdef class Core(Delivery):
         elif self.clients.find(m.client_id.p, m.client_id.n) == NULL:
             if not self.is_held(f, &m):
                 self.refuse_invalid(f.reply, &m, "unknown client id")
+            return 0
+        size = largest_delivery(m.subject.n, m.reply.n, m.data.n)
+        if size > self.max_payload:
+            # Not malformed: it may be what the client has always sent, and the NATS server's limit that is new.
+            self.refuse(f.reply, m.guid, TOO_LARGE.format(size=size, most=self.max_payload).encode())
             return 0
         if self.tracer is not None:
             self.tracer.received(as_bytes(m.client_id), as_bytes(m.subject), as_bytes(m.guid))
@@ -335,12 +351,17 @@ cdef class Core(Delivery):
         self.on_malformed("publish", as_bytes(m.client_id), reason)
 
     cdef refuse(self, Span reply, Span guid, bytes error):
-        """An error ack, at once: it may overtake the good ones."""
+        """An error ack, at once: it may overtake the good ones.
+
+        A guid that is too long is not repeated: with the error, it could be more than the NATS server carries.
+        """
         cdef Span none
         cdef char* p
         cdef size_t n = <size_t>len(error)
         if reply.n == 0:
             return
+        if guid.n > most_of_id:
+            guid.n = 0
         none.p = reply.p
         none.n = 0
         p = self.replies.pub(reply, none, field_size(guid.n) + field_size(n))
@@ -384,6 +405,9 @@ cdef class Core(Delivery):
     cdef int ack(self, Frame* f, Subscription sub) except -1:
         cdef Ack a
         cdef Channel channel = sub.channel
+        if f.payload.n > most_of_request:
+            self.on_malformed("ack", sub.client_id, LARGE)
+            return 0
         if read_ack(f.payload.p, f.payload.n, &a) != 0:
             self.on_malformed("ack", sub.client_id, "undecodable Ack")
             return 0
@@ -494,6 +518,7 @@ cdef class Core(Delivery):
         self.deliveries.clear()
         self.acks.clear()
         self.emitted_to.clear()
+        self.passed = 0
         self.batch += 1
 
     def lost(self, int64_t now):

@@ -20,7 +20,11 @@ cdef class Delivery:
     cdef readonly uint64_t out_bytes
     # Of out_msgs, those that a subscription had been sent before.
     cdef readonly uint64_t redelivered
+    # Deliveries left out because the NATS server does not carry the message; bytes of them in this batch.
+    cdef readonly uint64_t skipped
+    cdef readonly size_t passed
     cdef int send(self, Subscription sub, MsgBlock block, Py_ssize_t i, uint32_t count) except -1
+    cdef int pass_over(self, Subscription sub, uint64_t seq, size_t size) except -1
     cdef int serve(self, Listener who) except -1
     cdef MsgBlock still(self, Channel channel, uint64_t seq, Py_ssize_t* i)
     cdef int acked(self, Subscription sub, uint64_t seq) except -1

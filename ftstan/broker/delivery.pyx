@@ -44,6 +44,10 @@ cdef class Delivery:
         """The store could not give the next message of a subscription."""
         raise FtstanError("Core is not a broker")
 
+    def on_skipped(self, sub, seq, size):
+        """A message of ``size`` bytes is not delivered to a subscription: the NATS server does not carry it."""
+        raise FtstanError("Core is not a broker")
+
     cdef int acked(self, Subscription sub, uint64_t seq) except -1:
         """The subscription no longer waits for this ack; if that opens its window, messages may come."""
         if not sub.pending.remove(seq):
@@ -125,7 +129,7 @@ cdef class Delivery:
                 seq = first
             if seq > channel.durable:
                 return 0
-            if self.deliveries.used > self.budget:
+            if self.deliveries.used + self.passed > self.budget:
                 self.enqueue(who)
                 return 0
             try:
@@ -136,17 +140,18 @@ cdef class Delivery:
             if block is None:
                 return 0
             i = block.find(seq)
-            while i < block.count and block.refs[i].seq <= channel.durable and self.deliveries.used <= self.budget:
+            while i < block.count and block.refs[i].seq <= channel.durable and (
+                self.deliveries.used + self.passed <= self.budget
+            ):
                 sub = who.taker()
                 if sub is None:
                     break
-                if not self.send(sub, block, i, 0):
-                    return 0
+                self.send(sub, block, i, 0)
                 i += 1
         return 0
 
     cdef int send(self, Subscription sub, MsgBlock block, Py_ssize_t i, uint32_t count) except -1:
-        """Put one message on the wire and into the window; 0 if it is too large for the link.
+        """Put one message on the wire and into the window; what the NATS server does not carry is passed over.
 
         ``count``: how often it has been resent, with this time; 0: it is new.
         """
@@ -166,19 +171,14 @@ cdef class Delivery:
         fresh = p == NULL
         if count:
             extra = redelivery_size(count)
+        if size > self.max_payload:
+            return self.pass_over(sub, seq, size)
         if size + extra > self.max_payload:
-            if sub.group is None:
-                sub.blocked = True
-            else:
-                sub.group.blocked = True
-            self.on_read_error(
-                sub,
-                StoreError(f"message {seq} has {size + extra} bytes, the NATS server takes {self.max_payload}"),
-            )
-            return 0
+            # Stored by an original, or under a larger limit: without the mark of a resend is better than not at all.
+            extra = 0
         out = self.deliveries.pub(inbox, none, size + extra)
         memcpy(out, block.buf + block.refs[i].off + GAP, size)
-        if count:
+        if extra:
             put_redelivery(out + size, count)
         self.out_msgs += 1
         self.out_bytes += size + extra
@@ -208,7 +208,24 @@ cdef class Delivery:
             self.emitted_to.append(sub)
         if sub.timer_at == 0:
             self.arm(sub, self.now + sub.ack_wait)
-        return 1
+        return 0
+
+    cdef int pass_over(self, Subscription sub, uint64_t seq, size_t size) except -1:
+        """For the subscription the message is over, as if it had been sent and acknowledged: it must not end here."""
+        self.skipped += 1
+        # A batch has its bound in these, too: a channel may be full of them, and they are read.
+        self.passed += size
+        if sub.pending.find(seq) != NULL:
+            self.acked(sub, seq)
+        else:
+            self.note_event(sub, seq, False)
+            self.note_event(sub, seq, True)
+        if seq > sub.last_sent:
+            sub.last_sent = seq
+        if sub.group is not None and seq > sub.group.last_sent:
+            sub.group.last_sent = seq
+        self.on_skipped(sub, seq, size)
+        return 0
 
     cdef MsgBlock still(self, Channel channel, uint64_t seq, Py_ssize_t* i):
         """The block that has this very message, at ``i``; ``None`` if it no longer exists."""
@@ -246,8 +263,9 @@ cdef class Delivery:
             return
         chosen = sub.group.choose_again()
         p = sub.pending.find(seq)
-        if chosen is None or p == NULL or not self.send(chosen, block, i, next_count(p.count)):
+        if chosen is None or p == NULL:
             return
+        self.send(chosen, block, i, next_count(p.count))
         if chosen is not sub:
             # Only now: after a crash between the two records both have it pending, which is better than nobody.
             self.acked(sub, seq)

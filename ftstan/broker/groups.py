@@ -61,7 +61,6 @@ class Groups:
     def joined(self, sub: Subscription, request: messages.SubscriptionRequest) -> None:
         """The member is in its group; its record is staged next."""
         group = _group(sub)
-        group.blocked = False
         if group.shadow is sub:
             group.shadow = None
         if request.durable_name and not group.durable:

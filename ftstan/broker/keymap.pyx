@@ -8,25 +8,58 @@ from libc.string cimport memcmp, memcpy
 import secrets
 
 
-cdef inline uint64_t mix(uint64_t a, uint64_t b) noexcept nogil:
-    a ^= b
-    a *= 0x9E3779B97F4A7C15U
-    return a ^ (a >> 29)
+cdef inline uint64_t rotated(uint64_t x, int by) noexcept nogil:
+    return (x << by) | (x >> (64 - by))
 
 
-cdef inline uint64_t hash_of(const char* p, size_t n, uint64_t seed) noexcept nogil:
-    """A seeded hash: names come from clients, who must not be able to choose collisions."""
-    cdef uint64_t h = seed ^ (n * 0xFF51AFD7ED558CCDU)
-    cdef uint64_t v
+cdef inline void sip_round(uint64_t* v) noexcept nogil:
+    v[0] += v[1]
+    v[1] = rotated(v[1], 13) ^ v[0]
+    v[0] = rotated(v[0], 32)
+    v[2] += v[3]
+    v[3] = rotated(v[3], 16) ^ v[2]
+    v[0] += v[3]
+    v[3] = rotated(v[3], 21) ^ v[0]
+    v[2] += v[1]
+    v[1] = rotated(v[1], 17) ^ v[2]
+    v[2] = rotated(v[2], 32)
+
+
+cdef uint64_t hash_of(const char* p, size_t n, const uint64_t* secret) noexcept nogil:
+    """SipHash-1-3: names come from clients, who cannot choose collisions without knowing the 128 bits of ``secret``."""
+    cdef uint64_t[4] v
+    cdef uint64_t word
+    cdef uint64_t last = <uint64_t>n << 56
+    v[0] = secret[0] ^ 0x736F6D6570736575U
+    v[1] = secret[1] ^ 0x646F72616E646F6DU
+    v[2] = secret[0] ^ 0x6C7967656E657261U
+    v[3] = secret[1] ^ 0x7465646279746573U
     while n >= 8:
-        memcpy(&v, p, 8)
-        h = mix(h, v)
+        memcpy(&word, p, 8)
+        v[3] ^= word
+        sip_round(v)
+        v[0] ^= word
         p += 8
         n -= 8
-    v = 0
-    memcpy(&v, p, n)
-    h = mix(h, v)
-    return mix(h, seed >> 7)
+    word = 0
+    memcpy(&word, p, n)
+    last |= word
+    v[3] ^= last
+    sip_round(v)
+    v[0] ^= last
+    v[2] ^= 0xFF
+    sip_round(v)
+    sip_round(v)
+    sip_round(v)
+    return v[0] ^ v[1] ^ v[2] ^ v[3]
+
+
+def siphash(bytes data not None, uint64_t low, uint64_t high):
+    """The hash of ``data`` under a key of two halves."""
+    cdef uint64_t[2] secret
+    secret[0] = low
+    secret[1] = high
+    return hash_of(PyBytes_AS_STRING(data), <size_t>len(data), secret)
 
 
 cdef class KeyMap:
@@ -34,7 +67,9 @@ cdef class KeyMap:
 
     def __cinit__(self):
         self.objects = {}
-        self.seed = <uint64_t>secrets.randbits(64)
+        # Not Python's own hash: an environment can set its seed (PYTHONHASHSEED).
+        self.secret[0] = <uint64_t>secrets.randbits(64)
+        self.secret[1] = <uint64_t>secrets.randbits(64)
         self.rebuild(64)
 
     def __dealloc__(self):
@@ -52,7 +87,7 @@ cdef class KeyMap:
         return 0
 
     cdef int place(self, bytes key, object value) except -1:
-        cdef uint64_t h = hash_of(PyBytes_AS_STRING(key), <size_t>len(key), self.seed)
+        cdef uint64_t h = hash_of(PyBytes_AS_STRING(key), <size_t>len(key), self.secret)
         cdef size_t k = h & self.mask
         while self.slots[k].key != NULL:
             k = (k + 1) & self.mask
@@ -62,21 +97,29 @@ cdef class KeyMap:
         self.slots[k].value = <void*>value
         return 0
 
-    cdef void* find(self, const char* p, size_t n) noexcept:
-        cdef uint64_t h = hash_of(p, n, self.seed)
+    cdef Slot* slot_of(self, const char* p, size_t n) noexcept:
+        """The slot that has the key, else the free one where the search ends."""
+        cdef uint64_t h = hash_of(p, n, self.secret)
         cdef size_t k = h & self.mask
         cdef Slot* s
         while True:
             s = &self.slots[k]
-            if s.key == NULL:
-                return NULL
-            if (
+            if s.key == NULL or (
                 s.hash == h
                 and <size_t>len(<bytes>s.key) == n
                 and memcmp(PyBytes_AS_STRING(<bytes>s.key), p, n) == 0
             ):
-                return s.value
+                return s
             k = (k + 1) & self.mask
+
+    cdef void* find(self, const char* p, size_t n) noexcept:
+        return self.slot_of(p, n).value
+
+    def steps(self, bytes key not None):
+        """How many slots a search for the key looks at."""
+        cdef size_t home = hash_of(PyBytes_AS_STRING(key), <size_t>len(key), self.secret) & self.mask
+        cdef size_t at = <size_t>(self.slot_of(PyBytes_AS_STRING(key), <size_t>len(key)) - self.slots)
+        return ((at - home) & self.mask) + 1
 
     def __len__(self):
         return len(self.objects)
@@ -96,20 +139,18 @@ cdef class KeyMap:
         known = key in self.objects
         self.objects[key] = value
         if known:
-            self.rebuild(self.mask + 1)
+            # The dictionary keeps the key object that it has, and so does the slot.
+            self.slot_of(PyBytes_AS_STRING(key), <size_t>len(key)).value = <void*>value
         elif (<size_t>len(self.objects) + 1) * 2 > self.mask + 1:
             self.rebuild((self.mask + 1) * 2)
         else:
             self.place(key, value)
 
     def __delitem__(self, bytes key not None):
-        cdef uint64_t h = hash_of(PyBytes_AS_STRING(key), <size_t>len(key), self.seed)
-        cdef size_t hole = h & self.mask
-        cdef size_t k
+        cdef size_t hole = <size_t>(self.slot_of(PyBytes_AS_STRING(key), <size_t>len(key)) - self.slots)
+        cdef size_t k = hole
+        # Alive until the slots say nothing of it.
         value = self.objects.pop(key)
-        while self.slots[hole].value != <void*>value or self.slots[hole].hash != h:
-            hole = (hole + 1) & self.mask
-        k = hole
         while True:
             k = (k + 1) & self.mask
             if self.slots[k].key == NULL:

@@ -7,7 +7,6 @@ cdef class Listener:
     cdef readonly Channel channel
     cdef public uint64_t last_sent
     cdef public bint on_hold
-    cdef public bint blocked
     cdef public bint queued
     cdef bint is_open(self) except -1
     cdef Subscription taker(self)
@@ -30,7 +29,9 @@ cdef class Subscription(Listener):
     # Index in the channel's list of those that get every message.
     cdef public Py_ssize_t place
     cdef uint32_t emit_batch
+    # When its ack timer runs, 0: it does not; and what takes it back.
     cdef public int64_t timer_at
+    cdef public object timer
     cdef public bytes durable
     cdef public bytes client_id
     # The place in the group: its turn in the list, its neighbours there, its index in the heap or -1.

@@ -1,4 +1,5 @@
 from ftstan.broker.inflight import InFlight
+from ftstan.broker.timers import Timer
 from ftstan.stores.interface import ChannelStore
 from ftstan.wire.block import SubEvents
 
@@ -6,7 +7,6 @@ class Listener:
     channel: Channel
     last_sent: int
     on_hold: bool
-    blocked: bool
     queued: bool
 
 class Subscription(Listener):
@@ -25,6 +25,7 @@ class Subscription(Listener):
     counted: bool
     place: int
     timer_at: int
+    timer: Timer | None
     durable: bytes
     client_id: bytes
     def __init__(self, channel: Channel, sub_id: int, group: QueueGroup | None = ...) -> None: ...

@@ -24,8 +24,8 @@ from ftstan.wire.block cimport SubEvents
 cdef class Listener:
     """Who gets each new message of a channel once, and its position, ``last_sent``: a subscription or a queue group.
 
-    ``on_hold``: what recovery found pending goes out before new messages; ``blocked``: the next message is too large for the
-    link; ``queued``: it is offered messages in the next ``settle``.
+    ``on_hold``: what recovery found pending goes out before new messages; ``queued``: it is offered messages in the next
+    ``settle``.
     """
 
     cdef bint is_open(self) except -1:
@@ -63,7 +63,7 @@ cdef class Subscription(Listener):
         self.client = client
 
     cdef bint is_open(self) except -1:
-        if not self.ready or self.on_hold or self.blocked or self.client is None:
+        if not self.ready or self.on_hold or self.client is None:
             return False
         if self.pending.used >= self.max_in_flight:
             self.stalled = True
@@ -218,7 +218,7 @@ cdef class QueueGroup(Listener):
         return self.take_turn(<Subscription>self.heap[0])
 
     cdef bint is_open(self) except -1:
-        return self.used != 0 and not self.on_hold and not self.blocked
+        return self.used != 0 and not self.on_hold
 
     cdef Subscription taker(self):
         cdef Subscription sub

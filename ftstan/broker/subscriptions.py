@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ftstan.broker import constants as c
+from ftstan.broker.bounds import excess_of_subscribe
 from ftstan.broker.client import Client
 from ftstan.broker.groups import Groups, stored_name
 from ftstan.broker.malformed import quoted
@@ -98,6 +99,8 @@ class Subscriptions:
             return c.INVALID_MAX_IN_FLIGHT
         if not 0 <= request.start_position <= messages.StartPosition.FIRST:
             return c.INVALID_START
+        if excess := excess_of_subscribe(request):
+            return excess
         if not valid_channel(request.subject):
             return c.INVALID_SUBJECT
         return ""
@@ -131,7 +134,7 @@ class Subscriptions:
         sub.ack_inbox = broker.new_inbox()
         sub.max_in_flight = request.max_in_flight
         sub.ack_wait = request.ack_wait_in_secs * c.SECOND
-        sub.stalled = sub.blocked = sub.hb_failed = sub.ready = False
+        sub.stalled = sub.hb_failed = sub.ready = False
         sub.on_hold = len(sub.pending) > 0
         self._attach(sub, client)
         if sub.group is not None:
@@ -299,7 +302,7 @@ class Subscriptions:
             del client.subs[sub]
         sub.attach(None)
         sub.ready = False
-        sub.timer_at = 0
+        broker.drop_timer(sub)
 
     # ---- unsubscribe, close --------------------------------------------------------------------------------------
 
@@ -384,7 +387,7 @@ class Subscriptions:
         for i, sequence in enumerate(due):
             if not _served(sub):
                 return
-            if len(broker.deliveries) > broker.budget:
+            if len(broker.deliveries) + broker.passed > broker.budget:
                 broker.timers.at(broker.now, partial(self._resend, sub, due[i:], same=same))
                 return
             if sequence not in sub.pending:

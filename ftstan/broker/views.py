@@ -89,6 +89,7 @@ class Counters:
     out_msgs: int = 0
     out_bytes: int = 0
     redelivered: int = 0
+    skipped: int = 0
 
 
 def counters(broker: Broker) -> Counters:
@@ -101,6 +102,7 @@ def counters(broker: Broker) -> Counters:
         out_msgs=broker.out_msgs,
         out_bytes=broker.out_bytes,
         redelivered=broker.redelivered,
+        skipped=broker.skipped,
     )
 
 

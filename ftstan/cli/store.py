@@ -22,7 +22,7 @@ from ftstan.errors import ConfigError, StoreError
 from ftstan.ft.lock import is_held
 from ftstan.ft.loss import EpochFacts, find_epochs
 from ftstan.stores.file import records
-from ftstan.stores.file.tools.checking import Finding, Kind, check_channel, check_root
+from ftstan.stores.file.tools.checking import MAX_PAYLOAD, Finding, Kind, check_channel, check_root
 from ftstan.stores.file.tools.reading import (
     NEVER_OURS,
     ChannelFiles,
@@ -61,6 +61,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(title="commands", dest="verb", required=True, metavar="<command>")
     for name, text, _ in _COMMANDS:
         _common(commands.add_parser(name, help=text, description=text))
+    commands.choices["verify"].add_argument(
+        "--max-payload",
+        type=int,
+        default=MAX_PAYLOAD,
+        metavar="BYTES",
+        help="name messages larger than this max_payload, which no NATS server delivers (default: 1048576)",
+    )
     dump = commands.choices["dump"]
     dump.set_defaults(output="json")
     dump.add_argument("--raw", action="store_true", help="every record as it lies in the files, hidden ones too")
@@ -258,7 +265,7 @@ def _verify(arguments: argparse.Namespace) -> int:
                     findings.append(Finding(Kind.DAMAGE, b"", "ft.epoch", store.epochs.loss))
                 findings += check_root(store.source)
             for name in store.channels:
-                findings += check_channel(store.source, name, advance)
+                findings += check_channel(store.source, name, advance, arguments.max_payload)
     damaged = any(f.kind is Kind.DAMAGE for f in findings)
     if arguments.output == "json":
         rows = [

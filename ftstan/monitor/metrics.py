@@ -171,6 +171,11 @@ METRICS: Final = {
         _m("sent_messages", "counter", "Messages sent to subscribers, repeated ones among them"),
         _m("sent_bytes", "counter", "Bytes of those messages"),
         _m("redelivered_messages", "counter", "Messages sent again because no acknowledgement came"),
+        _m(
+            "skipped_deliveries",
+            "counter",
+            "Deliveries left out because the NATS server does not carry a message of that size",
+        ),
         _m("channel_messages", "gauge", "Messages in the channel", "channel"),
         _m("channel_bytes", "gauge", "Bytes of those messages", "channel"),
         _m("channel_last_sequence", "gauge", "Sequence of the last message", "channel"),
@@ -294,6 +299,7 @@ def _numbers(f: NodeFigures) -> dict[str, float | None]:
         "sent_messages": counters.out_msgs,
         "sent_bytes": counters.out_bytes,
         "redelivered_messages": counters.redelivered,
+        "skipped_deliveries": counters.skipped,
     }
 
 

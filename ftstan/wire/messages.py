@@ -3,8 +3,8 @@
 ``parse`` reads any message class of ``ftstan.wire.pb`` as the original does, which is stricter and laxer than the
 protobuf runtime: a wrong wire type for a known field is an error, bytes that are not UTF-8 are not, and numbers may be
 longer than they need to be (``docs/compat/protocol.md``, "Encoding"). What is per message on the hot path (PubMsg, Ack,
-MsgProto, PubAck) is decoded by ``ftstan.wire.codec`` and never here. Nothing in this module knows a client, a channel
-or a socket.
+MsgProto, PubAck) is decoded by ``ftstan.wire.codec`` and never here; the loop over the fields is there too, since
+anybody may send a hundred thousand of them. Nothing in this module knows a client, a channel or a socket.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from ftstan.errors import WireError
+from ftstan.wire.codec import read_fields
 from ftstan.wire.pb.stan_internal_pb2 import (
     ClientDelete,
     ClientInfo,
@@ -85,10 +86,6 @@ PROTOCOL = 1
 
 M = TypeVar("M", bound=Message)
 
-# Wire types: how a value is laid out behind its tag.
-_VARINT, _FIXED64, _BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
-_WIDTH = {_FIXED64: 8, _FIXED32: 4}
-
 # What becomes of a 64-bit number: bits that are kept (of a bool: one, set by any other bit), and whether the highest of
 # them is a sign.
 _NUMBERS = {
@@ -108,10 +105,16 @@ def parse(cls: type[M], data: bytes) -> M:
     ``enum`` or ``uint32`` keeps the low 32 bits of what was sent. Raises ``WireError`` when the data is truncated, has
     an illegal tag or a wrong wire type for a known field (``docs/compat/protocol.md``, "Encoding").
     """
+    kinds, names, numbers = _fields(cls.DESCRIPTOR)
     try:
-        values = _values(_fields(cls.DESCRIPTOR), data)
+        values = read_fields(data, kinds, names)
     except WireError as error:
         raise WireError(f"undecodable {cls.DESCRIPTOR.name}: {error.text}") from None
+    for name in values.keys() & numbers.keys():
+        value = values[name]
+        assert isinstance(value, int)
+        bits, signed = numbers[name]
+        values[name] = value != 0 if bits == 1 else _low_bits(value, bits, signed=signed)
     return cls(**values)
 
 
@@ -171,81 +174,17 @@ def _text(error: str) -> bytes:
 
 
 @cache
-def _fields(descriptor: Descriptor) -> dict[int, tuple[str, tuple[int, bool] | None]]:
-    """Map each field's number to its name and, for numbers, (bits, signed); ``None`` for bytes."""
-    return {field.number: (field.name, _NUMBERS.get(field.type)) for field in descriptor.fields}
-
-
-def _values(fields: dict[int, tuple[str, tuple[int, bool] | None]], data: bytes) -> dict[str, bytes | int]:
-    """Decode the known fields that are present, by name."""
-    values: dict[str, bytes | int] = {}
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        wire_type = tag & 7
-        # The original keeps 32 bits of the field number and reads them as signed.
-        number = _low_bits(tag >> 3, 32, signed=True)
-        if wire_type == _END_GROUP or number <= 0:
-            raise WireError("illegal tag")
-        field = fields.get(number)
-        if field is None:
-            at = _skip(data, at, wire_type)
-            continue
-        name, kind = field
-        if wire_type != (_BYTES if kind is None else _VARINT):
-            raise WireError(f"wrong wire type for {name}")
-        value, at = _varint(data, at)
-        if kind is None:
-            start, at = at, _ahead(data, at, value)
-            values[name] = data[start:at]
-        else:
-            bits, signed = kind
-            values[name] = value != 0 if bits == 1 else _low_bits(value, bits, signed=signed)
-    return values
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read the 64-bit number at ``at``; also the position behind it. At most ten bytes; bits above 64 are dropped."""
-    value = 0
-    for shift in range(0, 70, 7):
-        if at == len(data):
-            raise WireError("truncated")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFF_FFFF_FFFF_FFFF, at
-    raise WireError("number of more than ten bytes")
-
-
-def _ahead(data: bytes, at: int, count: int) -> int:
-    """Give ``at + count``, if the data reaches that far."""
-    if count > len(data) - at:
-        raise WireError("truncated")
-    return at + count
-
-
-def _skip(data: bytes, at: int, wire_type: int) -> int:
-    """Find the position behind an unknown field's value. A group ends at its end tag, whatever number that has."""
-    depth = 0
-    while True:
-        if wire_type == _VARINT:
-            _, at = _varint(data, at)
-        elif wire_type == _BYTES:
-            count, at = _varint(data, at)
-            at = _ahead(data, at, count)
-        elif wire_type in _WIDTH:
-            at = _ahead(data, at, _WIDTH[wire_type])
-        elif wire_type == _GROUP:
-            depth += 1
-        elif wire_type == _END_GROUP:
-            depth -= 1
-        else:
-            raise WireError("illegal wire type")
-        if depth == 0:
-            return at
-        tag, at = _varint(data, at)
-        wire_type = tag & 7
+def _fields(descriptor: Descriptor) -> tuple[bytes, tuple[str, ...], dict[str, tuple[int, bool]]]:
+    """Each field's kind and name by number, as ``read_fields`` wants them; (bits, signed) of numbers by name."""
+    size = 1 + max(field.number for field in descriptor.fields)
+    kinds, names = bytearray(size), [""] * size
+    numbers = {}
+    for field in descriptor.fields:
+        number = _NUMBERS.get(field.type)
+        kinds[field.number], names[field.number] = (2, field.name) if number is None else (1, field.name)
+        if number is not None:
+            numbers[field.name] = number
+    return bytes(kinds), tuple(names), numbers
 
 
 def _low_bits(value: int, bits: int, *, signed: bool) -> int:

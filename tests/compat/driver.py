@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ftstan.broker.bounds import MAX_ID
 from ftstan.broker.broker import Broker, BrokerOptions
 from ftstan.clock import ManualClock
 from ftstan.stores.memory import MemoryStore
@@ -222,7 +223,7 @@ class Driver:
         assert (answer.error, answer.pub_prefix) == (b"", SUBJECTS.publish.encode())
 
     def publish(self, *data: bytes, channel: bytes = b"foo", client_id: bytes = b"me") -> list[PubAck]:
-        """Publish in one batch; the acks in the order in which they came. The guid of each is its data."""
+        """Publish in one batch; the acks in the order in which they came. A guid is its data, cut if need be."""
         before = len(self.out)
         for d in data:
             self.offer(d, channel=channel, client_id=client_id)
@@ -231,7 +232,7 @@ class Driver:
 
     def offer(self, data: bytes, *, channel: bytes = b"foo", client_id: bytes = b"me") -> None:
         """Queue a publish for the next batch."""
-        payload = pub_msg(data, channel, data, conn_id=b"conn." + client_id)
+        payload = pub_msg(data[:MAX_ID], channel, data, conn_id=b"conn." + client_id)
         self.frame(SUBJECTS.publish.encode() + b"." + channel, payload, b"_STAN.acks." + client_id)
 
     def subscribe(

@@ -272,16 +272,61 @@ def test_leaving_keeps_the_order_of_those_that_stay(driver: Driver) -> None:
     assert order == [b"in.3", b"in.1", b"in.2"]
 
 
-def test_a_message_too_large_for_the_link_stops_only_its_subscription() -> None:
-    driver = Driver()
-    driver.connect()
-    driver.publish(b"x" * 5000)
-    driver.publish(b"small", channel=b"bar")
+def test_the_channel_of_a_message_too_large_for_the_link_goes_on_behind_it(
+    driver: Driver, capfd: pytest.CaptureFixture[str]
+) -> None:
+    driver.publish(b"a", b"x" * 5000, b"c")
     driver.broker.max_payload = 4000
+    ack_inbox = driver.subscribe(durable=b"dur", max_in_flight=1)
+    assert sequences(driver.out) == [1]
+    assert sequences(driver.ack(ack_inbox, 1)) == [3]
+    assert driver.broker.skipped == 1
+    capfd.readouterr()
+    driver.broker.tick()
+    driver.broker.tick()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert 'deliveries left out: 1 since the last such line, the first one: message 2 of channel "foo" for' in line
+    assert line.endswith("the NATS server carries 4000 (max_payload)")
+    # A durable is behind it for good: what has been passed over counts as sent and acknowledged.
+    driver.leave(SUBJECTS.sub_close, ack_inbox)
+    driver.broker.max_payload = 1 << 20
+    driver.out.clear()
+    driver.subscribe(durable=b"dur")
+    assert sequences(driver.out) == [3]
+    driver.subscribe(inbox=b"new")
+    assert sequences(driver.out, b"new") == [1, 2, 3]
+
+
+def test_a_channel_full_of_messages_too_large_does_not_take_one_batch(driver: Driver) -> None:
+    driver.publish(*(b"%d:" % i + b"x" * 5000 for i in range(40)), b"last")
+    driver.broker.max_payload, driver.broker.budget = 4000, 50_000
     driver.subscribe()
-    driver.subscribe(b"bar", inbox=b"bar")
-    assert sequences(driver.out) == []
-    assert sequences(driver.out, b"bar") == [1]
+    assert sequences(driver.out) == [41]
+    assert driver.broker.skipped == 40
+
+
+def test_what_is_pending_and_became_too_large_for_the_link_is_over(driver: Driver) -> None:
+    driver.subscribe(ack_wait=1, max_in_flight=1)
+    driver.publish(b"x" * 5000, b"b")
+    assert sequences(driver.out) == [1]
+    driver.broker.max_payload = 4000
+    driver.out.clear()
+    driver.wait(1)
+    assert sequences(driver.out) == [2]
+    assert driver.broker.skipped == 1
+
+
+def test_a_resend_that_fits_only_without_its_mark_goes_without_it(driver: Driver) -> None:
+    driver.subscribe(ack_wait=1)
+    driver.publish(b"x" * 5000)
+    stored = len(next(o.payload for o in driver.out if o.subject == b"in"))
+    driver.broker.max_payload = stored
+    driver.wait(2)
+    assert [(d.sequence, d.redelivered, d.count) for d in deliveries(driver.out)] == [(1, False, 0)] * 3
+    driver.broker.max_payload = stored + 4
+    driver.wait(1)
+    assert deliveries(driver.out)[-1].redelivered
+    assert driver.broker.skipped == 0
 
 
 def test_a_subscription_that_lags_a_thousand_reads_catches_up(driver: Driver) -> None:

@@ -42,3 +42,31 @@ def test_a_timer_that_sets_itself_again_for_now_does_not_hold_up_the_others() ->
     assert ran == ["again", "other"]
     timers.run(10)
     assert ran == ["again", "other", "again"]
+
+
+def test_a_cancelled_timer_never_runs_and_leaves_nothing_behind() -> None:
+    timers, ran = Timers(), list[int]()
+    kept = [timers.at(1000 + i, lambda i=i: ran.append(i)) for i in range(10)]  # type: ignore[misc]
+    for i in range(5000):
+        timer = timers.at(500 + i, lambda: ran.append(-1))
+        timers.cancel(timer)
+        timers.cancel(timer)
+        assert timer.callback is None
+        assert len(timers) < 200
+    timers.cancel(kept[3])
+    assert timers.run(10_000)
+    assert ran == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert (len(timers), timers.next) == (0, None)
+    timers.cancel(kept[0])
+    timers.at(20_000, lambda: ran.append(20))
+    assert timers.run(20_000)
+
+
+def test_a_timer_may_cancel_another_one_that_is_due_with_it() -> None:
+    timers, ran = Timers(), list[str]()
+    timers.at(10, lambda: timers.cancel(second))
+    second = timers.at(10, lambda: ran.append("second"))
+    timers.at(10, lambda: ran.append("third"))
+    assert timers.run(10)
+    assert ran == ["third"]
+    assert not timers.run(10)

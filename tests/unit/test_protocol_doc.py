@@ -202,7 +202,8 @@ def test_what_is_not_ours_is_the_store_alone() -> None:
 def test_every_error_string_of_the_code_is_in_the_table() -> None:
     ours = {f"broker.constants.{n}" for n, v in vars(constants).items() if isinstance(v, str) and n.isupper()}
     ours -= {f"broker.constants.{name}" for name in REASONS}
-    ours |= {"broker.core.INVALID_PUBLISH", "broker.core.WRONG_SUBJECT", "stores.interface.BEING_DELETED"}
+    ours |= {"broker.core.INVALID_PUBLISH", "broker.core.WRONG_SUBJECT", "broker.core.TOO_LARGE"}
+    ours |= {"stores.interface.BEING_DELETED"}
     ours |= {"config.options.NO_CHANNEL", "wire.partition.CONFLICT"}
     ours |= {"config.refused.CLUSTERED_PARTITIONING", "config.refused.CLUSTERED_MEMORY"}
     assert {e.constant for e in ERRORS if e.constant not in ELSEWHERE} == ours

@@ -281,3 +281,26 @@ def test_the_datastore_is_found_in_words_then_in_the_environment_then_in_the_con
     monkeypatch.setenv("FTSTAN_DIR", str(tmp_path / "none"))
     assert run(capsys, "ls")[0] == 2
     assert run(capsys, "ls", str(store)) == there
+
+
+def test_verify_names_what_is_too_large_to_be_delivered_and_dump_gives_it_as_it_is(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def notes(*words: str) -> list[str]:
+        status, out, _ = run(capsys, "verify", str(store), "--channel", "channel.1", *words)
+        assert status == 0
+        return [line for line in out.splitlines() if line.startswith("note: ")]
+
+    assert notes() == []
+    sizes = {}
+    for line in run(capsys, "dump", str(store), "--channel", "channel.1")[1].splitlines():
+        row = json.loads(line)
+        if row["kind"] == "message":
+            fields = (row["reply"].encode(), base64.b64decode(row["data"]), row["timestamp"])
+            sizes[row["sequence"]] = len(codec.encode_msg_proto(row["sequence"], b"channel.1", *fields))
+    assert len(sizes) == 12
+    assert notes("--max-payload", str(max(sizes.values()))) == []
+    large = [sequence for sequence, size in sizes.items() if size == max(sizes.values())]
+    found = notes("--max-payload", str(max(sizes.values()) - 1))
+    assert sum(int(line.split(": ")[2].split()[0]) for line in found) == len(large)
+    assert f"the first one is sequence {large[0]} with {max(sizes.values())}: no NATS server" in found[0]

@@ -128,7 +128,7 @@ def test_an_unknown_start_position_is_kept_for_the_server_to_refuse() -> None:
         (b"\x3c", "illegal tag"),
         (b"\x3e", "illegal wire type"),
         (b"\x3f", "illegal wire type"),
-        (b"\x3b\x08\x01", "truncated"),
+        (b"\x3b\x08\x01", "illegal group"),
         (b"\x08\x01", "wrong wire type for client_id"),
         (b"\x0b\x0c", "wrong wire type for client_id"),
         (b"\x1a\x01a", "wrong wire type for protocol"),

@@ -21,6 +21,7 @@ from ftstan.stores.file.rootfiles import find_occupied
 from ftstan.stores.file.slices import show
 from ftstan.stores.file.statefile import read_whole
 from ftstan.stores.file.tools.reading import (
+    INDEX,
     Bad,
     ChannelFiles,
     SliceFile,
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _ENTRY = records.INDEX_SIZE
+
+#: Bytes of the largest message that a NATS server carries, if nobody configured it.
+MAX_PAYLOAD = 1 << 20
 
 #: In a channel's directory: sequences that a repair found lost, so that nobody takes the hole for a new loss.
 ACCEPTED = "repaired.json"
@@ -93,14 +97,20 @@ def check_root(source: Source) -> Iterator[Finding]:
             yield Finding(Kind.NOTE, b"", show(channel), "a channel of a name that is reserved for files of servers")
 
 
-def check_channel(source: Source, name: bytes, progress: Callable[[int], None] = lambda _: None) -> Iterator[Finding]:
-    """Look at everything in a channel's directory; ``progress`` is told how many bytes were read."""
+def check_channel(
+    source: Source, name: bytes, progress: Callable[[int], None] = lambda _: None, max_payload: int = MAX_PAYLOAD
+) -> Iterator[Finding]:
+    """Look at everything in a channel's directory; ``progress`` is told how many bytes were read.
+
+    ``max_payload``: bytes of the largest message that the NATS servers carry.
+    """
     with ChannelFiles(source, name) as files:
         checker = ChannelCheck(source, files)
         yield from checker.check_names()
         for s in files.all:
             yield from checker.check_slice(s, progress)
         yield from checker.check_order()
+        yield from checker.check_sizes(max_payload)
         yield from _check_typed(name, f"{show(name)}/subs.dat", files.subs_file())
 
 
@@ -214,6 +224,22 @@ class ChannelCheck:
                     f"begins at sequence {s.all_first}, and would hide what was acknowledged up to {confirmed.sequence}"
                 )
                 yield self._found(Kind.DAMAGE, s.dat, text)
+
+    def check_sizes(self, max_payload: int) -> Iterator[Finding]:
+        """Messages that are too large to be delivered."""
+        for s in self._files.slices:
+            large = [
+                (sequence, size)
+                for sequence, _, _, size, _ in INDEX.iter_unpack(self._files.entries_of(s))
+                if size > max_payload and sequence >= self._files.first
+            ]
+            if large:
+                sequence, size = large[0]
+                text = (
+                    f"{len(large)} messages are larger than {max_payload} bytes, the first one is sequence {sequence} "
+                    f"with {size}: no NATS server with this max_payload carries them, and deliveries leave them out"
+                )
+                yield self._found(Kind.NOTE, s.dat, text)
 
     def _holes_inside(self, s: SliceFile) -> Iterator[tuple[int, int]]:
         expected = s.first

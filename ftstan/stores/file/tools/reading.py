@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _ENTRY = records.INDEX_SIZE
 _VERSION = records.VERSION_SIZE
-_INDEX = struct.Struct("<QqqII")
+INDEX = struct.Struct("<QqqII")
 _DAT = re.compile(r"msgs\.([1-9][0-9]{0,17})\.dat\Z")
 
 #: ``ours_from`` of a store in which no ftstan server ever wrote: every slice is the original's.
@@ -175,7 +175,7 @@ class ChannelFiles:
     @property
     def size(self) -> int:
         """Their bytes as limits count them: payload plus 40 each."""
-        hidden: int = sum(size + 40 for _, _, _, size, _ in _INDEX.iter_unpack(self._half_hidden))
+        hidden: int = sum(size + 40 for _, _, _, size, _ in INDEX.iter_unpack(self._half_hidden))
         return sum(s.end - _VERSION + 32 * s.entries for s in self._shown) - hidden
 
     @property
@@ -242,7 +242,7 @@ class ChannelFiles:
         disk = self._source.disk
         fd = disk.open(self.dirfd, s.dat, os.O_RDONLY)
         try:
-            for sequence, offset, _, size, _ in _INDEX.iter_unpack(index):
+            for sequence, offset, _, size, _ in INDEX.iter_unpack(index):
                 yield sequence, offset, disk.pread(fd, size, offset + records.HEADER_SIZE)
         finally:
             disk.close(fd)
@@ -457,7 +457,7 @@ def bad_record(batch: bytes, sequence: int, offset: int, why: str) -> Bad:
 def _without_holes(batch: bytes) -> bytes:
     """The entries up to the first that does not follow its predecessor in the data."""
     end = records.entry(batch, 0)[1]
-    for k, (_, offset, _, size, _) in enumerate(_INDEX.iter_unpack(batch)):
+    for k, (_, offset, _, size, _) in enumerate(INDEX.iter_unpack(batch)):
         if offset != end:
             return batch[: k * _ENTRY]
         end = offset + 8 + size

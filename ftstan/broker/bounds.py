@@ -1,0 +1,53 @@
+"""How large requests, and the names in them, may be: what anybody may send must not cost everybody.
+
+The original has no bounds of its own but that of a NATS message. These are far above what client libraries send: a
+request of theirs has some hundred bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ftstan.broker import constants as c
+
+if TYPE_CHECKING:
+    from ftstan.wire import messages
+
+#: Bytes of a request or an ack, whatever is in it; publishes have the bound of the NATS server.
+MAX_REQUEST: Final = 16 << 10
+#: Bytes of a channel's name (a directory of the file store bears it), a durable's and a queue group's.
+MAX_NAME: Final = 255
+#: Bytes of a client id, a connection id, a guid and an inbox.
+MAX_ID: Final = 1024
+
+#: What the log says of a request that was not even decoded.
+LARGE: Final = f"more than {MAX_REQUEST} bytes"
+
+
+def excess_of_connect(request: messages.ConnectRequest) -> str:
+    """Name what is too long in the request, as its refusal; empty if nothing is."""
+    return _excess(
+        c.LONG_IN_CONNECT,
+        ("client id", request.client_id, MAX_ID),
+        ("heartbeat inbox", request.heartbeat_inbox, MAX_ID),
+        ("connection id", request.conn_id, MAX_ID),
+    )
+
+
+def excess_of_subscribe(request: messages.SubscriptionRequest) -> str:
+    """Name what is too long in the request, as its refusal; empty if nothing is."""
+    return _excess(
+        c.LONG_IN_SUBSCRIBE,
+        ("client id", request.client_id, MAX_ID),
+        ("channel", request.subject, MAX_NAME),
+        ("queue group", request.q_group, MAX_NAME),
+        ("durable name", request.durable_name, MAX_NAME),
+        ("inbox", request.inbox, MAX_ID),
+    )
+
+
+def _excess(text: str, *names: tuple[str, bytes, int]) -> str:
+    for what, name, most in names:
+        if len(name) > most:
+            return text.format(what=what, most=most)
+    return ""
