@@ -127,12 +127,15 @@ class Logger(structlog.BoundLoggerBase):
         """Write an ``[INF]`` line."""
         self._proxy_to_logger("info", text, **fields)
 
-    def warning(self, text: str, *, backs_off: bool = False, **fields: object) -> None:
-        """Write a ``[WRN]`` line. ``backs_off``: one that somebody else can cause again and again."""
+    def warning(self, text: str, *, backs_off: bool | str = False, **fields: object) -> None:
+        """Write a ``[WRN]`` line. ``backs_off``: one that somebody else can cause again and again.
+
+        A string names the kind of lines that are limited together, whatever names of others they carry.
+        """
         self._proxy_to_logger("warning", text, backs_off=backs_off, **fields)
 
-    def error(self, text: str, *, backs_off: bool = False, **fields: object) -> None:
-        """Write an ``[ERR]`` line. ``backs_off``: one that somebody else can cause again and again."""
+    def error(self, text: str, *, backs_off: bool | str = False, **fields: object) -> None:
+        """Write an ``[ERR]`` line; ``backs_off`` as in ``warning``."""
         self._proxy_to_logger("error", text, backs_off=backs_off, **fields)
 
     def fatal(self, text: str, **fields: object) -> None:
@@ -157,15 +160,17 @@ def _back_off(_logger: WrappedLogger, method: str, event: EventDict) -> EventDic
     """Warnings and errors that somebody else causes come at a falling rate: all of those of the NATS server."""
     half: _Half = event["half"]
     now = _outlet.clock.mono()
-    key = (method, half.name, _CONNECTION.sub("", event["event"]) if half is _nats else event["event"])
-    for (name, component, text), count in _outlet.repeats.owed(now, key):
+    backs_off = event.pop("backs_off", False)
+    text = str(event["event"])
+    kind = backs_off if isinstance(backs_off, str) else _CONNECTION.sub("", text) if half is _nats else text
+    key = (method, half.name, kind)
+    for (name, component, _), last, count in _outlet.repeats.owed(now, key):
         level = BY_NAME[name]
-        line = _finished(level, _HALVES[component].prefix, component, text + _more(count), {})
+        line = _finished(level, _HALVES[component].prefix, component, last + _more(count), {})
         _outlet.writer.put(level, line, wait=True)
-    backs_off = event.pop("backs_off", False) or half is _nats
-    if method not in ("warning", "error") or not backs_off:
+    if method not in ("warning", "error") or not (backs_off or half is _nats):
         return event
-    left_out = _outlet.repeats.ask(key, now)
+    left_out = _outlet.repeats.ask(key, text, now)
     if left_out is None:
         raise structlog.DropEvent
     if left_out:

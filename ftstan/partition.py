@@ -243,14 +243,9 @@ class Exchange:
         await self._control.close()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.ensure_future(work)
+        task = tasks.spawn(work, "partitioning", self._end)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._end(error if isinstance(error, FtstanError) else FtstanError(f"{type(error).__name__}: {error}"))
+        task.add_done_callback(self._tasks.discard)
 
     # ---- asking --------------------------------------------------------------------------------------------------
 

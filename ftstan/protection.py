@@ -18,6 +18,7 @@ from ftstan.errors import EndedError
 from ftstan.ft.access import FileAccess
 from ftstan.ft.deadlines import JUDGE_EVERY_S, WATCH_STOP_S
 from ftstan.ft.guard import Guard, Verdict, Vitals
+from ftstan.nats import tasks
 from ftstan.notify import Notifier
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Protection:
 
     def start(self) -> None:
         """Begin to judge; there is nothing to judge before ``own``."""
-        self._task = asyncio.create_task(self._run(), name="protection")
+        self._task = tasks.spawn(self._run(), "protection")
 
     async def close(self) -> None:
         """End."""

@@ -175,7 +175,7 @@ class NatsServerChild:
         it ends first (``Error listening on port: ...``) or is not ready within 10 s; nothing is left running then.
         """
         await self._spawn()
-        self._supervisor = asyncio.create_task(self._supervise(), name="nats-server")
+        self._supervisor = tasks.spawn(self._supervise(), "nats-server")
 
     async def stop(self) -> None:
         """End the child: SIGTERM, and SIGKILL after 3 s. Harmless when it is not running."""
@@ -234,10 +234,12 @@ class NatsServerChild:
 
     async def _spawn(self) -> None:
         """Start one process and wait until it is ready; on any failure it is gone, and so is its directory."""
-        binary = binary_path()
+        binary = "nats-server"
         # The directory (mode 0700) goes as soon as the child has read its configuration: nothing with a password in it
         # stays behind if we are killed.
         try:
+            # Looking for it needs a descriptor, too.
+            binary = binary_path()
             with tempfile.TemporaryDirectory(prefix="ftstan-nats-") as directory:
                 await self._launch(binary, directory)
                 try:
@@ -270,7 +272,7 @@ class NatsServerChild:
             process_group=0,
         )
         assert self._process.stdout is not None
-        self._reader = asyncio.create_task(self._fold(self._process.stdout), name="nats-server log")
+        self._reader = tasks.spawn(self._fold(self._process.stdout), "nats-server log")
         self._born = self._clock.mono()
 
     def _write(self, options: NatsServerOptions) -> str:
