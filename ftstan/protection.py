@@ -12,6 +12,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from ftstan import log
+from ftstan.clock import Steps
 from ftstan.config.units import SECOND
 from ftstan.ending import say
 from ftstan.errors import EndedError
@@ -47,6 +48,7 @@ class Protection:
         self._barked = 0.0
         self._extended = -_EXTEND_EVERY_S
         self._passed = 0
+        self._steps = Steps()
 
     def start(self) -> None:
         """Begin to judge; there is nothing to judge before ``own``."""
@@ -111,6 +113,8 @@ class Protection:
     def judge(self) -> None:
         """Look once, and do what must be done."""
         now = self._node.clock.mono()
+        if step := self._steps.look(self._node.clock.wall_ns(), now):
+            say(log.stream.warning, step, _PATIENCE_S)
         guard = self._guard
         verdict = Verdict.FINE
         if guard is not None:
