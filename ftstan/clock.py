@@ -34,6 +34,30 @@ class SystemClock:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+class Steps:
+    """Tells when the wall clock was set. Pure; ``look`` is to be called often."""
+
+    LEAST_S = 2.0
+    """Smaller steps are corrections."""
+
+    def __init__(self) -> None:
+        self._offset: float | None = None
+
+    def look(self, wall_ns: int, mono: float) -> str:
+        """A line about a step since the last call, empty if there was none; ``mono`` in seconds."""
+        offset = wall_ns / 1e9 - mono
+        before, self._offset = self._offset, offset
+        if before is None or abs(offset - before) < self.LEAST_S:
+            return ""
+        step = offset - before
+        if step > 0:
+            return f"the clock of this host was set {step:.0f} s ahead"
+        return (
+            f"the clock of this host was set back by {-step:.0f} s: messages of channels that are written to keep the "
+            "time of the newest one stored until the clock is there again"
+        )
+
+
 class ManualClock:
     """A clock that moves only when told to: for tests and simulations."""
 

@@ -116,6 +116,9 @@ class DataPlane:
                 future.set_exception(error)
                 if not may_lose and not isinstance(error, ReleasedError):
                     raise
+            except MemoryError as error:
+                future.set_exception(error)
+                raise
             except Exception as error:  # noqa: BLE001  # it belongs to whoever asked
                 future.set_exception(error)
             else:
@@ -167,4 +170,6 @@ class DataPlane:
 
 def shown(error: BaseException) -> str:
     """One line for the log about why serving ended."""
+    if isinstance(error, MemoryError):
+        return "out of memory"
     return error.text if isinstance(error, FtstanError) else f"{type(error).__name__}: {error}"

@@ -277,15 +277,16 @@ class StanServer:
     async def _live(self) -> None:
         self._loop, self._cut = asyncio.get_running_loop(), asyncio.Event()
         node = self._node = Node(self.options, host=self)
-        life = asyncio.create_task(node.main(), name="life")
-        cut = asyncio.create_task(self._cut.wait(), name="cut")
+        self._loop.set_exception_handler(tasks.loop_errors(node.die))
+        life = tasks.waited(node.main(), "life")
+        cut = tasks.waited(self._cut.wait(), "cut")
         try:
             await asyncio.wait([life, cut], return_when=asyncio.FIRST_COMPLETED)
             if life.done() and self._fenced is None:
                 self._status = life.result()
             else:
                 with contextlib.suppress(EndedError):
-                    await tasks.end(life, _CANCEL_AGAIN_S)  # type: ignore[arg-type]
+                    await tasks.end(life, _CANCEL_AGAIN_S)
         finally:
             cut.cancel()
             await self._end_plane(node)

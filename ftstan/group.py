@@ -30,12 +30,13 @@ from ftstan.ft.subjects import (
     group_subject,
     heartbeat_subject,
 )
+from ftstan.nats import tasks
 from ftstan.peers import Peers
 from ftstan.ratelimit import RateLimit
 from ftstan.succession import SWITCHOVER_S, Succession, no_successor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from ftstan.config.options import FtOptions, LinkOptions
     from ftstan.ft.epoch import Activation
@@ -262,17 +263,10 @@ class FtGroup:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(max(at - self._now(), 0.0), self._fire)
 
-    def _spawn(self, work: asyncio.Future[None] | object) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[arg-type]
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = tasks.spawn(work, "group", self._node.fail)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._node.fail(
-                error if isinstance(error, FtstanError) else FtstanError(f"{type(error).__name__}: {error}")
-            )
+        task.add_done_callback(self._tasks.discard)
 
     async def _try_lock(self, ask: sb.TryLock) -> None:
         done = await self._node.call(lambda: attempt(self._owner, ask))

@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import signal
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ftstan import log
 from ftstan.errors import FtstanError, RefusedError
+from ftstan.nats import tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -34,7 +35,6 @@ class Handlers:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._tasks: set[asyncio.Task[None]] = set()
         self.draining = False
         """SIGUSR2 came: the end is one that was wanted."""
         self.handed_over = False
@@ -55,15 +55,8 @@ class Handlers:
         self._node.request_stop(number)
 
     def _spawn(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        task = asyncio.create_task(work())
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # The server goes on as it was: whatever a signal asked for is not worth its end.
-            log.stream.error(f"Internal error: {type(error).__name__}: {error}; please report this line")
+        # The server goes on as it was: whatever a signal asked for is not worth its end.
+        tasks.aside(work(), "signal")
 
     def status(self, otherwise: int) -> int:
         """The exit status of a clean stop: that of the signal that asked for it."""
@@ -112,7 +105,10 @@ class Handlers:
         child = self._node.child
         if not self.handed_over or child is None:
             return
-        waits = [asyncio.create_task(child.drained()), asyncio.create_task(self._hurry.wait())]
+        waits: list[asyncio.Task[Any]] = [
+            tasks.waited(child.drained(), "drained"),
+            tasks.waited(self._hurry.wait(), "hurry"),
+        ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:

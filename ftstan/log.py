@@ -127,12 +127,15 @@ class Logger(structlog.BoundLoggerBase):
         """Write an ``[INF]`` line."""
         self._proxy_to_logger("info", text, **fields)
 
-    def warning(self, text: str, *, backs_off: bool = False, **fields: object) -> None:
-        """Write a ``[WRN]`` line. ``backs_off``: one that somebody else can cause again and again."""
+    def warning(self, text: str, *, backs_off: bool | str = False, **fields: object) -> None:
+        """Write a ``[WRN]`` line. ``backs_off``: one that somebody else can cause again and again.
+
+        A string names the kind of lines that are limited together, whatever names of others they carry.
+        """
         self._proxy_to_logger("warning", text, backs_off=backs_off, **fields)
 
-    def error(self, text: str, *, backs_off: bool = False, **fields: object) -> None:
-        """Write an ``[ERR]`` line. ``backs_off``: one that somebody else can cause again and again."""
+    def error(self, text: str, *, backs_off: bool | str = False, **fields: object) -> None:
+        """Write an ``[ERR]`` line; ``backs_off`` as in ``warning``."""
         self._proxy_to_logger("error", text, backs_off=backs_off, **fields)
 
     def fatal(self, text: str, **fields: object) -> None:
@@ -157,15 +160,17 @@ def _back_off(_logger: WrappedLogger, method: str, event: EventDict) -> EventDic
     """Warnings and errors that somebody else causes come at a falling rate: all of those of the NATS server."""
     half: _Half = event["half"]
     now = _outlet.clock.mono()
-    key = (method, half.name, _CONNECTION.sub("", event["event"]) if half is _nats else event["event"])
-    for (name, component, text), count in _outlet.repeats.owed(now, key):
+    backs_off = event.pop("backs_off", False)
+    text = str(event["event"])
+    kind = backs_off if isinstance(backs_off, str) else _VARYING.sub("", text) if half is _nats else text
+    key = (method, half.name, kind)
+    for (name, component, _), last, count in _outlet.repeats.owed(now, key):
         level = BY_NAME[name]
-        line = _finished(level, _HALVES[component].prefix, component, text + _more(count), {})
+        line = _finished(level, _HALVES[component].prefix, component, last + _more(count), {})
         _outlet.writer.put(level, line, wait=True)
-    backs_off = event.pop("backs_off", False) or half is _nats
-    if method not in ("warning", "error") or not backs_off:
+    if method not in ("warning", "error") or not (backs_off or half is _nats):
         return event
-    left_out = _outlet.repeats.ask(key, now)
+    left_out = _outlet.repeats.ask(key, text, now)
     if left_out is None:
         raise structlog.DropEvent
     if left_out:
@@ -187,6 +192,9 @@ def _render(_logger: WrappedLogger, method: str, event: EventDict) -> str:
 def _finished(level: Level, prefix: str, component: str, text: str, fields: EventDict) -> str:
     """``[<pid>] YYYY/MM/DD hh:mm:ss.uuuuuu [<LVL>] <prefix><text>``, local time; or one JSON object."""
     text = redact(text)
+    if level not in _HURRIED:
+        text = _cut(text)
+        fields = {name: _cut(value) if isinstance(value, str | bytes) else value for name, value in fields.items()}
     if _outlet.json:
         return _as_json(level, component, text, {**_outlet.known, **fields})
     if not text.isprintable():
@@ -198,9 +206,26 @@ def _finished(level: Level, prefix: str, component: str, text: str, fields: Even
     return f"[{os.getpid()}] {_stamp()}[{letters}] {prefix}{text}"
 
 
-#: What nats-server puts in front of a line about a connection: as many clients as fail, as often it says the same.
-_CONNECTION = re.compile(r"\S+ - [a-z_]+:\d+ - ")
+#: What lines of nats-server about the same thing differ in: connections, names that clients chose, and numbers.
+_VARYING = re.compile(r'\S+ - [a-z_]+:\d+ - |"[^"]*"|\d+')
+#: Somebody else's name may be as long as a message. Bytes that are shown of a word, and letters of a whole line.
+_LONGEST_WORD, _LONGEST_LINE = 256, 8192
+_LONG = re.compile(rf"\S{{{_LONGEST_WORD // 4},}}")
 _CONTROLS = {n: f"\\x{n:02x}" for n in (*range(32), 127) if n != ord("\t")} | {10: "\\n", 13: "\\r"}
+
+
+def _cut(text: str | bytes) -> str:
+    """The text with long words cut, and cut itself."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "surrogateescape")
+    return _LONG.sub(_cut_word, text[:_LONGEST_LINE]) if len(text) > _LONGEST_WORD // 4 else text
+
+
+def _cut_word(found: re.Match[str]) -> str:
+    data = found[0].encode("utf-8", "surrogatepass")
+    if len(data) <= _LONGEST_WORD:
+        return found[0]
+    return data[:_LONGEST_WORD].decode("utf-8", "ignore") + f"... ({len(data)} bytes)"
 
 
 def _stamp() -> str:

@@ -6,7 +6,6 @@ subscriptions those with trouble, and those furthest behind.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
@@ -14,8 +13,10 @@ from typing import TYPE_CHECKING, Final
 from ftstan.errors import FtstanError
 from ftstan.ft.history import cause_text
 from ftstan.monitor.answers import shown
+from ftstan.nats import tasks
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Sequence
 
     from ftstan.broker.views import CensusRow, SubRow
@@ -96,7 +97,7 @@ class Overview:
         """Storage is asked beside the page, and only when there is something new."""
         if self._node.owner is None or newest == self._epochs_of or self._reading is not None:
             return
-        self._reading = asyncio.create_task(self._read_epochs(newest))
+        self._reading = tasks.aside(self._read_epochs(newest), "epochs of the dashboard")
         self._reading.add_done_callback(self._read)
 
     async def _read_epochs(self, newest: int) -> None:

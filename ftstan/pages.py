@@ -24,6 +24,7 @@ from ftstan.monitor.metrics import NodeFigures
 from ftstan.monitor.own import Health
 from ftstan.monitor.passthrough import idle_pages
 from ftstan.monitor.zpages import Heading, Page, StoreView, format_time, format_uptime
+from ftstan.nats import tasks
 from ftstan.overview import Overview
 
 if TYPE_CHECKING:
@@ -302,7 +303,7 @@ class Pages:
         node = self._node
         if node.plane.serving is not self._counted_of or node.clock.mono() - self._counted_at > fresh_s:
             if self._taking is None:
-                self._taking = asyncio.create_task(self._count(node.plane.serving))
+                self._taking = tasks.waited(self._count(node.plane.serving), "census")
                 self._taking.add_done_callback(self._counted)
             await asyncio.shield(self._taking)
         return self._census

@@ -17,7 +17,6 @@ from ftstan.config.units import SECOND
 from ftstan.errors import ConflictError, FtstanError, NatsError, WireError
 from ftstan.nats import tasks
 from ftstan.nats.control import Control
-from ftstan.ratelimit import RateLimit
 from ftstan.stores.clients import decode_client, encode_client
 from ftstan.wire import partition as wire
 from ftstan.wire.patterns import PatternSet
@@ -192,7 +191,6 @@ class Exchange:
         self._ended = asyncio.Event()
         """There is a problem."""
         self._settled = False
-        self._complaints = RateLimit()
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
@@ -243,14 +241,9 @@ class Exchange:
         await self._control.close()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.ensure_future(work)
+        task = tasks.spawn(work, "partitioning", self._end)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._end(error if isinstance(error, FtstanError) else FtstanError(f"{type(error).__name__}: {error}"))
+        task.add_done_callback(self._tasks.discard)
 
     # ---- asking --------------------------------------------------------------------------------------------------
 
@@ -398,8 +391,7 @@ class Exchange:
         self._ask_again()
 
     def _complain(self, text: str) -> None:
-        if self._complaints.allow(self._clock.mono()):
-            log.stream.error(text)
+        log.stream.error(text, backs_off="partitioning")
 
 
 def _conflict(offender: bytes, sender: wire.Sender) -> ConflictError:

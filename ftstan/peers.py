@@ -84,4 +84,6 @@ class Peers:
 
 
 def _member(status: NodeStatus) -> digest.Member:
-    return digest.Member(status.server, status.host, status.monitor, status.state, status.phase)
+    # Anybody who may use NATS can answer as a member: what becomes a link is the address of a page, or nothing.
+    monitor = status.monitor if digest.is_page_url(status.monitor) else ""
+    return digest.Member(status.server, status.host, monitor, status.state, status.phase)

@@ -12,12 +12,14 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from ftstan import log
+from ftstan.clock import Steps
 from ftstan.config.units import SECOND
 from ftstan.ending import say
 from ftstan.errors import EndedError
 from ftstan.ft.access import FileAccess
 from ftstan.ft.deadlines import JUDGE_EVERY_S, WATCH_STOP_S
 from ftstan.ft.guard import Guard, Verdict, Vitals
+from ftstan.nats import tasks
 from ftstan.notify import Notifier
 
 if TYPE_CHECKING:
@@ -46,10 +48,11 @@ class Protection:
         self._barked = 0.0
         self._extended = -_EXTEND_EVERY_S
         self._passed = 0
+        self._steps = Steps()
 
     def start(self) -> None:
         """Begin to judge; there is nothing to judge before ``own``."""
-        self._task = asyncio.create_task(self._run(), name="protection")
+        self._task = tasks.spawn(self._run(), "protection")
 
     async def close(self) -> None:
         """End."""
@@ -110,6 +113,8 @@ class Protection:
     def judge(self) -> None:
         """Look once, and do what must be done."""
         now = self._node.clock.mono()
+        if step := self._steps.look(self._node.clock.wall_ns(), now):
+            say(log.stream.warning, step, _PATIENCE_S)
         guard = self._guard
         verdict = Verdict.FINE
         if guard is not None:

@@ -19,6 +19,7 @@ from ftstan.ft.ctl import is_who
 from ftstan.ft.desk import Desk
 from ftstan.ft.seal import Recipient
 from ftstan.ft.subjects import control_subject, question_subject
+from ftstan.nats import tasks
 from ftstan.nats.control import Control
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Reception:
         if len(self._tasks) >= _MAX_ANSWERS:
             # A flood of questions: whoever asked in earnest will ask again.
             return
-        task = asyncio.create_task(self._reply(make, reply))
+        task = tasks.aside(self._reply(make, reply), "answer to an operator")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

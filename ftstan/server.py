@@ -87,11 +87,18 @@ def run(options: ServerOptions, reread: Callable[[], ServerOptions] | None = Non
 
     ``reread`` gives the options anew for a reload; without it there is nothing to reload.
     """
+
+    async def live() -> int:
+        node = Node(options, host=host, reread=reread)
+        asyncio.get_running_loop().set_exception_handler(tasks.loop_errors(node.die))
+        threading.excepthook = node.thread_failed
+        return await node.main()
+
     try:
-        return asyncio.run(Node(options, host=host, reread=reread).main())
-    except FencedError as error:
+        return asyncio.run(live())
+    except (FencedError, MemoryError) as error:
         # During recovery or while stopping, too: a supervisor starts it again as a standby.
-        log.stream.fatal(error.text)
+        log.stream.fatal(shown(error))
         return EXIT_FENCED
 
 
@@ -162,6 +169,7 @@ class Node:
 
     async def main(self) -> int:
         """Start, serve, stop."""
+        tasks.end_server_with(self.die)
         for line in starting_lines(self.options.cluster_id, self.server_id):
             log.stream.info(line)
         for line in effectless_lines(self.options):
@@ -183,8 +191,8 @@ class Node:
 
     async def _start_or_stop(self) -> None:
         """Start; a signal ends that wherever it is, also where it waits for storage."""
-        start = asyncio.create_task(self._start(), name="start")
-        stop = asyncio.create_task(self.stopping.wait(), name="stop")
+        start = tasks.waited(self._start(), "start")
+        stop = tasks.waited(self.stopping.wait(), "stop")
         try:
             await asyncio.wait([start, stop], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -351,7 +359,13 @@ class Node:
         with contextlib.suppress(EndedError):
             if isinstance(error, StoreError) and self.clock.mono() - self._serving_since < _SOON_S:
                 self.host.pause_and_end(shown(error), EXIT_FENCED, _PAUSE_S)
-            self.host.end(shown(error), EXIT_FENCED if isinstance(error, FtstanError) else 2)
+            self.host.end(shown(error), EXIT_FENCED if isinstance(error, FtstanError | MemoryError) else 2)
+
+    def thread_failed(self, failure: threading.ExceptHookArgs) -> None:
+        """A thread that nothing was to end did: this node is not whole any more."""
+        name = failure.thread.name if failure.thread is not None else "?"
+        error = failure.exc_value
+        self.die(f"the thread {name} ended: {shown(error) if error is not None else failure.exc_type.__name__}")
 
     # ---- stopping ------------------------------------------------------------------------------------------------
 

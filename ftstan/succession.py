@@ -19,7 +19,7 @@ from ftstan.ft.handover import LONGEST_KEY, Leaving, Message, Subscribed, TakenE
 from ftstan.ft.slots import Cause
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
     from ftstan.ft.epoch import Activation
     from ftstan.server import Node
@@ -41,7 +41,7 @@ SWITCHOVER_S: Final = 2.0
 class Succession:
     """One member's part in hand-overs. ``send`` publishes on the group's own subject; raises ``NatsError``."""
 
-    def __init__(self, node: Node, send: Callable[[bytes], Awaitable[None]]) -> None:
+    def __init__(self, node: Node, send: Callable[[bytes], Coroutine[None, None, None]]) -> None:
         self._node = node
         self._send = send
         self._asking: Leaving | None = None
@@ -133,7 +133,7 @@ class Succession:
 
     # ---- the successor -------------------------------------------------------------------------------------------
 
-    def heard(self, message: Message, *, ready: bool) -> Awaitable[None] | float | None:
+    def heard(self, message: Message, *, ready: bool) -> Coroutine[None, None, None] | float | None:
         """Take a message. Returns work to do, or for how many seconds to hold back, or nothing.
 
         ``ready``: whether this member would take over that store now.
@@ -162,7 +162,7 @@ class Succession:
                 return self._took(message)
         return None
 
-    def _took(self, took: Took) -> Awaitable[None] | float | None:
+    def _took(self, took: Took) -> Coroutine[None, None, None] | float | None:
         taken = self._taken
         if taken is not None:
             taken.add(took)

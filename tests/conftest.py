@@ -13,7 +13,9 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadGroupScheduling
 
+from ftstan import log
 from ftstan.errors import NatsError
+from ftstan.logs.repeats import Repeats
 from ftstan.nats.embedded import binary_path
 from tests.certificates import Certificates
 from tests.processes import ROOT, Stage
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from xdist.remote import Producer
+
+
+@pytest.fixture(autouse=True)
+def _the_log_remembers_no_other_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log._outlet, "repeats", Repeats())
+
 
 # A shell that starts something in the background has it ignore SIGINT, and so would the commands that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

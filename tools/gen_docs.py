@@ -169,7 +169,7 @@ HIDDEN = {
     "io_batch_size": "No effect: a batch is what one read of the link brings",
     "io_sleep_time": "No effect, in microseconds",
     "cluster_proceed_on_restore_failure": "Go on when a snapshot cannot be restored",
-    "t": "No effect, as in the original; `-check_config` checks",
+    "t": "No effect, as in the original, but that this host alone is served; `-check_config` checks",
     "profile": "Port of the NATS server's profiler",
     "name": "Name of the NATS server",
     "jetstream": "Switch JetStream of the NATS server on",

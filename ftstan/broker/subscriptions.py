@@ -21,7 +21,6 @@ from ftstan.broker.records import state_of
 from ftstan.broker.state import Channel, QueueGroup, Subscription
 from ftstan.errors import StoreError, WireError
 from ftstan.log import stream as log
-from ftstan.ratelimit import RateLimit
 from ftstan.wire import messages
 from ftstan.wire.subjects import publishable, valid_channel
 
@@ -39,7 +38,6 @@ class Subscriptions:
         self.recovering: deque[Subscription] = deque()
         """Recovered subscriptions that wait for their first look."""
         self._groups = Groups(broker)
-        self._rejecting = RateLimit()
 
     # ---- subscribe -----------------------------------------------------------------------------------------------
 
@@ -67,7 +65,7 @@ class Subscriptions:
             except StoreError as refused:
                 error = refused.text
             if error:
-                log.error(f"Unable to create subscription on {quoted(request.subject)}: {error}", backs_off=True)
+                log.error(f"Unable to create subscription on {quoted(request.subject)}: {error}", backs_off="subscribe")
             channel = self._broker.channels.get(request.subject)
             if error and channel is not None:
                 self._broker.inactivity.check(channel)
@@ -82,11 +80,11 @@ class Subscriptions:
         again = partial(self.subscribe, reply, payload)
         if broker.latecomers.hold(request.client_id, b"", again, len(payload), broker.now):
             return True
-        if self._rejecting.allow(broker.now / c.SECOND):
-            log.error(
-                f"[Client:{_show(request.client_id)}] Rejecting subscription on {quoted(request.subject)}: "
-                "connection not created yet"
-            )
+        log.error(
+            f"[Client:{_show(request.client_id)}] Rejecting subscription on {quoted(request.subject)}: "
+            "connection not created yet",
+            backs_off="subscription without a client",
+        )
         return False
 
     def _check(self, request: messages.SubscriptionRequest) -> str:
@@ -118,7 +116,7 @@ class Subscriptions:
         if sub is not None and sub.client is not None:
             if not broker.options.replace_durable:
                 text = f"[Client:{client.shown()}] Duplicate durable subscription registration"
-                log.error(text, backs_off=True, client=client.client_id, channel=channel.name)
+                log.error(text, backs_off="duplicate durable", client=client.client_id, channel=channel.name)
                 return c.DUPLICATE_DURABLE
             self.detach(sub, unsubscribe=False)
         resumed = sub is not None
@@ -243,7 +241,7 @@ class Subscriptions:
             log.error(
                 f"[Client:{_show(sub.client_id)}] inbox {_show(sub.inbox)!r} of a subscription on "
                 f"{_show(sub.channel.name)} is not a subject for clients: nothing can be delivered to it",
-                backs_off=True,
+                backs_off="inbox",
             )
         if group is not None:
             group.update(sub)

@@ -26,7 +26,7 @@ from ftstan.cli.asking import (
     sequence,
 )
 from ftstan.cli.connecting import link_options
-from ftstan.cli.terminal import complain, print_json, print_table, size_of, visible
+from ftstan.cli.terminal import complain, print_json, print_table, say, size_of, visible
 from ftstan.errors import RefusedError
 from ftstan.ft.ctl import Request, Verb
 from ftstan.ft.health import name as server_name
@@ -218,7 +218,7 @@ async def _client_info(arguments: argparse.Namespace, servers: _Servers) -> int:
         return EXIT_DONE
     _print_fields(row | {"subscriptions": len(subs)})
     if subs:
-        print()
+        say()
         _print_subs(subs)
     return EXIT_DONE
 
@@ -322,7 +322,7 @@ def _confirm(arguments: argparse.Namespace, what: str) -> None:
         return
     if not sys.stdin.isatty():
         raise RefusedError(f"not done without a word: {what}", hint="add --yes if that is meant")
-    print(f"{what}? type yes: ", end="", file=sys.stderr, flush=True)
+    print(f"{visible(what)}? type yes: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != "yes":
         raise RefusedError("nothing was done", hint="only the word yes, or --yes, goes on")
 
@@ -333,7 +333,7 @@ def _say(arguments: argparse.Namespace, what: str, note: str, named: str = "") -
     if arguments.output == "json":
         print_json({what: named, "done": note})
     else:
-        print(f"{what} {visible(named)}: {note}")
+        say(f"{what} {visible(named)}: {note}")
     return EXIT_DONE
 
 
@@ -348,7 +348,7 @@ def _print_one(arguments: argparse.Namespace, what: str, row: Row) -> int:
 def _print_fields(row: Row) -> None:
     width = max(map(len, row))
     for field, value in row.items():
-        print(f"{field:<{width}}  {visible(str(value))}")
+        say(f"{field:<{width}}  {visible(str(value))}")
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------

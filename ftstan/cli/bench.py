@@ -16,7 +16,7 @@ from rich.table import Table
 from ftstan.cli import contexts
 from ftstan.cli.connecting import link_options
 from ftstan.cli.talking import EXIT_DONE, EXIT_NOT_ALL, number, seconds
-from ftstan.cli.terminal import print_json, print_table, progress, visible
+from ftstan.cli.terminal import print_json, print_table, progress, say, visible
 from ftstan.client.options import check_channel
 from ftstan.clock import SystemClock
 from ftstan.errors import ConfigError
@@ -136,13 +136,13 @@ _amount.__name__ = "number"  # what argparse calls a wrong value
 
 def _complain(result: Result) -> None:
     if result.refused:
-        print(f"{result.refused} messages were refused: {visible(result.refusal)}", file=sys.stderr)
+        say(f"{result.refused} messages were refused: {visible(result.refusal)}", file=sys.stderr)
     unanswered = result.publishers.wanted - result.publishers.messages - result.refused
     if unanswered > 0:
-        print(f"{unanswered} messages were not acknowledged in time", file=sys.stderr)
+        say(f"{unanswered} messages were not acknowledged in time", file=sys.stderr)
     missing = result.subscribers.wanted - result.subscribers.messages
     if missing > 0 and not result.refused:
-        print(f"{missing} messages did not come in time", file=sys.stderr)
+        say(f"{missing} messages did not come in time", file=sys.stderr)
 
 
 def _fields(plan: Plan, result: Result) -> dict[str, object]:
@@ -202,7 +202,7 @@ def _show(plan: Plan, result: Result) -> None:
     )
     for name, side in sides:
         if side.delays.count:
-            print(f"\n{'from publish to ack' if name == 'pub' else 'from publish to delivery'}")
+            say("", f"{'from publish to ack' if name == 'pub' else 'from publish to delivery'}")
             _plot(side.delays)
 
 

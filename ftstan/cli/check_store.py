@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from ftstan.cli.asking import seconds
-from ftstan.cli.terminal import print_json, print_table, visible
+from ftstan.cli.terminal import print_json, print_table, say, visible
 from ftstan.clock import SystemClock
 from ftstan.disk import LocalDisk
 from ftstan.errors import ConfigError
@@ -245,7 +245,7 @@ class _Told:
         if self._status is not None:
             self._status.update(line.replace("[", r"\["))
         elif self._shown:
-            print(line, file=sys.stderr, flush=True)
+            say(line, file=sys.stderr)
 
 
 def _show(report: Report) -> None:
@@ -255,16 +255,16 @@ def _show(report: Report) -> None:
         if histogram := finding.figures.get("histogram"):
             _show_histogram(histogram)
     if report.expected:
-        print("\ntakeover to expect")
+        say("", "takeover to expect")
         print_table(("event", "seconds", "why"), [_expected_row(x) for x in report.expected], right=("seconds",))
-    print(f"\n{visible(report.directory)}: {report.verdict.value.upper()}")
+    say("", f"{visible(report.directory)}: {report.verdict.value.upper()}")
     for finding in report.reasons:
-        print(f"  {finding.check}: {visible(finding.text)}")
+        say(f"  {finding.check}: {visible(finding.text)}")
         if finding.hint:
-            print(f"    {visible(finding.hint)}")
+            say(f"    {visible(finding.hint)}")
     for finding in report.findings:
         if finding.outcome is Outcome.NOTE and finding.hint:
-            print(f"note: {visible(finding.text)}: {visible(finding.hint)}")
+            say(f"note: {visible(finding.text)}: {visible(finding.hint)}")
 
 
 def _expected_row(expected: Expected) -> tuple[str, str, str]:
@@ -275,6 +275,6 @@ def _expected_row(expected: Expected) -> tuple[str, str, str]:
 def _show_histogram(rows: object) -> None:
     assert isinstance(rows, list)
     most = max(row["count"] for row in rows)
-    print("\nsyncs by duration")
+    say("", "syncs by duration")
     for row in rows:
-        print(f"{row['upto_ms']:>9g} ms  {row['count']:>5}  {'#' * max(1, round(_BAR * row['count'] / most))}")
+        say(f"{row['upto_ms']:>9g} ms  {row['count']:>5}  {'#' * max(1, round(_BAR * row['count'] / most))}")

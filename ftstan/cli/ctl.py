@@ -36,7 +36,7 @@ from ftstan.cli.program import (
     filled,
     refusing,
 )
-from ftstan.cli.terminal import print_json
+from ftstan.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
     import argparse
@@ -48,7 +48,7 @@ def version(arguments: argparse.Namespace) -> int:
     if arguments.output == "json":
         print_json({"version": __version__, "compatible_version": COMPATIBLE_VERSION})
     else:
-        print(f"ftstan {__version__}, compatible with nats-streaming-server {COMPATIBLE_VERSION}")
+        say(f"ftstan {__version__}, compatible with nats-streaming-server {COMPATIBLE_VERSION}")
     return EXIT_OK
 
 

@@ -19,7 +19,7 @@ from rich.text import Text
 from ftstan.cli import contexts, talking
 from ftstan.cli.asking import add_key_options
 from ftstan.cli.contexts import CONTEXT_VARIABLE, SETTINGS
-from ftstan.cli.terminal import print_json, print_table, visible
+from ftstan.cli.terminal import print_json, print_table, say, visible
 from ftstan.drill import catalogue, ledger, selftest
 from ftstan.drill.errors import DrillError
 from ftstan.drill.judge import judge
@@ -187,7 +187,7 @@ def _show(result: Result) -> None:
         heads = ("active ms", "ack ms")
         rows = [(x.fault, x.former, x.node, f"{x.active_ms:,.0f}", f"{x.ack_ms:,.0f}") for x in takeovers]
         print_table(("takeover", "from", "to", *heads), rows, right=heads)
-        print()
+        say()
     if result.spreads:
         columns = ("times", "min", "median", "p99", "max")
         spread_rows = [
@@ -195,21 +195,21 @@ def _show(result: Result) -> None:
             for x in result.spreads
         ]
         print_table(("without acks, ms", *columns), spread_rows, right=columns)
-        print()
-    print(
+        say()
+    say(
         f"published {verdict.published:,}, acked {verdict.acked:,}, stored {verdict.stored:,} "
         f"({verdict.stored_without_ack:,} without an ack), delivered {verdict.delivered:,}, "
         f"redelivered {verdict.redelivered:,}, readings {verdict.readings}"
     )
     for breach in verdict.breaches:
-        print(f"BROKEN: {breach.rule.value}: {breach.count:,}")
+        say(f"BROKEN: {breach.rule.value}: {breach.count:,}")
         for example in breach.examples:
-            print(f"  {visible(example)}")
+            say(f"  {visible(example)}")
     for failure in result.failures:
-        print(f"FAILED: {visible(failure)}")
+        say(f"FAILED: {visible(failure)}")
     if result.directory:
-        print(f"report: {os.path.join(result.directory, 'report.html')}")
-    print(f"{result.name}: {'PASSED' if result.passed else 'FAILED'}")
+        say(f"report: {os.path.join(result.directory, 'report.html')}")
+    say(f"{result.name}: {'PASSED' if result.passed else 'FAILED'}")
 
 
 class _Screen:
@@ -261,7 +261,7 @@ def _check(arguments: argparse.Namespace, scenario: Scenario) -> int:
     if _json(arguments):
         print_json({"name": scenario.name, "faults": len(scenario.steps), "repeat": scenario.repeat})
     else:
-        print(f"{scenario.file}: {len(scenario.steps)} faults, repeated {scenario.repeat} times; it can be played")
+        say(f"{scenario.file}: {len(scenario.steps)} faults, repeated {scenario.repeat} times; it can be played")
     return EXIT_PASSED
 
 

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.cli.terminal import print_json
+from ftstan.cli.terminal import print_json, say
 from ftstan.config.flags import parse, to_settings
 from ftstan.errors import ConfigError
 
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     path = os.path.join(arguments.units, f"{made.unit}.d", DROPIN_NAME)
     for place in made.paths:
         if not os.path.isdir(place):
-            print(f"warning: {place} is not there: the service does not start before it is", file=sys.stderr)
+            say(f"warning: {place} is not there: the service does not start before it is", file=sys.stderr)
     writes = arguments.write and bool(made.text)
     removes = arguments.write and not made.text and os.path.exists(path)
     if writes or removes:
@@ -91,11 +91,11 @@ def run(arguments: argparse.Namespace) -> int:
             }
         )
     elif not made.text:
-        print(f"{made.unit} needs no drop-in: everything lies below {', '.join(OWN)}")
+        say(f"{made.unit} needs no drop-in: everything lies below {', '.join(OWN)}")
         if removes:
-            print(f"removed: {path}\nnext: systemctl daemon-reload")
+            say(f"removed: {path}", "next: systemctl daemon-reload")
     elif writes:
-        print(f"written: {path}\nnext: systemctl daemon-reload; it holds from the next start of {made.unit} on")
+        say(f"written: {path}", "next: systemctl daemon-reload; it holds from the next start of {made.unit} on")
     else:
         sys.stdout.write(made.text)
     return 0

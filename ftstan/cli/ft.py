@@ -29,7 +29,7 @@ from ftstan.cli.asking import (
 )
 from ftstan.cli.connecting import link_options
 from ftstan.cli.owning import owning
-from ftstan.cli.terminal import complain, print_json, print_table, time_of
+from ftstan.cli.terminal import complain, print_json, print_table, say, time_of
 from ftstan.disk import LocalDisk
 from ftstan.errors import ConfigError, NatsError, RefusedError
 from ftstan.ft.ctl import (
@@ -180,7 +180,7 @@ def _status(arguments: argparse.Namespace) -> int:
         else:
             if members:
                 _print_members(members)
-            print(": ".join(filter(None, [verdict.health.name.lower(), "; ".join(verdict.problems)])))
+            say(": ".join(filter(None, [verdict.health.name.lower(), "; ".join(verdict.problems)])))
         return int(verdict.health)
 
     return _with_group(arguments, work)
@@ -256,7 +256,7 @@ def _switchover(arguments: argparse.Namespace) -> int:
             }
             print_json(values)
         else:
-            print(f"{name(successor)} serves since {took:.3f} s after the request (epoch {successor.epoch})")
+            say(f"{name(successor)} serves since {took:.3f} s after the request (epoch {successor.epoch})")
         if target is not None and successor.server != target.server:
             raise RefusedError(
                 f"{name(successor)} serves, not {name(target)}", hint=f"read the log of {name(target)} for why"
@@ -308,7 +308,7 @@ def _hold(arguments: argparse.Namespace, verb: Verb) -> int:
         if arguments.output == "json":
             print_json(status.to_json())
         else:
-            print(f"{name(status)}: {status.phase}")
+            say(f"{name(status)}: {status.phase}")
         return EXIT_DONE
 
     return _with_group(arguments, work)
@@ -400,9 +400,9 @@ def _say_mixed(arguments: argparse.Namespace, *, on: bool, epoch: int, served: b
     if arguments.output == "json":
         print_json({"mixed": on, "epoch": epoch})
     else:
-        print(f"mixed group: {'on' if on else 'off'}, recorded with epoch {epoch}")
+        say(f"mixed group: {'on' if on else 'off'}, recorded with epoch {epoch}")
         if on and served:
-            print("an original server can follow as soon as ftstanctl ft status shows yes under MIXED")
+            say("an original server can follow as soon as ftstanctl ft status shows yes under MIXED")
     return EXIT_DONE
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.cli import talking
 from ftstan.cli.talking import EXIT_DONE, EXIT_NOT_ALL, number, seconds
-from ftstan.cli.terminal import complain, print_json
+from ftstan.cli.terminal import complain, print_json, say
 from ftstan.client import ClientError, PublishRefusedError
 from ftstan.errors import ConfigError
 
@@ -103,7 +103,7 @@ async def _publish(arguments: argparse.Namespace) -> int:
     if arguments.output == "json":
         print_json({"channel": arguments.channel, "stored": stored, "refused": refused, "unknown": unknown})
     else:
-        print(f"{stored} stored in {arguments.channel}")
+        say(f"{stored} stored in {arguments.channel}")
     if failure is None:
         return EXIT_DONE
     return complain(failure, EXIT_NOT_ALL)

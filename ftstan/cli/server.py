@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ftstan import COMPATIBLE_VERSION, log
 from ftstan.cli import checking, signals
+from ftstan.cli.hidden import blank_secrets
 from ftstan.cli.pipes import reader_left
 from ftstan.config.banner import starting_lines
 from ftstan.config.completion import completion
@@ -71,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     stopped = starts.begin(os.environ)
     if stopped is not None:
         return stopped
+    if argv is None:
+        blank_secrets()
     status = _start(line, words, starts)
     starts.ended(status)
     return status

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ftstan.cli import contexts, store_change
-from ftstan.cli.terminal import print_json, print_table, progress, size_of, text_of, time_of, visible
+from ftstan.cli.terminal import print_json, print_table, progress, say, size_of, text_of, time_of, visible
 from ftstan.disk import LocalDisk
 from ftstan.errors import ConfigError, StoreError
 from ftstan.ft.lock import is_held
@@ -148,7 +148,7 @@ def _ls(arguments: argparse.Namespace) -> int:
         right=numbers,
     )
     if store.source.live:
-        print("a server has this datastore open: shown is what it has confirmed", file=sys.stderr)
+        say("a server has this datastore open: shown is what it has confirmed", file=sys.stderr)
     return EXIT_CLEAN
 
 
@@ -190,7 +190,7 @@ def _ls_channel(arguments: argparse.Namespace, store: Opened) -> int:
     numbers = ("slice", "first", "last", "msgs", "dat", "idx")
     print_table((*numbers, "state"), [[row[n] for n in (*numbers, "state")] for row in slices], right=numbers)
     if subs:
-        print()
+        say()
         heads = tuple(subs[0])
         print_table(heads, [list(row.values()) for row in subs], right=("id", "last_sent", "pending"))
     return EXIT_CLEAN
@@ -282,10 +282,10 @@ def _verify(arguments: argparse.Namespace) -> int:
     else:
         for f in findings:
             where = "" if f.offset is None else f" at offset {f.offset}"
-            print(f"{f.kind}: {visible(f.file)}{where}: {f.text}")
-        print(f"{len(store.channels)} channels, {size_of(total)} of messages: {'DAMAGED' if damaged else 'clean'}")
+            say(f"{f.kind}: {f.file}{where}: {f.text}")
+        say(f"{len(store.channels)} channels, {size_of(total)} of messages: {'DAMAGED' if damaged else 'clean'}")
         if damaged:
-            print(f"stop every node, then run: ftstanctl store repair --dry-run {arguments.dir}", file=sys.stderr)
+            say(f"stop every node, then run: ftstanctl store repair --dry-run {arguments.dir}", file=sys.stderr)
     return EXIT_DAMAGE if damaged else EXIT_CLEAN
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.cli.owning import owning
-from ftstan.cli.terminal import print_json, progress, text_of, visible
+from ftstan.cli.terminal import print_json, progress, say, text_of, visible
 from ftstan.clock import SystemClock
 from ftstan.disk import LocalDisk
 from ftstan.errors import ConfigError
@@ -100,7 +100,7 @@ def _rewrite(arguments: argparse.Namespace, label: str, work: Work, counted: str
         print_json({"channels": [{"name": text_of(name), counted: count} for name, count in rows]})
     else:
         for name, count in rows:
-            print(f"{visible(text_of(name))}: {count} {counted.replace('_', ' ')}")
+            say(f"{visible(text_of(name))}: {count} {counted.replace('_', ' ')}")
     return EXIT_CLEAN
 
 
@@ -175,8 +175,8 @@ def _say(arguments: argparse.Namespace, plan: Plan) -> int:
         print_json({"dry_run": True, "steps": [{"file": file, "text": text} for file, text in rows]})
     else:
         for file, text in rows:
-            print(f"{visible(file)}: {text}")
-        print("nothing was changed" if rows else "nothing to repair")
+            say(f"{file}: {text}")
+        say("nothing was changed" if rows else "nothing to repair")
     return EXIT_DAMAGE if plan.damaged else EXIT_CLEAN
 
 
@@ -186,8 +186,8 @@ def _report(arguments: argparse.Namespace, done: list[tuple[str, str]], aside: s
         print_json({"dry_run": False, "steps": steps, "aside": aside, "quarantined": quarantined})
     else:
         for file, text in done:
-            print(f"{visible(file)}: {text}")
-        print(f"what was there before is in {aside}" if done else "nothing to repair")
+            say(f"{file}: {text}")
+        say(f"what was there before is in {aside}" if done else "nothing to repair")
         if quarantined:
-            print(f"still quarantined: {', '.join(quarantined)}", file=sys.stderr)
+            say(f"still quarantined: {', '.join(quarantined)}", file=sys.stderr)
     return EXIT_DAMAGE if quarantined else EXIT_CLEAN

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.cli import talking
 from ftstan.cli.talking import EXIT_DONE, EXIT_NOT_ALL, number, seconds
-from ftstan.cli.terminal import print_json, time_of, visible
+from ftstan.cli.terminal import print_json, say, time_of, visible
 from ftstan.client import Start
 from ftstan.errors import ConfigError
 
@@ -116,7 +116,7 @@ def _show(message: Message, output: str) -> None:
     else:
         again = f" again ({message.redelivery_count})" if message.redelivered else ""
         text = visible(message.data.decode("utf-8", "backslashreplace"))
-        print(f"#{message.sequence} {time_of(message.timestamp)}{again} {text}")
+        say(f"#{message.sequence} {time_of(message.timestamp)}{again} {text}")
     # Whoever reads a pipe shall see a message when it comes, and before it is acknowledged.
     sys.stdout.flush()
 

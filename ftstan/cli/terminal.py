@@ -6,7 +6,7 @@ import contextlib
 import datetime as dt
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from rich import box
 from rich.console import Console
@@ -24,10 +24,18 @@ _PIPE_WIDTH = 400
 
 def complain(error: FtstanError, status: int) -> int:
     """What went wrong and what to do, on standard error; returns ``status``."""
-    print(error, file=sys.stderr)
+    say(str(error), file=sys.stderr)
     if error.hint:
-        print(f"hint: {error.hint}", file=sys.stderr)
+        say(f"hint: {error.hint}", file=sys.stderr)
     return status
+
+
+def say(*lines: str, file: TextIO | None = None) -> None:
+    """Lines for people, on standard output unless ``file`` is another: what somebody else chose is harmless in them."""
+    out = sys.stdout if file is None else file
+    for line in lines or ("",):
+        out.write(visible(line) + "\n")
+    out.flush()
 
 
 def print_json(value: object) -> None:

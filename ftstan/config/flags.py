@@ -165,8 +165,12 @@ def to_settings(line: CommandLine, environment: Mapping[str, str] | None = None)
     both, streaming = line.text("config"), line.text("stan_config")
     apply_files(settings, both, streaming, environment)
     if line.is_on("t"):
-        settings.warnings.append("-t has no effect: the server starts, as the original does; -check_config only checks")
+        settings.warnings.append("-t has no effect but that this host alone is served; -check_config only checks")
     _Applying(line, settings, late_file=bool(streaming) and not both).apply()
+    if line.is_on("t"):
+        # Whoever means to check a file does not mean to serve the network with it.
+        for key in ("addr", "http_host"):
+            settings.put(key, "127.0.0.1", "-t")
     return settings
 
 

@@ -307,7 +307,7 @@ OPTIONS: tuple[Option, ...] = (
     *_options(
         Group.HANDED,
         ("~max_payload", _I, 0, "Largest message in bytes (0: 1 MiB)"),
-        ("~max_pending", _I, 0, "Bytes that may wait for one connection (0: 512 MiB)"),
+        ("~max_pending", _I, 0, "Bytes that may wait for one connection (0: 64 MiB)"),
         ("~max_control_line", _I, 0, "Longest protocol line in bytes (0: 4096)"),
         ("~max_connections", _I, 0, "Connections at a time (0: 65536)"),
         ("~max_nats_subscriptions", _I, 0, "NATS subscriptions of one connection (0: unlimited)"),

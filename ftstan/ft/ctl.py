@@ -346,6 +346,9 @@ def load_object(payload: bytes) -> dict[str, Any]:
 def _object(payload: bytes) -> dict[str, Any]:
     try:
         values = json.loads(payload)
+        # Half of a surrogate pair is no text: it could neither be logged nor be looked for. Bytes that are no UTF-8 are
+        # written as the other halves.
+        json.dumps(values, ensure_ascii=False).encode("utf-8", "surrogateescape")
     except (ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}

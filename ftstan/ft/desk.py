@@ -14,7 +14,6 @@ from ftstan.errors import FtstanError, RefusedError, WireError
 from ftstan.ft.ctl import Answer, EpochEntry, NodeStatus, Request, Verb, encode_answer
 from ftstan.ft.seal import Recipient, Seals, is_sealed
 from ftstan.log import stream as log
-from ftstan.ratelimit import RateLimit
 
 if TYPE_CHECKING:
     from ftstan.clock import Clock
@@ -70,7 +69,6 @@ class Desk:
         self._key_error: FtstanError | None = None
         self._key_until = float("-inf")
         self._reading = asyncio.Lock()
-        self._refusals = RateLimit()
 
     async def who(self) -> bytes:
         """Answer the question to all members."""
@@ -82,11 +80,10 @@ class Desk:
             request = await self._open(payload)
             return encode_answer(await self._carry_out(request))
         except (RefusedError, WireError) as error:
-            if self._refusals.allow(self._clock.mono()):
-                log.warning(f"ft: a control request was refused: {error.text}")
+            log.warning(f"ft: a control request was refused: {error.text}", backs_off="control request refused")
             return encode_answer(Answer(ok=False, error=error.text, hint=error.hint))
         except FtstanError as error:
-            log.error(f"ft: a control request failed: {error.text}")
+            log.error(f"ft: a control request failed: {error.text}", backs_off="control request failed")
             return encode_answer(Answer(ok=False, error=error.text, hint=error.hint))
 
     async def _open(self, payload: bytes) -> Request:

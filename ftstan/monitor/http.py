@@ -8,11 +8,13 @@ Source: ``docs/compat/monitoring.md``; the pages that are ours: ``docs/monitorin
 
 from __future__ import annotations
 
+import logging
 import re
 import socket
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from ftstan import log
 from ftstan.errors import NatsError
@@ -20,10 +22,12 @@ from ftstan.log import errno_text
 from ftstan.monitor import passthrough
 from ftstan.monitor.answers import not_found, sent_in_chunks
 from ftstan.monitor.gate import ask_for_certificates
+from ftstan.monitor.listener import IDLE_S, Listener
 from ftstan.monitor.metrics import MetricsPage, MetricsViews
 from ftstan.monitor.own import OwnPages, OwnViews
-from ftstan.monitor.tls import TlsListener, server_context
+from ftstan.monitor.tls import server_context
 from ftstan.monitor.zpages import StreamingPages, StreamingViews
+from ftstan.nats import tasks
 
 if TYPE_CHECKING:
     import ssl
@@ -66,7 +70,7 @@ class Monitor:
         self.url = ""
         """Where these pages are found by others; empty while there are none."""
         self._runner: web.AppRunner | None = None
-        self._tls: TlsListener | None = None
+        self._listener: Listener | None = None
         self._passthrough: passthrough.Passthrough | None = None
 
     async def open(self, tls: ServerTlsOptions, child: NatsServerChild | None) -> int:
@@ -89,29 +93,25 @@ class Monitor:
         Raises ``NatsError`` in the original's words when the address is taken or cannot be used.
         """
         app = self._application(host, port, secure=context is not None)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_S, logger=_logger())
         await runner.setup()
+        assert runner.server is not None
+        listener = Listener(runner.server, context)
         try:
-            if context is None:
-                await web.TCPSite(runner, host, max(port, 0)).start()
-                bound: int = runner.addresses[0][1]
-            else:
-                assert runner.server is not None
-                self._tls = TlsListener(runner.server, context)
-                bound = await self._tls.start(host, max(port, 0))
+            bound = await listener.start(host, max(port, 0))
         except (OSError, OverflowError) as error:
             await runner.cleanup()
             raise NatsError(
                 f"Can't start monitoring: can't listen to the monitor port: {_listen_error(host, port, error)}",
                 hint="stop what uses the port (ss -ltnp shows it), or choose another with -m",
             ) from error
-        self._runner = runner
+        self._runner, self._listener = runner, listener
         self.url = _url(self._options.advertise or host, bound, secure=context is not None)
         return bound
 
     def check(self, tls: ServerTlsOptions) -> None:
         """Read what ``renew`` would use, and change nothing. Raises ``NatsError`` and ``ConfigError``."""
-        if self._tls is not None:
+        if self._listener is not None:
             pages_context(self._options, tls)
 
     def renew(self, tls: ServerTlsOptions) -> None:
@@ -119,16 +119,14 @@ class Monitor:
 
         Raises ``NatsError`` and ``ConfigError``.
         """
-        if self._tls is not None:
-            context = pages_context(self._options, tls)
-            assert context is not None
-            self._tls.context = context
+        if self._listener is not None:
+            self._listener.context = pages_context(self._options, tls)
 
     async def stop(self) -> None:
         """Close the listener; does nothing when it is not open."""
-        if self._tls is not None:
-            tls, self._tls = self._tls, None
-            await tls.stop()
+        if self._listener is not None:
+            listener, self._listener = self._listener, None
+            await listener.stop()
         if self._runner is not None:
             runner, self._runner = self._runner, None
             await runner.cleanup()
@@ -159,11 +157,30 @@ class Monitor:
 
     @web.middleware
     async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self._listener is not None:
+            self._listener.begun(request.transport)
         if self._gate is not None:
             refusal = await self._gate(request)
             if refusal is not None:
                 return refusal
         return sent_in_chunks(request, await handler(request))
+
+
+class _OneLine(logging.Handler):
+    """What aiohttp has to say about a request, as one limited line of ours: never a traceback."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        # Malformed requests are their senders' business.
+        if error is not None and not isinstance(error, HttpProcessingError):
+            log.stream.error(f"monitoring: a request failed: {tasks.cause(error)}", backs_off="monitor request")
+
+
+def _logger() -> logging.Logger:
+    """For this listener alone: the logging of a program around a server is that program's."""
+    logger = logging.Logger("ftstan.monitor", logging.ERROR)  # noqa: LOG001
+    logger.addHandler(_OneLine())
+    return logger
 
 
 def _named(handler: Handler, page: str) -> Handler:

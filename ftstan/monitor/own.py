@@ -18,11 +18,17 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 _TEXT: Final = "text/plain; charset=utf-8"
-#: The page is whole: it loads nothing, and may ask other members for their figures.
+#: The page loads its script and nothing else, and may ask other members for their figures.
 _POLICY: Final = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src *; "
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; img-src data:; connect-src *; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
+_HEADERS: Final = {
+    "Content-Security-Policy": _POLICY,
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,7 @@ class OwnPages:
             "/active": self._active,
             "/standby": self._standby,
             "/dashboard": self._dashboard,
+            "/dashboard.js": self._script,
             "/dashboard/data": self._data,
         }
 
@@ -85,8 +92,10 @@ class OwnPages:
         return _health(health, good=health.standing_by)
 
     async def _dashboard(self, _request: web.Request) -> web.StreamResponse:
-        headers = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
-        return answer(200, _page(), "text/html; charset=utf-8", **headers)
+        return answer(200, _file("dashboard.html"), "text/html; charset=utf-8", **_HEADERS)
+
+    async def _script(self, _request: web.Request) -> web.StreamResponse:
+        return answer(200, _file("dashboard.js"), "text/javascript; charset=utf-8", **_HEADERS)
 
     async def _data(self, request: web.Request) -> web.StreamResponse:
         response = json_answer(request, await self._views.dashboard())
@@ -95,8 +104,8 @@ class OwnPages:
 
 
 @cache
-def _page() -> bytes:
-    return resources.files("ftstan.monitor").joinpath("dashboard.html").read_bytes()
+def _file(name: str) -> bytes:
+    return resources.files("ftstan.monitor").joinpath(name).read_bytes()
 
 
 def _health(health: Health, *, good: bool) -> web.Response:

@@ -90,7 +90,7 @@ class Control:
 
     async def start(self) -> None:
         """Begin to connect, in the background and for ever; a reason that repeats is logged once."""
-        self._task = asyncio.create_task(self._run(), name=self.name)
+        self._task = tasks.spawn(self._run(), self.name)
 
     async def subscribe(self, subject: str, callback: Callable[[str, bytes], None]) -> None:
         """Have ``callback(subject, data)`` called for each message, now and after every reconnect.
@@ -230,7 +230,7 @@ class Control:
 
     async def _until_over(self, connection: _Connection) -> None:
         """Wait until the connection is lost or ``close`` is called."""
-        ends = [asyncio.ensure_future(event.wait()) for event in (connection.closed, self._closing)]
+        ends = [tasks.waited(event.wait(), "end") for event in (connection.closed, self._closing)]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -24,7 +24,9 @@ from ftstan import log
 from ftstan.clock import Clock, SystemClock
 from ftstan.errors import ConfigError, NatsError
 from ftstan.nats import childlog, tasks
-from ftstan.nats.generated import NatsServerOptions, cluster_name, refusal, render, words
+from ftstan.nats.generated import NatsServerOptions, cluster_name, extra_token, refusal, render
+from ftstan.nats.memory import go_limit
+from ftstan.nats.tokens import hashed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +35,9 @@ __all__ = ["Backoff", "NatsServerChild", "NatsServerOptions", "binary_path", "bi
 
 READY_WITHIN_S = 10.0
 STOP_WITHIN_S = 3.0
+#: A child that a signal has stopped (SIGSTOP) has so long to go on.
+STOPPED_FOR_S = 5.0
+_LOOK_EVERY_S = 0.5
 _READY_POLL_S = 0.02
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1", "[::]": "::1"}  # noqa: S104  # compared, never bound
 
@@ -78,9 +83,11 @@ def binary_version() -> str:
 
 
 def child_environment(
-    environment: Mapping[str, str], cpus: int, *, gomaxprocs: int = 0, gogc: int = 0
+    environment: Mapping[str, str], cpus: int, *, gomaxprocs: int = 0, gogc: int = 0, memory: int = 0
 ) -> dict[str, str]:
     """Environment of the child: on one or two processors its scheduler and collector step back for the data plane.
+
+    ``memory``: bytes that it may plan with, 0 for any number; ``GOMEMLIMIT`` in ``environment`` wins.
 
     ``gomaxprocs`` and ``gogc``: what the operator chose by option, 0 if nothing. Ours are taken only when neither is
     set, in this way or in ``environment``.
@@ -90,6 +97,8 @@ def child_environment(
         child["GOMAXPROCS"] = str(gomaxprocs)
     if gogc:
         child["GOGC"] = str(gogc)
+    if memory:
+        child.setdefault("GOMEMLIMIT", str(memory))
     if cpus <= 2 and "GOMAXPROCS" not in child and "GOGC" not in child:
         child |= {"GOMAXPROCS": "1", "GOGC": "400"}
     return child
@@ -175,7 +184,7 @@ class NatsServerChild:
         it ends first (``Error listening on port: ...``) or is not ready within 10 s; nothing is left running then.
         """
         await self._spawn()
-        self._supervisor = asyncio.create_task(self._supervise(), name="nats-server")
+        self._supervisor = tasks.spawn(self._supervise(), "nats-server")
 
     async def stop(self) -> None:
         """End the child: SIGTERM, and SIGKILL after 3 s. Harmless when it is not running."""
@@ -197,7 +206,7 @@ class NatsServerChild:
             self._options = options
             return
         answer = self._reloading = asyncio.get_running_loop().create_future()
-        if words(options) != words(self._options):
+        if extra_token(options) != extra_token(self._options):
             raise ConfigError(
                 "cannot change -auth beside a users array without a restart",
                 hint="nothing was changed; take that back, or restart the server",
@@ -234,10 +243,12 @@ class NatsServerChild:
 
     async def _spawn(self) -> None:
         """Start one process and wait until it is ready; on any failure it is gone, and so is its directory."""
-        binary = binary_path()
+        binary = "nats-server"
         # The directory (mode 0700) goes as soon as the child has read its configuration: nothing with a password in it
         # stays behind if we are killed.
         try:
+            # Looking for it needs a descriptor, too.
+            binary = binary_path()
             with tempfile.TemporaryDirectory(prefix="ftstan-nats-") as directory:
                 await self._launch(binary, directory)
                 try:
@@ -254,8 +265,9 @@ class NatsServerChild:
         self._directory = directory
         conf = self._write(self._options)
         self._last_words = ""
+        token = extra_token(self._options)
         self._process = await asyncio.create_subprocess_exec(
-            *_command(binary, "-c", conf, *words(self._options)),
+            *_command(binary, "-c", conf, *(("--auth", hashed(token)) if token else ())),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -265,12 +277,13 @@ class NatsServerChild:
                 len(os.sched_getaffinity(0)),
                 gomaxprocs=self._options.gomaxprocs,
                 gogc=self._options.gogc,
+                memory=go_limit(),
             ),
             # Not in the terminal's group: Ctrl-C is for us, and we stop the child after our own links are closed.
             process_group=0,
         )
         assert self._process.stdout is not None
-        self._reader = asyncio.create_task(self._fold(self._process.stdout), name="nats-server log")
+        self._reader = tasks.spawn(self._fold(self._process.stdout), "nats-server log")
         self._born = self._clock.mono()
 
     def _write(self, options: NatsServerOptions) -> str:
@@ -351,7 +364,7 @@ class NatsServerChild:
         backoff = Backoff()
         while True:
             assert self._process is not None
-            await self._process.wait()
+            await self._until_over(self._process)
             if self._draining:
                 self._drained.set()
                 return
@@ -363,6 +376,23 @@ class NatsServerChild:
             )
             await self._revive(backoff, wait)
             self._sink.warning(f"nats-server is running again (pid {self.pid})")
+
+    async def _until_over(self, process: asyncio.subprocess.Process) -> None:
+        """Wait for the end of the child; one that somebody has stopped serves nobody and is killed."""
+        over = tasks.waited(process.wait(), "nats-server's end")
+        stopped = 0
+        try:
+            while not over.done():
+                await asyncio.wait([over], timeout=_LOOK_EVERY_S)
+                stopped = stopped + 1 if not over.done() and _is_stopped(process.pid) else 0
+                if stopped * _LOOK_EVERY_S >= STOPPED_FOR_S:
+                    self._sink.error(
+                        f"nats-server (pid {process.pid}) was stopped by a signal {STOPPED_FOR_S:g} s ago: killing it"
+                    )
+                    process.kill()
+                    stopped = 0
+        finally:
+            over.cancel()
 
     async def _revive(self, backoff: Backoff, wait: float) -> None:
         while True:
@@ -397,6 +427,15 @@ class NatsServerChild:
                 process.kill()
             await process.wait()
         await self._reader
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped this process. A debugger's does not count: somebody looks at it."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"T"
+    except OSError:
+        return False
 
 
 def _wheel_binary() -> str | None:

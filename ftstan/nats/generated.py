@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from ftstan.config.options import ServerOptions
 
-#: Bytes that may wait for one connection: ours carries the deliveries of every subscriber.
-MAX_PENDING = 512 * 1024 * 1024
+#: Bytes that may wait for one connection, those of readers that have stopped among them: what nats-server takes by
+#: itself. It has one limit for all, so it holds for our link, too, where publishes wait for storage.
+MAX_PENDING = 64 * 1024 * 1024
 
 #: The data plane may stand in an fsync for a while; the child must not call it a slow consumer for that.
 WRITE_DEADLINE = "30s"
@@ -144,12 +145,9 @@ def has_users(options: NatsServerOptions) -> bool:
     return bool(_map(options, "authorization").get("users"))
 
 
-def words(options: NatsServerOptions) -> list[str]:
-    """What the child is told on its command line, because its file cannot say it: a token beside a ``users`` array.
-
-    Only ``-auth`` leads there, so the token stands on a command line already.
-    """
-    return ["--auth", options.token] if options.token and has_users(options) else []
+def extra_token(options: NatsServerOptions) -> str:
+    """What the child's file cannot say: a token beside a ``users`` array; empty if there is none."""
+    return options.token if has_users(options) else ""
 
 
 def _authorization(options: NatsServerOptions) -> dict[str, object]:

@@ -132,7 +132,9 @@ def test_the_page_is_whole_and_the_browser_is_told_to_load_nothing(stage: Stage,
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
     state(page, "serves")
     paths = {url.removeprefix(server.url) for url in asked if not url.startswith("data:")}
-    assert paths == {"/dashboard", "/dashboard/data"}
+    assert paths == {"/dashboard", "/dashboard.js", "/dashboard/data"}
+    assert "script-src 'self';" in answer.headers["content-security-policy"]
+    assert "<script>" not in answer.text()
 
 
 def test_the_picture_in_the_docs_is_there() -> None:

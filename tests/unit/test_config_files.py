@@ -302,8 +302,10 @@ def test_flags_of_the_nats_half_are_handed_to_its_server() -> None:
 
 
 def test_t_has_no_effect_and_the_log_says_so() -> None:
-    (warning,) = settings_of("", "-t").warnings
+    settings = settings_of('listen: "0.0.0.0:4222"', "-t")
+    (warning,) = settings.warnings
     assert warning.startswith("-t has no effect")
+    assert (settings.options().nats.host, settings.options().monitor.host) == ("127.0.0.1", "127.0.0.1")
 
 
 # ---- the annotated file of the oldest reference ------------------------------------------------------------------

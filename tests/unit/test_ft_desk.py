@@ -149,6 +149,7 @@ def test_who_has_the_key_is_obeyed(request_: Request, done: str, capfd: pytest.C
         (seal(Request(Verb.PAUSE), ME, key=OTHER_KEY, now_ns=1_700_000_000_000_000_000, nonce=bytes(16)), "not sealed"),
         (seal(Request(Verb.PAUSE), ME, key=KEY, now_ns=1, nonce=bytes(16)), "has expired"),
         (b"rubbish", "is a JSON object"),
+        (plain(Request(Verb.STATUS)).replace(b'"name":""', rb'"name":"\ud800"'), "is a JSON object"),
     ],
 )
 def test_everybody_else_is_refused_told_why_and_logged(

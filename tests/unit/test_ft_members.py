@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftstan import peers
+from ftstan.ft.ctl import NodeStatus
 from ftstan.ft.digest import MOST_MEMBERS, Member, Members, decode_digest, decode_members, encode_members
 
 STORE_ID = bytes(range(16))
@@ -81,3 +83,32 @@ def test_any_bytes_are_understood_or_not(payload: bytes) -> None:
 
 def changed(**changes: Any) -> bytes:
     return json.dumps(json.loads(encode_members(TOLD)) | changes).encode()
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [("javascript:alert(1)//:1", ""), ("http://evil@a:1", ""), ("http://a:8222", "http://a:8222"), ("", "")],
+)
+def test_an_owner_makes_no_link_of_what_somebody_says_of_himself(said: str, kept: str) -> None:
+    status = NodeStatus(
+        cluster="c",
+        group="g",
+        server="S9",
+        host="h",
+        pid=1,
+        state="FT_STANDBY",
+        phase="active",
+        serving=False,
+        paused=False,
+        mixed=False,
+        epoch=0,
+        holder_epoch=1,
+        holder="",
+        store_id="",
+        probe_age=None,
+        warm_lag=None,
+        uptime=1.0,
+        version="",
+        monitor=said,
+    )
+    assert peers._member(status).monitor == kept

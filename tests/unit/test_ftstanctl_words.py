@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from ftstan import COMPATIBLE_VERSION, __version__
 from ftstan.cli.contexts import SETTINGS
 from ftstan.cli.ctl import COMMANDS, PROGRAM, main
+from ftstan.cli.terminal import complain, say
+from ftstan.errors import NatsError
 from tools.man_ftstanctl import actions, leaves, manual
 
 LEAVES = {" ".join(path): parser for path, parser in leaves(PROGRAM.build_parser())}
@@ -69,3 +72,27 @@ def test_the_page_about_the_command_names_all_it_can_do() -> None:
 def test_the_version_is_json_to_whoever_asks(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version", "--output", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"version": __version__, "compatible_version": COMPATIBLE_VERSION}
+
+
+#: What nobody but the operator has said: words of the command line and of the configuration; and a question.
+OWN_WORDS = {"cli/server.py": 5, "cli/checking.py": 3, "cli/admin.py": 1}
+
+
+def test_what_commands_print_goes_through_the_one_function_that_leaves_nothing_to_steer_a_terminal_with() -> None:
+    package = Path(__file__).parents[2] / "ftstan"
+    found = {}
+    for path in (package / "cli").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+        prints = sum(isinstance(call.func, ast.Name) and call.func.id == "print" for call in calls)
+        if prints:
+            found[path.relative_to(package).as_posix()] = prints
+    assert found == OWN_WORDS
+
+
+def test_a_name_that_a_client_chose_does_not_reach_the_terminal_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    say("host \x1b]0;owned\x07\x1b[2J\u202e\nhealthy", "next")
+    complain(NatsError("no \x1b[31mserver", hint="see \udcff\x9b0m"), 1)
+    out, err = capsys.readouterr()
+    assert out == "host \\x1b]0;owned\\x07\\x1b[2J\\u202e\\nhealthy\nnext\n"
+    assert err == "no \\x1b[31mserver\nhint: see \\udcff\\x9b0m\n"

@@ -164,7 +164,7 @@ def test_text_that_is_not_utf8_is_written_as_it_came(path: Path) -> None:
 def test_lines_of_many_threads_do_not_mix(path: Path) -> None:
     def write(letter: str) -> None:
         for _ in range(50):
-            log.stream.info(letter * 5000)
+            log.stream.info(f"{letter} " * 2500)
 
     log.configure(file=str(path), logtime=False)
     threads = [threading.Thread(target=write, args=(letter,)) for letter in "abcd"]
@@ -173,7 +173,7 @@ def test_lines_of_many_threads_do_not_mix(path: Path) -> None:
     for thread in threads:
         thread.join()
     texts = [line.removeprefix(f"[{PID}] [INF] STREAM: ") for line in path.read_text().splitlines()]
-    assert sorted(texts) == sorted(c * 5000 for c in "abcd" for _ in range(50))
+    assert sorted(texts) == sorted(f"{c} " * 2500 for c in "abcd" for _ in range(50))
 
 
 @pytest.mark.parametrize(
@@ -190,3 +190,33 @@ def test_lines_of_many_threads_do_not_mix(path: Path) -> None:
 )
 def test_user_info_is_never_shown(url: str, shown: str) -> None:
     assert log.redact_url(url) == shown
+
+
+def test_long_words_of_others_are_cut_and_say_how_long_they_were(path: Path) -> None:
+    log.configure(file=str(path), logtime=False)
+    log.stream.warning(f"{'c' * 1000} did something in {'ü' * 500} {'d' * 256}")
+    log.flush(5)
+    text = path.read_text().removeprefix(f"[{PID}] [WRN] STREAM: ").rstrip()
+    assert text == f"{'c' * 256}... (1000 bytes) did something in {'ü' * 128}... (1000 bytes) {'d' * 256}"
+
+
+def test_lines_of_one_kind_are_limited_together_and_counted(path: Path) -> None:
+    clock = ManualClock()
+    log.configure(file=str(path), logtime=False, clock=clock)
+    for n in range(100):
+        log.stream.error(f"refused: {n}", backs_off="refusal")
+    for n in range(100):
+        log.nats.error(f'127.0.0.1:{n} - cid:{n} - authentication error - User "{n}"')
+    clock.advance(1.5)
+    log.stream.info("next")
+    log.flush(5)
+    texts = [
+        line.removeprefix(f"[{PID}] [ERR] ").removeprefix(f"[{PID}] [INF] ") for line in path.read_text().splitlines()
+    ]
+    assert texts == [
+        "STREAM: refused: 0",
+        '127.0.0.1:0 - cid:0 - authentication error - User "0"',
+        "STREAM: refused: 99 (99 more like this were left out)",
+        '127.0.0.1:99 - cid:99 - authentication error - User "99" (99 more like this were left out)',
+        "STREAM: next",
+    ]

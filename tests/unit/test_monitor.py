@@ -342,6 +342,51 @@ def test_stop_frees_the_port_and_may_be_repeated() -> None:
     asyncio.run(twice())
 
 
+class Broken(FakeViews):
+    """Views of a server that has a bug."""
+
+    def health(self) -> Health:
+        raise ValueError("odd")
+
+
+def exchange(views: FakeViews, *requests: bytes) -> list[bytes]:
+    """What each of these bytes is answered with, on connections of their own."""
+
+    async def work() -> list[bytes]:
+        monitor = Monitor(views, MonitorOptions())
+        port = await monitor.start("127.0.0.1", -1)
+        answers = []
+        for request in requests:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request)
+            answers.append(await reader.read())
+            writer.close()
+        await monitor.stop()
+        return answers
+
+    return asyncio.run(work())
+
+
+def test_a_malformed_request_is_refused_without_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+    requests = (
+        b"rubbish\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: x\r\n\r\n",
+        b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\nHost: h\r\n\r\n",
+    )
+    for answer in exchange(FakeViews(), *requests):
+        assert answer.startswith((b"HTTP/1.0 400 ", b"HTTP/1.1 400 "))
+    assert capfd.readouterr().err == ""
+
+
+def test_requests_that_fail_are_one_line_and_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    request = b"GET /readyz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+    for answer in exchange(Broken(), *[request] * 20):
+        assert answer.startswith(b"HTTP/1.1 500 ")
+    text = capfd.readouterr().err
+    assert text.count("monitoring: a request failed: ValueError: odd (test_monitor.py:") == 1
+    assert "Traceback" not in text
+
+
 @pytest.fixture
 def zone(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
     monkeypatch.setenv("TZ", request.param)

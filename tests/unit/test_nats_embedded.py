@@ -162,7 +162,7 @@ class TestChild:
             pid = child.pid
             assert pid is not None
             connect(child.client_url).close()
-            assert (await monitor_page(child, "varz"))["max_pending"] == 512 * 1024 * 1024
+            assert (await monitor_page(child, "varz"))["max_pending"] == 64 * 1024 * 1024
             await child.stop()
             assert child.pid is None
             assert not alive(pid)
@@ -296,6 +296,21 @@ class TestChild:
             os.kill(pid, signal.SIGSTOP)
             await child.stop()
             assert not alive(pid)
+
+        run(work())
+
+    def test_a_child_that_was_stopped_is_killed_and_replaced(self) -> None:
+        async def work() -> None:
+            log = Recorder()
+            child = NatsServerChild(options(), sink=log)
+            await child.start()
+            pid = child.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+            async with asyncio.timeout(10):
+                await until(lambda: log.find("nats-server is running again"))
+            assert log.find(f"nats-server (pid {pid}) was stopped by a signal 5 s ago: killing it")
+            await child.stop()
 
         run(work())
 

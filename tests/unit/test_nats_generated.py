@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ftstan.config.writer import quoted
 from ftstan.errors import ConfigError
-from ftstan.nats.generated import REPORT_EVERY, NatsServerOptions, cluster_name, render, words
+from ftstan.nats.generated import REPORT_EVERY, NatsServerOptions, cluster_name, extra_token, render
 
 
 def text_of(options: NatsServerOptions, port: int = 0, cluster_port: int = 0) -> str:
@@ -53,10 +53,10 @@ USERS = {"authorization": {"users": [{"user": "a", "password": "b"}]}}
 def test_a_token_wins_over_a_user_and_stands_beside_users_on_the_command_line() -> None:
     options = NatsServerOptions("c", user="u", password="p", token="t")
     assert 'authorization: { token: "t" }' in text_of(options)
-    assert words(options) == []
+    assert extra_token(options) == ""
     options = NatsServerOptions("c", token="t", settings=USERS)
     assert 'authorization: { users: [{ user: "a", password: "b" } ] }' in text_of(options)
-    assert words(options) == ["--auth", "t"]
+    assert extra_token(options) == "t"
 
 
 def test_secrets_do_not_show_in_a_repr() -> None:

@@ -14,6 +14,7 @@ from ftstan.clock import SystemClock
 from ftstan.config.options import ChannelLimits, LinkOptions, ServerOptions, StoreLimits
 from ftstan.config.units import SECOND
 from ftstan.errors import ConflictError, FtstanError, NatsError
+from ftstan.nats import tasks
 from ftstan.nats.embedded import NatsServerChild, NatsServerOptions
 from ftstan.partition import Exchange, Partitioning
 from ftstan.stores.clients import decode_client, encode_client
@@ -268,6 +269,8 @@ def test_lists_are_answered_while_whoever_knows_the_clients_hangs(monkeypatch: p
 def test_what_nobody_thought_of_ends_the_server_with_its_name() -> None:
     async def work(child: NatsServerChild, peer: Peer) -> None:
         server = Server(child.client_url, [b"foo"])
+        ends: list[str] = []
+        tasks.end_server_with(ends.append)
         exchange = server.exchange()
 
         async def broken() -> list[ClientInfo]:
@@ -277,8 +280,8 @@ def test_what_nobody_thought_of_ends_the_server_with_its_name() -> None:
         await exchange.start()
         await until(exchange._sent.is_set)
         await peer.client.publish("_FTSTAN.part.c", wire.reply(PEER, None), reply="answers")
-        await until(lambda: server.conflicts)
-        assert [str(error) for error, _ in server.conflicts] == ["KeyError: 'odd'"]
+        await until(lambda: ends)
+        assert ends[0].startswith("the task partitioning ended: KeyError: 'odd' (test_partition_exchange.py:")
         await exchange.close()
 
     run(work)

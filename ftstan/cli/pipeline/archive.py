@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ftstan.cli.pipeline import running
 from ftstan.cli.pipeline.running import EXIT_CLEAN
 from ftstan.cli.talking import number
-from ftstan.cli.terminal import print_json, size_of, visible
+from ftstan.cli.terminal import print_json, say, size_of, visible
 from ftstan.spark import archive
 from ftstan.spark.archive.report import FORMATS, ArchiveOptions
 
@@ -93,17 +93,17 @@ def _say(arguments: argparse.Namespace, report: Report) -> None:
         print_json(report.to_dict())
         return
     did = "would be archived" if report.dry_run else "archived"
-    print(f"{report.slices} slices, {report.messages} messages {did}: {report.table} ({report.format})")
+    say(f"{report.slices} slices, {report.messages} messages {did}: {report.table} ({report.format})")
     if report.files:
-        print(f"{report.files} files, {size_of(report.bytes)}, {report.commits} commits")
+        say(f"{report.files} files, {size_of(report.bytes)}, {report.commits} commits")
     if report.duplicates:
-        print(f"{report.duplicates} messages came more than once, with the same bytes")
+        say(f"{report.duplicates} messages came more than once, with the same bytes")
     for note in report.notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     for failed in report.failed:
-        print(f"left in the spool: {visible(failed.path)}: {failed.why}", file=sys.stderr)
+        say(f"left in the spool: {visible(failed.path)}: {failed.why}", file=sys.stderr)
     for conflict in report.conflicts:
-        print(
+        say(
             f"two contents: channel {visible(conflict.channel)}, {conflict.sequences} sequences from {conflict.first} "
             f"to {conflict.last}",
             file=sys.stderr,
@@ -134,7 +134,7 @@ def script(arguments: argparse.Namespace) -> int:
     if arguments.output == "json":
         print_json({"spool": arguments.spool, "path": arguments.write, "script": text})
     elif arguments.write:
-        print(f"give it to the server: -file_slice_archive_script {arguments.write}")
+        say(f"give it to the server: -file_slice_archive_script {arguments.write}")
     else:
         sys.stdout.write(text)
     return EXIT_CLEAN

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ftstan.cli.pipeline import running, selecting
-from ftstan.cli.terminal import print_json
+from ftstan.cli.terminal import print_json, say
 from ftstan.spark import audit
 from ftstan.spark.audit import AuditOptions
 from ftstan.spark.selection import pattern_of
@@ -102,7 +102,7 @@ def _audit(arguments: argparse.Namespace, places: Sequence[str], options: AuditO
 def _teller(arguments: argparse.Namespace) -> Callable[[str], None] | None:
     if arguments.quiet or not sys.stderr.isatty():
         return None
-    return lambda words: print(words, file=sys.stderr)
+    return lambda words: say(words, file=sys.stderr)
 
 
 def _say(arguments: argparse.Namespace, report: Report) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ftstan.cli.pipeline import running, selecting
 from ftstan.cli.pipeline.running import EXIT_CLEAN
 from ftstan.cli.talking import number
-from ftstan.cli.terminal import print_json, print_table, size_of
+from ftstan.cli.terminal import print_json, print_table, say, size_of
 from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _export(arguments: argparse.Namespace, frame: DataFrame) -> None:
     if arguments.output == "json":
         print_json({"directory": arguments.export, "format": arguments.format})
     else:
-        print(f"exported to {arguments.export}")
+        say(f"exported to {arguments.export}")
 
 
 def _show(arguments: argparse.Namespace, frame: DataFrame) -> None:

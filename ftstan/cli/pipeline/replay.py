@@ -12,7 +12,7 @@ from ftstan.cli import talking
 from ftstan.cli.pipeline import running, selecting
 from ftstan.cli.pipeline.running import EXIT_CLEAN, EXIT_FOUND
 from ftstan.cli.talking import number, seconds
-from ftstan.cli.terminal import complain, print_json, print_table, progress, size_of
+from ftstan.cli.terminal import complain, print_json, print_table, progress, say, size_of
 from ftstan.errors import ConfigError, DamageError
 from ftstan.spark import replay
 from ftstan.spark.replay import Checkpoint, ReplayError, ReplayOptions
@@ -135,7 +135,7 @@ def _say_plan(
         return
     heads = ("channel", "target", "messages", "bytes", "first", "last")
     print_table(heads, [[row[head] for head in heads] for row in rows], right=heads[2:])
-    print("nothing was published")
+    say("nothing was published")
 
 
 def _say(arguments: argparse.Namespace, report: Report) -> None:
@@ -144,8 +144,8 @@ def _say(arguments: argparse.Namespace, report: Report) -> None:
         return
     rows = [(name, row["target"], row["messages"], size_of(row["size"])) for name, row in report.channels.items()]
     print_table(("channel", "target", "messages", "bytes"), rows, right=("messages", "bytes"))
-    print(f"{report.messages} messages stored, {size_of(report.size)}")
+    say(f"{report.messages} messages stored, {size_of(report.size)}")
     if report.left_out:
-        print(f"{report.left_out} messages were stored by earlier runs")
+        say(f"{report.left_out} messages were stored by earlier runs")
     if report.damaged:
-        print(f"{report.damaged} damaged messages were left out")
+        say(f"{report.damaged} damaged messages were left out")

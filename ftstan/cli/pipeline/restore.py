@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ftstan.cli.owning import owning
 from ftstan.cli.pipeline import running, selecting
 from ftstan.cli.pipeline.running import EXIT_CLEAN, EXIT_FOUND
-from ftstan.cli.terminal import complain, print_json, print_table, size_of
+from ftstan.cli.terminal import complain, print_json, print_table, say, size_of
 from ftstan.clock import SystemClock
 from ftstan.disk import LocalDisk
 from ftstan.errors import DamageError, StoreError
@@ -149,7 +149,7 @@ def _say_plan(arguments: argparse.Namespace, plan: Plan) -> None:
         return
     numbers = ("messages", "bytes", "first", "last")
     print_table(("channel", *numbers), [(r["channel"], *(r[n] for n in numbers)) for r in rows], right=numbers)
-    print("nothing was written")
+    say("nothing was written")
 
 
 def _say(arguments: argparse.Namespace, report: Report) -> None:
@@ -159,9 +159,9 @@ def _say(arguments: argparse.Namespace, report: Report) -> None:
     numbers = ("messages", "first", "last")
     rows = [(name, *(row[n] for n in numbers)) for name, row in report.channels.items()]
     print_table(("channel", *numbers), rows, right=numbers)
-    print(
+    say(
         f"{report.messages} messages of {len(report.channels)} channels in {report.slices} slices, "
         f"{size_of(report.size)}: {report.directory}"
     )
     for name, ranges in report.missing.items():
-        print(f"missing in {name}: {', '.join(f'{a} to {b}' for a, b in ranges)}")
+        say(f"missing in {name}: {', '.join(f'{a} to {b}' for a, b in ranges)}")
