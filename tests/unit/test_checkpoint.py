@@ -31,7 +31,7 @@ class NeverRead(AssertionError):  # noqa: N818 - a channel was read that need no
 def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever reads a channel's files fails."""
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise NeverRead
 
     monkeypatch.setattr(opening, "measure", refuse)
@@ -150,9 +150,9 @@ def test_a_channel_with_a_file_that_changed_is_read_and_the_others_are_not(
     change(disk, name)
     read: list[bytes] = []
 
-    def watched(env: object, channel: bytes, *rest: object) -> measure.Measured:
+    def watched(env: object, channel: bytes, *rest: object, foreign: bool) -> measure.Measured:
         read.append(channel)
-        return measure.measure(env, channel, *rest)  # type: ignore[arg-type]
+        return measure.measure(env, channel, *rest, foreign=foreign)  # type: ignore[arg-type]
 
     monkeypatch.setattr(opening, "measure", watched)
     node.successor(disk)

@@ -107,6 +107,7 @@ MAX_LINES = 520
 
 #: Modules that may be longer, and why.
 LONG: dict[str, str] = {
+    "broker/core.pyx": "the road of a publish and of an ack, one class that the compiler joins with its base",
     "ft/epoch.py": "the only module that knows the epoch file: taking a number, going on to one, confirming it",
     "server.py": "one node's life; what connects it with the machine can be replaced",
     "stores/file/slices.py": "the only module that makes, fills and shows slices",
