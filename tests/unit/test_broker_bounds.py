@@ -125,7 +125,7 @@ def test_a_name_in_a_connect_has_a_bound(driver: Driver, field: int, what: str) 
     assert answer.error == b""
 
 
-def refusal(driver: Driver, payload: bytes, subject: bytes = PUBLISH) -> PubAck:
+def refusal(driver: Driver, payload: bytes, subject: str = PUBLISH) -> PubAck:
     before = len(driver.out)
     driver.frame(subject, payload, b"_STAN.acks.me")
     driver.run()
@@ -143,7 +143,7 @@ def test_the_names_in_a_publish_have_bounds_and_a_long_guid_is_not_repeated(driv
     assert refusal(driver, pub_msg(b"g", b"c" * (MAX_NAME + 1), b"", conn_id=b"conn.me")) == PubAck(b"g", bad)
     assert len(driver.broker.channels) == 0
     longest = b"c" * MAX_NAME
-    subject = PUBLISH.rpartition(b".")[0] + b"." + longest
+    subject = f"{SUBJECTS.publish}.{longest.decode()}"
     assert refusal(driver, pub_msg(b"g" * MAX_ID, longest, b"", conn_id=b"conn.me"), subject).error == b""
     assert driver.broker.malformed.totals == {"publish": 5}
 
