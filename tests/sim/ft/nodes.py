@@ -316,6 +316,7 @@ class Node:
         self._budget = 0
         self._stopping = False
         disk.on_call = self._on_call
+        disk.keeps_log = False
         self._loop = SimLoop(self.clock)
         asyncio.events._set_running_loop(self._loop)
         try:
@@ -477,7 +478,7 @@ class Node:
         self._move_loop()
         while self._budget > 0 and not self.ended and not self.paused:
             ready = [f for f in self._fibers if f.runnable]
-            if not ready or self.clock.mono() < self.stalled_until:
+            if not ready or self._stalled:
                 break
             self._current = self.first if self.first in ready else self._choose(ready)
             try:
@@ -568,6 +569,10 @@ class Node:
                 self.group.hub.close(connection)
         self.disk.kill()
 
+    @property
+    def _stalled(self) -> bool:
+        return self.stalled_until > 0 and self.clock.mono() < self.stalled_until
+
     # ---- within a thread -----------------------------------------------------------------------------------------
 
     def _on_call(self, _number: int, call: str, args: tuple[object, ...]) -> None:
@@ -578,7 +583,7 @@ class Node:
         if self.stop_before is not None and self.stop_before(call, args):
             self.stop_before, self.paused = None, True
             fiber.park(None)
-        elif self._budget < 0 or self.clock.mono() < self.stalled_until:
+        elif self._budget < 0 or self._stalled:
             fiber.park(None)
         if call in _WRITES and 0 < self.epoch < self.group.ledger.top:
             self.group.met[f"zombie {call}"] += 1
