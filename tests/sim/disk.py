@@ -56,7 +56,8 @@ class SimDisk:
     """A process's view of a simulated volume; implements ``ftstan.disk.Disk``.
 
     ``on_call(number, name, arguments)`` runs before every call and may raise; ``calls`` is the number of calls so far,
-    ``log`` names them, ``met`` counts the faults and losses that really happened (shared with siblings and crashes).
+    ``log`` names them while ``keeps_log`` holds, ``met`` counts the faults and losses that really happened (shared with
+    siblings and crashes).
     """
 
     def __init__(self, volume: Volume | None = None, met: Counter[str] | None = None) -> None:
@@ -65,6 +66,7 @@ class SimDisk:
         self.on_call: Callable[[int, str, tuple[object, ...]], None] | None = None
         self.calls = 0
         self.log: list[str] = []
+        self.keeps_log = True
         self.dead = False
         self.machine: Any = self
         """Whose memory holds what this process has written; it has ``dead``."""
@@ -399,13 +401,16 @@ class SimDisk:
         if self.dead:
             raise Killed
         self.calls += 1
-        self.log.append(" ".join((name, *map(str, args))))
+        if self.keeps_log:
+            self.log.append(" ".join((name, *map(str, args))))
         if self.on_call is not None:
             try:
                 self.on_call(self.calls, name, args)
             except Killed:
                 self.dead = True
                 raise
+        if not self._faults and not self._next_faults:
+            return
         code = self._faults.pop(self.calls, None) or self._next_faults.pop(name, None)
         if code is not None:
             self.met[f"{errno.errorcode[code]} {name}"] += 1

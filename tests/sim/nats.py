@@ -53,6 +53,10 @@ class Connection:
     ending: bool = False
 
 
+#: Number of the connection, which of all subscriptions it is, the connection, its sid.
+_Listener = tuple[int, int, Connection, str]
+
+
 class Hub:
     """The NATS servers of a group, which are one."""
 
@@ -62,7 +66,10 @@ class Hub:
         self.delivered = 0
         self._rng = rng
         self._numbers = 0
-        self._routes: dict[str, list[tuple[Connection, str]]] = {}
+        self._serial = 0
+        # Who listens, by the whole pattern: few of them have wildcards, and most subjects are used once.
+        self._literal: dict[str, list[_Listener]] = {}
+        self._wild: list[_Listener] = []
 
     def connect(self, host: object, on_packet: Callable[[str, Packet], None] | None = None) -> Connection:
         """A new connection. Raises ``NatsError`` for a host that is cut off."""
@@ -84,7 +91,8 @@ class Hub:
     def _forget(self, connection: Connection) -> None:
         connection.closed = True
         self.connections.pop(connection.number, None)
-        self._routes.clear()
+        for sid in list(connection.subs):
+            self._stop_listening(connection, sid)
 
     def cut(self, host: object) -> None:
         """Cut a host off: its connections break, and what was on its way in either direction is lost."""
@@ -120,11 +128,9 @@ class Hub:
                 self._route(what)
             case "SUB":
                 sid, subject = what
-                connection.subs[sid] = subject
-                self._routes.clear()
+                self._listen(connection, sid, subject)
             case "UNSUB":
-                connection.subs.pop(what, None)
-                self._routes.clear()
+                self._stop_listening(connection, what)
             case "PING":
                 if connection.on_packet is None:
                     connection.mailbox += b"PONG\r\n"
@@ -132,17 +138,29 @@ class Hub:
                 else:
                     what()
 
+    def _listen(self, connection: Connection, sid: str, pattern: str) -> None:
+        self._stop_listening(connection, sid)
+        self._serial += 1
+        connection.subs[sid] = pattern
+        self._alike(pattern).append((connection.number, self._serial, connection, sid))
+
+    def _stop_listening(self, connection: Connection, sid: str) -> None:
+        pattern = connection.subs.pop(sid, None)
+        if pattern is not None:
+            alike = self._alike(pattern)
+            alike[:] = [listener for listener in alike if listener[2] is not connection or listener[3] != sid]
+            if not alike:
+                self._literal.pop(pattern, None)
+
+    def _alike(self, pattern: str) -> list[_Listener]:
+        return self._wild if "*" in pattern or ">" in pattern else self._literal.setdefault(pattern, [])
+
     def _route(self, packet: Packet) -> None:
-        routes = self._routes.get(packet.subject)
-        if routes is None:
-            routes = [
-                (connection, sid)
-                for connection in self.connections.values()
-                for sid, pattern in connection.subs.items()
-                if _matches(pattern, packet.subject)
-            ]
-            self._routes[packet.subject] = routes
-        for connection, sid in routes:
+        subject = packet.subject
+        wild = [listener for listener in self._wild if _matches(listener[2].subs[listener[3]], subject)]
+        literal = self._literal.get(subject, ())
+        # Connection by connection, each one's in the order in which it began to listen.
+        for _, _, connection, sid in sorted([*wild, *literal]) if wild else list(literal):
             self.delivered += 1
             if connection.on_packet is not None:
                 connection.on_packet(sid, packet)
@@ -161,10 +179,7 @@ def _answer(done: asyncio.Future[None]) -> None:
 
 
 def _matches(pattern: str, subject: str) -> bool:
-    if pattern == subject:
-        return True
-    if "*" not in pattern and ">" not in pattern:
-        return False
+    """Whether a pattern with wildcards says that subject."""
     wanted, given = pattern.split("."), subject.split(".")
     for i, token in enumerate(wanted):
         if token == ">":

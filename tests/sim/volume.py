@@ -126,6 +126,19 @@ class FileNode:
         self._note_holes(found, met)
         return found
 
+    def survive_apart(self, rng: Random, met: Counter[str]) -> bytearray:
+        """The bytes found where each write arrived or not on its own, as those that a host sent and did not commit."""
+        if any(change.cut for change in self.changes):
+            return self.survive(rng, met)
+        met["data-apart"] += 1
+        found = bytearray(self.durable)
+        for change in self.changes:
+            if rng.random() < 0.5:
+                _resize(found, max(change.size, len(found)))
+                for sector, content in change.sectors.items():
+                    _put(found, sector, content)
+        return found
+
     def _compose(self, size_step: int, step_of: Callable[[int], int]) -> bytearray:
         """The file with its size after ``size_step`` changes and sector ``s`` after ``step_of(s)`` of them."""
         found = bytearray(self.durable)
@@ -256,7 +269,8 @@ class Volume:
                 if isinstance(child, DirNode):
                     folders.append(child)
                 elif child.changes and all(machine.dead for machine in child.by):
-                    child.data[:] = child.durable[:] = child.survive(rng, met)
+                    survive = child.survive_apart if rng.random() < 0.75 else child.survive
+                    child.data[:] = child.durable[:] = survive(rng, met)
                     child.changes.clear()
                     child.by.clear()
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from unittest import mock
 
+from ftstan import log
 from ftstan.clock import ManualClock
 from ftstan.ft.ctl import Verb
 from ftstan.ft.epoch import EPOCH_NAME
@@ -28,6 +29,7 @@ from ftstan.ft.subjects import heartbeat_subject
 from ftstan.stores.file import slices
 from ftstan.stores.file.env import FileStoreOptions
 from tests.sim.disk import CrashMode, SimDisk
+from tests.sim.ft.cleanstop import judge_clean_stop
 from tests.sim.ft.clients import Client
 from tests.sim.ft.gopeer import interlude
 from tests.sim.ft.hosts import Client as Host
@@ -35,6 +37,7 @@ from tests.sim.ft.hosts import ClientDisk, Late, put
 from tests.sim.ft.ledger import Ledger
 from tests.sim.ft.locks import LockService
 from tests.sim.ft.nodes import CLUSTER, ROOT, Node, options_for
+from tests.sim.ft.themes import theme_of
 from tests.sim.model import UNLIMITED, Violation
 from tests.sim.nats import Hub, Packet
 from tests.sim.volume import FileNode
@@ -96,6 +99,7 @@ class Group:
         self.ledger = Ledger(shape.limits)
         self.violations: list[Violation] = []
         self.lock_harmed = False
+        self._late_under = 0
         self.volume = SimDisk(met=self.met).volume
         self.volume.hard_links = shape.hard_links
         self._serial = 0
@@ -107,6 +111,8 @@ class Group:
         self._resume_at: dict[int, float] = {}
         self._start_at: dict[int, float] = {}
         self._armed: dict[int, Callable[[int], None]] = {}
+        self._alarms: list[tuple[Callable[[], bool], Callable[[], None]]] = []
+        self.theme = theme_of(seed, network=shape.network)
         self.clients = [self._new_client() for _ in range(_CLIENTS)]
         self.nodes: list[Node] = [self._start(i) for i in range(shape.members)]
 
@@ -151,7 +157,10 @@ class Group:
         """Perhaps something goes wrong; then everybody moves a little, and time passes."""
         rng = self.rng
         if rng.random() < self.shape.faults:
-            rng.choice(self._faults())()
+            if self.theme.troubles and rng.random() < self.theme.share:
+                rng.choice(self.theme.troubles)(self)
+            else:
+                rng.choice(self._faults())()
         self._move_clients()
         for member in rng.sample(range(len(self.nodes)), len(self.nodes)):
             if rng.random() < 0.7:
@@ -176,9 +185,7 @@ class Group:
             self.locks.generous = False
         for member, at in list(self._resume_at.items()):
             if now >= at:
-                del self._resume_at[member]
-                self.nodes[member].paused = False
-                self.nodes[member].clock.go_on()
+                self._go_on(member)
         self.hub.flow(0.9)
         for member, node in enumerate(self.nodes):
             if node.ended:
@@ -214,8 +221,8 @@ class Group:
             self._pause_at_a_call,
             self._pause_at_a_call,
             self._cut_power_at_a_call,
-            self._claimers_die,
-            self._claimers_die,
+            self.claimers_die,
+            self.claimers_die,
             self._stand_still,
             self._kill,
             self._power_cut,
@@ -226,9 +233,10 @@ class Group:
             self._partition,
             self._forge,
             self._stop,
+            self._stop_group,
             self._switch_over,
             self._stall,
-            self._leave_claim,
+            self.leave_claim,
         ]
         if self.shape.deletes:
             common += [self._delete, self._purge]
@@ -257,54 +265,96 @@ class Group:
             self.nodes[member].paused = True
             self._resume_at[member] = self.clock.mono() + self.rng.choice((0.5, 2.0, 5.0, 20.0))
             if self.rng.random() < 0.6:
-                self._take_lock_from(member)
+                self.take_lock_from(member)
         return member
 
     def _pause_at_a_call(self) -> None:
         """A process is about to stand still, right before a call of a certain kind; its lock is gone by then."""
         member = self._some()
         if member is not None:
-            call = self.rng.choice(_TURNS)
-            self._armed[member] = self._pause_now
-            self.nodes[member].stop_before = lambda name, _args: name == call
+            self.stop_at(member, self._pause_now, self.rng.choice(_TURNS))
 
     def _pause_now(self, member: int) -> None:
         self.met["fault: pause right before a call"] += 1
         self._resume_at[member] = self.clock.mono() + self.rng.choice((2.0, 5.0, 20.0))
-        self._take_lock_from(member)
+        self.take_lock_from(member)
 
     def _cut_power_at_a_call(self) -> None:
         """The power fails while a process is in the middle of something."""
         member = self._some()
         if member is not None:
-            call = self.rng.choice(_TURNS)
-            self._armed[member] = self._cut_power_now
-            self.nodes[member].stop_before = lambda name, _args: name == call
+            self.stop_at(member, self._cut_power_now, self.rng.choice(_TURNS))
 
     def _cut_power_now(self, _member: int) -> None:
         self.met["fault: power cut right before a call"] += 1
         self._power_cut()
 
-    def _claimers_die(self) -> None:
-        """The owner's lock goes, and whoever takes over dies right before some call, perhaps with its host."""
-        owner = self._serving()
-        if owner is None:
-            return
-        self._take_lock_from(owner.member)
-        call = self.rng.choice(("fsync", "fsync", *_TURNS))
+    def claimers_die(self, call: str = "", skip: int = 0) -> None:
+        """The owner's lock goes, and whoever takes over dies right before some call, perhaps with its host.
+
+        ``call``: drawn if empty; ``skip``: how many of them are made before.
+        """
+        owner = self.serving()
+        if owner is not None:
+            self.take_lock_from(owner.member)
+        call = call or self.rng.choice(("fsync", "fsync", *_TURNS))
         for member, node in enumerate(self.nodes):
             if node is not owner and not node.ended and not node.paused and not node.epoch:
-                self._armed[member] = self._die_now
-                node.stop_before = lambda name, args: name == call and not str(args[-1]).startswith(".rootdir")
+                self.stop_at(member, self.die_now, call, skip)
 
-    def _die_now(self, member: int) -> None:
+    def stop_at(
+        self,
+        member: int,
+        then: Callable[[int], None],
+        call: str,
+        skip: int = 0,
+        *,
+        within: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Let a process stand still before such a call (``""``: any) while ``within`` holds; ``then`` comes at once.
+
+        ``skip``: how many of them are made before. What is done to the lock file does not count.
+        """
+        left = skip
+
+        def is_it(name: str, args: tuple[object, ...]) -> bool:
+            nonlocal left
+            if call not in {"", name} or str(args[-1]).startswith(".rootdir") or not within():
+                return False
+            left -= 1
+            return left < 0
+
+        self._armed[member] = then
+        self.nodes[member].stop_before = is_it
+
+    def when(self, condition: Callable[[], bool], then: Callable[[], None]) -> None:
+        """Do something once as soon as a condition holds."""
+        self._alarms.append((condition, then))
+
+    def sleep(self, member: int, seconds: float) -> None:
+        """Let a process stand still for so long."""
+        self.nodes[member].paused = True
+        self._resume_at[member] = self.clock.mono() + seconds
+
+    def wake(self, member: int) -> None:
+        """Let a process that stands still go on, before anybody else moves."""
+        self._go_on(member)
+        self.nodes[member].stalled_until = 0.0
+        self.nodes[member].spend(self.rng.choice((3, 20, 100, 400)))
+
+    def _go_on(self, member: int) -> None:
+        self._resume_at.pop(member, None)
+        self.nodes[member].paused = False
+        self.nodes[member].clock.go_on()
+
+    def die_now(self, member: int) -> None:
         self.met["fault: claimer killed right before a call"] += 1
         node = self.nodes[member]
         node.kill()
         if self.network:
             self._abandon_host(member)
             self._ghosts.clear()
-            if self.rng.random() < 0.7:
+            if self.rng.random() < 0.85:
                 self._restart_storage()
         self._bury(node)
 
@@ -320,6 +370,11 @@ class Group:
                 del self._armed[member]
                 if not node.ended and node.paused:
                     then(member)
+        for alarm in list(self._alarms):
+            condition, act = alarm
+            if condition():
+                self._alarms.remove(alarm)
+                act()
 
     def _stand_still(self) -> None:
         """A virtual machine is paused, with its clocks: when it goes on, no time has passed for it."""
@@ -359,7 +414,7 @@ class Group:
             node.faulty = True
             node.disk.lose_reply(call)
 
-    def _leave_claim(self) -> None:
+    def leave_claim(self) -> None:
         """Somebody claims the next number and dies."""
         if EPOCH_NAME in self.volume.root.entries and self.ledger.top:
             disk = SimDisk(self.volume, self.met)
@@ -371,32 +426,36 @@ class Group:
             disk.fsync(root)
             disk.kill()
 
-    def _serving(self) -> Node | None:
+    def serving(self) -> Node | None:
+        """Whoever serves and moves."""
         return next((n for n in self.nodes if n.serving and not n.paused), None)
 
     def _switch_over(self) -> None:
-        node = self._serving()
+        node = self.serving()
         if node is not None:
             self.met["fault: switchover"] += 1
             node.switchover()
 
     def _switch_mixed(self) -> None:
         """An operator says that original servers may be members, or that they are gone."""
-        node = self._serving()
+        node = self.serving()
         if node is not None:
-            self.met["fault: mixed group switched"] += 1
-            on = self.rng.random() < 0.3
-            node.ask(lambda: node.product.member.set_mixed(on=on))
+            self.switch_mixed(node, on=self.rng.random() < 0.3)
+
+    def switch_mixed(self, node: Node, *, on: bool) -> None:
+        """Let an operator tell the owner."""
+        self.met["fault: mixed group switched"] += 1
+        node.ask(lambda: node.product.member.set_mixed(on=on))
 
     def _delete(self) -> None:
-        node = self._serving()
+        node = self.serving()
         if node is not None and node.lives:
             name = self.rng.choice(sorted(node.lives))
             self.ledger.deleting(name, node.epoch)
             node.administer(Verb.DELETE, name.decode(), force=True)
 
     def _purge(self) -> None:
-        node = self._serving()
+        node = self.serving()
         if node is not None and node.lives:
             name = self.rng.choice(sorted(node.lives))
             up_to = self.rng.randint(1, max([*node.lives[name].model.offered, 1]))
@@ -417,16 +476,17 @@ class Group:
         if member is not None:
             self.met["fault: freeze"] += 1
             self._hosts[member].freeze()
-            self._take_lock_from(member)
+            self.take_lock_from(member)
 
-    def _take_lock_from(self, member: int) -> None:
+    def take_lock_from(self, member: int) -> None:
+        """Take the lock from a process, which is not told."""
         self.met["fault: lock lost"] += self.locks.lose(self.nodes[member].disk)
 
     def _lose_lock(self) -> None:
         """A lease expires, or the lock goes at a disconnect, while its holder runs."""
         member = self._some()
         if member is not None:
-            self._take_lock_from(member)
+            self.take_lock_from(member)
 
     def _two_holders(self) -> None:
         self.met["fault: generous lock service"] += 1
@@ -444,10 +504,14 @@ class Group:
     def _kill(self) -> None:
         member = self._some()
         if member is not None:
-            self.met["fault: process killed"] += 1
-            node = self.nodes[member]
-            node.kill(self.rng.choice((0, self.rng.randint(1, 600))))
-            self._bury(node)
+            self.kill(member)
+
+    def kill(self, member: int) -> None:
+        """Kill a process, perhaps in the middle of a write."""
+        self.met["fault: process killed"] += 1
+        node = self.nodes[member]
+        node.kill(self.rng.choice((0, self.rng.randint(1, 600))))
+        self._bury(node)
 
     def _kill_host(self) -> None:
         """What it had not written back is lost, or arrives some day. Its lock stays until somebody gives it up."""
@@ -513,6 +577,16 @@ class Group:
             self.met["fault: clean stop asked for"] += 1
             self.nodes[member].stopping = True
 
+    def _stop_group(self) -> None:
+        """The owner is the last one that is asked to stop; the others come back later."""
+        owner = self.serving()
+        if owner is not None:
+            self.met["fault: the whole group stopped"] += 1
+            self._leave_alone(owner)
+            owner.stopping = True
+            if self.rng.random() < 0.5:
+                self.when(lambda: bool(owner.ended), self._restart_storage if self.network else self._power_cut)
+
     def _original_serves(self) -> None:
         """After a clean stop an original server gets the lock first, publishes, and leaves."""
         file = self.volume.root.entries.get(LOCK_NAME)
@@ -531,6 +605,7 @@ class Group:
             self.met["pages written back"] += 1
         else:
             return
+        self._late_under = self.ledger.top
         if 0 < write.epoch < self.ledger.top:
             self.met["late pages of former owners"] += 1
             self.met["late pages over files of the log"] += write.node.links > 0
@@ -541,6 +616,7 @@ class Group:
         """Nothing goes wrong any more; what is on its way arrives."""
         self.locks.generous = False
         self._armed.clear()
+        self._alarms.clear()
         for member, node in enumerate(self.nodes):
             node.paused, node.stop_before = False, None
             node.clock.go_on()
@@ -566,6 +642,24 @@ class Group:
             self.pass_time(0.1)
         raise Violation(f"{node} does not stop: {node.phase}")
 
+    def stop_all(self, last: Node) -> None:
+        """End the group: nobody follows the owner, so it leaves the store tidy. Then perhaps the power goes."""
+        self._leave_alone(last)
+        self.stop(last)
+        if last.tidy and self._late_under < last.epoch == self.ledger.top:
+            judge_clean_stop(self)
+        if self.rng.random() < 0.5:
+            self._power_cut()
+        self._start_at.clear()
+
+    def _leave_alone(self, last: Node) -> None:
+        for member, node in enumerate(self.nodes):
+            if node is not last:
+                if not node.ended:
+                    node.kill()
+                self._bury(node)
+                self._start_at[member] = self.clock.mono() + 30
+
     def serve(self) -> Node:
         """Without faults: a member that, from now on, has acknowledged a publish in every channel."""
         for node in self.nodes:
@@ -590,6 +684,10 @@ class Group:
         raise Violation(f"nobody serves although nothing is wrong any more: {states}")
 
 
+def _say_nothing(*_line: object, **_fields: object) -> None:
+    """The stores report every death that they find: a hundred lines a history, and each waits for a thread."""
+
+
 @contextlib.contextmanager
 def numbers_of(shape: Shape) -> Iterator[None]:
     """So many slice numbers an epoch, if the shape says so."""
@@ -600,18 +698,18 @@ def numbers_of(shape: Shape) -> Iterator[None]:
 
 
 def run_history(seed: int, shape: Shape) -> Counter[str]:
-    """One history; raises ``Violation``. Returns what was met."""
-    with numbers_of(shape):
+    """One history, without a log; raises ``Violation``. Returns what was met."""
+    with numbers_of(shape), mock.patch.object(log.Logger, "_proxy_to_logger", _say_nothing):
         return _run_history(seed, shape)
 
 
 def _run_history(seed: int, shape: Shape) -> Counter[str]:
     group = Group(seed, shape)
     try:
-        for _ in range(shape.turns):
+        for _ in range(round(shape.turns * group.theme.length)):
             group.turn()
         group.heal()
-        group.stop(group.serve())
+        (group.stop if group.rng.random() < 0.5 else group.stop_all)(group.serve())
         group.serve()
     except Violation as violation:
         raise Violation(f"{violation} [seed={seed}, shape={shape}]") from violation

@@ -141,6 +141,8 @@ class Ledger:
         self.dying: set[bytes] = set()
         self.recoveries: list[Recovery] = []
         self.epochs: list[int] = []
+        self.top = 0
+        """The highest epoch that anybody took."""
         self.acked = 0
         self.kept = 0
         self.late_answers = 0
@@ -153,11 +155,6 @@ class Ledger:
 
     # ---- owners --------------------------------------------------------------------------------------------------
 
-    @property
-    def top(self) -> int:
-        """The highest epoch that anybody took."""
-        return max(self.epochs, default=0)
-
     def took(self, epoch: int, began_above: int) -> None:
         """An activation has its number; ``began_above``: ``top`` when it began to look for one."""
         if epoch in self.epochs:
@@ -165,6 +162,7 @@ class Ledger:
         if epoch <= began_above:
             raise Violation(f"epoch {epoch} was taken after {began_above}")
         self.epochs.append(epoch)
+        self.top = max(self.top, epoch)
 
     def recovered(self, recovery: Recovery) -> None:
         """An owner read the store and was confirmed after that: judge what it found."""

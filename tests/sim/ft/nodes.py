@@ -97,6 +97,9 @@ class SimOwner(StoreOwner):
         process.began_above = process.group.ledger.top
         before = process.epoch
         super()._raise(*args, **kwargs)
+        between = [taken for taken in process.group.ledger.epochs if before < taken < process.epoch]
+        if between:
+            process.broken(f"epoch {before} went on to {process.epoch}, and {between} had been taken in between")
         process.group.met["self-raises"] += 1
         process.group.met["self-raises over a leftover claim"] += process.epoch > before + 1
         if process.began_above > before:
@@ -300,6 +303,8 @@ class Node:
         self.recovered = False
         self.superseded = False
         """Whether somebody took the store over while this process had it and lived."""
+        self.tidy = False
+        """Whether it closed its store at a clean stop: an owner that is followed by one of ours does not."""
         self.told: set[bytes] = set()
         """Channels in which a publisher was told by it."""
         self.acks_read: list[object] = []
@@ -316,6 +321,7 @@ class Node:
         self._budget = 0
         self._stopping = False
         disk.on_call = self._on_call
+        disk.keeps_log = False
         self._loop = SimLoop(self.clock)
         asyncio.events._set_running_loop(self._loop)
         try:
@@ -410,6 +416,12 @@ class Node:
         return not self.ended and self.product.is_serving()
 
     @property
+    def successor(self) -> str:
+        """The process that is to follow it, which keeps by now what is published; empty while it does not leave."""
+        group = self.product.group
+        return group._succession.successor if group is not None else ""
+
+    @property
     def is_misled(self) -> bool:
         """Whether it takes its own datastore for the wrong one."""
         group = self.product.group
@@ -477,7 +489,7 @@ class Node:
         self._move_loop()
         while self._budget > 0 and not self.ended and not self.paused:
             ready = [f for f in self._fibers if f.runnable]
-            if not ready or self.clock.mono() < self.stalled_until:
+            if not ready or self.stalled:
                 break
             self._current = self.first if self.first in ready else self._choose(ready)
             try:
@@ -568,6 +580,11 @@ class Node:
                 self.group.hub.close(connection)
         self.disk.kill()
 
+    @property
+    def stalled(self) -> bool:
+        """Whether storage does not answer it."""
+        return self.stalled_until > 0 and self.clock.mono() < self.stalled_until
+
     # ---- within a thread -----------------------------------------------------------------------------------------
 
     def _on_call(self, _number: int, call: str, args: tuple[object, ...]) -> None:
@@ -578,7 +595,7 @@ class Node:
         if self.stop_before is not None and self.stop_before(call, args):
             self.stop_before, self.paused = None, True
             fiber.park(None)
-        elif self._budget < 0 or self.clock.mono() < self.stalled_until:
+        elif self._budget < 0 or self.stalled:
             fiber.park(None)
         if call in _WRITES and 0 < self.epoch < self.group.ledger.top:
             self.group.met[f"zombie {call}"] += 1

@@ -79,6 +79,10 @@ class ObservedStore(FileStore):
             {inbox: s.state.last_sent for inbox, s in subs.items()},
         )
 
+    def close(self) -> None:
+        super().close()
+        self.process.tidy = True
+
     # ---- what is offered -----------------------------------------------------------------------------------------
 
     def create_channel(self, name: bytes, limits: ChannelLimits) -> FileChannel:

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan import log
 from tests.sim.ft import broken, census
 from tests.sim.ft.group import run_history
 from tests.sim.ft.shapes import SHAPES, shape_of
 from tests.sim.model import Violation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: The sanitizer build is slow, and has what it looks for in the first hundreds.
 SANITIZED = "FTSTAN_SANITIZED" in os.environ
 HISTORIES = 200 if SANITIZED else 2500
 #: Histories after which a group that is broken on purpose must have been caught.
 PATIENCE = 2000
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """The stores report every death that they find: a million lines of it tell nothing."""
-    log.configure(file=os.devnull)
-    yield
-    log.configure()
 
 
 #: Half of the histories each, so that two processors share them.

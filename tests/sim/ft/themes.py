@@ -1,0 +1,196 @@
+"""What most of the trouble of one history is about, so that unlikely steps follow each other often enough.
+
+Each trouble here is a situation, not a history: who meets whom at which call is drawn. Nothing happens that a group has
+to be spared: processes stand still, die and wake up, locks are lost, hosts and file servers go down.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.sim.ft.group import Group
+    from tests.sim.ft.nodes import Node
+
+#: What an owner changes names and files with.
+_CHANGES = ("link", "rename", "link", "rename", "unlink", "open", "pwrite", "fsync", "fdatasync", "listdir")
+#: Before which call a claimer dies: the first sync is of the claim, those that follow are of the slots.
+_STEPS_OF_A_CLAIM = (("fsync", 1), ("fsync", 1), ("fsync", 1), ("fsync", 0), ("fsync", 2), ("", 1))
+#: Calls of a takeover, from the first look to the last channel, of which any may be the last one before a pause.
+_LONGEST_TAKEOVER = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """``troubles``: what is drawn from instead of the common faults, in ``share`` of all cases.
+
+    ``length``: turns of a history, as part of those that its shape says: much happens in few.
+    """
+
+    troubles: tuple[Callable[[Group], object], ...] = ()
+    share: float = 0.0
+    length: float = 0.8
+
+
+# ---- who is overtaken, and when it wakes up ----------------------------------------------------------------------
+
+
+def overtaken(group: Group, member: int) -> None:
+    """A process stands still and its lock is gone; it wakes up at a moment that is bad for whoever follows."""
+    group.met["fault: pause right before a call"] += 1
+    group.sleep(member, group.rng.choice((5.0, 20.0)))
+    group.take_lock_from(member)
+    wake = group.rng.choice((_wake_in_a_call, _wake_in_a_call, _wake_after_death, _wake_after_recovery, None))
+    if wake is not None:
+        top = group.ledger.top
+        group.when(lambda: _follower(group, member, top) is not None, partial(wake, group, member, top))
+
+
+def _follower(group: Group, member: int, top: int) -> Node | None:
+    """Who owns the store now, as far as it knows, since ``member`` began to stand still."""
+    node = group.nodes[member]
+    if node.ended or not (node.paused or node.stalled):
+        return None
+    return next((n for n in group.nodes if n.recovered and n.epoch > top and not n.ended and not n.paused), None)
+
+
+def _wake_after_recovery(group: Group, member: int, _top: int) -> None:
+    group.met["fault: woken behind a recovery"] += 1
+    group.wake(member)
+
+
+def _wake_in_a_call(group: Group, member: int, top: int) -> None:
+    """The follower is in the middle of something; it goes on right behind what the former owner does then."""
+    follower = _follower(group, member, top)
+    if follower is None:
+        return
+
+    def meet(other: int) -> None:
+        group.met["fault: woken within a follower's call"] += 1
+        group.sleep(other, group.rng.choice((0.0, 0.0, 0.5)))
+        group.wake(member)
+
+    rng = group.rng
+    group.stop_at(follower.member, meet, rng.choice(_CHANGES), rng.choice((0, 0, 1, 3)))
+
+
+def _wake_after_death(group: Group, member: int, top: int, seconds: float = 2.0) -> None:
+    """The follower has told somebody something and dies within ``seconds``; the former owner moves before the next."""
+    follower = _follower(group, member, top)
+    if follower is None:
+        return
+    until = group.clock.mono() + seconds
+    follower.forget_told()
+
+    def die() -> None:
+        group.met["fault: woken behind a follower's death"] += 1
+        if not follower.ended:
+            group.kill(follower.member)
+        group.wake(member)
+
+    group.when(lambda: bool(follower.ended or (follower.told and group.clock.mono() >= until)), die)
+
+
+def _silence(group: Group, owner: Node) -> None:
+    """Nobody reaches for the store of an owner that is heard."""
+    group.sleep(owner.member, group.rng.choice((3.0, 6.0, 12.0)))
+
+
+# ---- troubles ----------------------------------------------------------------------------------------------------
+
+
+def former_owner(group: Group) -> None:
+    """The owner is about to stand still in the middle of something, and somebody else takes over."""
+    owner = group.serving()
+    if owner is not None:
+        group.stop_at(
+            owner.member, partial(overtaken, group), group.rng.choice(_CHANGES), group.rng.choice((0, 0, 1, 4))
+        )
+
+
+def late_claimer(group: Group) -> None:
+    """The lock goes, whoever takes over stands still anywhere in its takeover, and a third one comes."""
+    owner = group.serving()
+    if owner is None:
+        return
+    group.take_lock_from(owner.member)
+    _silence(group, owner)
+    for node in group.nodes:
+        if node is not owner and not node.ended and not node.paused:
+            call, skip = group.rng.choice((("", _LONGEST_TAKEOVER), ("listdir", 8), ("unlink", 3), ("rename", 3)))
+            group.stop_at(node.member, partial(overtaken, group), call, group.rng.randint(0, skip))
+
+
+def dying_claimers(group: Group) -> None:
+    """A number is claimed already; whoever takes the next one dies between two steps, the owner lives."""
+    owner = next((n for n in group.nodes if n.epoch and n.epoch == group.ledger.top and not n.ended), None)
+    if owner is None:
+        return
+    if group.rng.random() < 0.5:
+        group.leave_claim()
+    if not owner.paused:
+        _silence(group, owner)
+    group.claimers_die(*group.rng.choice(_STEPS_OF_A_CLAIM))
+
+
+def raising_owner(group: Group) -> None:
+    """The owner goes on to a higher epoch, and stands still within that while somebody takes over, or dies."""
+    owner = group.serving()
+    if owner is None or owner.product.owner is None or group.shape.mixed:
+        return
+    product, rng = owner.product.owner, group.rng
+    if rng.random() < 0.3:
+        group.leave_claim()
+    if rng.random() < 0.6:
+        group.switch_mixed(owner, on=product.present is not None and not product.mixed)
+    then = partial(overtaken, group) if rng.random() < 0.8 else group.die_now
+    group.stop_at(owner.member, then, "", rng.randint(0, 25), within=lambda: product.raises % 2 == 1)
+
+
+def broken_hand_over(group: Group) -> None:
+    """The owner leaves, its successor's storage is slow, and for a moment somebody else has the store."""
+    owner = group.serving()
+    if owner is None:
+        return
+    group.met["fault: switchover"] += 1
+    owner.switchover()
+    top = group.ledger.top
+
+    def wait() -> None:
+        chosen = next((n for n in group.nodes if n.name == owner.successor), None)
+        if chosen is not None and not chosen.ended:
+            group.met["fault: slow storage of a chosen successor"] += 1
+            member = chosen.member
+            chosen.stalled_until = chosen.clock.mono() + group.rng.choice((4.0, 8.0))
+            for _ in range(group.rng.choice((0, 4))):
+                # The owner is quick: it names what it has answered while the other one still waits for that.
+                owner.spend(400)
+                group.hub.flow()
+                chosen.wake()
+            group.when(
+                lambda: _follower(group, member, top) is not None,
+                partial(_wake_after_death, group, member, top, group.rng.choice((0.1, 0.5, 2.0))),
+            )
+
+    group.when(lambda: bool(owner.successor), wait)
+
+
+_DYING_CLAIMERS = Theme((dying_claimers,), 0.8)
+THEMES = (
+    Theme(length=1.0),
+    Theme((former_owner,), 0.5),
+    Theme((late_claimer,), 0.5),
+    _DYING_CLAIMERS,
+    Theme((raising_owner,), 0.5),
+    Theme((broken_hand_over,), 0.4),
+)
+
+
+def theme_of(seed: int, *, network: bool) -> Theme:
+    """The theme of the history ``seed``; only on a network file system does a dead host lose what others live on."""
+    return random.Random(f"theme {seed}").choice((*THEMES, _DYING_CLAIMERS) if network else THEMES)
