@@ -8,6 +8,7 @@ import shutil
 import ssl
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,6 +31,7 @@ CONFIGURATIONS = sorted(
 CLUSTER = "orders"
 SECRETS = {
     "STAN_PASSWORD": "s3cret-of-stan",
+    "ROUTES_PASSWORD": "s3cret-of-routes",
     "OPERATOR_PASSWORD": "s3cret-of-ops",
     "CLIENT_PASSWORD": "s3cret-of-app",
     "PUBLISHER_PASSWORD": "s3cret-of-pub",
@@ -114,6 +116,23 @@ def test_every_example_of_a_group_has_users() -> None:
         text = (EXAMPLES / name).read_text(encoding="utf-8")
         assert 'CLIENT = { publish: { deny: ["_STAN.ft.>", "_STAN.part.>", "_FTSTAN.>"] } }' in text
         assert "\nno_auth_user: client\n" in text
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_an_example_whose_routes_had_no_login_would_be_refused(
+    moved: Moved, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in SECRETS.items():
+        monkeypatch.setenv(variable, value)
+    command = placed(moved, name)
+    path = Path(command.rpartition(" ")[2])
+    text = path.read_text(encoding="utf-8")
+    login = "  authorization { user: routes, password: $ROUTES_PASSWORD }\n"
+    assert text.count(login) == 1
+    path.write_text(text.replace(login, ""), encoding="utf-8")
+    done = moved.run(command, add=["-check_config"])
+    assert done.status == 1
+    assert "[open_routes]" in done.text
 
 
 @pytest.mark.parametrize("name", GROUPS)
