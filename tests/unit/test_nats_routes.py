@@ -12,7 +12,7 @@ from ftstan.cli.server import main
 from ftstan.config.flags import parse, to_options
 from ftstan.config.options import NatsOptions, ServerOptions
 from ftstan.embed import StanServer
-from ftstan.errors import ConfigError
+from ftstan.errors import ConfigError, NatsError
 from ftstan.nats.generated import child_options, render
 from ftstan.nats.routes import check_routes
 from ftstan.nats.url import Login, with_login
@@ -128,6 +128,15 @@ def test_a_server_inside_a_program_is_refused_too_before_anything_runs() -> None
     with pytest.raises(ConfigError, match="open_routes"):
         server.start()
     assert not server.is_running
+
+
+def test_no_password_of_a_route_is_in_the_error_that_a_program_gets() -> None:
+    nats = NatsOptions(
+        host="127.0.0.1", port=-1, cluster_listen=f"nats://r:{PASSWORD}@127.0.0.1:-1", routes=("nats://h:no-port",)
+    )
+    with pytest.raises(NatsError, match="no-port") as caught:
+        StanServer(ServerOptions(nats=nats)).start()
+    assert PASSWORD not in str(caught.value)
 
 
 def test_routes_show_the_login_of_the_listener_unless_they_have_one() -> None:
