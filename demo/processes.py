@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -26,6 +27,9 @@ CHANNEL = "demo"
 HTTP_TIMEOUT = 1.0
 STOP_TIMEOUT = 15.0
 LAST_LINES = 15
+
+#: What the two nodes of one run show each other.
+_ROUTES_PASSWORD = secrets.token_hex(16)
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _ROOT = os.path.dirname(_HERE)
@@ -104,6 +108,18 @@ class Child:
             return []
 
 
+def _routes_file(log: str, own: int, other: int) -> str:
+    """Path of a configuration beside ``log``: a password on a command line would be in the list of processes."""
+    path = f"{log}.conf"
+    text = (
+        f'cluster {{ listen: "{LOOPBACK}:{own}", routes: ["nats://{LOOPBACK}:{other}"],'
+        f' authorization {{ user: routes, password: "{_ROUTES_PASSWORD}" }} }}\nstreaming {{ }}\n'
+    )
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
 class Node:
     """One ftstan server of the pair: command line, role, signals. ``more``: further words of its command line."""
 
@@ -127,7 +143,7 @@ class Node:
             *(sys.executable, "-m", "ftstan.cli.server"),
             *("-cid", CLUSTER, "-store", "file", "-dir", store, "-ft_group", GROUP),
             *("-a", LOOPBACK, "-p", str(port), "-m", str(monitor_port), "-l", log),
-            *("-cluster", f"nats://{LOOPBACK}:{own_route}", "-routes", f"nats://{LOOPBACK}:{other_route}"),
+            *("-c", _routes_file(log, own_route, other_route)),
             *more,
         ]
         self._child: Child | None = None

@@ -34,7 +34,8 @@ from ftstan.disk import ShuttableDisk
 from ftstan.ending import say
 from ftstan.errors import EndedError, FencedError, FtstanError, NatsError, StoppedError
 from ftstan.nats import tasks
-from ftstan.nats.url import parse_cluster_listen, parse_urls
+from ftstan.nats.routes import check_routes
+from ftstan.nats.url import parse_urls
 from ftstan.server import EXIT_FENCED, Node
 from ftstan.stores import registry
 
@@ -127,8 +128,8 @@ class StanServer:
         options = self.options
         check_before_logging(options)
         check_start(options, registry.names())
-        if options.nats.cluster_listen:
-            parse_cluster_listen(options.nats.cluster_listen)
+        for warning in check_routes(options):
+            log.stream.warning(warning)
         if options.nats_servers:
             parse_urls(",".join(options.nats_servers))
         self._thread.start()

@@ -69,6 +69,7 @@ def inventory(machines: Machines) -> dict[str, Any]:
                         "ftstan_mount": MOUNT,
                         "ftstan_datastore": DATASTORE,
                         "ftstan_peers": [*MEMBERS],
+                        "ftstan_routes_password": "routes of the lab",
                         # Clients on this host reach the guests through forwarded ports only.
                         "ftstan_config": {"cluster": {"no_advertise": True}},
                         "ftstan_writable": [SPOOL],

@@ -233,6 +233,8 @@ class Server(Child):
         self.port = port
         self.store = store
         self.monitor = monitor
+        self.token = ""
+        """What its pages ask for, if they do."""
 
     @property
     def url(self) -> str:
@@ -243,7 +245,7 @@ class Server(Child):
         """A page of the monitoring port: status and body; status 0 when nobody answers."""
         connection = http.client.HTTPConnection(HOST, self.monitor, timeout=PATIENCE_S)
         try:
-            connection.request("GET", path)
+            connection.request("GET", path, headers={"Authorization": f"Bearer {self.token}"} if self.token else {})
             answer = connection.getresponse()
             return answer.status, answer.read()
         except (OSError, http.client.HTTPException):

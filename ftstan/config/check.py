@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 HIDDEN = "***"
 
 _SECRET_KEYS = frozenset({"password", "pass", "token", "secret", "issuer_seed", "signing_key", "jwt"})
-_USERINFO = re.compile(r"(?<=://)[^@/\s]*(?=@)")
+#: Up to the last "@" of an address: a password may hold one.
+_USERINFO = re.compile(r"(?<=://)[^/\s]*(?=@)")
 
 
 def effective_lines(settings: Settings, options: ServerOptions) -> list[str]:

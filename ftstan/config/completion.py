@@ -5,7 +5,7 @@ Each is a text to be sourced or put where the shell looks; ``docs/configuration.
 
 from __future__ import annotations
 
-from ftstan.config.options import FT_MIXED, MountRisk
+from ftstan.config.options import FT_ALLOW, FT_MIXED
 from ftstan.config.table import FLAGS, Kind, Option
 from ftstan.errors import ConfigError
 
@@ -16,7 +16,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "store": ("memory", "file"),
     "signal": ("stop", "quit", "term", "reopen", "reload", "ldm"),
     "ft_mixed": FT_MIXED,
-    "ft_allow": tuple(MountRisk),
+    "ft_allow": FT_ALLOW,
     "log_format": ("text", "json"),
     "completion": ("bash", "zsh", "fish"),
 }

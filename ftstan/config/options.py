@@ -49,6 +49,11 @@ class MountRisk(enum.StrEnum):
     DIRECT_IO = "direct_io"
 
 
+#: The name for ``-ft_allow`` of a listener for routes that asks nobody for a login (``docs/security.md``, Routes).
+OPEN_ROUTES = "open_routes"
+#: Every name that ``-ft_allow`` takes.
+FT_ALLOW = (*MountRisk, OPEN_ROUTES)
+
 #: What a partitioned server without channels says.
 NO_CHANNEL = "stan: no configured channel"
 
@@ -116,7 +121,8 @@ class FtOptions:
 
     ``poll_interval`` 0 is chosen by the file system: 50 ms on a local one, 500 ms on a network one. ``nats_timeout`` 0
     means that an active cut off from NATS waits for ever, ``steal_after`` 0 that nobody takes a store without its lock.
-    ``mixed`` says whether original servers may be members; ``allow`` names mount problems that are not to refuse.
+    ``mixed`` says whether original servers may be members; ``allow`` names problems (``FT_ALLOW``) that are not to
+    refuse a start, that of routes also where there is no group.
     """
 
     hb_interval: int = SECOND
@@ -482,9 +488,9 @@ def _check_ft(ft: FtOptions) -> None:
             hint="leave out -ft_steal_after until every member runs ftstan",
         )
     for name in ft.allow:
-        if name not in list(MountRisk):
+        if name not in FT_ALLOW:
             raise ConfigError(
-                f'ft_allow has no mount problem of the name "{name}"', hint="use some of: " + ", ".join(MountRisk)
+                f'ft_allow has no problem of the name "{name}"', hint="use some of: " + ", ".join(FT_ALLOW)
             )
     if ft.mixed not in FT_MIXED:
         raise ConfigError(f'ft_mixed is "{ft.mixed}"', hint="use one of: " + ", ".join(FT_MIXED))

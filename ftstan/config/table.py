@@ -181,7 +181,7 @@ OPTIONS: tuple[Option, ...] = (
         ("ft_probe_interval", _D, SECOND, "Time between two probes of the storage by the active server"),
         ("ft_steal_after", _D, 0, "Take a silent owner's store without its lock after this long (0s: never)"),
         ("ft_mixed", _S, FT_MIXED_AUTO, "Whether original servers are members of the group: auto, on or off"),
-        ("ft_allow", _L, "", "Mount problems that shall not refuse a start, comma separated"),
+        ("ft_allow", _L, "", "Problems of mounts and routes that shall not refuse a start, comma separated"),
         ("dedup_window", _I, 0, "Publishes of our own client whose repeats are recognised (0: none)"),
     ),
     *_options(
@@ -278,7 +278,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     *_options(
         Group.AUTH,
-        ("user", _S, "", "User that clients and routes must name"),
+        ("user", _S, "", "User that clients must name"),
         ("pass", _S, "", "Password that goes with it"),
         ("auth", _S, "", "Token that clients must show"),
     ),

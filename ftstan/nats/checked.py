@@ -11,6 +11,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from ftstan.errors import ConfigError, NatsError
+from ftstan.logs.redact import redact
 from ftstan.nats.embedded import binary_path
 from ftstan.nats.generated import refusal, render
 
@@ -35,7 +36,7 @@ def check(options: NatsServerOptions) -> None:
             raise NatsError(f"nats-server -t: {error}", hint="is it a nats-server for this machine?") from error
         if done.returncode != 0:
             said = (done.stderr + done.stdout).strip().splitlines() or [f"exit {done.returncode}"]
-            words, key = refusal(said[0], text)
+            words, key = refusal(redact(said[0]), text)
             raise ConfigError(
                 f"nats-server refuses its part: {words}",
                 hint=f'look at "{key}", which is handed to it' if key else "look at the keys that are handed to it",

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from ftstan.logs.redact import redact_pairs
+from ftstan.logs.redact import redact, redact_pairs
 
 Level = Literal["info", "warning", "error", "fatal", "debug", "trace"]
 
@@ -79,9 +79,10 @@ def parse_line(raw: bytes) -> Line:
     text = raw.decode("utf-8", "replace")
     found = _LINE.fullmatch(text)
     if found is None or found[1] not in _LEVELS:
-        return Line(None, redact_pairs(text))
-    # Its trace shows the logins that clients and routes present; how much of them it hides differs by version.
-    return Line(_LEVELS[found[1]], redact_pairs(_DIGEST.sub(r"\1", found[2])))
+        return Line(None, redact(redact_pairs(text)))
+    # Its trace shows the logins that clients and routes present; how much of them it hides differs by version. Here
+    # and not only in the log: a program that has a server in it gets the last words as an error.
+    return Line(_LEVELS[found[1]], redact(redact_pairs(_DIGEST.sub(r"\1", found[2]))))
 
 
 class LineSplitter:

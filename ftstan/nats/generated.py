@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ftstan.config.options import ServerTlsOptions
 from ftstan.config.writer import entry
 from ftstan.errors import ConfigError
-from ftstan.nats.url import parse_cluster_listen
+from ftstan.nats.url import parse_cluster_listen, with_login
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,11 +38,11 @@ class NatsServerOptions:
     """What the operator asked of the embedded NATS server.
 
     ``host``/``port``: where clients connect, port -1 for a random one. ``cluster_listen``: URL for routes
-    (``nats://[user:password@]host:port``, port -1 random) or empty; ``routes``: URLs of other members, with their
-    credentials. ``user``/``password`` or ``token``: what clients must present. ``cluster_id``: the STAN cluster id,
-    from which every member derives the same NATS cluster name. ``settings``: more keys of the child's file, by name;
-    what is made of the other fields wins over them. ``gomaxprocs`` and ``gogc`` go into its environment, where
-    ``embedded.child_environment`` has a choice of ours for 0.
+    (``nats://[user:password@]host:port``, port -1 random) or empty; ``routes``: URLs of other members, which are shown
+    the login of ``cluster_listen`` unless they have one. ``user``/``password`` or ``token``: what clients must present.
+    ``cluster_id``: the STAN cluster id, from which every member derives the same NATS cluster name. ``settings``: more
+    keys of the child's file, by name; what is made of the other fields wins over them. ``gomaxprocs`` and ``gogc`` go
+    into its environment, where ``embedded.child_environment`` has a choice of ours for 0.
     """
 
     cluster_id: str
@@ -181,5 +181,6 @@ def _cluster(options: NatsServerOptions, port: int) -> dict[str, object]:
     else:
         section.pop("authorization", None)
     if options.routes:
-        section["routes"] = list(options.routes)
+        # One login for both directions: the operator's file says the password once, where it can be a variable.
+        section["routes"] = [with_login(url, listen.login) for url in options.routes]
     return section

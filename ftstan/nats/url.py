@@ -6,7 +6,7 @@ Pure functions: nothing is resolved or connected here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from ftstan.errors import ConfigError
 from ftstan.log import redact_url
@@ -90,6 +90,14 @@ def parse_cluster_listen(text: str) -> NatsUrl:
             "expected cluster password to be set", hint="write -cluster as nats://user:password@host:port"
         )
     return NatsUrl(host=host or "0.0.0.0", port=-1 if port == "-1" else _port(port, text), login=login)  # noqa: S104  # the original's default
+
+
+def with_login(url: str, login: Login) -> str:
+    """``url``, as written, with the user and password of ``login`` unless it has a login of its own."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or "@" in rest or not login.user:
+        return url
+    return f"{scheme}://{quote(login.user, safe='')}:{quote(login.password, safe='')}@{rest}"
 
 
 def effective_login(url: NatsUrl, default: Login) -> Login:

@@ -90,7 +90,10 @@ def test_what_is_written_for_each_host_is_a_configuration_that_the_server_knows(
             [sys.executable, "-m", "ftstan.cli.server", "-check_config", "-strict", "-c", str(file)],
             cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
-        assert (checked.returncode, checked.stderr) == (0, ""), checked.stderr
+        assert checked.returncode == 0, checked.stderr
+        # Nobody gave a password: clients may say anything, and so may whoever joins.
+        (warning,) = checked.stderr.splitlines()
+        assert "whoever reaches nats://0.0.0.0:6222 may join as a route" in warning
         routes = next(line for line in checked.stdout.splitlines() if line.startswith("cluster.routes"))
         assert f"//{host}:" not in routes
         assert routes.count("nats://") == len(files) - 1
@@ -104,6 +107,7 @@ def test_with_passwords_clients_cannot_speak_for_the_servers(
     monkeypatch.setenv("OPERATOR_PASSWORD", "s3cret-of-ops")
     found = rendered(tmp_path, HOME / "inventories" / inventory)
     assert found.returncode == 0, found.stdout + found.stderr
+    logins = set()
     for file in tmp_path.glob("*.ftstan.conf"):
         done = subprocess.run(
             [sys.executable, "-m", "ftstan.cli.server", "-dump_config", "-c", str(file)],
@@ -120,6 +124,53 @@ def test_with_passwords_clients_cannot_speak_for_the_servers(
         }
         assert '\nno_auth_user: "client"\n' in text
         assert '"user": "stan"' in text.partition("\nstreaming: ")[2]
+        cluster = json.loads(re.findall(r"^cluster: (\{.*?^\})", text, re.DOTALL | re.MULTILINE)[0])
+        logins.add((cluster["authorization"]["user"], cluster["authorization"]["password"]))
+        assert not any("@" in url for url in cluster["routes"])
+    ((user, password),) = logins
+    assert user == "routes"
+    assert len(password) == 64
+    assert "s3cret" not in password
+
+
+def test_the_password_of_routes_may_be_ones_own(tmp_path: Path) -> None:
+    inventory = HOME / "inventories" / "ft-pair-nfs"
+    found = rendered(
+        tmp_path, inventory, ftstan_routes_password="a b", ftstan_config={"cluster": {"no_advertise": True}}
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    text = (tmp_path / "host1.ftstan.conf").read_text(encoding="utf-8")
+    cluster = json.loads(re.findall(r"^cluster: (\{.*?^\})", text, re.DOTALL | re.MULTILINE)[0])
+    assert cluster["authorization"] == {"user": "routes", "password": "a b"}
+    assert cluster["no_advertise"] is True
+
+
+NATS_PLAY = """
+- hosts: all
+  gather_facts: true
+  tasks:
+    - ansible.builtin.include_vars: {file: "ROLE/vars/main.yml"}
+    - ansible.builtin.template:
+        src: ROLE/templates/nats-server.conf.j2
+        dest: "OUT/{{ inventory_hostname }}.conf"
+        mode: "0644"
+"""
+
+
+def test_external_nats_servers_show_each_other_the_password_of_routes(tmp_path: Path) -> None:
+    role = COLLECTION / "roles" / "nats_server"
+    play = tmp_path / "play.yml"
+    play.write_text(NATS_PLAY.replace("ROLE", str(role)).replace("OUT", str(tmp_path)))
+    more = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable} | loaded(
+        role / "defaults" / "main.yml"
+    )
+    more |= {"nats_server_peers": ["host1", "host2"], "nats_server_routes_password": "a/b@c d"}
+    words = ("-i", str(HOME / "inventories" / "ft-pair-nfs"), str(play), "-e", json.dumps(more))
+    found = ansible("ansible-playbook", *words)
+    assert found.returncode == 0, found.stdout + found.stderr
+    text = (tmp_path / "host1.conf").read_text(encoding="utf-8")
+    assert 'authorization { user: routes, password: "a/b@c d" }' in text
+    assert 'routes: ["nats://routes:a%2Fb%40c%20d@host2:6222"]' in text
 
 
 def test_passwords_reach_the_service_as_they_are(tmp_path: Path) -> None:

@@ -180,5 +180,5 @@ def test_a_mount_problem_that_does_not_exist_is_refused_by_name(stage: Stage) ->
     a = stage.member("a", "-ft_allow", "nolock,bogus")
     assert a.status() == 1
     (line,) = fatal_lines(a)
-    assert 'ft_allow has no mount problem of the name "bogus"' in line
+    assert 'ft_allow has no problem of the name "bogus"' in line
     assert not stage.store.exists()

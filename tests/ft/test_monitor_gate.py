@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.ft.client import StanClient
 from tests.processes import HOST, PATIENCE_S, READY, free_ports
 
 if TYPE_CHECKING:
@@ -21,6 +22,18 @@ pytestmark = pytest.mark.processes
 
 TOKEN = "hunter2 ü"
 PAGES = ("/streaming/serverz", "/streaming/channelsz", "/metrics", "/varz", "/nothing")
+_NATS_PAGES = (
+    "varz",
+    "connz?subs=1",
+    "routez?subs=1",
+    "subsz?subs=1",
+    "gatewayz",
+    "leafz",
+    "accountz",
+    "accstatz",
+    "jsz",
+)
+_OWN_PAGES = ("serverz", "storez", "clientsz?subs=1", "channelsz?subs=1", "ftz")
 HEALTH = ("/livez", "/readyz", "/active", "/standby", "/streaming/isFTActive")
 
 
@@ -31,6 +44,18 @@ def ask(
     context: ssl.SSLContext | None = None,
     method: str = "GET",
 ) -> tuple[int, dict[str, str]]:
+    status, found, _ = asked(server, path, headers, context, method)
+    return status, found
+
+
+def asked(
+    server: Server,
+    path: str,
+    headers: Mapping[str, str] | None = None,
+    context: ssl.SSLContext | None = None,
+    method: str = "GET",
+) -> tuple[int, dict[str, str], bytes]:
+    """The same with the body."""
     port = server.monitor
     connection = (
         http.client.HTTPConnection(HOST, port, timeout=PATIENCE_S)
@@ -40,8 +65,7 @@ def ask(
     try:
         connection.request(method, path, headers={name: value.encode() for name, value in (headers or {}).items()})
         answer = connection.getresponse()
-        answer.read()
-        return answer.status, dict(answer.getheaders())
+        return answer.status, dict(answer.getheaders()), answer.read()
     finally:
         connection.close()
 
@@ -84,6 +108,22 @@ def test_load_balancers_are_answered_without_a_token_where_the_operator_says_so(
         assert ask(server, path)[0] in {200, 204, 503}, path
     for path in PAGES:
         assert ask(server, path)[0] == 401, path
+
+
+def test_no_client_id_and_no_inbox_is_on_a_page_that_is_open_beside_a_token(stage: Stage) -> None:
+    """They are all that somebody needs to close a client, or to speak in its place."""
+    server = protected(stage, "-monitor_open_health")
+    client = StanClient(server.port, "me-and-nobody-else")
+    client.connect()
+    client.subscribe(b"orders", durable=b"mine")
+    pages = [f"/{page}" for page in _NATS_PAGES] + [f"/streaming/{page}" for page in _OWN_PAGES]
+    pages += ["/", "/streaming", "/metrics", "/dashboard", "/dashboard/data", *HEALTH, "/healthz"]
+    told = {page: asked(server, page)[2] for page in pages}
+    for secret in (b"me-and-nobody-else", b"_INBOX", b"mine"):
+        assert [page for page, body in told.items() if secret in body] == []
+    # With the token they are where operators look for them.
+    for page, secret in (("/streaming/clientsz?subs=1", b"_INBOX"), ("/subsz?subs=1", b"_INBOX.")):
+        assert secret in asked(server, page, bearer(TOKEN))[2], page
 
 
 def test_a_page_of_another_member_may_ask_whether_to_send_the_token_and_learns_nothing_else(stage: Stage) -> None:

@@ -222,6 +222,44 @@ def test_who_may_subscribe_may_read_every_channel_and_hears_the_deliveries_of_al
     reader.nats.pump(lambda: every.has(1), "the same channel")
 
 
+def test_what_one_client_does_to_another_is_limited_by_subjects_and_by_nothing_else(stage: Stage, nats: Nats) -> None:
+    """The table of ``docs/security.md``: a client id is a name, and no secret."""
+    stage.server("server", "-ns", nats.url, *as_server()).wait_for(READY)
+    victim = StanClient(nats.port, "victim", **login("client"))
+    victim.connect()
+    durable = victim.subscribe(b"orders.new", durable=b"mine")
+    victim.nats.flush()
+    publisher = NatsConnection(nats.port, **login("publisher"))
+
+    def forged(channel: bytes) -> bytes:
+        return messages.encode(messages.PubMsg(client_id=b"victim", guid=channel, subject=channel, data=b"forged"))
+
+    # In its name, on channels that the publisher may publish on.
+    answer = publisher.request("_STAN.pub.test-cluster.orders.new", forged(b"orders.new"))
+    assert answer is not None
+    assert messages.parse(messages.PubAck, answer.payload).error == b""
+    victim.nats.pump(lambda: durable.has(1), "what was published in its name")
+    # Its durable: for who may publish to the subject of unsubscribes, and knows the inbox.
+    request = messages.encode(
+        messages.UnsubscribeRequest(
+            client_id=b"victim", subject=b"orders.new", inbox=durable.ack_inbox, durable_name=b"mine"
+        )
+    )
+    publisher.publish("_STAN.unsub.test-cluster", request)
+    with pytest.raises(AssertionError, match=r"Permissions Violation for Publish to \"_STAN\.unsub\.test-cluster\""):
+        publisher.flush()
+    subscriber = NatsConnection(nats.port, **login("subscriber"))
+    answer = subscriber.request("_STAN.unsub.test-cluster", request)
+    assert answer is not None
+    assert answer.payload == b""
+    # Itself: every client needs the subject, for itself.
+    closer = NatsConnection(nats.port, **login("subscriber"))
+    answer = closer.request("_STAN.close.test-cluster", messages.encode(messages.CloseRequest(client_id=b"victim")))
+    assert answer is not None
+    assert answer.payload == b""
+    assert victim.ping() != ""
+
+
 @pytest.mark.parametrize(
     "name", ["publish-ok", "durable-lifecycle", "queue-group", "duplicate-client-dead", "heartbeats"]
 )

