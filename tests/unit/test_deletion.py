@@ -137,7 +137,7 @@ def test_wherever_a_deletion_dies_the_channel_is_whole_or_gone(mode: CrashMode) 
 
 def test_finishing_a_deletion_can_die_anywhere_too() -> None:
     finished = 0
-    for first in (8, 14, 20, 26):
+    for first in (14, 20, 26, 32):
         for call in range(1, 60):
             disk, node = with_channels()
             assert killed_at(disk, first, lambda node=node: node.store.delete_channel(b"foo"))  # type: ignore[misc]

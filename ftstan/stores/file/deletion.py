@@ -209,20 +209,30 @@ def finish_pending(env: FileEnv) -> list[tuple[Intent, OSError]]:
 
 def _used_since(env: FileEnv, intent: Intent) -> bool:
     """Whether anything in the channel is newer than the intent: a higher slice, or a sequence that an index proves."""
-    disk = env.disk
     try:
-        dirfd = disk.open_dir_at(env.root, os.fsdecode(intent.channel))
+        dirfd = env.disk.open_dir_at(env.root, os.fsdecode(intent.channel))
     except FileNotFoundError:
         return False
     try:
-        numbers = [int(m[1]) for name, is_dir in disk.listdir(dirfd) if not is_dir and (m := _DAT.match(name))]
-        if not numbers:
-            return False
-        if max(numbers) > intent.highest:
-            return True
-        return _proven_end(env, dirfd, max(numbers)) > intent.last
+        number, end = _newest(env, dirfd)
+        return number > intent.highest or end > intent.last
     finally:
-        disk.close(dirfd)
+        env.disk.close(dirfd)
+
+
+def last_named(env: FileEnv, dirfd: int, last: int) -> int:
+    """What to declare as the last sequence of a channel that ends at ``last``. Raises ``OSError``.
+
+    The index of a batch that was refused may name more, which is no use that somebody made of the channel.
+    """
+    return max(last, _newest(env, dirfd)[1])
+
+
+def _newest(env: FileEnv, dirfd: int) -> tuple[int, int]:
+    """The highest slice number in a channel's directory, and the last sequence that its index proves."""
+    numbers = [int(m[1]) for name, is_dir in env.disk.listdir(dirfd) if not is_dir and (m := _DAT.match(name))]
+    number = max(numbers, default=0)
+    return number, _proven_end(env, dirfd, number) if number else 0
 
 
 def _proven_end(env: FileEnv, dirfd: int, number: int) -> int:

@@ -245,6 +245,10 @@ class RetainedSlices(SliceView):
                 for name in names:
                     with contextlib.suppress(FileNotFoundError):
                         disk.unlink(dirfd, name)
+                    if number in self.dead and name is names[0]:
+                        # A refused batch may have an index: a successor believes it then, and without one copies it.
+                        disk.fsync(dirfd)
+                        self._env.owner.confirm()
             disk.fsync(dirfd)
             self.dead.discard(number)
             self.unsure.discard(number)

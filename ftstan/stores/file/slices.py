@@ -244,9 +244,10 @@ class SliceLog(RetainedSlices):
     def _entries_from(self, s: Slice, sequence: int, most: int) -> tuple[bytes, int]:
         try:
             return super()._entries_from(s, sequence, most)
-        except DamageError:
+        except (DamageError, FileNotFoundError):
             # What a host that died had not synced of an index goes with a restart of its file server, below us who have
-            # read it. The records that the entries named were synced before them.
+            # read it. The records that the entries named were synced before them. And a former owner that stood still
+            # may remove the index of a batch that it had refused.
             index = self.index_from_data(s) if s.index is None else b""
             if len(index) != s.entries * _ENTRY:
                 raise

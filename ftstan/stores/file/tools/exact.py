@@ -252,11 +252,12 @@ def _index_of(env: FileEnv, slog: SliceLog, s: Slice) -> bytes | None:
 
 
 def _remove(env: FileEnv, dirfd: int, number: int) -> None:
-    env.owner.confirm()
+    # A successor believes data with an index, and copies what has none: so the data go behind a confirm of their own.
     for name in (idx_name(number), dat_name(number)):
+        env.owner.confirm()
         with contextlib.suppress(FileNotFoundError):
             env.disk.unlink(dirfd, name)
-    env.disk.fsync(dirfd)
+        env.disk.fsync(dirfd)
 
 
 def report(what: str, why: str) -> None:
