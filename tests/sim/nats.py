@@ -120,7 +120,8 @@ class Hub:
                 self._route(what)
             case "SUB":
                 sid, subject = what
-                connection.subs[sid] = subject
+                # As nats-server: a sid that is in use keeps its subject.
+                connection.subs.setdefault(sid, subject)
                 self._routes.clear()
             case "UNSUB":
                 connection.subs.pop(what, None)
