@@ -1,4 +1,4 @@
-"""Attacks on the planned hand-over: its messages lost, late, doubled, replayed, and everything else going wrong beside it.
+"""Attacks on the planned hand-over: its messages lost, late, doubled and replayed, links cut, members hit right then.
 
 What is asked by name is asked of clients: that no publish of a planned hand-over goes without an answer, and that none
 is stored twice. The rest is judged by the ledger, as in every history (``docs/ft.md``, planned hand-over).
