@@ -31,11 +31,13 @@ class Ahead:
 
     ``answered``: publishes in it to leave out, and how many copies of each.
     ``pongs``: answers to PINGs of the bridge that are in ``data``, or still on their way.
+    ``rows``: the subjects and sids that it was subscribed under.
     """
 
     data: bytes
     answered: dict[bytes, int]
     pongs: int
+    rows: tuple[tuple[bytes, int], ...]
 
 
 class Bridge:
@@ -131,4 +133,4 @@ class Bridge:
     def hand_on(self, answered: dict[bytes, int]) -> Ahead:
         """Give everything to who serves from now on; the link stays as it is."""
         data, self._data = bytes(self._data), bytearray()
-        return Ahead(data, answered, pongs=1)
+        return Ahead(data, answered, pongs=1, rows=tuple(self.rows))

@@ -88,7 +88,7 @@ class FtGroup:
             on_disconnect=self._nats_down,
             on_reconnect=self._nats_up,
         )
-        self._succession = Succession(node, self._say)
+        self._succession = Succession(node, self._say, lambda: self._control.max_payload)
         self._warm = self._new_warm()
         self._beats = heartbeat_subject(node.options.cluster_id, node.options.ft_group)
         self._ours = group_subject(node.options.cluster_id, node.options.ft_group)

@@ -15,7 +15,17 @@ from ftstan import log
 from ftstan.bridge import Ahead, Bridge
 from ftstan.broker.broker import publish_rows
 from ftstan.errors import NatsError, RefusedError
-from ftstan.ft.handover import LONGEST_KEY, Leaving, Message, Subscribed, TakenElsewhere, Took, encode, split_keys
+from ftstan.ft.handover import (
+    LONGEST_KEY,
+    Leaving,
+    Message,
+    Subscribed,
+    TakenElsewhere,
+    Took,
+    encode,
+    part_bytes,
+    split_keys,
+)
 from ftstan.ft.slots import Cause
 
 if TYPE_CHECKING:
@@ -39,11 +49,17 @@ SWITCHOVER_S: Final = 2.0
 
 
 class Succession:
-    """One member's part in hand-overs. ``send`` publishes on the group's own subject; raises ``NatsError``."""
+    """One member's part in hand-overs.
 
-    def __init__(self, node: Node, send: Callable[[bytes], Coroutine[None, None, None]]) -> None:
+    ``send`` publishes on the group's own subject, ``max_payload`` says how much NATS carries; both raise ``NatsError``.
+    """
+
+    def __init__(
+        self, node: Node, send: Callable[[bytes], Coroutine[None, None, None]], max_payload: Callable[[], int]
+    ) -> None:
         self._node = node
         self._send = send
+        self._max_payload = max_payload
         self._asking: Leaving | None = None
         self._found: asyncio.Future[str] | None = None
         self._searching = asyncio.Lock()
@@ -112,7 +128,7 @@ class Succession:
             async with asyncio.timeout(_LEAVE_WITHIN_S):
                 left = await self._node.call(serving.leave)
                 keys_taken: list[bytes] = await asyncio.wrap_future(left)
-                parts = split_keys(_nameable(keys_taken))
+                parts = split_keys(_nameable(keys_taken), part_bytes(self._max_payload()))
                 for i, keys in enumerate(parts):
                     took = Took(
                         self._node.server_id,
@@ -147,7 +163,14 @@ class Succession:
                     return YIELD_S
                 if self._taken is not None and self._taken.leaving == message:
                     return None
-                return self._follow(message) if ready else None
+                if not ready:
+                    return None
+                # At once, and not when the task begins: the question is asked again and again, and two of them may be
+                # read together. A second one would drop what is kept since the first.
+                former, self._taken = self._taken, TakenElsewhere(message)
+                self._whole.clear()
+                self._since = self._node.clock.mono()
+                return self._follow(self._taken, again=former is not None)
             case Subscribed():
                 asked = self._asking
                 if (
@@ -173,16 +196,15 @@ class Succession:
                 self._whole.set()
         return YIELD_S if took.successor != self._node.server_id else None
 
-    async def _follow(self, leaving: Leaving) -> None:
-        """Keep publishes from now on, and say so."""
-        if self._taken is not None:
+    async def _follow(self, taken: TakenElsewhere, *, again: bool) -> None:
+        """Keep publishes from now on, and say so. ``again``: something may be kept since an earlier question."""
+        if again:
             await self._drop("the owner began again")
-        node = self._node
+            if self._taken is not taken:
+                return
+        node, leaving = self._node, taken.leaving
         assert node.link is not None
         bridge = Bridge(node.link, node.clock, publish_rows(leaving.publishes, node.partitioning.partition))
-        taken = self._taken = TakenElsewhere(leaving)
-        self._whole.clear()
-        self._since = node.clock.mono()
 
         def opened() -> None:
             bridge.open()
@@ -190,7 +212,8 @@ class Succession:
 
         try:
             await node.call(opened)
-            self._since = node.clock.mono()
+            if self._taken is taken:
+                self._since = node.clock.mono()
             await self._send(encode(Subscribed(node.server_id, leaving.epoch, leaving.store_id, leaving.search)))
             async with asyncio.timeout(TOOK_WITHIN_S):
                 await self._whole.wait()

@@ -203,7 +203,7 @@ class Broker(Core):
         """The SUB lines of everything this server listens to: for a new NATS connection."""
         s = self.subjects
         rows: list[tuple[bytes, int]] = [
-            *publish_rows(s.publish_all, self.partition),
+            *self.publish_rows,
             (s.discovery.encode(), c.SID_CONNECT),
             (s.subscribe.encode(), c.SID_SUBSCRIBE),
             (s.unsubscribe.encode(), c.SID_UNSUBSCRIBE),
@@ -215,10 +215,15 @@ class Broker(Core):
         # Ack inboxes first: a client that is answered may ack at once.
         return _ack_lines(self.by_sid.values()) + b"".join(b"SUB %b %d\r\n" % row for row in rows)
 
+    @property
+    def publish_rows(self) -> tuple[tuple[bytes, int], ...]:
+        """The subjects on which publishes come, with their sids."""
+        return tuple(publish_rows(self.subjects.publish_all, self.partition))
+
     def unsubscribe_lines(self) -> bytes:
         """The UNSUB lines of everything but the inbox: this server listens to clients no more."""
         # Of publish subjects that overlap the one whose copy counts is the last to go.
-        publishes = [sid for _, sid in reversed(publish_rows(self.subjects.publish_all, self.partition))]
+        publishes = [sid for _, sid in reversed(self.publish_rows)]
         sids = [*self.by_sid, *(sid for sid in self._handlers), *publishes]
         return b"".join(b"UNSUB %d\r\n" % sid for sid in sids)
 

@@ -165,6 +165,7 @@ def claim(
     cause: Cause = Cause.UNKNOWN,
     after: int = 0,
     heard_under: int | None = 0,
+    locked: bool = True,
     host: str | None = None,
     pid: int | None = None,
     token: Callable[[int], bytes] = secrets.token_bytes,
@@ -179,11 +180,12 @@ def claim(
     missing or empty epoch file is made anew. ``cause`` and ``after`` are recorded (``EpochRecord``); the first epoch of
     a store has a cause of its own. ``heard_under``: the epoch under which an original server was heard last, 0 for
     none, ``None`` for the newest: it makes nothing mixed, but what it may have written is read with care, by whoever
-    gets round to that. ``host``, ``pid`` and ``token`` default to those of this process.
+    gets round to that. ``locked``: whether the lock is held; without it the store of a mixed group is not taken.
+    ``host``, ``pid`` and ``token`` default to those of this process.
 
     After this returned, no former owner can be confirmed any more; nothing else of the store may have been read before.
-    Raises ``FencedError`` if another server took a higher number meanwhile, ``RecoveryError`` if the epochs of this
-    store were lost, ``StoreError`` if the storage refuses.
+    Raises ``FencedError`` if another server took a higher number meanwhile, or if only the lock may be gone by;
+    ``RecoveryError`` if the epochs of this store were lost, ``StoreError`` if the storage refuses.
     """
     try:
         seen: Survey | None = None
@@ -199,6 +201,13 @@ def claim(
         if found.top >= number:
             raise _overtaken(number, found.newest)
         previous = found.newest
+        mixed = _mixed(ft_mixed, found, seen, in_group=in_group)
+        if mixed and not locked:
+            # Recorded since this server made up its mind: whoever holds the lock may obey no epoch.
+            raise FencedError(
+                f"ft: epoch {number} was not taken: the group is mixed by now, and the store lock is not held",
+                hint=_STAND_BY,
+            )
         activation = Activation(
             epoch=number,
             nonce=token(NONCE_SIZE),
@@ -209,7 +218,7 @@ def claim(
             host=socket.gethostname() if host is None else host,
             pid=os.getpid() if pid is None else pid,
             since_ns=clock.wall_ns(),
-            ft_mixed=_mixed(ft_mixed, found, seen, in_group=in_group),
+            ft_mixed=mixed,
             # A torn slot on top was somebody's whose name is lost: then nobody is known to have been just before us.
             predecessor=(previous.epoch, previous.nonce) if previous and previous.slot == found.top else (0, b""),
             cause=Cause.FIRST_START if seen is not None and previous is None and cause is not Cause.TOOL else cause,

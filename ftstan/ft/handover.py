@@ -28,8 +28,9 @@ from ftstan.ft.subjects import STORE_ID_SIZE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Bytes of publish keys in one ``Took``: in base64 they stay below the smallest payload limit that servers use.
+#: Bytes of publish keys in one ``Took`` at most, and of all else in it: NATS may carry less than it does by default.
 PART_BYTES: Final = 512 << 10
+_ELSE_BYTES: Final = 4 << 10
 #: Bytes of one key: its length is written in two.
 LONGEST_KEY: Final = 0xFFFF
 _MAX_SIZE: Final = 1 << 20
@@ -85,13 +86,18 @@ class Took:
 Message = Leaving | Subscribed | Took
 
 
-def split_keys(keys: Sequence[bytes]) -> list[list[bytes]]:
-    """Divide ``keys`` into parts that fit into a message; at least one part, which may be empty."""
+def part_bytes(max_payload: int) -> int:
+    """Bytes of publish keys that one ``Took`` may have where NATS carries messages of ``max_payload`` bytes."""
+    return min(PART_BYTES, max(max_payload - _ELSE_BYTES, 0) // 4 * 3)
+
+
+def split_keys(keys: Sequence[bytes], most: int = PART_BYTES) -> list[list[bytes]]:
+    """Divide ``keys`` into parts of ``most`` bytes; at least one part, which may be empty."""
     parts: list[list[bytes]] = [[]]
     size = 0
     for key in keys:
         size += len(key) + 2
-        if size > PART_BYTES and parts[-1]:
+        if size > most and parts[-1]:
             parts.append([])
             size = len(key) + 2
         parts[-1].append(key)

@@ -248,6 +248,7 @@ class StoreOwner:
             cause=cause,
             after=after,
             heard_under=heard_under,
+            locked=self._lock.held,
         )
         self._install(activation)
         return activation

@@ -128,7 +128,9 @@ class Hub:
                 self._route(what)
             case "SUB":
                 sid, subject = what
-                self._listen(connection, sid, subject)
+                # As nats-server: a sid that is in use keeps its subject.
+                if sid not in connection.subs:
+                    self._listen(connection, sid, subject)
             case "UNSUB":
                 self._stop_listening(connection, what)
             case "PING":
