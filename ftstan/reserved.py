@@ -15,7 +15,6 @@ ROOT_FILES = frozenset(
         ".rootdir.lck",
         ".truncate.lck",
         "admin.key",
-        "admin.key.new",
         "ckpt.bin",
         "clients.dat",
         "dedup.bin",
@@ -25,7 +24,7 @@ ROOT_FILES = frozenset(
         "server.dat",
     }
 )
-_NUMBERED = re.compile(r"ft\.(claim|deleting)\.|tmp\.|cut\.[0-9]+\.")
+_NUMBERED = re.compile(r"ft\.(claim|deleting)\.|tmp\.|cut\.[0-9]+\.|admin\.key\.new")
 #: More than there is today: what a later release, or an original server, puts there is likely to be called so, too.
 #: ``lost+found`` is the file system's, ``.nfs`` and other names with a dot in front belong to NFS and its servers.
 _RESERVED = re.compile(

@@ -82,23 +82,31 @@ def ensure_key(
             pass
         else:
             return
-        # A name that an owner who died left behind: its bytes may be anything.
-        with contextlib.suppress(FileNotFoundError):
-            disk.unlink(root_fd, f"{name}.new")
-        fd = disk.open(root_fd, f"{name}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        _remove_leftovers(disk, root_fd, name)
+        # A name of its own: a former owner's late rename must not take a file that is not finished.
+        new = f"{name}.new.{secrets.token_hex(8)}"
+        fd = disk.open(root_fd, new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             disk.pwrite(fd, (secret or secrets.token_bytes(KEY_SIZE)).hex().encode() + b"\n", 0)
             disk.fsync(fd)
         finally:
             disk.close(fd)
         confirm()
-        disk.rename(root_fd, f"{name}.new", name)
+        disk.rename(root_fd, new, name)
         disk.fsync(root_fd)
     except OSError as error:
         raise StoreError(
             f"{name} cannot be made: {error.strerror or error}",
             hint="check the storage; until there is a key, ftstanctl ft can look and not change",
         ) from error
+
+
+def _remove_leftovers(disk: Disk, root_fd: int, name: str) -> None:
+    """Files that owners who died have begun: their bytes may be anything."""
+    for found, is_dir in disk.listdir(root_fd):
+        if found.startswith(f"{name}.new") and not is_dir:
+            with contextlib.suppress(FileNotFoundError):
+                disk.unlink(root_fd, found)
 
 
 def _unreadable(name: str, error: OSError) -> StoreError:

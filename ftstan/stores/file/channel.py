@@ -7,7 +7,6 @@ syncs for a publisher by itself, and never touches a file of another channel: bo
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import TYPE_CHECKING, TypeVar
 
 from ftstan.errors import DamageError, StoreFullError
@@ -224,25 +223,13 @@ class FileChannel:
         """The subscriptions found at recovery, until the file is replaced."""
         return list((self._recovered or {}).values())
 
-    def sync_recovered(self) -> None:
-        """What a killed owner left in ``subs.dat`` may be in some memory only: make it durable, at once or soon.
+    def replace_recovered(self) -> None:
+        """Have the ``subs.dat`` that a killed owner left replaced soon.
 
-        Nothing to do once the file has been replaced. Raises ``OSError``.
+        What it says may be in some memory only, and records of former owners that come late still go there.
         """
-        if self._subs.replaced or not self._recovered or self._subs_durable:
-            return
-        if self._env.is_remembered:
-            # The file server holds what another host sent, and a sync commits only what this one did.
+        if self._recovered and not (self._subs.replaced or self._subs_durable):
             self._replace_soon()
-            return
-        disk = self._env.disk
-        with contextlib.suppress(FileNotFoundError):
-            fd = disk.open(self.log.dirfd, "subs.dat", os.O_RDONLY)
-            try:
-                disk.fsync(fd)
-                self._subs_durable = True
-            finally:
-                disk.close(fd)
 
     def purge(self, sequence: int) -> None:
         """Drop every message up to ``sequence`` for good. Raises ``StoreError`` and ``FencedError``."""
@@ -278,6 +265,11 @@ class FileChannel:
     def intact(self) -> bool:
         """Whether it has files, and may write to them."""
         return self.created and not self.quarantined
+
+    @property
+    def has_controls(self) -> bool:
+        """Whether the next commit has subscriptions to write."""
+        return bool(self._controls)
 
     @property
     def staged(self) -> bool:
@@ -498,6 +490,7 @@ class FileChannel:
 
     def close(self) -> bool:
         """Write and sync what is left, release every handle; returns whether the files are exact for the original."""
+        self.replace_recovered()
         self.settle()
         self.sync()
         done = True

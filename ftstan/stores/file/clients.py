@@ -52,6 +52,11 @@ class Clients:
         """Whether the next commit has something to write."""
         return bool(self._rows)
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether the file is a former owner's, whose records may still arrive there."""
+        return bool(self.known) and not self.file.replaced
+
     def write(self) -> int | None:
         """Write what is staged; returns the descriptor to sync, if any.
 
@@ -93,7 +98,7 @@ class Clients:
     def settle(self) -> None:
         """Once a second: write the file again if it must be, or is worth compacting. Raises ``StoreError``."""
         try:
-            if self._rewrite:
+            if self._rewrite or self.is_inherited:
                 self.write()
             elif not self._rows and self._compaction.may(self.file.size) and self.file.replaced and self._worth():
                 self._compact()

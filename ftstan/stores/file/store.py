@@ -275,7 +275,9 @@ class FileStore:
         failed: dict[bytes, StoreError] = {}
         pending: list[Unsynced] = []
         self.fitness.before_write()
-        if self._clients.staged:
+        channels = [c for c in self._register.staged.values() if c.staged]
+        # A subscription is not answered while a late record of a former owner can still end its client.
+        if self._clients.staged or (self._clients.is_inherited and any(c.has_controls for c in channels)):
             try:
                 fd = self._clients.write()
             except StoreFullError as error:
@@ -283,7 +285,6 @@ class FileStore:
             else:
                 if fd is not None:
                     pending.append(Unsynced(fd, state=self._clients.file))
-        channels = [c for c in self._register.staged.values() if c.staged]
         self._register.staged.clear()
         # Descriptors that wait for their sync must stay open: so only as many channels at a time.
         at_once = max(self._env.files.limit // 8, 1)
@@ -401,7 +402,7 @@ class FileStore:
 
     def _run_second(self, now_ns: int) -> bool:
         """Some of the work of once a second; returns whether there is more of it."""
-        if not (self._round or self._waves.under_way):
+        if not self._round:
             root = {serverfile.NAME: self._server.restore, clients.NAME: self._clients.restore_state}
             self._env.places.restore(self._channels, root)
             self._clients.settle()
@@ -410,7 +411,7 @@ class FileStore:
             if (aged := self._channels.get(name)) is not None:
                 aged.expire(now_ns)
         # Acks that are in memory only come before everything that is in a file already.
-        if self._waves.replace() or self._waves.sync_recovered():
+        if self._waves.replace():
             return True
         self._flush()
         if self._round or self._register.expiry.is_due(now_ns):

@@ -1,4 +1,4 @@
-"""Waves: ``subs.dat`` files of many channels replaced, or synced, at once, while publishers wait for one of them.
+"""Waves: ``subs.dat`` files of many channels replaced at once, while publishers wait for one of them.
 
 After a takeover what was sent and acknowledged is in memory until the channel's file is one of this activation. With
 one file after the other that would take as many seconds as there are fifties of channels on a file server.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from ftstan.stores.file.channel import FileChannel
 from ftstan.stores.file.statefile import replace_all
 from ftstan.stores.file.syncing import AT_ONCE
 from ftstan.stores.file.view import store_error
@@ -17,6 +16,7 @@ from ftstan.stores.file.view import store_error
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ftstan.stores.file.channel import FileChannel
     from ftstan.stores.file.env import FileEnv
     from ftstan.stores.file.register import Register
     from ftstan.stores.file.syncing import Syncer
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _WAVES_S = 0.005
 #: Descriptors of one channel: its directory, data, index and subscriptions.
 _A_CHANNEL = 4
-#: Recovered ``subs.dat`` files that are made durable in one second: a start with many channels has other work, too.
-_SYNCS_A_SECOND = 256
+#: Recovered ``subs.dat`` files that are replaced in one second: a start with many channels has other work, too.
+_RECOVERED_A_SECOND = 256
 
 
 @contextlib.contextmanager
@@ -46,22 +46,16 @@ class Waves:
         self._syncer = syncer
         self.unsure: list[FileChannel] = []
         """Channels whose ``subs.dat`` a killed owner has left."""
-        self._syncs = 0
-        """How many of them this second is for."""
 
     @property
     def _at_once(self) -> int:
         """Channels of one wave: their descriptors stay open meanwhile."""
         return max(min(self._env.files.limit // (2 * _A_CHANNEL), AT_ONCE), 1)
 
-    @property
-    def under_way(self) -> bool:
-        """Whether this second has more recovered files to sync."""
-        return self._syncs > 0
-
     def begin_second(self) -> None:
         """Note what this second has to do, besides what comes meanwhile."""
-        self._syncs = min(len(self.unsure), _SYNCS_A_SECOND)
+        for _ in range(min(len(self.unsure), _RECOVERED_A_SECOND)):
+            self.unsure.pop().replace_recovered()
         for channel in self._register.touched.values():
             if channel.is_late and channel.name not in self._register.acked:
                 self._register.late(channel, acked=False)
@@ -113,16 +107,3 @@ class Waves:
                 refused.append(error)
         if refused:
             raise refused[0]
-
-    def sync_recovered(self) -> bool:
-        """Make durable what killed owners left; returns whether this second has more of it."""
-        env = self._env
-        end = env.clock.mono() + _WAVES_S
-        while self._syncs:
-            some = [self.unsure.pop() for _ in range(min(self._syncs, self._at_once))]
-            self._syncs -= len(some)
-            env.files.trim(_A_CHANNEL * len(some))
-            self._syncer.each(FileChannel.sync_recovered, some)
-            if env.clock.mono() >= end:
-                break
-        return self.under_way

@@ -246,7 +246,7 @@ class RoughGroup(Group):
         """What hits exactly then."""
         links: list[Callable[[], object]] = [self._drop_link] * 5
         common = [self._kill, self._pause, self._pause_at_a_call, self._stall, self._switch_mixed, self._stop]
-        return [*links, *common, self._delete, self._purge, self._claimers_die, self._lose_lock, self._partition]
+        return [*links, *common, self._delete, self._purge, self.claimers_die, self._lose_lock, self._partition]
 
     def _drop_link(self) -> None:
         """A member's link for clients, or for the group, is cut; what was on its way is lost."""
@@ -262,12 +262,12 @@ class RoughGroup(Group):
         return [*(handing * 4), self._drop_link, *super()._faults()]
 
     def _stop_serving(self) -> None:
-        node = self._serving()
+        node = self.serving()
         if node is not None:
             node.stopping = True
 
     def _switch_to(self) -> None:
-        node, to = self._serving(), self._noise.choice(self.nodes)
+        node, to = self.serving(), self._noise.choice(self.nodes)
         if node is not None:
             node.ask(lambda: node.product.member.switchover(to.name))
 
