@@ -179,9 +179,14 @@ def test_a_slice_that_was_visible_and_never_acked_is_forgotten_with_its_director
     disk.on_call = refuse
     assert node.put(b"never acked") != {}
     assert [name for name in disk.tree("/store") if name.endswith(".dat")] == ["foo/msgs.1.dat"]
-    disk.on_call = None
+
+    def refuse_last(_number: int, call: str, args: tuple[object, ...]) -> None:
+        if call == "unlink" and args[-1] == "msgs.1.dat":
+            disk.on_call = None
+            disk.fail_next("fsync", errno.EIO)
+
     # It goes in the next second, but the sync behind that is refused: it counts as one that may still be there.
-    disk.fail_next("fsync", errno.EIO)
+    disk.on_call = refuse_last
     node.tick()
     assert rmdir(disk)
     slog = node.store._channels[b"foo"].log
