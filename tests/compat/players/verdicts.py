@@ -19,6 +19,7 @@ DIFFERENT = {
     "ft-two-actives/6": "both log that the other has another datastore, also while garbage comes",
     "ft-two-actives/8": "a heartbeat never ends a server: storage says who owns it",
     **dict.fromkeys((f"publish-ok/{n}" for n in range(13, 18)), _ITS_SUBJECT),
+    "publish-errors/28": "what could not be delivered is refused: acknowledged, it would stop every subscription",
     "partitioning/22": "a partition says nothing about a connection that it does not know: clients would give up",
 }
 
