@@ -25,6 +25,7 @@ from typing import IO, TYPE_CHECKING, Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from ftstan.nats.embedded import binary_path
+from tests.lateness import LateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +74,7 @@ def until(condition: Callable[[], object], what: str, within: float = PATIENCE_S
     deadline = time.monotonic() + within
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {within:g} s in vain for {what}")
+            raise LateError(f"waited {within:g} s in vain for {what}")
         time.sleep(_POLL_S)
 
 

@@ -1,36 +1,60 @@
-"""``python -m tests.suite``: pytest, and once more alone what failed beside others and waits for real processes.
+"""``python -m tests.suite``: pytest, and once more alone what waited in vain beside others for real processes.
 
 Servers, virtual hosts and a JVM share two processors with the tests beside them, and a machine is not ours alone: a
 wait with a deadline can end in vain though nothing is wrong. So a few such failures are run again with nothing beside
-them, which is said with their names; what fails then has failed, and so has whatever needs no process. The first
-failures stay in the output, for a test that is met there again and again is a defect of its own.
+them. Nothing but a deadline that passed (``tests/lateness.py``) is forgiven: a wrong answer, a lost message, an exit
+status or a leak fails at once, and so does whatever needs no process.
+
+What was run again is appended to ``build/retried.jsonl``, a line of JSON each, and printed. ``.ci/run`` ends with
+``python -m tests.suite --retried``, which fails on more than two of them, and on a test that is named twice in this run
+and the last ten lines of ``.ci/retried.jsonl``. Whoever forgives one adds its line there.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from tests.lateness import LATE
+from tests.processes import ROOT
+
 #: More than so many are no accident.
 MOST = 3
+MOST_IN_CI = 2
+_REMEMBERED = 10
 #: Places whose tests start a JVM or boot hosts without the mark for servers.
 _PLACES = ("tests/spark/", "tests/ansible/", "tests/packaging/")
+FILE = "FTSTAN_RETRIED"
+"""Variable of the environment: another file than ``build/retried.jsonl``."""
+
+
+def retried_file() -> Path:
+    """Where this run notes what it ran again."""
+    return Path(os.environ.get(FILE) or ROOT / "build" / "retried.jsonl")
 
 
 class Failures:
-    """Plugin: the tests that failed, and whether each may have failed for want of a processor."""
+    """Plugin: the tests that failed, each with why it was late; empty: it was not, or needs no process."""
 
     def __init__(self) -> None:
-        self.found: dict[str, bool] = {}
+        self.found: dict[str, str] = {}
         self.is_broken = False
         """Whether a module could not even be collected."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note a failure, of the test or of what is around it."""
-        if report.failed:
-            self.found[report.nodeid] = "processes" in report.keywords or report.nodeid.startswith(_PLACES)
+        if not report.failed:
+            return
+        waits = "processes" in report.keywords or report.nodeid.startswith(_PLACES)
+        reason = str(dict(report.user_properties).get(LATE, "")) if waits else ""
+        # A test that fails twice, itself and at its end, has the reason that is none.
+        self.found[report.nodeid] = reason and self.found.get(report.nodeid, reason)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note what could not be collected."""
@@ -38,23 +62,49 @@ class Failures:
 
     @property
     def may_be_chance(self) -> bool:
-        """Whether they are few, and all of them of that kind."""
+        """Whether they are few, and all of them deadlines."""
         return 0 < len(self.found) <= MOST and all(self.found.values()) and not self.is_broken
 
 
 def run(words: list[str]) -> int:
     """Run pytest with these words; returns the exit status."""
     failures = Failures()
-    status = int(pytest.main(words, plugins=[failures]))
+    status = int(pytest.main(["-p", "tests.lateness", *words], plugins=[failures]))
     if status != pytest.ExitCode.TESTS_FAILED or not failures.may_be_chance:
         return status
     names = sorted(failures.found)
     print("\nfailed beside others, and run again alone:", *names, sep="\n  ", flush=True)
+    file = retried_file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as out:
+        out.writelines(json.dumps({"test": name, "reason": failures.found[name]}) + "\n" for name in names)
     status = subprocess.run([sys.executable, "-m", "pytest", *names], check=False).returncode
     if status == 0:
-        print("passed only alone:", *names, sep="\n  ", flush=True)
+        print("passed only alone:", *(f"{name}: {failures.found[name]}" for name in names), sep="\n  ", flush=True)
     return status
 
 
+def judge_retried(now: Path, kept: Path) -> int:
+    """The exit status for what was run again in this run, and in those that the repository remembers."""
+    fresh, before = _read(now), _read(kept)[-_REMEMBERED:]
+    for line in fresh:
+        print(f"run again: {line['test']}: {line['reason']}")
+    counts = Counter(line["test"] for line in [*before, *fresh])
+    again = sorted(name for name in {line["test"] for line in fresh} if counts[name] > 1)
+    if again:
+        print(f"run again more than once in the last runs, which is a defect of the test: {', '.join(again)}")
+    if len(fresh) > MOST_IN_CI:
+        print(f"{len(fresh)} tests were run again, and more than {MOST_IN_CI} are no accident")
+    return int(bool(again) or len(fresh) > MOST_IN_CI)
+
+
+def _read(file: Path) -> list[dict[str, str]]:
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--retried"]:
+        sys.exit(judge_retried(retried_file(), ROOT / ".ci" / "retried.jsonl"))
     sys.exit(run(sys.argv[1:]))

@@ -17,6 +17,7 @@ from ftstan.wire import messages
 from ftstan.wire.codec import encode_msg_proto
 from ftstan.wire.nuid import Nuid
 from tests.compat.players.natswire import HOST, LIMIT, Operation, read
+from tests.lateness import LateError
 from tests.processes import CLUSTER, PATIENCE_S
 
 NO_RESPONDERS = b"NATS/1.0 503\r\n\r\n"
@@ -47,7 +48,8 @@ async def until(condition: Callable[[], object], what: str) -> None:
     loop = asyncio.get_running_loop()
     end = loop.time() + PATIENCE_S
     while not condition():
-        assert loop.time() < end, f"waited {PATIENCE_S:g} s in vain for {what}"
+        if loop.time() >= end:
+            raise LateError(f"waited {PATIENCE_S:g} s in vain for {what}")
         await asyncio.sleep(0.005)
 
 

@@ -20,6 +20,7 @@ from ftstan.wire.frames import Parser, pub_frame
 from ftstan.wire.messages import StartPosition
 from ftstan.wire.nuid import Nuid
 from ftstan.wire.subjects import Subjects
+from tests.lateness import LateError
 from tests.processes import CLUSTER, HOST, PATIENCE_S
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ class NatsConnection:
         """Read until ``done``; fails with ``what`` when that does not happen."""
         end = time.monotonic() + PATIENCE_S
         while not done():
-            assert time.monotonic() < end, f"waited {PATIENCE_S:g} s in vain for {what}"
+            if time.monotonic() >= end:
+                raise LateError(f"waited {PATIENCE_S:g} s in vain for {what}")
             self.read(0.05)
 
     def flush(self) -> None:

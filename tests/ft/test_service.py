@@ -18,6 +18,7 @@ import pytest
 
 from ftstan.starts import COUNT_NAME
 from tests.ft.client import StanClient
+from tests.lateness import LateError
 from tests.processes import HOST, PATIENCE_S, READY, ROOT, children, free_ports, until
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class Manager:
         heard = [self.next()]
         deadline = time.monotonic() + PATIENCE_S
         while not heard[-1].startswith(beginning):
-            assert time.monotonic() < deadline, f"waited in vain for {beginning!r}, heard {heard[-20:]}"
+            if time.monotonic() >= deadline:
+                raise LateError(f"waited in vain for {beginning!r}, heard {heard[-20:]}")
             heard.append(self.next())
         return heard
 

@@ -24,6 +24,7 @@ from tests.compat.players.libraries import (
     RefusedError,
     Subscription,
 )
+from tests.lateness import LateError
 from tests.processes import PATIENCE_S, READY, Nats, Server, Stage
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ async def until(done: Callable[[], object], what: str) -> None:
     loop = asyncio.get_running_loop()
     end = loop.time() + PATIENCE_S
     while not done():
-        assert loop.time() < end, f"waited {PATIENCE_S:g} s in vain for {what}"
+        if loop.time() >= end:
+            raise LateError(f"waited {PATIENCE_S:g} s in vain for {what}")
         await asyncio.sleep(0.01)
 
 
