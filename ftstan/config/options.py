@@ -14,7 +14,7 @@ import string
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftstan.config.units import MICROSECOND, MILLISECOND, MINUTE, SECOND, format_duration, quote
+from ftstan.config.units import MILLISECOND, MINUTE, SECOND, format_duration, quote
 from ftstan.errors import ConfigError
 from ftstan.reserved import RESERVED_HINT, is_reserved
 
@@ -269,7 +269,7 @@ class ServerOptions:
     ports_file_dir: str = ""
     io_batch_size: int = 1024
     io_sleep_time: int = 0
-    io_spin: int = 500 * MICROSECOND
+    io_spin: int = 0
     io_buffer_size: int = 1_048_576
 
 

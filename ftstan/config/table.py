@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.config.options import ALL_INTERFACES, DEFAULT_PORT, FT_MIXED_AUTO, LOG_FORMATS
-from ftstan.config.units import MICROSECOND, MILLISECOND, MINUTE, SECOND, format_duration
+from ftstan.config.units import MILLISECOND, MINUTE, SECOND, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,7 +131,7 @@ OPTIONS: tuple[Option, ...] = (
         (
             "io_spin",
             _D,
-            500 * MICROSECOND,
+            0,
             "Keep processors awake so long after an answer, for a client that waits for each",
         ),
         (
