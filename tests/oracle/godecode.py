@@ -196,14 +196,22 @@ class _Reader:
 
 def defaults(message: str) -> dict[str, Value]:
     """Every field of the message with the value it has when absent."""
+    return _absent(TABLES[message])
+
+
+def _absent(table: dict[int, tuple[str, str]]) -> dict[str, Value]:
     zero: dict[str, Value] = {"b": b"", "bool": False}
-    return {name: zero.get(kind, 0) for name, kind in TABLES[message].values()}
+    return {name: zero.get(kind, 0) for name, kind in table.values()}
 
 
 def decode(message: str, data: bytes) -> dict[str, Value]:
     """All fields of a message, absent ones with their defaults; raises ``UndecodableError``."""
-    table = TABLES[message]
-    out = defaults(message)
+    return decode_known(TABLES[message], data)
+
+
+def decode_known(table: dict[int, tuple[str, str]], data: bytes) -> dict[str, Value]:
+    """``decode`` for a reader that knows the fields of ``table``."""
+    out = _absent(table)
     reader = _Reader(data)
     try:
         while reader.left:
