@@ -38,8 +38,8 @@ directives = {
 # The core works on raw C buffers, which Cython's own checks do not see: the debug build adds the address sanitizer and
 # traps on array bounds. ``make test-debug`` runs the suite against it.
 SANITIZE = ["-fsanitize=address,bounds", "-fsanitize-undefined-trap-on-error"]
-# For ``make fuzz`` those of clang: the fuzzer steers by the branches that its code counts, and whatever is undefined ends
-# the run. The fuzzer brings their runtime, which is loaded before Python.
+# For ``make fuzz`` those of clang: the fuzzer steers by the branches that its code counts, and whatever is undefined
+# ends the run. The fuzzer brings their runtime, which is loaded before Python.
 FUZZED = ["-fsanitize=address,undefined,fuzzer-no-link", "-fno-sanitize-recover=undefined"]
 
 extensions = [

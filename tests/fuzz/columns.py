@@ -1,4 +1,4 @@
-"""Statements about Spark's reader for ``targets``: the entries that it selects, and the rows that it makes of a slice."""
+"""What ``targets`` states about Spark's reader: the entries that it selects, and the rows that it makes of a slice."""
 
 from __future__ import annotations
 

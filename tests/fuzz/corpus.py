@@ -46,13 +46,14 @@ def _files() -> dict[str, bytes]:
 
 
 def _frame(line: dict[str, Any], sid: str) -> bytes:
-    name = line["op"].encode()
+    name: bytes = line["op"].encode()
     if line["op"] in {"MSG", "HMSG"}:
         payload = bytes.fromhex(line["payload_hex"])
         headers = line.get("hdr", "").encode()
         sizes = [b"%d" % len(headers)] * (line["op"] == "HMSG") + [b"%d" % (len(headers) + len(payload))]
         words = [name, line["subject"].encode(), sid.encode(), line.get("reply", "").encode(), *sizes]
-        return b" ".join(w for w in words if w) + b"\r\n" + headers + payload + b"\r\n"
+        control = b" ".join(w for w in words if w)
+        return b"%b\r\n%b%b\r\n" % (control, headers, payload)
     return b"%b %b\r\n" % (name, json.dumps(line["json"]).encode()) if "json" in line else name + b"\r\n"
 
 
@@ -81,7 +82,11 @@ def _codec() -> Iterator[bytes]:
         if decoded and decoded["type"] in MESSAGES:
             yield bytes([MESSAGES.index(decoded["type"])]) + bytes.fromhex(line["payload_hex"])
     for name, data in _files().items():
-        kinds = {"clients.dat": ("ClientInfo",), "subs.dat": ("SubState", "SubStateUpdate"), "server.dat": ("ServerInfo",)}
+        kinds = {
+            "clients.dat": ("ClientInfo",),
+            "subs.dat": ("SubState", "SubStateUpdate"),
+            "server.dat": ("ServerInfo",),
+        }
         for kind in kinds.get(name.rpartition("/")[2], ()):
             found = models.record_at(data, 0, typed=kind != "ServerInfo")
             if isinstance(found, models.Found):

@@ -1,9 +1,10 @@
 """Runs the fuzz targets with libFuzzer, steered by what the C code of the parsers does (``docs/testing.md``).
 
-``python -m tests.fuzz.engine SECONDS WORKERS TARGET...`` starts a process for each target (none named: all), two at a time
-with ``WORKERS`` 2, and says what each did; the end status is 1 if one found something. It needs ``atheris``, a build with
-``FTSTAN_FUZZ_BUILD=1`` and the sanitizers loaded before Python, as ``make fuzz`` has them. Corpora grow in ``build/fuzz-corpus``, where a finding is left as
-``crash-...`` too: ``make fuzz FUZZ_TARGETS="--one TARGET FILE"`` runs the target on it once more.
+``python -m tests.fuzz.engine SECONDS WORKERS TARGET...`` starts a process for each target (none named: all),
+``WORKERS`` at a time, and says what each did; the end status is 1 if one found something. It needs ``atheris``,
+extensions built with ``FTSTAN_FUZZ_BUILD=1`` and the sanitizers loaded before Python, as ``make fuzz`` has them.
+Corpora grow in ``build/fuzz-corpus``, where an input that was a finding is left too, named after its target: with
+``--one TARGET FILE`` instead of those words the target runs on it once more.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One fuzz target for every parser in C: bytes in, and statements that hold whatever they are.
 
-A target raises ``AssertionError`` when one does not; reads beyond a buffer are for the sanitizers of the build that runs
-it. The first bytes of an input choose what the others are taken for; the seeds of ``corpus`` are made in the same way.
+A target raises ``AssertionError`` when one does not; reads beyond a buffer are for the sanitizers of the build that
+runs it. The first bytes of an input choose what the others are taken for; the seeds of ``corpus`` are made like that.
 ``engine`` runs them.
 """
 
@@ -135,20 +135,20 @@ def messages_(data: bytes) -> None:
         assert codec.is_ctrl_msg(raw) == raw.startswith(b"\x08")
 
 
-def _refused(name: str, raw: bytes, refusal: UndecodableError) -> None:
+def _error_of(read: Callable[..., object], *words: object) -> WireError:
     try:
-        messages.parse(getattr(messages, name), raw)
+        found = read(*words)
     except WireError as error:
-        assert error.text.isprintable()
-    else:
-        raise AssertionError(f"{name} was read: {raw!r}")
+        return error
+    raise AssertionError(f"{words!r} was read: {found!r}")
+
+
+def _refused(name: str, raw: bytes, refusal: UndecodableError) -> None:
+    error = _error_of(messages.parse, getattr(messages, name), raw)
+    assert error.text.isprintable()
     if name in _HOT:
-        try:
-            _HOT[name][0](raw)
-        except WireError as error:
-            assert getattr(error, "guid", None) == refusal.partial.get("guid")
-        else:
-            raise AssertionError(f"{name} was read by the hot reader: {raw!r}")
+        error = _error_of(_HOT[name][0], raw)
+        assert getattr(error, "guid", None) == refusal.partial.get("guid")
     if name == "CtrlMsg":
         assert not codec.is_ctrl_msg(raw)
 
@@ -183,7 +183,10 @@ def records_(data: bytes) -> None:
     assert nothing == ""
     assert [same.payload(i) for i in range(len(same))] == [found.payload for _, found in expected]
     half = expected[len(expected) // 2][0] if expected else 0
-    assert bytes(memoryview(records.cut(block, half))) == sealed[: max([f.end for s, f in expected if s <= half], default=0)]
+    assert (
+        bytes(memoryview(records.cut(block, half)))
+        == sealed[: max([f.end for s, f in expected if s <= half], default=0)]
+    )
     assert records.next_record(raw, start, channel, after, CRC) == models.next_record(raw, start, channel, after)
 
 
@@ -198,7 +201,7 @@ def _typed(raw: bytes, start: int, *, check: bool) -> None:
 
 
 def index(data: bytes) -> None:
-    """The entries of an index prove what the model says, in one piece or several, and lead to no byte that is not there."""
+    """Entries prove what the model says, in one piece or several, and lead to no byte that is not there."""
     if len(data) < 4:
         return
     flags, many, cut, pick = data[0], data[1] * 32, data[2] * 32, data[3]

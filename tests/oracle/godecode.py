@@ -1,6 +1,6 @@
 """A second opinion on STAN messages: the original's decoding rules, written without looking at ours.
 
-Plain, slow and recursive, with the message tables typed from ``docs/compat/protocol.md`` and not from ``proto/``, so
+Plain and slow, with the message tables typed from ``docs/compat/protocol.md`` and not from ``proto/``, so
 that a slip in either shows. It must never import anything from ``ftstan``.
 """
 
@@ -158,22 +158,27 @@ class _Reader:
         return number, wire_type
 
     def skip(self, wire_type: int) -> None:
-        match wire_type:
-            case 0:
-                self.number()
-            case 1:
-                self.take(8)
-            case 2:
-                self.take(self.number())
-            case 3:
-                _, inner = self.tag()
-                while inner != 4:
-                    self.skip(inner)
-                    _, inner = self.tag()
-            case 5:
-                self.take(4)
-            case _:
-                raise _StopError
+        # Groups within groups are counted: a payload may hold more of them than Python takes calls.
+        groups = 0
+        while True:
+            match wire_type:
+                case 0:
+                    self.number()
+                case 1:
+                    self.take(8)
+                case 2:
+                    self.take(self.number())
+                case 3:
+                    groups += 1
+                case 4 if groups:
+                    groups -= 1
+                case 5:
+                    self.take(4)
+                case _:
+                    raise _StopError
+            if groups == 0:
+                return
+            _, wire_type = self.tag()
 
     def value(self, kind: str, wire_type: int) -> Value:
         if wire_type != (2 if kind == "b" else 0):
