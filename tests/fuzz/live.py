@@ -8,14 +8,15 @@ descriptors, threads, connections, subscriptions of NATS, clients.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import sys
 import tempfile
 import time
-from collections import deque
-from dataclasses import asdict, dataclass
+from collections import Counter, deque
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,11 @@ class Held:
         proc = Path(f"/proc/{server.pid}")
         status = dict(line.split(":\t", 1) for line in (proc / "status").read_text().splitlines() if ":\t" in line)
         serverz = server.serverz()
-        files = [os.readlink(fd) for fd in (proc / "fd").iterdir()]
+        files = []
+        for fd in (proc / "fd").iterdir():
+            # A file may be closed while we look.
+            with contextlib.suppress(FileNotFoundError):
+                files.append(os.readlink(fd))
         root = f"{server.store}/"
         of_channels = sum(name.startswith(root) and "/" in name.removeprefix(root) for name in files)
         if of_channels > 4 * serverz["channels"]:
@@ -209,9 +214,16 @@ class Assault:
 
 
 def settled(server: Server, assault: Assault) -> Held:
-    """What the server holds once nobody but the honest client is there."""
-    assault.rest(lambda: server.serverz()["clients"] == 1 and Held.by(server).live_subscriptions == 1)
-    return Held.by(server)
+    """What the server holds once nobody but the honest client is there, and two looks in a row agree."""
+    seen: list[Held] = []
+
+    def is_over() -> bool:
+        seen.append(Held.by(server))
+        now, last = (replace(held, memory=0) for held in (seen[-1], seen[-2 if len(seen) > 1 else -1]))
+        return len(seen) > 1 and now == last and (now.clients, now.live_subscriptions) == (1, 1)
+
+    assault.rest(is_over)
+    return seen[-1]
 
 
 def leaks(before: Held, after: Held) -> list[str]:
@@ -226,8 +238,9 @@ def leaks(before: Held, after: Held) -> list[str]:
     return found
 
 
-def attack_server(directory: Path, count: int, seed: int) -> tuple[Held, Held]:
-    """Send ``count`` messages after ``WARM_UP`` others: what the server held in between and afterwards.
+def attack_server(directory: Path, count: int, seed: int) -> tuple[Held, Held, Counter[str]]:
+    """Send ``count`` messages after ``WARM_UP`` others: what the server held in between and afterwards, and
+    what happened.
 
     Raises ``BrokenPromiseError`` when a promise is broken or something leaked.
     """
@@ -245,11 +258,10 @@ def attack_server(directory: Path, count: int, seed: int) -> tuple[Held, Held]:
             print(f"seed {seed}: {sent} messages, {sent / (time.monotonic() - start):.0f}/s", flush=True)
         after = settled(server, assault)
         assault.close()
-        print(dict(assault.attack.met))
         found = leaks(before, after)
         if found:
             raise BrokenPromiseError("; ".join(found))
-        return before, after
+        return before, after, assault.attack.met
     finally:
         stage.end()
 
@@ -257,8 +269,8 @@ def attack_server(directory: Path, count: int, seed: int) -> tuple[Held, Held]:
 def main(count: int, seed: int) -> None:
     """Attack a server and say what it held before and after."""
     with tempfile.TemporaryDirectory(prefix="ftstan-live-") as directory:
-        before, after = attack_server(Path(directory), count, seed)
-    print(f"{count} messages, nothing leaked\nbefore: {before}\nafter:  {after}")
+        before, after, met = attack_server(Path(directory), count, seed)
+    print(f"{count} messages, nothing leaked\nbefore: {before}\nafter:  {after}\n{dict(met)}")
 
 
 if __name__ == "__main__":
