@@ -76,7 +76,7 @@ $(FUZZ_VENV)/.ready: $(SOURCES)
 	@touch $@
 
 # Every parser in C on inputs that libFuzzer makes, so many seconds each; the corpora are kept in build/fuzz-corpus.
-# FUZZ_TARGETS=codec runs that one, FUZZ_TARGETS='--one codec FILE' the target on a file.
+# FUZZ_TARGETS=codec runs that one, FUZZ_TARGETS='--one codec FILE' that one on a file, whose path begins with a slash.
 FUZZ_SECONDS ?= 600
 FUZZ_WORKERS ?= 2
 FUZZ_TARGETS ?=
