@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 WORKERS ?= 4
 
 
-.PHONY: build test test-debug soak-store soak-ft soak-fuzz soak-model lint demo demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark clean proto packages lock lab
+.PHONY: build test test-debug fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark clean proto packages lock lab
 
 build: $(STAMP)
 
@@ -63,6 +63,30 @@ test-debug: $(DEBUG_VENV)/.ready node_modules/.package-lock.json
 	cd $(DEBUG_TREE) && LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc FTSTAN_SANITIZED=1 \
 		FTSTAN_RETRIED='$(CURDIR)/build/retried.jsonl' \
 		PYTEST_ADDOPTS='--timeout 900' ../../$(DEBUG_VENV)/bin/python -m tests.suite -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS) $(DEBUG_TESTS)
+	$(MAKE) fuzz FUZZ_SECONDS=60
+
+# A copy of the tree with extensions built by clang, with sanitizers and with counters by which libFuzzer steers.
+FUZZ_VENV := .venv-fuzz
+FUZZ_TREE := build/fuzz
+$(FUZZ_VENV)/.ready: $(SOURCES)
+	@test -x $(FUZZ_VENV)/bin/python || $(PYTHON) -m venv $(FUZZ_VENV)
+	rm -rf $(FUZZ_TREE) && mkdir -p $(FUZZ_TREE)
+	cp -r ftstan setup.py pyproject.toml README.md LICENSE $(FUZZ_TREE)/
+	find $(FUZZ_TREE) \( -name '*.so' -o -name '*.c' \) -delete
+	FTSTAN_FUZZ_BUILD=1 CC=clang LDSHARED='clang -shared' $(FUZZ_VENV)/bin/pip install -q --disable-pip-version-check -e './$(FUZZ_TREE)[fuzz]'
+	@touch $@
+
+# Every parser in C on inputs that libFuzzer makes, so many seconds each; the corpora are kept in build/fuzz-corpus.
+# FUZZ_TARGETS=codec runs that one, FUZZ_TARGETS='--one codec FILE' that one on a file, whose path begins with a slash.
+FUZZ_SECONDS ?= 600
+FUZZ_WORKERS ?= 2
+FUZZ_TARGETS ?=
+fuzz: $(FUZZ_VENV)/.ready
+	tools/sync_debug_tree.sh $(FUZZ_TREE)
+	mkdir -p build/fuzz-corpus && ln -sfn ../../fuzz-corpus $(FUZZ_TREE)/build/fuzz-corpus
+	cd $(FUZZ_TREE) && LD_PRELOAD=$$(../../$(FUZZ_VENV)/bin/python -c 'import atheris; print(atheris.path())')/asan_with_fuzzer.so \
+		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
+		../../$(FUZZ_VENV)/bin/python -m tests.fuzz.engine $(if $(filter --one,$(FUZZ_TARGETS)),,$(FUZZ_SECONDS) $(FUZZ_WORKERS)) $(FUZZ_TARGETS)
 
 # Simulated histories of the file store until Ctrl-C or a broken promise; SEED starts where an earlier run stopped.
 soak-store: build
@@ -75,6 +99,11 @@ soak-ft: build
 # Hostile messages until Ctrl-C or a broken promise.
 soak-fuzz: build
 	$(BIN)/python -m tests.fuzz.hostile $(SEED)
+
+# COUNT hostile messages for a server with a file store, and a look for leaks.
+COUNT ?= 1000000
+soak-live: build
+	$(BIN)/python -m tests.fuzz.live $(COUNT) $(SEED)
 
 # Histories of clients and servers against the reference until Ctrl-C or a difference.
 soak-model: build
@@ -123,5 +152,5 @@ bench-spark: build
 	$(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
 
 clean:
-	rm -rf build dist $(VENV) $(DEBUG_VENV) node_modules ftstan.egg-info demo/out .hypothesis .mypy_cache .ruff_cache
+	rm -rf build dist $(VENV) $(DEBUG_VENV) $(FUZZ_VENV) node_modules ftstan.egg-info demo/out .hypothesis .mypy_cache .ruff_cache
 	find ftstan -name '*.so' -delete -o -name '*.c' -delete

@@ -5,7 +5,8 @@ import os
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-DEBUG = os.environ.get("FTSTAN_DEBUG_BUILD") == "1"
+FUZZ = os.environ.get("FTSTAN_FUZZ_BUILD") == "1"
+DEBUG = FUZZ or os.environ.get("FTSTAN_DEBUG_BUILD") == "1"
 
 MODULES = [
     "ftstan/awake.pyx",
@@ -37,14 +38,19 @@ directives = {
 # The core works on raw C buffers, which Cython's own checks do not see: the debug build adds the address sanitizer and
 # traps on array bounds. ``make test-debug`` runs the suite against it.
 SANITIZE = ["-fsanitize=address,bounds", "-fsanitize-undefined-trap-on-error"]
+# For ``make fuzz`` those of clang: the fuzzer steers by the branches that its code counts, and whatever is undefined
+# ends the run. The fuzzer brings their runtime, which is loaded before Python.
+FUZZED = ["-fsanitize=address,undefined,fuzzer-no-link", "-fno-sanitize-recover=undefined"]
 
 extensions = [
     Extension(
         path.removesuffix(".pyx").replace("/", "."),
         [path],
         include_dirs=[os.path.dirname(path)],
-        extra_compile_args=["-O1", "-g", "-fno-omit-frame-pointer", *SANITIZE] if DEBUG else ["-O3"],
-        extra_link_args=SANITIZE if DEBUG else [],
+        extra_compile_args=["-O1", "-g", "-fno-omit-frame-pointer", *(FUZZED if FUZZ else SANITIZE)]
+        if DEBUG
+        else ["-O3"],
+        extra_link_args=SANITIZE if DEBUG and not FUZZ else [],
     )
     for path in MODULES
 ]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the system packages that building and testing need, if they are missing (Debian 12, as root).
 set -euo pipefail
-want=(python3.11 python3.11-venv python3.11-dev gcc make nodejs npm openjdk-17-jre-headless
+want=(python3.11 python3.11-venv python3.11-dev gcc clang make nodejs npm openjdk-17-jre-headless
       chromium curl e2fsprogs iproute2 libatomic1 mount nftables openssl prometheus util-linux
       binutils git groff-base libseccomp2 lintian logrotate mmdebstrap rpm rpmlint systemd)
 have() {

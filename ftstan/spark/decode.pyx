@@ -14,7 +14,7 @@ from libc.string cimport memcmp, memcpy, memset
 import pyarrow as pa
 
 from ftstan.stores.file.crc cimport Crc as Checksum, get32, get64
-from ftstan.stores.file.records cimport ENTRY, Stored, read_message
+from ftstan.stores.file.records cimport ENTRY, Stored, holds, read_message
 
 #: Columns that only the data of a message can fill; the others stand in its index entry.
 FROM_DATA = frozenset({"data", "size", "reply", "crc_ok", "problem"})
@@ -251,7 +251,7 @@ cdef class Builder:
                 self._put(seq, ts, off, NULL, READ | TIMED)
                 continue
             why = ""
-            if off < base or off - base > n or n - (off - base) < 8 or n - (off - base) - 8 < size:
+            if not holds(n, base, off, size):
                 why = "unexpected EOF"
             else:
                 at = <size_t>(off - base)

@@ -21,6 +21,7 @@ cdef class MsgBlock:
     cdef Py_ssize_t refcap
     cdef Py_ssize_t exports
     cdef int grow(self, size_t more) except -1
+    cdef int put_bytes(self, const char* p, size_t n) except -1
     cdef MsgRef* add_ref(self, uint64_t seq, int64_t ts, size_t off, uint32_t size) except NULL
     cdef int put(self, uint64_t seq, Span subject, Span reply, Span data, int64_t ts) except -1
     cdef Py_ssize_t find(self, uint64_t seq) noexcept

@@ -41,6 +41,15 @@ cdef class MsgBlock:
         self.cap = cap
         return 0
 
+    cdef int put_bytes(self, const char* p, size_t n) except -1:
+        """Append bytes as they are; without bytes there may be no buffer to copy to."""
+        if n == 0:
+            return 0
+        self.grow(n)
+        memcpy(self.buf + self.used, p, n)
+        self.used += n
+        return 0
+
     cdef MsgRef* add_ref(self, uint64_t seq, int64_t ts, size_t off, uint32_t size) except NULL:
         cdef Py_ssize_t cap
         cdef void* p
@@ -139,9 +148,7 @@ cdef class MsgBlock:
         cdef size_t base = self.used
         if self.count and other.count and other.refs[0].seq <= self.refs[self.count - 1].seq:
             raise ValueError("sequences of a block must ascend")
-        self.grow(other.used)
-        memcpy(self.buf + self.used, other.buf, other.used)
-        self.used += other.used
+        self.put_bytes(other.buf, other.used)
         for i in range(other.count):
             self.add_ref(other.refs[i].seq, other.refs[i].ts, base + other.refs[i].off, other.refs[i].size)
 

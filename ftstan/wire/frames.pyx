@@ -195,6 +195,9 @@ cdef class OutBuf:
         return p
 
     cdef int put(self, const char* data, size_t n) except -1:
+        if n == 0:
+            # There may be no buffer yet.
+            return 0
         self.grow(n)
         memcpy(self.buf + self.used, data, n)
         self.used += n

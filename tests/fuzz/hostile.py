@@ -58,6 +58,15 @@ def _check(holds: object, what: str) -> None:
         raise BrokenPromiseError(what)
 
 
+def is_decodable(name: str, data: bytes) -> bool:
+    """Whether the original would read ``data`` as the message ``name``; what is too large is not looked at."""
+    try:
+        decode(name, data if len(data) <= MAX_REQUEST else UNREADABLE)
+    except UndecodableError:
+        return False
+    return True
+
+
 class Attack:
     """A broker with one honest client, the canary, and everybody else. ``met`` counts what happened."""
 
@@ -185,17 +194,24 @@ class Attack:
         out = self.driver.run()
         answers = [o.payload for o in out if reply and o.subject == reply]
         _check(len(answers) <= 1, f"{name} was answered {len(answers)} times: {data!r}")
-        try:
-            # What is too large is not looked at.
-            decode(name, data if len(data) <= MAX_REQUEST else UNREADABLE)
-        except UndecodableError:
-            self.met[f"undecodable {name}"] += 1
+        if not is_decodable(name, data):
             counts = self.driver.broker.counts()
             same = all(counts[k] == before[k] for k in ("clients", "channels", "subscriptions"))
             _check(same, f"an undecodable {name} changed something: {data!r}")
+            # Who names no subject for the answer gets none.
+            refusal = refusal if reply else None
+        self.judge(name, refusal, answer_name, data, answers)
+
+    def judge(self, name: str, refusal: str | None, answer_name: str, data: bytes, answers: list[bytes]) -> None:
+        """Judge what came for ``data``, and remember what was granted; the first words are those of ``REQUESTS``.
+
+        With a ``refusal`` what cannot be decoded must have been answered. Raises ``BrokenPromiseError``.
+        """
+        if not is_decodable(name, data):
+            self.met[f"undecodable {name}"] += 1
             if refusal is None:
                 _check(not answers, f"an undecodable {name} was answered: {data!r}")
-            elif reply:
+            else:
                 _check(answers, f"an undecodable {name} was not answered: {data!r}")
                 error = decode(answer_name, answers[0])["error"]
                 _check(error == refusal.encode(), f"an undecodable {name} got {error!r}: {data!r}")
@@ -229,8 +245,12 @@ class Attack:
                 _check(error == b"stan: invalid publish request", f"an undecodable publish got {error!r}: {data!r}")
                 self.met["undecodable PubMsg"] += 1
 
+    def ack_inbox(self) -> bytes:
+        """Where an ack may go: an inbox that the server once named, or nobody's."""
+        return self.rng.choice(self._acks)
+
     def _ack(self) -> None:
-        self.driver.frame(self.rng.choice(self._acks), self.payload("Ack"), b"")
+        self.driver.frame(self.ack_inbox(), self.payload("Ack"), b"")
         self.driver.run()
         self.met["Ack"] += 1
 

@@ -1,6 +1,6 @@
 """A second opinion on STAN messages: the original's decoding rules, written without looking at ours.
 
-Plain, slow and recursive, with the message tables typed from ``docs/compat/protocol.md`` and not from ``proto/``, so
+Plain and slow, with the message tables typed from ``docs/compat/protocol.md`` and not from ``proto/``, so
 that a slip in either shows. It must never import anything from ``ftstan``.
 """
 
@@ -158,22 +158,27 @@ class _Reader:
         return number, wire_type
 
     def skip(self, wire_type: int) -> None:
-        match wire_type:
-            case 0:
-                self.number()
-            case 1:
-                self.take(8)
-            case 2:
-                self.take(self.number())
-            case 3:
-                _, inner = self.tag()
-                while inner != 4:
-                    self.skip(inner)
-                    _, inner = self.tag()
-            case 5:
-                self.take(4)
-            case _:
-                raise _StopError
+        # Groups within groups are counted: a payload may hold more of them than Python takes calls.
+        groups = 0
+        while True:
+            match wire_type:
+                case 0:
+                    self.number()
+                case 1:
+                    self.take(8)
+                case 2:
+                    self.take(self.number())
+                case 3:
+                    groups += 1
+                case 4 if groups:
+                    groups -= 1
+                case 5:
+                    self.take(4)
+                case _:
+                    raise _StopError
+            if groups == 0:
+                return
+            _, wire_type = self.tag()
 
     def value(self, kind: str, wire_type: int) -> Value:
         if wire_type != (2 if kind == "b" else 0):
@@ -196,14 +201,22 @@ class _Reader:
 
 def defaults(message: str) -> dict[str, Value]:
     """Every field of the message with the value it has when absent."""
+    return _absent(TABLES[message])
+
+
+def _absent(table: dict[int, tuple[str, str]]) -> dict[str, Value]:
     zero: dict[str, Value] = {"b": b"", "bool": False}
-    return {name: zero.get(kind, 0) for name, kind in TABLES[message].values()}
+    return {name: zero.get(kind, 0) for name, kind in table.values()}
 
 
 def decode(message: str, data: bytes) -> dict[str, Value]:
     """All fields of a message, absent ones with their defaults; raises ``UndecodableError``."""
-    table = TABLES[message]
-    out = defaults(message)
+    return decode_known(TABLES[message], data)
+
+
+def decode_known(table: dict[int, tuple[str, str]], data: bytes) -> dict[str, Value]:
+    """``decode`` for a reader that knows the fields of ``table``."""
+    out = _absent(table)
     reader = _Reader(data)
     try:
         while reader.left:

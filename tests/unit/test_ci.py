@@ -112,7 +112,13 @@ def test_the_suite_runs_against_the_debug_build() -> None:
     assert any("$(DEBUG_VENV)/bin/python -m tests.suite" in command for command in commands)
 
 
-def built(monkeypatch: pytest.MonkeyPatch, debug: str) -> tuple[list[Extension], dict[str, Any]]:
+def test_the_debug_run_fuzzes_every_parser_for_a_minute() -> None:
+    assert "$(MAKE) fuzz FUZZ_SECONDS=60" in rules()["test-debug"][1]
+    assert needed("fuzz") == {"fuzz", "$(FUZZ_VENV)/.ready", "$(SOURCES)"}
+    assert any("FTSTAN_FUZZ_BUILD=1 CC=clang" in command for command in rules()["$(FUZZ_VENV)/.ready"][1])
+
+
+def built(monkeypatch: pytest.MonkeyPatch, debug: str, fuzz: str = "") -> tuple[list[Extension], dict[str, Any]]:
     """The extensions and compiler directives that ``setup.py`` hands to Cython."""
     handed: list[tuple[list[Extension], dict[str, Any]]] = []
 
@@ -121,6 +127,7 @@ def built(monkeypatch: pytest.MonkeyPatch, debug: str) -> tuple[list[Extension],
         return extensions
 
     monkeypatch.setenv("FTSTAN_DEBUG_BUILD", debug)
+    monkeypatch.setenv("FTSTAN_FUZZ_BUILD", fuzz)
     monkeypatch.setattr("Cython.Build.cythonize", cythonize)
     monkeypatch.setattr("setuptools.setup", lambda **_: None)
     runpy.run_path(str(ROOT / "setup.py"))
@@ -135,6 +142,14 @@ def test_the_debug_build_checks_what_cython_and_the_c_compiler_can_check(monkeyp
     for extension in extensions:
         assert "-fsanitize=address,bounds" in extension.extra_compile_args
         assert "-fsanitize=address,bounds" in extension.extra_link_args
+
+
+def test_the_fuzz_build_is_counted_and_checked_and_brings_no_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    extensions, directives = built(monkeypatch, debug="", fuzz="1")
+    assert directives["boundscheck"]
+    for extension in extensions:
+        assert "-fsanitize=address,undefined,fuzzer-no-link" in extension.extra_compile_args
+        assert extension.extra_link_args == []
 
 
 def test_an_ordinary_build_is_optimised_and_checks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

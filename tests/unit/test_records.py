@@ -478,3 +478,27 @@ def test_a_snapshot_replays_to_the_same_subscriptions_and_highest_id(pending: di
     rows, _, why = records.scan_typed(states.snapshot_subs(subs, highest, CRC), CRC)
     assert why == ""
     assert states.replay_subs(rows, "subs.dat") == (subs, highest)
+
+
+def test_an_entry_that_points_before_the_first_one_is_outside_of_what_was_read() -> None:
+    index = bytearray(INDEX)
+    index[40:48] = bytes(8)
+    block, why = records.read_block(DATA, index, CRC)
+    assert (len(block), why) == (1, "sequence 2: the file ends inside the record")
+    block, bad = records.read_readable(DATA, index, CRC)
+    assert ([block.sequence(i) for i in range(len(block))], bad) == ([1, 3], [(2, 0, "unexpected EOF")])
+
+
+def test_no_number_of_an_entry_leads_out_of_the_index() -> None:
+    for k in (-1, 3, 2**58, 2**63 - 1, -(2**63)):
+        with pytest.raises(IndexError):
+            records.entry(INDEX, k)
+
+
+def test_the_size_of_a_record_and_its_header_may_exceed_32_bits() -> None:
+    fields = [(1, 4, 0, 2**32 - 4), (2, 4, 0, 8)]
+    heads = [struct.pack("<QQqI", *entry) for entry in fields]
+    index = b"".join(head + zlib.crc32(head).to_bytes(4, "little") for head in heads)
+    scan = records.scan_index(index, CRC)
+    assert (scan.count, scan.end, scan.clean) == (1, 2**32 + 8, False)
+    assert records.fitting_entries(index, 2**32) == 1

@@ -7,7 +7,7 @@ computation on buffers: no file, no clock.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp
 
 from ftstan.stores.file.crc cimport Crc as Checksum, get32, get64, only_zeros, put32, put64
 from ftstan.wire.block cimport GAP, MsgBlock, MsgRef, SubEvents
@@ -141,7 +141,7 @@ def scan_index(bytes data not None, Checksum crc not None, bint check_crc=True, 
                 s.contiguous = False
             s.last = seq
             s.last_ts = <int64_t>get64(p + 16)
-            s.end += 8 + get32(p + 24)
+            s.end += <uint64_t>8 + get32(p + 24)
             s.count += 1
             p += ENTRY
     return s
@@ -150,7 +150,7 @@ def scan_index(bytes data not None, Checksum crc not None, bint check_crc=True, 
 def entry(const unsigned char[::1] index not None, Py_ssize_t k):
     """``(sequence, offset, timestamp, size)`` of entry ``k``."""
     cdef const char* p
-    if k < 0 or (k + 1) * ENTRY > index.shape[0]:
+    if not 0 <= k < index.shape[0] // ENTRY:
         raise IndexError(k)
     p = <const char*>&index[k * ENTRY]
     return get64(p), get64(p + 8), <int64_t>get64(p + 16), get32(p + 24)
@@ -186,7 +186,7 @@ def fitting_entries(const unsigned char[::1] index not None, uint64_t max_bytes)
     cdef Py_ssize_t k = 0
     cdef uint64_t total = 0
     while k < n:
-        total += 8 + get32(<const char*>&index[k * ENTRY + 24])
+        total += <uint64_t>8 + get32(<const char*>&index[k * ENTRY + 24])
         if k > 0 and total > max_bytes:
             break
         k += 1
@@ -275,9 +275,7 @@ def scan_data(bytes data not None, bytes channel not None, uint64_t after, Check
         block.add_ref(m.seq, m.ts, pos, size)
         last = m.seq
         pos += 8 + size
-    block.grow(pos)
-    memcpy(block.buf, p, pos)
-    block.used = pos
+    block.put_bytes(p, pos)
     return block, pos, why
 
 
@@ -301,15 +299,13 @@ def read_block(bytes data not None, const unsigned char[::1] index not None, Che
     cdef str why = ""
     if count:
         base = get64(<const char*>&index[8])
-    block.grow(n)
-    memcpy(block.buf, p, n)
-    block.used = n
+    block.put_bytes(p, n)
     for k in range(count):
         e = <const char*>&index[k * ENTRY]
         seq = get64(e)
         size = get32(e + 24)
         off = get64(e + 8) - base
-        if off + 8 + size > n:
+        if not holds(n, base, get64(e + 8), size):
             why = f"sequence {seq}: the file ends inside the record"
             break
         if check_crc or get32(p + off) != size:
@@ -341,9 +337,7 @@ def cut(MsgBlock block not None, uint64_t last):
             break
         out.add_ref(block.refs[k].seq, block.refs[k].ts, block.refs[k].off, block.refs[k].size)
         end = block.refs[k].off + GAP + block.refs[k].size
-    out.grow(end)
-    memcpy(out.buf, block.buf, end)
-    out.used = end
+    out.put_bytes(block.buf, end)
     return out
 
 
@@ -435,15 +429,13 @@ def read_readable(bytes data not None, const unsigned char[::1] index not None, 
     cdef list bad = []
     if count:
         base = get64(<const char*>&index[8])
-    block.grow(n)
-    memcpy(block.buf, p, n)
-    block.used = n
+    block.put_bytes(p, n)
     for k in range(count):
         e = <const char*>&index[k * ENTRY]
         seq = get64(e)
         size = get32(e + 24)
         off = get64(e + 8) - base
-        if off + 8 + size > n:
+        if not holds(n, base, get64(e + 8), size):
             bad.append((seq, get64(e + 8), "unexpected EOF"))
             continue
         got = crc.of(p + off + 8, size)
