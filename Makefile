@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 WORKERS ?= 4
 
 
-.PHONY: build test test-debug fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark clean proto packages lock lab
+.PHONY: build test retried test-debug fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark clean proto packages lock lab
 
 build: $(STAMP)
 
@@ -49,6 +49,10 @@ build/ansible/.ready: tools/ansible_collections.py $(STAMP)
 test: build node_modules/.package-lock.json build/ansible/.ready
 	$(BIN)/python -m tests.suite -n $(WORKERS) --dist loadgroup --ignore tests/compat/players $(PYTEST_ARGS)
 	$(BIN)/python -m tests.suite $(PYTEST_ARGS) tests/compat/players
+
+# Fails if tests were run again that should not need it (tests/suite.py).
+retried: build
+	$(BIN)/python -m tests.suite --retried
 
 # What runs the extensions, against ones built with bounds checks and assertions: all of it in process, and servers under
 # load, kills and failing storage. Left out are long waits of the same code: recorded sessions, operators' commands,

@@ -6,7 +6,7 @@ them. Nothing but a deadline that passed (``tests/lateness.py``) is forgiven: a 
 status or a leak fails at once, and so does whatever needs no process.
 
 What was run again is appended to ``build/retried.jsonl``, a line of JSON each, and printed. ``.ci/run`` ends with
-``python -m tests.suite --retried``, which fails on more than two of them, and on a test that is named twice in this run
+``make retried``, which fails on more than two of them, and on a test that is named twice in this run
 and the last ten lines of ``.ci/retried.jsonl``. Whoever forgives one adds its line there.
 """
 
