@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
+from random import Random
 
 import pytest
 
 from ftstan.broker.broker import BrokerOptions
 from ftstan.clock import ManualClock
+from ftstan.errors import StoreError
 from ftstan.wire import messages
 from tests.compat.driver import SECOND, SUBJECTS, Driver, PubAck, deliveries, sequences
 from tests.filenode import FileNode, simulated
@@ -151,3 +154,150 @@ def test_a_client_that_comes_again_inherits_no_subscription_from_a_channel_that_
     assert set(sequences(driver.out, b"in.new")) == {1, 2}
     assert sequences(driver.out, b"in.old") == []
     assert driver.broker.counts()["subscriptions"] == 1
+
+
+def test_a_reader_whose_next_message_could_not_be_read_at_the_takeover_gets_it_when_it_can() -> None:
+    server = Server()
+    driver = server.start()
+    driver.connect()
+    ack_inbox = driver.subscribe(ack_wait=5)
+    driver.publish(b"a")
+    driver.ack(ack_inbox, 1)
+    driver.store.tick(server.clock.wall_ns())
+    # Stored, and the owner dies before anybody hears of it.
+    driver.offer(b"b")
+    driver._feed()
+    driver.broker.stage()
+    assert driver.store.commit() == {}
+    server.disk = server.disk.crash(process_only=True)
+    driver = server.start(b"hb.me")
+    channel = driver.broker.channels.get(b"foo")
+    assert channel is not None
+    read, failures = channel.store.read, [errno.EIO]
+
+    def fails_once(*where: int) -> object:
+        if failures:
+            raise StoreError(os.strerror(failures.pop()))
+        return read(*where)
+
+    channel.store.read = fails_once
+    driver.run()
+    assert not failures
+    assert 2 in sequences(driver.wait(100))
+
+
+# ---- queue groups ----------------------------------------------------------------------------------------------------
+
+
+class Members:
+    """A durable queue group whose members come, acknowledge and leave while owners die anywhere."""
+
+    IDS = (b"a", b"b", b"c")
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.server = Server()
+        self.driver = self.server.start()
+        self.subs: dict[bytes, bytes] = {}
+        self.acked: set[int] = set()
+        self.stored: set[int] = set()
+        self.serial = 0
+        self.seen = 0
+
+    def die_within(self, calls: int) -> None:
+        disk = self.server.disk
+        last = disk.calls + self.rng.randint(1, calls)
+
+        def die(number: int, _name: str, _arguments: tuple[object, ...]) -> None:
+            if number >= last:
+                raise Killed
+
+        disk.on_call = die
+
+    def take_over(self) -> None:
+        self.server.disk.on_call = None
+        self.server.disk = self.server.disk.crash(process_only=True)
+        self.server.clock.advance(self.rng.choice((0.1, 3, 40)))
+        self.driver = self.server.start(*(b"hb." + i for i in self.IDS))
+        self.seen = 0
+        self.driver.run()
+        known = {bytes(i) for i in self.IDS if i in self.driver.broker.clients}
+        # A member whose client is gone, or that does not know whether it was taken in, comes again.
+        self.subs = {i: s for i, s in self.subs.items() if i in known}
+
+    def step(self) -> None:
+        rng, driver = self.rng, self.driver
+        who = rng.choice(self.IDS)
+        match rng.randrange(7):
+            case 0 | 1:
+                self.serial += 1
+                if driver.publish(b"m%d" % self.serial, client_id=self.somebody()):
+                    channel = driver.broker.channels.get(b"foo")
+                    assert channel is not None
+                    self.stored.add(channel.store.last)
+            case 2 if who in driver.broker.clients and who not in self.subs:
+                self.join(who)
+            case 3 if who in self.subs:
+                inbox = self.subs.pop(who)
+                driver.leave(SUBJECTS.sub_close, inbox, client_id=who)
+            case 4 if who in driver.broker.clients:
+                self.subs.pop(who, None)
+                driver.close(who)
+            case 5 if self.subs:
+                self.acknowledge()
+            case _:
+                driver.wait(rng.choice((0.1, 2)))
+                driver.store.tick(self.server.clock.wall_ns())
+
+    def somebody(self) -> bytes:
+        who = self.rng.choice(self.IDS)
+        if who not in self.driver.broker.clients:
+            self.driver.connect(who)
+        return who
+
+    def join(self, who: bytes) -> None:
+        self.subs[who] = self.driver.subscribe(
+            client_id=who,
+            inbox=b"in." + who,
+            durable=b"dur",
+            queue=b"q",
+            max_in_flight=self.rng.choice((1, 2, 10)),
+            ack_wait=self.rng.choice((1, 5)),
+        )
+
+    def acknowledge(self) -> None:
+        for who, ack_inbox in list(self.subs.items()):
+            got = {s for s in sequences(self.driver.out[self.seen :], b"in." + who) if self.rng.random() < 0.6}
+            if got:
+                self.acked |= got
+                self.driver.ack(ack_inbox, *sorted(got))
+        self.seen = len(self.driver.out)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_message_of_a_durable_group_is_forgotten_however_its_owners_die(seed: int) -> None:
+    members = Members(seed)
+    for _ in range(4):
+        for _ in range(members.rng.randint(1, 25)):
+            members.step()
+        members.die_within(60)
+        try:
+            for _ in range(20):
+                members.step()
+        except (Killed, AssertionError):
+            # The driver of a server that died, or an answer that it did not give.
+            pass
+        members.take_over()
+    driver = members.driver
+    who = members.somebody()
+    members.subs.pop(who, None)
+    for sub in list(driver.broker.clients.get(who).subs):  # type: ignore[union-attr]
+        driver.leave(SUBJECTS.sub_close, sub.ack_inbox, client_id=who)
+    driver.subscribe(client_id=who, inbox=b"in.last", durable=b"dur", queue=b"q", max_in_flight=1000, ack_wait=1)
+    got: set[int] = set()
+    for _ in range(30):
+        driver.wait(5)
+        driver.store.tick(members.server.clock.wall_ns())
+    for inbox in (b"in.last", *(b"in." + i for i in members.IDS)):
+        got |= set(sequences(driver.out, inbox))
+    assert members.stored - members.acked <= got
