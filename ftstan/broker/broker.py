@@ -24,6 +24,7 @@ from ftstan.broker.state import Channel, Subscription
 from ftstan.broker.subscriptions import Subscriptions
 from ftstan.broker.timers import Timers
 from ftstan.broker.tracing import Tracing
+from ftstan.broker.unread import Unread
 from ftstan.config.limits import Limits, changes
 from ftstan.config.options import StoreLimits
 from ftstan.errors import QuarantineError, StoreError
@@ -99,6 +100,7 @@ class Broker(Core):
         self.timers = Timers()
         self.budget = c.EMIT_BUDGET
         self.start_jobs: list[Callable[[], None]] = []
+        self._unread = Unread(self)
         self._nuid = nuid
         self._answers: list[_Answer] = []
         self.later: dict[bytes, None] = {}
@@ -144,7 +146,7 @@ class Broker(Core):
         """Rebuild clients, channels and subscriptions. Timers start from ``now``."""
         self.wall, self.now = wall, now
         for number, info in enumerate(recovered.clients):
-            self.connections.adopt(info, number)
+            self.connections.adopt(info, number).recovered = True
         self.later = dict.fromkeys(recovered.later)
         for name in recovered.later:
             self._folded.setdefault(_lower(name), []).append(name)
@@ -376,7 +378,7 @@ class Broker(Core):
         return ran
 
     def on_read_error(self, sub: Subscription, error: StoreError) -> None:
-        """Delivery to a subscription stops here; it is tried again at its next trigger."""
+        """Delivery to a subscription stops here; it is tried again at its next trigger, or after a while."""
         log.error(
             f"[Client:{sub.client_id.decode('utf-8', 'backslashreplace')}] delivery of subid={sub.sub_id} stopped "
             f"after sequence {sub.last_sent}: {error.text}",
@@ -384,6 +386,7 @@ class Broker(Core):
             client=sub.client_id,
             channel=sub.channel.name,
         )
+        self._unread.note(sub)
 
     def on_skipped(self, sub: Subscription, seq: int, size: int) -> None:
         """A message of ``size`` bytes is not delivered to a subscription: the NATS server does not carry it."""

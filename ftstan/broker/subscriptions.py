@@ -407,6 +407,9 @@ class Subscriptions:
     def _adopt(self, channel: Channel, stored: StoredSub) -> None:
         state = stored.state
         client = None if state.is_closed and not state.queue else self._broker.clients.get(state.client_id)
+        if client is not None and not client.recovered:
+            # In a channel that is opened late: the client that it belonged to is gone, and this one took its id since.
+            client = None
         if client is None and not state.is_durable and not state.queue:
             # Its client closed and the record of the removal was lost with a crash.
             if channel.refused is None:
@@ -450,6 +453,8 @@ class Subscriptions:
                     self._restart(sub)
                 except StoreError as error:
                     self._broker.on_read_error(sub, error)
+                    # Where the window is full nothing else would come back to what is pending.
+                    self._broker.arm(sub, self._broker.now + sub.ack_wait)
             sub.on_hold = False
             if sub.group is not None:
                 self._groups.treated(sub.group)
@@ -463,8 +468,10 @@ class Subscriptions:
             if not stamped:
                 broker.note_implied_ack(sub, sequence)
                 continue
-            # A restart forgets when it was sent; it cannot have been before it was stored.
-            sub.pending.add(sequence, max(broker.now + stamped + sub.ack_wait - broker.wall, 1))
+            # A restart forgets when it was sent; it cannot have been before it was stored, nor later than now, whatever
+            # the clock of the host said that stored it.
+            age = max(broker.wall - stamped, 0)
+            sub.pending.add(sequence, max(broker.now + sub.ack_wait - age, 1))
         self._resend_due(sub, same=sub.ready)
 
 

@@ -82,6 +82,7 @@ def open_file_store(
     *,
     limits: ChannelLimits | None = None,
     asking: Disk | None = None,
+    most_at_once: int | None = None,
 ) -> FileStore:
     """A store that has not recovered yet, under a fresh epoch, on ``/store``."""
     root = disk.open_dir(STORE)
@@ -96,4 +97,5 @@ def open_file_store(
         limits=None if limits is None else Limits.same(limits),
         parallel_sync=False,
         asking=asking,
+        most_at_once=most_at_once,
     )
