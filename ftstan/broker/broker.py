@@ -157,6 +157,9 @@ class Broker(Core):
         channels = []
         for stored_channel in recovered.channels:
             channel = self._add_channel(Channel(stored_channel.name, stored_channel))
+            # Nanoseconds: under a clock that was set back no other owner's message has the time of one of ours, so that
+            # nobody takes an alike one for what a former owner remembered and never stored (``dedup.py``).
+            channel.last_ts += recovered.activation if channel.last_ts else 0
             refused = recovered.refused.get(channel.name)
             channel.refused = refused.encode() if refused is not None else None
             self.subscriptions.adopt_all(channel)

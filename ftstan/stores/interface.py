@@ -243,6 +243,7 @@ class Recovered:
     ``later``: names that ``Store.open_channel`` has not been asked for yet; the store holds more than can be read while
     publishers wait.
     ``remembered``: what the last ``Store.remember`` was given, oldest first. It can name messages that no log holds.
+    ``activation``: a number that no other owner of the store has; 0 if nobody has a former owner.
     """
 
     info: ServerInfo | None
@@ -251,6 +252,7 @@ class Recovered:
     refused: dict[bytes, str] = field(default_factory=dict)
     later: list[bytes] = field(default_factory=list)
     remembered: dict[bytes, StoredAt] = field(default_factory=dict)
+    activation: int = 0
 
 
 class Store(Protocol):

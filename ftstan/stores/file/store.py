@@ -209,11 +209,10 @@ class FileStore:
         del self._later[name]
         return self._found([channel] if name in self._channels else [])
 
-    @staticmethod
-    def _found(channels: Iterable[FileChannel]) -> Recovered:
+    def _found(self, channels: Iterable[FileChannel]) -> Recovered:
         found = list(channels)
         refused = {c.name: quarantine.refusal(c.name).text for c in found if c.quarantined}
-        return Recovered(None, [], list(found), refused)
+        return Recovered(None, [], list(found), refused, activation=confirmed.epoch_of(self._env))
 
     @property
     def quarantined(self) -> list[str]:

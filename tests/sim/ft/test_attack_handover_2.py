@@ -59,11 +59,6 @@ def set_back(clock: ManualClock, seconds: int) -> None:
 # ---- repeats ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="an entry of dedup.bin whose message was never stored is proved by a successor's message in its place, if "
-    "data and timestamp are the same; under a clock that was set back all messages of a channel have one timestamp",
-)
 def test_alike_messages_under_a_clock_that_was_set_back_are_not_taken_for_each_other() -> None:
     node = FileNode(simulated())
     driver = serving(node)
