@@ -13,13 +13,10 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from ftstan.drill.ports import LOOPBACK
 from ftstan.errors import FtstanError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 CLUSTER = "demo"
 GROUP = "demo-group"
@@ -108,12 +105,12 @@ class Child:
             return []
 
 
-def _routes_file(log: str, own: int, other: int) -> str:
+def _settings_file(log: str, own: int, other: int, streaming: str) -> str:
     """Path of a configuration beside ``log``: a password on a command line would be in the list of processes."""
     path = f"{log}.conf"
     text = (
         f'cluster {{ listen: "{LOOPBACK}:{own}", routes: ["nats://{LOOPBACK}:{other}"],'
-        f' authorization {{ user: routes, password: "{_ROUTES_PASSWORD}" }} }}\nstreaming {{ }}\n'
+        f' authorization {{ user: routes, password: "{_ROUTES_PASSWORD}" }} }}\n{streaming}'
     )
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
@@ -121,7 +118,7 @@ def _routes_file(log: str, own: int, other: int) -> str:
 
 
 class Node:
-    """One ftstan server of the pair: command line, role, signals. ``more``: further words of its command line."""
+    """One ftstan server of the pair: command line, role, signals. ``streaming``: that half of its configuration."""
 
     def __init__(
         self,
@@ -132,7 +129,7 @@ class Node:
         port: int,
         routes: tuple[int, int],
         monitor_port: int,
-        more: Sequence[str] = (),
+        streaming: str = "streaming { }\n",
     ) -> None:
         self.name = name
         self.port = port
@@ -143,8 +140,7 @@ class Node:
             *(sys.executable, "-m", "ftstan.cli.server"),
             *("-cid", CLUSTER, "-store", "file", "-dir", store, "-ft_group", GROUP),
             *("-a", LOOPBACK, "-p", str(port), "-m", str(monitor_port), "-l", log),
-            *("-c", _routes_file(log, own_route, other_route)),
-            *more,
+            *("-c", _settings_file(log, own_route, other_route, streaming)),
         ]
         self._child: Child | None = None
 

@@ -165,9 +165,7 @@ class Story:
         os.makedirs(self.places.of("logs"))
         script = self.places.of("archive-slice")
         self._pipeline("archive-script", "--spool", self.places.spool, "--write", script)
-        config = self.places.of("node.conf")
-        with open(config, "w", encoding="utf-8") as file:
-            file.write(_CONFIG.format(limit=self.sizes.kept, replayed=REPLAYED, slice=self.sizes.slice, script=script))
+        streaming = _CONFIG.format(limit=self.sizes.kept, replayed=REPLAYED, slice=self.sizes.slice, script=script)
         port_a, port_b, route_a, route_b, monitor_a, monitor_b = free_ports(6, _FIRST_PORT)
         for name, port, routes, monitor in (
             ("A", port_a, (route_a, route_b), monitor_a),
@@ -182,7 +180,7 @@ class Story:
                     port=port,
                     routes=routes,
                     monitor_port=monitor,
-                    more=("-c", config),
+                    streaming=streaming,
                 )
             )
         for node in self._nodes:
