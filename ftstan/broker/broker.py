@@ -144,7 +144,7 @@ class Broker(Core):
         """Rebuild clients, channels and subscriptions. Timers start from ``now``."""
         self.wall, self.now = wall, now
         for number, info in enumerate(recovered.clients):
-            self.connections.adopt(info, number)
+            self.connections.adopt(info, number).recovered = True
         self.later = dict.fromkeys(recovered.later)
         for name in recovered.later:
             self._folded.setdefault(_lower(name), []).append(name)

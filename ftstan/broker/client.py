@@ -16,7 +16,7 @@ class Client:
 
     ``failed``: heartbeats in a row that were not answered; ``waiting``: heartbeats that wait for an answer;
     ``beat_at``: when the next one goes out, ``late_at``: when the last one fails (monotonic ns); timers of an earlier
-    ``generation`` do nothing.
+    ``generation`` do nothing. ``recovered``: it was registered when this server started.
     """
 
     info: ClientInfo
@@ -27,6 +27,7 @@ class Client:
     late_at: int = 0
     generation: int = 0
     gone: bool = False
+    recovered: bool = False
 
     @property
     def client_id(self) -> bytes:

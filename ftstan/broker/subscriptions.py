@@ -407,6 +407,9 @@ class Subscriptions:
     def _adopt(self, channel: Channel, stored: StoredSub) -> None:
         state = stored.state
         client = None if state.is_closed and not state.queue else self._broker.clients.get(state.client_id)
+        if client is not None and not client.recovered:
+            # The channel was opened late, and the id is another client's by now: the one it was had gone before us.
+            client = None
         if client is None and not state.is_durable and not state.queue:
             # Its client closed and the record of the removal was lost with a crash.
             if channel.refused is None:

@@ -189,7 +189,7 @@ class FileStore:
         if not channel.quarantined:
             self._upkeep.find_leftovers(channel)
             if reading.entry is None:
-                self._waves.unsure.append(channel)
+                self._waves.unsure[channel.name] = channel
         # Not released: a slice with a copied tail goes on, and its index is synced later.
         channel.park()
 
@@ -266,7 +266,9 @@ class FileStore:
         del self._channels[name]
         self._env.places.drop((name, "subs.dat"))
         self._register.forget(name)
-        self._leaving.touched(name)
+        # Whatever would still write for it would write to the next channel of that name.
+        self._waves.unsure.pop(name, None)
+        self._leaving.forget(channel)
 
     # ---- the commit road -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,190 @@
+"""Attacks on what one activation keeps of channels and files that another, or it itself, has replaced since."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ftstan.broker.broker import BrokerOptions
+from ftstan.clock import ManualClock
+from ftstan.config.limits import Limits
+from ftstan.errors import FencedError
+from ftstan.ft.adminkey import KEY_NAME, ensure_key
+from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.store import FileStore
+from ftstan.stores.interface import ChannelLimits, SubState
+from tests.compat.driver import SECOND, Driver, sequences
+from tests.filenode import NO_LIMITS, FileNode, Owner, simulated
+
+if TYPE_CHECKING:
+    from tests.sim.disk import SimDisk
+
+DURABLE = SubState(1, b"me", inbox=b"in", ack_inbox=b"acks", durable_name=b"d", is_durable=True)
+
+
+def subscribe(node: FileNode, channel: bytes = b"foo") -> int:
+    """A subscription that is answered; gives its id."""
+    ch = node.channel(channel)
+    sub_id = ch.next_sub_id
+    ch.add_sub(SubState(sub_id, b"me", inbox=b"in", ack_inbox=b"acks", durable_name=b"d", is_durable=True))
+    assert node.store.commit() == {}
+    node.store.confirm()
+    return sub_id
+
+
+def sub_ids(node: FileNode, channel: bytes = b"foo") -> list[int]:
+    return [s.state.sub_id for s in node.channels[channel].recovered_subs()]
+
+
+def after_kill(node: FileNode) -> FileNode:
+    assert isinstance(node.disk, type(simulated()))
+    return node.successor(node.disk.crash(process_only=True))
+
+
+def taken_over() -> FileNode:
+    """An owner that has taken over a channel with five messages and a durable, and has not had its first second."""
+    first = FileNode(simulated())
+    first.put(b"1", b"2", b"3", b"4", b"5")
+    subscribe(first)
+    first.tick()
+    return after_kill(first)
+
+
+# ---- a channel that was deleted, and its object that is still waiting somewhere --------------------------------------
+
+
+def test_a_channel_deleted_in_the_first_second_after_a_takeover_does_not_end_the_owner() -> None:
+    node = taken_over()
+    node.store.delete_channel(b"foo")
+    node.tick()
+    node.tick()
+    assert after_kill(node).channels == {}
+
+
+def test_a_channel_made_again_in_the_first_second_after_a_takeover_keeps_its_subscription_and_its_messages() -> None:
+    node = taken_over()
+    node.store.delete_channel(b"foo")
+    del node.channels[b"foo"]
+    node.put(b"new")
+    node.channel().next_sub_id = 7
+    assert subscribe(node) == 7
+    node.tick()
+    node.tick()
+    third = after_kill(node)
+    assert third.recovered.refused == {}
+    assert (sub_ids(third), third.channels[b"foo"].last, third.sequences()) == ([7], 1, [1])
+
+
+def test_a_channel_deleted_while_a_stop_is_prepared_is_not_written_to_again() -> None:
+    node = FileNode(simulated(), options=FileStoreOptions(sync_index=True))
+    for channel in (b"a", b"foo"):
+        node.put(b"1", b"2", b"3", channel=channel)
+    node.tick()
+    node.put(b"4", channel=b"foo")
+    # Both wait for their turn of the stop; only the first has it before the second is deleted and made again.
+    assert node.store.prepare_close(0)
+    queue = node.store._leaving._queue
+    assert [channel.name for channel in queue] == [b"a", b"foo"]
+    node.store.delete_channel(b"foo")
+    del node.channels[b"foo"]
+    node.put(b"new", channel=b"foo")
+    subscribe(node)
+    while node.store.prepare_close(1):
+        pass
+    third = after_kill(node)
+    assert third.recovered.refused == {}
+    assert (sub_ids(third), third.channels[b"foo"].last, third.sequences()) == ([1], 1, [1])
+
+
+@dataclass
+class Servers:
+    """Brokers one after the other on one simulated disk."""
+
+    limits: ChannelLimits = NO_LIMITS
+    disk: SimDisk = field(default_factory=simulated)
+    clock: ManualClock = field(default_factory=ManualClock)
+    epoch: int = 0
+
+    def start(self, most_at_once: int | None = None) -> Driver:
+        self.epoch += 1
+        store = FileStore(
+            self.disk,
+            self.disk.open_dir("/store"),
+            Owner(self.epoch),
+            self.clock,
+            FileStoreOptions(),
+            limits=Limits.same(self.limits),
+            parallel_sync=False,
+            most_at_once=most_at_once,
+        )
+        return Driver(store, BrokerOptions(limits=self.limits), self.clock, {b"hb.me"})
+
+    def kill(self, driver: Driver) -> None:
+        self.disk = self.disk.crash(process_only=True)
+
+
+def test_an_inactive_channel_with_a_durable_made_again_after_a_takeover_keeps_what_the_new_one_was_told() -> None:
+    servers = Servers(ChannelLimits(max_msgs=0, max_bytes=0, max_inactivity=SECOND // 2))
+    driver = servers.start()
+    driver.connect()
+    driver.publish(b"1", b"2", b"3")
+    driver.subscribe(durable=b"old")
+    driver.close()
+    servers.kill(driver)
+    # Its successor deletes the channel, which has a durable that is offline and nobody else, and makes it again.
+    driver = servers.start()
+    driver.wait(0.6)
+    assert not driver.broker.channels.objects
+    driver.connect()
+    driver.subscribe(durable=b"new")
+    assert driver.publish(b"4")[0].error == b""
+    driver.store.tick(servers.clock.wall_ns())
+    driver.store.tick(servers.clock.wall_ns())
+    servers.kill(driver)
+    (found,) = FileNode(servers.disk, owner=Owner(servers.epoch + 1)).recovered.channels
+    assert ([s.state.durable_name for s in found.recovered_subs()], found.last) == ([b"new"], 1)
+
+
+# ---- stores that open their channels by and by -----------------------------------------------------------------------
+
+
+def torn_close(servers: Servers, **options: bytes) -> None:
+    """A client of three channels closes, and its server dies when ``clients.dat`` says so and no ``subs.dat`` does."""
+    driver = servers.start()
+    driver.connect()
+    for name in (b"a", b"b", b"c"):
+        driver.publish(b"1", channel=name)
+        driver.subscribe(channel=name, inbox=b"old." + name, **options)
+    driver.store.tick(servers.clock.wall_ns())
+    assert isinstance(driver.store, FileStore)
+    driver.store.delete_client(b"me")
+    assert driver.store.commit() == {}
+    servers.kill(driver)
+
+
+@pytest.mark.parametrize("most_at_once", [None, 0], ids=["at once", "by and by"])
+def test_a_client_that_comes_back_after_a_torn_close_resumes_its_durable(most_at_once: int | None) -> None:
+    servers = Servers()
+    torn_close(servers, durable=b"d")
+    driver = servers.start(most_at_once)
+    driver.connect()
+    driver.subscribe(channel=b"b", inbox=b"new", durable=b"d")
+    assert sequences(driver.out, b"new") == [1]
+
+
+@pytest.mark.parametrize("most_at_once", [None, 0], ids=["at once", "by and by"])
+def test_a_client_that_comes_back_after_a_torn_close_has_no_subscription_of_its_former_life(
+    most_at_once: int | None,
+) -> None:
+    servers = Servers()
+    torn_close(servers)
+    driver = servers.start(most_at_once)
+    driver.connect()
+    driver.publish(b"2", channel=b"b")
+    assert (driver.broker.counts()["subscriptions"], sequences(driver.out, b"old.b")) == (0, [])
+
+
+# ---- small files -----------------------------------------------------------------------------------------------------
