@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ftstan.broker.broker import BrokerOptions
 from ftstan.clock import ManualClock
 from ftstan.config.limits import Limits
-from ftstan.errors import FencedError
+from ftstan.errors import FencedError, StoreError
 from ftstan.ft.adminkey import KEY_NAME, ensure_key
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
-from ftstan.stores.interface import ChannelLimits, SubState
+from ftstan.stores.interface import ChannelLimits, ClientInfo, SubState
 from tests.compat.driver import SECOND, Driver, sequences
 from tests.filenode import NO_LIMITS, FileNode, Owner, simulated
-
-if TYPE_CHECKING:
-    from tests.sim.disk import SimDisk
+from tests.sim.disk import SimDisk
 
 DURABLE = SubState(1, b"me", inbox=b"in", ack_inbox=b"acks", durable_name=b"d", is_durable=True)
 
@@ -40,7 +37,7 @@ def sub_ids(node: FileNode, channel: bytes = b"foo") -> list[int]:
 
 
 def after_kill(node: FileNode) -> FileNode:
-    assert isinstance(node.disk, type(simulated()))
+    assert isinstance(node.disk, SimDisk)
     return node.successor(node.disk.crash(process_only=True))
 
 
@@ -188,3 +185,65 @@ def test_a_client_that_comes_back_after_a_torn_close_has_no_subscription_of_its_
 
 
 # ---- small files -----------------------------------------------------------------------------------------------------
+
+
+def test_an_answered_subscription_outlives_a_late_record_about_its_client_also_where_there_was_no_space() -> None:
+    """The guard of the answer is that ``clients.dat`` was replaced; without space it is not."""
+    first = FileNode(simulated())
+    me = ClientInfo(b"me", b"hb.me", b"conn.me", 1, 5, 3)
+    first.store.add_client(me)
+    first.put(b"1")
+    first.tick()
+    assert isinstance(first.disk, SimDisk)
+    # The former owner stands still inside the append of what ends the client, whom nobody has told so.
+    successors: list[FileNode] = []
+
+    def take_over(_number: int, name: str, _arguments: tuple[object, ...]) -> None:
+        if name != "pwrite" or successors:
+            return
+        first.owner.fenced = True
+        node = first.successor()
+        successors.append(node)
+        assert isinstance(node.disk, SimDisk)
+        full = ["clients.dat"]
+
+        def refuse(_n: int, call: str, arguments: tuple[object, ...]) -> None:
+            if call == "open" and any(str(a).endswith("clients.dat") for a in arguments) and full:
+                raise OSError(errno.ENOSPC, "no space left on device")
+
+        node.disk.on_call = refuse
+        channel = node.channel()
+        channel.add_sub(DURABLE)
+        told.update(node.store.commit())
+
+    told: dict[bytes, StoreError] = {}
+    first.store.delete_client(b"me")
+    first.disk.on_call = take_over
+    first.store.commit()
+    with pytest.raises(FencedError):
+        first.store.confirm()
+    third = successors[0].successor(first.disk.crash(process_only=True))
+    is_registered = [c.client_id for c in third.recovered.clients] == [b"me"]
+    assert b"foo" in told or is_registered
+
+
+def test_a_former_owner_that_looks_for_unfinished_keys_late_leaves_its_successors_key_alone() -> None:
+    disk = simulated()
+    root = disk.open_dir("/store")
+    former = disk.sibling()
+    former_root = former.open_dir("/store")
+    fenced = []
+
+    def confirm() -> None:
+        if fenced:
+            raise FencedError("another server owns the datastore")
+
+    def wake_up(_number: int, name: str, _arguments: tuple[object, ...]) -> None:
+        if name == "rename" and not fenced:
+            fenced.append(True)
+            with pytest.raises(FencedError):
+                ensure_key(former, former_root, confirm)
+
+    disk.on_call = wake_up
+    ensure_key(disk, root, lambda: None)
+    assert KEY_NAME in disk.tree("/store")
