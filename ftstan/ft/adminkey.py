@@ -82,7 +82,7 @@ def ensure_key(
             pass
         else:
             return
-        _remove_leftovers(disk, root_fd, name)
+        _remove_leftovers(disk, root_fd, name, confirm)
         # A name of its own: a former owner's late rename must not take a file that is not finished.
         new = f"{name}.new.{secrets.token_hex(8)}"
         fd = disk.open(root_fd, new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -101,12 +101,15 @@ def ensure_key(
         ) from error
 
 
-def _remove_leftovers(disk: Disk, root_fd: int, name: str) -> None:
+def _remove_leftovers(disk: Disk, root_fd: int, name: str, confirm: Callable[[], None]) -> None:
     """Files that owners who died have begun: their bytes may be anything."""
-    for found, is_dir in disk.listdir(root_fd):
-        if found.startswith(f"{name}.new") and not is_dir:
-            with contextlib.suppress(FileNotFoundError):
-                disk.unlink(root_fd, found)
+    left = [found for found, is_dir in disk.listdir(root_fd) if found.startswith(f"{name}.new") and not is_dir]
+    if left:
+        # Listed, then confirmed: so none of them is a successor's.
+        confirm()
+    for found in left:
+        with contextlib.suppress(FileNotFoundError):
+            disk.unlink(root_fd, found)
 
 
 def _unreadable(name: str, error: OSError) -> StoreError:

@@ -145,6 +145,7 @@ class Probe:
                 raise _failed(WATCH_NAME, error) from error
         if not confirmed:
             return False
+        self._let_go_if_displaced()
         self._owner.verify_lock()
         try:
             self._look()
@@ -196,6 +197,20 @@ class Probe:
         self._disk.pwrite(self._fd, record.encode(), 0)
         # Always something new: a second sync with nothing to write would say that all is well.
         self._disk.fdatasync(self._fd)
+
+    def _let_go_if_displaced(self) -> None:
+        """Close a file that has lost its name to a former owner's late probe: the next probe makes another."""
+        if self._fd is None:
+            return
+        with contextlib.suppress(OSError):
+            ours = self._disk.fstat(self._fd).ino
+            try:
+                if self._disk.stat(self._root_fd, WATCH_NAME).ino == ours:
+                    return
+            except FileNotFoundError:
+                pass
+            fd, self._fd = self._fd, None
+            self._disk.close(fd)
 
     def _create(self) -> int:
         """A new file with a lock of its own; the store was confirmed just before."""

@@ -280,7 +280,7 @@ def test_every_probe_writes_something_new_before_it_syncs() -> None:
         disk.log.clear()
         probe()
         contents.add(disk.tree("/store")[WATCH_NAME])
-        assert [line.split()[0] for line in disk.log] == ["pwrite", "fdatasync"]
+        assert [line.split()[0] for line in disk.log][:2] == ["pwrite", "fdatasync"]
     assert len(contents) == 5
 
 

@@ -45,6 +45,12 @@ class Leaving:
         """Something of the channel was, or will be, written: it is not ready any more."""
         self._ready.pop(name, None)
 
+    def forget(self, channel: FileChannel) -> None:
+        """The channel is gone; another one may have its name."""
+        self._ready.pop(channel.name, None)
+        with contextlib.suppress(ValueError):
+            self._queue.remove(channel)
+
     def prepare(self, channels: Iterable[FileChannel], until: Callable[[], bool]) -> bool:
         """Make channels ready until ``until`` says stop; returns whether it is worth to go on before ``leave``.
 

@@ -189,7 +189,7 @@ class FileStore:
         if not channel.quarantined:
             self._upkeep.find_leftovers(channel)
             if reading.entry is None:
-                self._waves.unsure.append(channel)
+                self._waves.unsure[channel.name] = channel
         # Not released: a slice with a copied tail goes on, and its index is synced later.
         channel.park()
 
@@ -265,7 +265,9 @@ class FileStore:
         del self._channels[name]
         self._env.places.drop((name, "subs.dat"))
         self._register.forget(name)
-        self._leaving.touched(name)
+        # Whatever would still write for it would write to the next channel of that name.
+        self._waves.unsure.pop(name, None)
+        self._leaving.forget(channel)
 
     # ---- the commit road -----------------------------------------------------------------------------------------
 
@@ -276,11 +278,14 @@ class FileStore:
         self.fitness.before_write()
         channels = [c for c in self._register.staged.values() if c.staged]
         # A subscription is not answered while a late record of a former owner can still end its client.
-        if self._clients.staged or (self._clients.is_inherited and any(c.has_controls for c in channels)):
+        inherited = self._clients.is_inherited
+        if self._clients.staged or (inherited and any(c.has_controls for c in channels)):
             try:
                 fd = self._clients.write()
             except StoreFullError as error:
                 failed[CLIENTS] = error
+                if inherited:
+                    channels = self._refuse_controls(channels, error, failed)
             else:
                 if fd is not None:
                     pending.append(Unsynced(fd, state=self._clients.file))
@@ -292,6 +297,17 @@ class FileStore:
             pending = []
         self._sync_pending(pending, failed)
         return failed
+
+    @staticmethod
+    def _refuse_controls(
+        channels: list[FileChannel], error: StoreError, failed: dict[bytes, StoreError]
+    ) -> list[FileChannel]:
+        """Fail the channels that have subscriptions to write; returns the others."""
+        for channel in channels:
+            if channel.has_controls:
+                channel.fail(error)
+                failed[channel.name] = error
+        return [channel for channel in channels if channel.name not in failed]
 
     def _commit_some(
         self, channels: list[FileChannel], pending: list[Unsynced], failed: dict[bytes, StoreError]

@@ -44,7 +44,7 @@ class Waves:
         self._env = env
         self._register = register
         self._syncer = syncer
-        self.unsure: list[FileChannel] = []
+        self.unsure: dict[bytes, FileChannel] = {}
         """Channels whose ``subs.dat`` a killed owner has left."""
 
     @property
@@ -55,7 +55,7 @@ class Waves:
     def begin_second(self) -> None:
         """Note what this second has to do, besides what comes meanwhile."""
         for _ in range(min(len(self.unsure), _RECOVERED_A_SECOND)):
-            self.unsure.pop().replace_recovered()
+            self.unsure.popitem()[1].replace_recovered()
         for channel in self._register.touched.values():
             if channel.is_late and channel.name not in self._register.acked:
                 self._register.late(channel, acked=False)
