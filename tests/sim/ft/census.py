@@ -48,6 +48,8 @@ _FAULTS = (
     "woken behind a recovery",
     "woken within a follower's call",
     "woken behind a follower's death",
+    "woken behind a follower's upkeep",
+    "pages of an owner behind a recovery",
     "slow storage of a chosen successor",
     "the whole group stopped",
     "an original server serves",

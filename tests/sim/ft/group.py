@@ -15,6 +15,7 @@ import random
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 from unittest import mock
 
@@ -37,6 +38,7 @@ from tests.sim.ft.hosts import ClientDisk, Late, put
 from tests.sim.ft.ledger import Ledger
 from tests.sim.ft.locks import LockService
 from tests.sim.ft.nodes import CLUSTER, ROOT, Node, options_for
+from tests.sim.ft.readers import LiveReader
 from tests.sim.ft.themes import theme_of
 from tests.sim.model import UNLIMITED, Violation
 from tests.sim.nats import Hub, Packet
@@ -97,22 +99,24 @@ class Group:
         self.locks = LockService()
         self.hub = Hub(random.Random(f"hub {seed}"))
         self.ledger = Ledger(shape.limits)
+        self.reader = LiveReader(self.ledger)
         self.violations: list[Violation] = []
         self.lock_harmed = False
-        self._late_under = 0
+        self._late = 0
+        """How many late pages have arrived."""
         self.volume = SimDisk(met=self.met).volume
         self.volume.hard_links = shape.hard_links
         self._serial = 0
         self._lives = 0
         self._generous_until = 0.0
-        self._hosts = [Host(random.Random(f"client {seed} {i}")) for i in range(shape.members)]
+        self.theme = theme_of(seed, network=shape.network)
+        self._hosts = [self._new_host(random.Random(f"client {seed} {i}")) for i in range(shape.members)]
         self._ghosts: list[Late] = []
         self._cut_off: set[int] = set()
         self._resume_at: dict[int, float] = {}
         self._start_at: dict[int, float] = {}
         self._armed: dict[int, Callable[[int], None]] = {}
         self._alarms: list[tuple[Callable[[], bool], Callable[[], None]]] = []
-        self.theme = theme_of(seed, network=shape.network)
         self.clients = [self._new_client() for _ in range(_CLIENTS)]
         self.nodes: list[Node] = [self._start(i) for i in range(shape.members)]
 
@@ -127,6 +131,11 @@ class Group:
 
     def _new_client(self) -> Client:
         return Client(self, self.serial(), repeats=bool(self.shape.dedup))
+
+    def _new_host(self, rng: random.Random) -> Host:
+        host = Host(rng)
+        host.trusts_names = self.theme.trusts_names
+        return host
 
     def _start(self, member: int) -> Node:
         self._lives += 1
@@ -168,6 +177,7 @@ class Group:
             if self.network and rng.random() < 0.1:
                 self._land_one()
             self._spring_traps()
+            self.reader.look(self.volume)
             self.hub.flow(0.6)
         self.pass_time(rng.choice((0.02, 0.1, 0.3, 0.3, 1.2)))
 
@@ -197,6 +207,7 @@ class Group:
                     self.nodes[member] = self._start(member)
             else:
                 node.wake()
+        self.reader.look(self.volume)
         if self.violations:
             raise self.violations[0]
 
@@ -233,7 +244,7 @@ class Group:
             self._partition,
             self._forge,
             self._stop,
-            self._stop_group,
+            self.stop_group,
             self._switch_over,
             self._stall,
             self.leave_claim,
@@ -309,17 +320,21 @@ class Group:
         call: str,
         skip: int = 0,
         *,
+        name: str = "",
         within: Callable[[], bool] = lambda: True,
     ) -> None:
         """Let a process stand still before such a call (``""``: any) while ``within`` holds; ``then`` comes at once.
 
-        ``skip``: how many of them are made before. What is done to the lock file does not count.
+        ``skip``: how many of them are made before; ``name``: what they must name, if anything. What is done to the lock
+        file does not count.
         """
         left = skip
 
-        def is_it(name: str, args: tuple[object, ...]) -> bool:
+        def is_it(made: str, args: tuple[object, ...]) -> bool:
             nonlocal left
-            if call not in {"", name} or str(args[-1]).startswith(".rootdir") or not within():
+            if call not in {"", made} or (name and name not in args):
+                return False
+            if str(args[-1]).startswith(".rootdir") or not within():
                 return False
             left -= 1
             return left < 0
@@ -362,6 +377,7 @@ class Group:
         """The file server restarts below hosts that live: what dead ones had not synced may be lost, in any order."""
         self.met["fault: storage restarted"] += 1
         self.volume.restart(self.rng, self.met)
+        self.reader.storage_went_down()
 
     def _spring_traps(self) -> None:
         for member, then in list(self._armed.items()):
@@ -526,7 +542,7 @@ class Group:
         client = self._hosts[member]
         client.dead = True
         self._ghosts += client.abandoned()
-        self._hosts[member] = Host(client.rng)
+        self._hosts[member] = self._new_host(client.rng)
 
     def _power_cut(self) -> None:
         """All machines and the storage go down at once: what was on its way between them never arrives."""
@@ -540,6 +556,7 @@ class Group:
         self.locks.holders.clear()
         mode = self.rng.choice((CrashMode.LOST, CrashMode.ORDERED, CrashMode.UNORDERED, CrashMode.KEPT))
         self.volume = SimDisk(self.volume, self.met).crash(self.rng, mode).volume
+        self.reader.storage_went_down()
         self._ghosts.clear()
 
     def _partition(self) -> None:
@@ -577,13 +594,16 @@ class Group:
             self.met["fault: clean stop asked for"] += 1
             self.nodes[member].stopping = True
 
-    def _stop_group(self) -> None:
+    def stop_group(self) -> None:
         """The owner is the last one that is asked to stop; the others come back later."""
         owner = self.serving()
         if owner is not None:
             self.met["fault: the whole group stopped"] += 1
             self._leave_alone(owner)
             owner.stopping = True
+            if not self.shape.mixed:
+                # Before anybody comes; an original server may be there first.
+                self.when(lambda: bool(owner.ended), partial(self._judge_stop, owner, self._late))
             if self.rng.random() < 0.5:
                 self.when(lambda: bool(owner.ended), self._restart_storage if self.network else self._power_cut)
 
@@ -605,7 +625,16 @@ class Group:
             self.met["pages written back"] += 1
         else:
             return
-        self._late_under = self.ledger.top
+        self._landed(write)
+
+    def land_all(self, member: int) -> None:
+        """What a host has not written back yet arrives."""
+        while self._hosts[member].dirty:
+            self.met["pages written back"] += 1
+            self._landed(self._hosts[member].write_back(self.volume))
+
+    def _landed(self, write: Late) -> None:
+        self._late += 1
         if 0 < write.epoch < self.ledger.top:
             self.met["late pages of former owners"] += 1
             self.met["late pages over files of the log"] += write.node.links > 0
@@ -645,12 +674,17 @@ class Group:
     def stop_all(self, last: Node) -> None:
         """End the group: nobody follows the owner, so it leaves the store tidy. Then perhaps the power goes."""
         self._leave_alone(last)
+        late = self._late
         self.stop(last)
-        if last.tidy and self._late_under < last.epoch == self.ledger.top:
-            judge_clean_stop(self)
+        self._judge_stop(last, late)
         if self.rng.random() < 0.5:
             self._power_cut()
         self._start_at.clear()
+
+    def _judge_stop(self, last: Node, late: int) -> None:
+        """Judge a clean stop. What came of late pages before it, ``late`` of them, is the product's to mend."""
+        if last.tidy and self._late == late and last.epoch == self.ledger.top:
+            judge_clean_stop(self)
 
     def _leave_alone(self, last: Node) -> None:
         for member, node in enumerate(self.nodes):

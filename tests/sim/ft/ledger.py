@@ -80,7 +80,8 @@ class Generation:
 
     ``sent``: (subscription, sequence) pairs that any owner delivered. ``kept``: those whose acknowledgement an owner
     took and had a whole round of its upkeep for, and under which epoch. ``purging`` and ``purged``: up to where a purge
-    was asked for, and answered, by the owner of which epoch.
+    was asked for, and answered, by the owner of which epoch. ``shown``: how far readers beside the owner of which epoch
+    were told that they may read.
     """
 
     model: ChannelModel
@@ -91,6 +92,8 @@ class Generation:
     purging: int = 0
     purged: int = 0
     purged_by: int = 0
+    shown: int = 0
+    shown_by: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,7 @@ class Ledger:
         promised = {s: p for s, p in promised.items() if s > generation.purging or s >= found_first(found)}
         self._judge_messages(generation, found, promised, epoch)
         self._judge_repeats(generation, found, epoch)
+        self._judge_shown(generation, generation.shown, generation.shown_by, found, epoch)
         if generation.purged_by < epoch and (back := [s for s in found.messages if s <= generation.purged]):
             raise Violation(f"channel {name!r}: {back} were purged, and are back under epoch {epoch}")
         self._judge_kept(generation, found, epoch)
@@ -223,6 +227,12 @@ class Ledger:
         what it would be known by was replaced: a repeat is stored as well (``docs/store.md``).
         """
         return any(getattr(by, "superseded", False) for _, _, _, by in self.placed.get(publish, ()))
+
+    @staticmethod
+    def _judge_shown(generation: Generation, sequence: int, by: int, found: Found, epoch: int) -> None:
+        if by < epoch and found.last < sequence:
+            what = f"readers were shown {sequence} under epoch {by}"
+            raise Violation(f"{generation.model}: {what}, it ends at {found.last} under {epoch}")
 
     @staticmethod
     def _judge_kept(generation: Generation, found: Found, epoch: int) -> None:
@@ -296,6 +306,14 @@ class Ledger:
             found = later.channels[generation.model.name]
             if sequence > generation.purging or sequence >= found_first(found):
                 self._judge_messages(generation, found, {sequence: payload}, later.epoch)
+
+    def show(self, generation: Generation, sequence: int, epoch: int) -> None:
+        """Readers of the live store were told by the owner of ``epoch`` that all up to ``sequence`` stays."""
+        for later in self.recoveries:
+            if later.lives.get(generation.model.name) is generation:
+                self._judge_shown(generation, sequence, epoch, later.channels[generation.model.name], later.epoch)
+        if sequence > generation.shown:
+            generation.shown, generation.shown_by = sequence, epoch
 
     def answer_subs(self, generation: Generation, made: set[bytes], removed: set[bytes], epoch: int) -> None:
         """Subscribers were told."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: What an owner changes names and files with.
 _CHANGES = ("link", "rename", "link", "rename", "unlink", "open", "pwrite", "fsync", "fdatasync", "listdir")
+#: What an owner goes back to by its name while it serves.
+_SIDE_FILES = ("confirmed.bin", "confirmed.bin", "subs.dat", "dedup.bin")
 #: Before which call a claimer dies: the first sync is of the claim, those that follow are of the slots.
 _STEPS_OF_A_CLAIM = (("fsync", 1), ("fsync", 1), ("fsync", 1), ("fsync", 0), ("fsync", 2), ("", 1))
 #: Calls of a takeover, from the first look to the last channel, of which any may be the last one before a pause.
@@ -29,12 +31,14 @@ _LONGEST_TAKEOVER = 90
 class Theme:
     """``troubles``: what is drawn from instead of the common faults, in ``share`` of all cases.
 
-    ``length``: turns of a history, as part of those that its shape says: much happens in few.
+    ``length``: turns of a history, as part of those that its shape says: much happens in few. ``trusts_names``: how
+    often a host of a network file system answers from memory what it is asked about a name.
     """
 
     troubles: tuple[Callable[[Group], object], ...] = ()
     share: float = 0.0
     length: float = 0.8
+    trusts_names: float = 0.3
 
 
 # ---- who is overtaken, and when it wakes up ----------------------------------------------------------------------
@@ -96,6 +100,33 @@ def _wake_after_death(group: Group, member: int, top: int, seconds: float = 2.0)
     group.when(lambda: bool(follower.ended or (follower.told and group.clock.mono() >= until)), die)
 
 
+def _outlive(group: Group, met: str, then: Callable[[int], None], member: int) -> None:
+    """A process stands still and its lock is gone; ``then`` comes when a follower has served for some seconds."""
+    group.met["fault: pause right before a call"] += 1
+    group.sleep(member, 30.0)
+    group.take_lock_from(member)
+    top, seconds = group.ledger.top, group.rng.choice((0.5, 1.5, 2.5))
+
+    def serve() -> None:
+        until = group.clock.mono() + seconds
+        follower = _follower(group, member, top)
+        if follower is not None:
+            follower.forget_told()
+            group.when(lambda: bool(follower.ended or (follower.told and group.clock.mono() >= until)), go_on)
+
+    def go_on() -> None:
+        if _follower(group, member, top) is not None:
+            group.met[met] += 1
+            then(member)
+
+    group.when(lambda: _follower(group, member, top) is not None, serve)
+
+
+def _undisturbed(group: Group) -> Node | None:
+    """Whoever serves, if nobody stands still."""
+    return None if any(node.paused or node.stop_before for node in group.nodes) else group.serving()
+
+
 def _silence(group: Group, owner: Node) -> None:
     """Nobody reaches for the store of an owner that is heard."""
     group.sleep(owner.member, group.rng.choice((3.0, 6.0, 12.0)))
@@ -111,6 +142,31 @@ def former_owner(group: Group) -> None:
         group.stop_at(
             owner.member, partial(overtaken, group), group.rng.choice(_CHANGES), group.rng.choice((0, 0, 1, 4))
         )
+
+
+def late_upkeep(group: Group) -> None:
+    """The owner stands still right before it goes back to a side file, and its follower has done so meanwhile."""
+    owner = _undisturbed(group)
+    if owner is not None:
+        rng = group.rng
+        then = partial(_outlive, group, "fault: woken behind a follower's upkeep", group.wake)
+        group.stop_at(owner.member, then, "", rng.choice((0, 1, 3)), name=rng.choice(_SIDE_FILES))
+
+
+def late_pages(group: Group) -> None:
+    """The owner stands still with pages that it has not synced; they arrive behind a recovery, and the group stops."""
+    owner = _undisturbed(group)
+    if owner is None:
+        return
+    rng = group.rng
+
+    def arrive(member: int) -> None:
+        rng.choice((group.wake, group.land_all))(member)
+        until = group.clock.mono() + rng.choice((0.2, 1.0))
+        group.when(lambda: group.clock.mono() >= until, group.stop_group)
+
+    then = partial(_outlive, group, "fault: pages of an owner behind a recovery", arrive)
+    group.stop_at(owner.member, then, rng.choice(("fdatasync", "fdatasync", "fsync")), rng.choice((0, 0, 1, 2)))
 
 
 def late_claimer(group: Group) -> None:
@@ -181,6 +237,8 @@ def broken_hand_over(group: Group) -> None:
 
 
 _DYING_CLAIMERS = Theme((dying_claimers,), 0.8)
+#: Little else goes wrong, or nobody is an owner for long enough.
+_LATE = Theme((late_upkeep, late_pages), 0.9, 1.0, 0.9)
 THEMES = (
     Theme(length=1.0),
     Theme((former_owner,), 0.5),
@@ -193,4 +251,6 @@ THEMES = (
 
 def theme_of(seed: int, *, network: bool) -> Theme:
     """The theme of the history ``seed``; only on a network file system does a dead host lose what others live on."""
-    return random.Random(f"theme {seed}").choice((*THEMES, _DYING_CLAIMERS) if network else THEMES)
+    rng = random.Random(f"theme {seed}")
+    theme = rng.choice((*THEMES, _DYING_CLAIMERS) if network else THEMES)
+    return _LATE if theme in THEMES[:2] and rng.random() < 0.4 else theme
