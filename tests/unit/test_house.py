@@ -110,6 +110,7 @@ LONG: dict[str, str] = {
     "broker/core.pyx": "the road of a publish and of an ack, one class that the compiler joins with its base",
     "ft/epoch.py": "the only module that knows the epoch file: taking a number, going on to one, confirming it",
     "server.py": "one node's life; what connects it with the machine can be replaced",
+    "stores/file/store.py": "the face of the file store: what it hands on to whom, and the order of a commit",
     "stores/file/slices.py": "the only module that makes, fills and shows slices",
 }
 
