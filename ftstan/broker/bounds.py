@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ftstan.broker import constants as c
 
 if TYPE_CHECKING:
+    from ftstan.stores.interface import ChannelStore
     from ftstan.wire import messages
 
 #: Bytes of a request or an ack, whatever is in it; publishes have the bound of the NATS server.
@@ -19,6 +20,10 @@ MAX_REQUEST: Final = 16 << 10
 MAX_NAME: Final = 255
 #: Bytes of a client id, a connection id, a guid and an inbox.
 MAX_ID: Final = 1024
+
+#: The highest sequence and subscription id of a channel that goes on. Files have 64 bits for them: behind the last one
+#: an acknowledged message would have a number that no start can read. Nobody counts as far as this.
+MAX_NUMBER: Final = (1 << 63) - 1
 
 #: What the log says of a request that was not even decoded.
 LARGE: Final = f"more than {MAX_REQUEST} bytes"
@@ -44,6 +49,15 @@ def excess_of_subscribe(request: messages.SubscriptionRequest) -> str:
         ("durable name", request.durable_name, MAX_NAME),
         ("inbox", request.inbox, MAX_ID),
     )
+
+
+def exhausted(store: ChannelStore) -> str:
+    """Name what a channel has no numbers left of, as the refusal of all that is new; empty while there are."""
+    if store.last > MAX_NUMBER:
+        return c.NO_NUMBERS.format(what="sequence", number=store.last)
+    if store.next_sub_id > MAX_NUMBER:
+        return c.NO_NUMBERS.format(what="subscription id", number=store.next_sub_id - 1)
+    return ""
 
 
 def _excess(text: str, *names: tuple[str, bytes, int]) -> str:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ftstan.broker import constants as c
-from ftstan.broker.bounds import LARGE
+from ftstan.broker.bounds import LARGE, exhausted
 from ftstan.broker.connections import Connections
 from ftstan.broker.core import SERVERS_REPLY, Core
 from ftstan.broker.inactivity import Inactivity
@@ -155,8 +155,10 @@ class Broker(Core):
         channels = []
         for stored_channel in recovered.channels:
             channel = self._add_channel(Channel(stored_channel.name, stored_channel))
-            refused = recovered.refused.get(channel.name)
-            channel.refused = refused.encode() if refused is not None else None
+            refused = recovered.refused.get(channel.name) or exhausted(stored_channel)
+            channel.refused = refused.encode() or None
+            if channel.name not in recovered.refused and refused:
+                log.error(f"channel {quoted(channel.name)}: {refused}", channel=channel.name)
             self.subscriptions.adopt_all(channel)
             self.inactivity.check(channel)
             channels.append(channel)
