@@ -51,7 +51,7 @@ def server_on(**files: bytes) -> Driver:
 
 @pytest.mark.parametrize("sequence", [HIGHEST, HIGHEST - 1, MAX_NUMBER + 1])
 def test_no_message_is_acknowledged_behind_the_last_sequence(sequence: int) -> None:
-    driver = server_on(subs_dat=VERSION, **{"msgs_1_dat": log_with(sequence)})
+    driver = server_on(subs_dat=VERSION, msgs_1_dat=log_with(sequence))
     assert f"name sequence {sequence}" in driver.publish(b"lost")[0].error.decode()
     assert driver.publish(b"kept", channel=b"bar")[0].error == b""
 
@@ -71,7 +71,7 @@ def test_a_subscription_behind_the_last_id_is_refused_and_ends_nobody(capfd: pyt
 
 
 def test_the_last_numbers_that_a_channel_goes_on_behind() -> None:
-    driver = server_on(subs_dat=subs_with(MAX_NUMBER - 1), **{"msgs_1_dat": log_with(MAX_NUMBER)})
+    driver = server_on(subs_dat=subs_with(MAX_NUMBER - 1), msgs_1_dat=log_with(MAX_NUMBER))
     assert driver.publish(b"a")[0].error == b""
     driver.subscribe()
     driver.publish(b"b")

@@ -161,13 +161,9 @@ def find_entry(const unsigned char[::1] index not None, sequence):
     cdef Py_ssize_t lo = 0
     cdef Py_ssize_t hi = index.shape[0] // ENTRY
     cdef Py_ssize_t mid
-    cdef uint64_t wanted
-    try:
-        wanted = sequence
-    except OverflowError:
-        if sequence < 0:
-            raise
+    if sequence > 0xFFFFFFFFFFFFFFFF:
         return hi
+    cdef uint64_t wanted = sequence
     while lo < hi:
         mid = (lo + hi) // 2
         if get64(<const char*>&index[mid * ENTRY]) < wanted:
