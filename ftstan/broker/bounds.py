@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ftstan.broker import constants as c
+from ftstan.wire import messages
 
 if TYPE_CHECKING:
-    from ftstan.wire import messages
+    from ftstan.stores.interface import ChannelStore
 
 #: Bytes of a request or an ack, whatever is in it; publishes have the bound of the NATS server.
 MAX_REQUEST: Final = 16 << 10
@@ -19,6 +20,10 @@ MAX_REQUEST: Final = 16 << 10
 MAX_NAME: Final = 255
 #: Bytes of a client id, a connection id, a guid and an inbox.
 MAX_ID: Final = 1024
+
+#: The highest sequence and subscription id of a channel that goes on. Files have 64 bits for them: behind the last one
+#: an acknowledged message would have a number that no start can read. Nobody counts as far as this.
+MAX_NUMBER: Final = (1 << 63) - 1
 
 #: What the log says of a request that was not even decoded.
 LARGE: Final = f"more than {MAX_REQUEST} bytes"
@@ -46,8 +51,28 @@ def excess_of_subscribe(request: messages.SubscriptionRequest) -> str:
     )
 
 
+def exhausted(store: ChannelStore) -> str:
+    """Name what a channel has no numbers left of, as the refusal of all that is new; empty while there are."""
+    if store.last > MAX_NUMBER:
+        return c.NO_NUMBERS.format(what="sequence", number=store.last)
+    if store.next_sub_id > MAX_NUMBER:
+        return c.NO_NUMBERS.format(what="subscription id", number=store.next_sub_id - 1)
+    return ""
+
+
 def _excess(text: str, *names: tuple[str, bytes, int]) -> str:
     for what, name, most in names:
         if len(name) > most:
             return text.format(what=what, most=most)
     return ""
+
+
+#: What a request is called that is too large, and what it is answered with: the same as one that cannot be decoded.
+REFUSALS: Final = {
+    c.SID_CONNECT: ("connect", messages.connect_error(c.INVALID_CONNECT)),
+    c.SID_SUBSCRIBE: ("subscribe", messages.subscription_error(c.INVALID_SUBSCRIBE)),
+    c.SID_UNSUBSCRIBE: ("unsubscribe", messages.subscription_error(c.INVALID_UNSUBSCRIBE)),
+    c.SID_SUB_CLOSE: ("subscription close", messages.subscription_error(c.INVALID_UNSUBSCRIBE)),
+    c.SID_CLOSE: ("close", messages.close_response(c.INVALID_CLOSE)),
+    c.SID_PING: ("ping", b""),
+}

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ftstan.broker import constants as c
-from ftstan.broker.bounds import LARGE
+from ftstan.broker.bounds import LARGE, REFUSALS, exhausted
 from ftstan.broker.connections import Connections
 from ftstan.broker.core import SERVERS_REPLY, Core
 from ftstan.broker.inactivity import Inactivity
@@ -31,7 +31,6 @@ from ftstan.errors import QuarantineError, StoreError
 from ftstan.log import stream as log
 from ftstan.reserved import RESERVED_HINT, is_reserved
 from ftstan.stores.interface import CLIENTS, ChannelLimits, Recovered, Store
-from ftstan.wire import messages
 from ftstan.wire.subjects import publishable, valid_channel
 
 if TYPE_CHECKING:
@@ -63,15 +62,8 @@ class BrokerOptions:
         return StoreLimits(self.max_channels, self.limits, self.channels)
 
 
-#: What a request is called that is too large, and what it is answered with: the same as one that cannot be decoded.
-_REFUSALS = {
-    c.SID_CONNECT: ("connect", messages.connect_error(c.INVALID_CONNECT)),
-    c.SID_SUBSCRIBE: ("subscribe", messages.subscription_error(c.INVALID_SUBSCRIBE)),
-    c.SID_UNSUBSCRIBE: ("unsubscribe", messages.subscription_error(c.INVALID_UNSUBSCRIBE)),
-    c.SID_SUB_CLOSE: ("subscription close", messages.subscription_error(c.INVALID_UNSUBSCRIBE)),
-    c.SID_CLOSE: ("close", messages.close_response(c.INVALID_CLOSE)),
-    c.SID_PING: ("ping", b""),
-}
+#: The last time that a record can hold, Unix nanoseconds.
+_LATEST = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +151,11 @@ class Broker(Core):
             channel = self._add_channel(Channel(stored_channel.name, stored_channel))
             # Nanoseconds: under a clock that was set back no other owner's message has the time of one of ours, so that
             # nobody takes an alike one for what a former owner remembered and never stored (``dedup.py``).
-            channel.last_ts += recovered.activation if channel.last_ts else 0
-            refused = recovered.refused.get(channel.name)
-            channel.refused = refused.encode() if refused is not None else None
+            channel.last_ts = min(channel.last_ts + (recovered.activation if channel.last_ts else 0), _LATEST)
+            refused = recovered.refused.get(channel.name) or exhausted(stored_channel)
+            channel.refused = refused.encode() or None
+            if channel.name not in recovered.refused and refused:
+                log.error(f"channel {quoted(channel.name)}: {refused}", channel=channel.name)
             self.subscriptions.adopt_all(channel)
             self.inactivity.check(channel)
             channels.append(channel)
@@ -244,7 +238,7 @@ class Broker(Core):
             return
         if self.is_servers(reply):
             # Answering would be speaking to servers in a server's name, past the permissions of whoever asks.
-            self.on_malformed(_REFUSALS[sid][0], b"", SERVERS_REPLY)
+            self.on_malformed(REFUSALS[sid][0], b"", SERVERS_REPLY)
         elif payload is None:
             self._refuse_large(sid, reply)
         else:
@@ -256,7 +250,7 @@ class Broker(Core):
 
     def _refuse_large(self, sid: int, reply: bytes) -> None:
         """Refuse what is not even decoded, as if it could not be."""
-        kind, refusal = _REFUSALS[sid]
+        kind, refusal = REFUSALS[sid]
         self.on_malformed(kind, b"", LARGE)
         if refusal:
             self.answer(reply, refusal)

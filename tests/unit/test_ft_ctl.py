@@ -88,7 +88,10 @@ def test_fields_that_a_later_release_adds_are_ignored() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("pid", "7"), ("pid", True), ("serving", 1), ("host", None), ("probe_age", "x"), ("warm_lag", 3)],
+    [("pid", "7"), ("pid", True), ("serving", 1), ("host", None), ("probe_age", "x"), ("warm_lag", 3)]
+    # What a table cannot show, of whoever hears the question and may answer.
+    + [(name, 10**400) for name in ("pid", "epoch", "probe_age", "uptime")]
+    + [("warm_lag", {"messages": 1, "seconds": 10**400}), ("epoch", 1 << 64), ("holder_epoch", -(1 << 63) - 1)],
 )
 def test_a_status_with_a_field_of_another_type_is_none(field: str, value: object) -> None:
     values = json.loads(encode_answer(Answer(ok=True, status=STATUS)))

@@ -156,14 +156,17 @@ def entry(const unsigned char[::1] index not None, Py_ssize_t k):
     return get64(p), get64(p + 8), <int64_t>get64(p + 16), get32(p + 24)
 
 
-def find_entry(const unsigned char[::1] index not None, uint64_t sequence):
-    """Number of the first entry at or after ``sequence``."""
+def find_entry(const unsigned char[::1] index not None, sequence):
+    """Number of the first entry at or after ``sequence``, which may lie behind the last that an entry can have."""
     cdef Py_ssize_t lo = 0
     cdef Py_ssize_t hi = index.shape[0] // ENTRY
     cdef Py_ssize_t mid
+    if sequence > 0xFFFFFFFFFFFFFFFF:
+        return hi
+    cdef uint64_t wanted = sequence
     while lo < hi:
         mid = (lo + hi) // 2
-        if get64(<const char*>&index[mid * ENTRY]) < sequence:
+        if get64(<const char*>&index[mid * ENTRY]) < wanted:
             lo = mid + 1
         else:
             hi = mid
