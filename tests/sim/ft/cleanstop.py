@@ -30,7 +30,10 @@ def judge_clean_stop(group: Group) -> None:
     # Draws of its own: the history goes on as if nobody had looked.
     rng = Random(f"stop {group.seed} {group.ledger.top}")
     disk = SimDisk(group.volume, Counter())
-    for tree in (disk.tree("/"), disk.crash(rng, rng.choice(tuple(CrashMode))).tree("/")):
+    trees = [disk.tree("/")]
+    survived = disk.crash(rng, rng.choice(tuple(CrashMode))).tree("/")
+    trees += [survived] if survived != trees[0] else []
+    for tree in trees:
         view = _read(tree)
         if view.tree != tree:
             changed = sorted(n for n in tree.keys() | view.tree.keys() if tree.get(n) != view.tree.get(n))
