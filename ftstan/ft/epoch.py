@@ -501,8 +501,8 @@ def _first_look(disk: Disk, root_fd: int, survey: Callable[[], Survey]) -> Surve
             f"{seen.confirmed[0]!r} was written under an epoch ({len(seen.confirmed)} such channels)",
             hint=_REPAIR,
         )
-    if found is None:
-        _create(disk, root_fd)
+    # Also if it is there: who made it may have died before its name was durable, and a claim must not outlive it.
+    _create(disk, root_fd)
     return seen
 
 
