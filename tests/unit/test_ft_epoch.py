@@ -592,3 +592,29 @@ def test_a_storage_error_at_any_step_is_told_and_leaves_nothing_open(code: int) 
         assert caught.value.hint
         assert owner.disk.open_handles == handles
         assert Owner(owner.disk.sibling(), "B").claim().epoch <= 2
+
+
+def test_a_claim_never_outlives_the_name_of_an_epoch_file_that_another_has_made() -> None:
+    """A claim without the file is a loss, and refused until somebody repairs the store."""
+
+    def dies_at(disk: SimDisk, count: int) -> None:
+        synced = iter(range(count))
+
+        def die(_number: int, call: str, _args: tuple[object, ...]) -> None:
+            if call == "fsync" and next(synced, None) is None:
+                raise Killed
+
+        disk.on_call = die
+
+    for seed in range(60):
+        disk = new_store()
+        dies_at(disk, 0)
+        with pytest.raises(Killed):
+            Owner(disk).claim()
+        second = disk.crash(process_only=True)
+        # At the sync of its claim's name.
+        dies_at(second, seed % 3)
+        with pytest.raises(Killed):
+            Owner(second, "B").claim()
+        found = second.crash(random.Random(seed), CrashMode.UNORDERED)
+        assert Owner(found, "C").claim().epoch >= 1
