@@ -333,7 +333,7 @@ def _say(arguments: argparse.Namespace, what: str, note: str, named: str = "") -
     if arguments.output == "json":
         print_json({what: named, "done": note})
     else:
-        say(f"{what} {visible(named)}: {note}")
+        say(f"{what} {named}: {note}")
     return EXIT_DONE
 
 
@@ -348,7 +348,7 @@ def _print_one(arguments: argparse.Namespace, what: str, row: Row) -> int:
 def _print_fields(row: Row) -> None:
     width = max(map(len, row))
     for field, value in row.items():
-        say(f"{field:<{width}}  {visible(str(value))}")
+        say(f"{field:<{width}}  {value!s}")
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from rich.table import Table
 from ftstan.cli import contexts
 from ftstan.cli.connecting import link_options
 from ftstan.cli.talking import EXIT_DONE, EXIT_NOT_ALL, number, seconds
-from ftstan.cli.terminal import print_json, print_table, progress, say, visible
+from ftstan.cli.terminal import print_json, print_table, progress, say
 from ftstan.client.options import check_channel
 from ftstan.clock import SystemClock
 from ftstan.errors import ConfigError
@@ -136,7 +136,7 @@ _amount.__name__ = "number"  # what argparse calls a wrong value
 
 def _complain(result: Result) -> None:
     if result.refused:
-        say(f"{result.refused} messages were refused: {visible(result.refusal)}", file=sys.stderr)
+        say(f"{result.refused} messages were refused: {result.refusal}", file=sys.stderr)
     unanswered = result.publishers.wanted - result.publishers.messages - result.refused
     if unanswered > 0:
         say(f"{unanswered} messages were not acknowledged in time", file=sys.stderr)

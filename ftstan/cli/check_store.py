@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from ftstan.cli.asking import seconds
-from ftstan.cli.terminal import print_json, print_table, say, visible
+from ftstan.cli.terminal import print_json, print_table, say
 from ftstan.clock import SystemClock
 from ftstan.disk import LocalDisk
 from ftstan.errors import ConfigError
@@ -257,14 +257,14 @@ def _show(report: Report) -> None:
     if report.expected:
         say("", "takeover to expect")
         print_table(("event", "seconds", "why"), [_expected_row(x) for x in report.expected], right=("seconds",))
-    say("", f"{visible(report.directory)}: {report.verdict.value.upper()}")
+    say("", f"{report.directory}: {report.verdict.value.upper()}")
     for finding in report.reasons:
-        say(f"  {finding.check}: {visible(finding.text)}")
+        say(f"  {finding.check}: {finding.text}")
         if finding.hint:
-            say(f"    {visible(finding.hint)}")
+            say(f"    {finding.hint}")
     for finding in report.findings:
         if finding.outcome is Outcome.NOTE and finding.hint:
-            say(f"note: {visible(finding.text)}: {visible(finding.hint)}")
+            say(f"note: {finding.text}: {finding.hint}")
 
 
 def _expected_row(expected: Expected) -> tuple[str, str, str]:

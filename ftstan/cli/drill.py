@@ -204,9 +204,9 @@ def _show(result: Result) -> None:
     for breach in verdict.breaches:
         say(f"BROKEN: {breach.rule.value}: {breach.count:,}")
         for example in breach.examples:
-            say(f"  {visible(example)}")
+            say(f"  {example}")
     for failure in result.failures:
-        say(f"FAILED: {visible(failure)}")
+        say(f"FAILED: {failure}")
     if result.directory:
         say(f"report: {os.path.join(result.directory, 'report.html')}")
     say(f"{result.name}: {'PASSED' if result.passed else 'FAILED'}")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ftstan.cli import contexts, store_change
-from ftstan.cli.terminal import print_json, print_table, progress, say, size_of, text_of, time_of, visible
+from ftstan.cli.terminal import print_json, print_table, progress, say, size_of, text_of, time_of
 from ftstan.disk import LocalDisk
 from ftstan.errors import ConfigError, StoreError
 from ftstan.ft.lock import is_held
@@ -272,7 +272,7 @@ def _verify(arguments: argparse.Namespace) -> int:
             {
                 "kind": f.kind,
                 "channel": text_of(f.channel),
-                "file": visible(f.file),
+                "file": f.file,
                 "offset": f.offset,
                 "text": f.text,
             }

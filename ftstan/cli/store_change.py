@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.cli.owning import owning
-from ftstan.cli.terminal import print_json, progress, say, text_of, visible
+from ftstan.cli.terminal import print_json, progress, say, text_of
 from ftstan.clock import SystemClock
 from ftstan.disk import LocalDisk
 from ftstan.errors import ConfigError
@@ -100,7 +100,7 @@ def _rewrite(arguments: argparse.Namespace, label: str, work: Work, counted: str
         print_json({"channels": [{"name": text_of(name), counted: count} for name, count in rows]})
     else:
         for name, count in rows:
-            say(f"{visible(text_of(name))}: {count} {counted.replace('_', ' ')}")
+            say(f"{text_of(name)}: {count} {counted.replace('_', ' ')}")
     return EXIT_CLEAN
 
 

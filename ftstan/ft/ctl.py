@@ -310,8 +310,8 @@ def _status(values: object) -> NodeStatus:
 
 
 def _is_int(value: object) -> bool:
-    # bool is an int in Python.
     """Whether it is a number of 64 bits: larger ones, which anybody may send, are no dates and no floats."""
+    # bool is an int in Python.
     return isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 64
 
 

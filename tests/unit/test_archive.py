@@ -17,6 +17,7 @@ from ftstan.stores.file import upkeep
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.interface import ChannelLimits
 from tests.filenode import FileNode, Owner, simulated
+from tests.lateness import LateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,8 @@ def until(what: Callable[[], bool]) -> None:
     """Wait for a real process; how long it takes is not judged."""
     deadline = time.monotonic() + 60
     while not what():
-        assert time.monotonic() < deadline
+        if time.monotonic() >= deadline:
+            raise LateError("waited 60 s in vain for an archive script")
         time.sleep(0.01)
 
 
