@@ -18,6 +18,7 @@ from ftstan.errors import NatsError
 from ftstan.logs.repeats import Repeats
 from ftstan.nats.embedded import binary_path
 from tests.certificates import Certificates
+from tests.lateness import pytest_runtest_makereport  # noqa: F401  # a hook
 from tests.processes import ROOT, Stage
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Deadlines that pass while a test waits: what ``tests/suite.py`` may forgive once, and nothing else.
 
-As a plugin (``-p tests.lateness``) it marks the reports of failures that are of this kind, in every worker.
+Its hook marks the reports of failures that are of this kind; ``tests/conftest.py`` brings it into every worker.
 """
 
 from __future__ import annotations

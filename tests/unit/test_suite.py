@@ -30,6 +30,13 @@ def fails_once(name, error=LateError):
 
 {tests}
 """
+# As strict as the project's own: a warning of pytest's about a plugin ends the run.
+INI = """\
+[pytest]
+markers = processes: real ones
+addopts = -ra -p no:cacheprovider
+filterwarnings = error
+"""
 BY_CHANCE = "@pytest.mark.processes\ndef test_{name}():\n    fails_once('{name}')\n"
 ALWAYS = "@pytest.mark.processes\ndef test_never():\n    raise LateError('never')\n"
 WRONG = "@pytest.mark.processes\ndef test_verdict():\n    fails_once('verdict', AssertionError)\n"
@@ -39,7 +46,8 @@ FINE = "def test_fine():\n    pass\n"
 
 def suite(place: Path, *tests: str) -> tuple[int, str]:
     """Exit status and output of a suite of these tests."""
-    (place / "pytest.ini").write_text("[pytest]\nmarkers = processes: real ones\naddopts = -ra -p no:cacheprovider\n")
+    (place / "pytest.ini").write_text(INI)
+    (place / "conftest.py").write_text("from tests.lateness import pytest_runtest_makereport\n")
     (place / "test_some.py").write_text(FLAKY.format(tests="\n".join(tests)))
     done = subprocess.run(
         [sys.executable, "-m", "tests.suite", "-n", "2", f"--rootdir={place}", f"-c{place}/pytest.ini", str(place)],
