@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ftstan.disk import Disk
+    from ftstan.stores.file.channel import FileChannel
     from ftstan.stores.file.env import FileEnv
     from ftstan.stores.file.measure import Found
     from ftstan.stores.file.register import Unsynced
@@ -408,7 +409,9 @@ def test_a_tail_that_is_delivered_before_its_copy_is_durable_is_caught(monkeypat
 def test_an_index_entry_before_the_sync_of_its_data_is_caught(monkeypatch: Patch) -> None:
     write = Syncer.sync
 
-    def index_first(self: Syncer, pending: Sequence[Unsynced]) -> list[tuple[OSError, Unsynced]]:
+    def index_first(
+        self: Syncer, pending: Sequence[Unsynced[FileChannel]]
+    ) -> list[tuple[OSError, Unsynced[FileChannel]]]:
         for item in pending:
             if item.channel is not None and item.channel.log.staged:
                 item.channel.log.finish()

@@ -40,7 +40,7 @@ T = TypeVar("T")
 class FileChannel:
     """One channel: its slices and its ``subs.dat``. Implements ``ChannelStore``."""
 
-    def __init__(self, env: FileEnv, name: bytes, limits: ChannelLimits, register: Register) -> None:
+    def __init__(self, env: FileEnv, name: bytes, limits: ChannelLimits, register: Register[FileChannel]) -> None:
         self._env = env
         self._register = register
         self.name = name
@@ -283,7 +283,7 @@ class FileChannel:
 
     # ---- the commit road -----------------------------------------------------------------------------------------
 
-    def write(self) -> list[Unsynced]:
+    def write(self) -> list[Unsynced[FileChannel]]:
         """Write what is staged; returns what must be synced. Raises ``OSError`` and ``StoreError``."""
         if self.quarantined:
             raise quarantine.refusal(self.name)
@@ -295,7 +295,7 @@ class FileChannel:
         # Nothing was written, and all of it is still staged.
         return self._write()
 
-    def _write(self) -> list[Unsynced]:
+    def _write(self) -> list[Unsynced[FileChannel]]:
         if not self.created:
             directory.make(self._env, self.log)
             self.created = True
@@ -367,7 +367,7 @@ class FileChannel:
         self._rewrite = True
         self._register.touch(self)
 
-    def leave(self, item: Unsynced) -> None:
+    def leave(self, item: Unsynced[FileChannel]) -> None:
         """A file could not be synced in the background: it is not written again, and what is staged stays staged."""
         if item.state is not None:
             item.state.distrust()
@@ -465,7 +465,7 @@ class FileChannel:
         self._compaction.done(self._live)
         self._compaction.written()
 
-    def unsynced(self) -> list[Unsynced]:
+    def unsynced(self) -> list[Unsynced[FileChannel]]:
         """What was written and may not be durable. Raises ``OSError``."""
         out = []
         fd = self._subs.unsynced()

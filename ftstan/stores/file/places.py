@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ftstan.disk import Disk, FileStat
-    from ftstan.stores.file.channel import FileChannel
 
     #: Channel (empty: the root) and file name.
     Unit = tuple[bytes, str]
 
 #: Names in one look: with many channels one costs two calls each, and the look must stay short.
 _AT_ONCE = 64
+
+
+class Restorable(Protocol):
+    """A channel, as far as its state file has a place."""
+
+    def restore_state(self) -> None:
+        """Write the state file again from memory if another file is in its place. Raises ``OSError``."""
 
 
 class Places:
@@ -48,7 +54,7 @@ class Places:
         """The inode of ``unit``, if it is known."""
         return self._inodes.get(unit)
 
-    def restore(self, channels: Mapping[bytes, FileChannel], root: Mapping[str, Callable[[], None]]) -> None:
+    def restore(self, channels: Mapping[bytes, Restorable], root: Mapping[str, Callable[[], None]]) -> None:
         """Write again what somebody put another file in the place of; whether it is so is looked at once more.
 
         ``root``: what does that for the files of the root, by name. Raises ``OSError``.

@@ -103,7 +103,7 @@ class FileStore:
         self._server = ServerFile(self._env)
         self._limits = limits or Limits()
         self._channels: dict[bytes, FileChannel] = {}
-        self._register = Register()
+        self._register: Register[FileChannel] = Register()
         self._clients = Clients(self._env)
         self._remembered = Remembered(self._env)
         self._upkeep = Upkeep(self._env, path)
@@ -274,7 +274,7 @@ class FileStore:
     def commit(self) -> dict[bytes, StoreError]:
         """Write and sync everything staged; returns the channels that failed (``CLIENTS``: the registrations)."""
         failed: dict[bytes, StoreError] = {}
-        pending: list[Unsynced] = []
+        pending: list[Unsynced[FileChannel]] = []
         self.fitness.before_write()
         channels = [c for c in self._register.staged.values() if c.staged]
         # A subscription is not answered while a late record of a former owner can still end its client.
@@ -310,7 +310,7 @@ class FileStore:
         return [channel for channel in channels if channel.name not in failed]
 
     def _commit_some(
-        self, channels: list[FileChannel], pending: list[Unsynced], failed: dict[bytes, StoreError]
+        self, channels: list[FileChannel], pending: list[Unsynced[FileChannel]], failed: dict[bytes, StoreError]
     ) -> None:
         self._env.files.trim(4 * len(channels))
         for channel in channels:
@@ -344,11 +344,11 @@ class FileStore:
             if item.channel is not None and item.channel.name not in failed:
                 item.channel.index_synced()
 
-    def _sync_pending(self, pending: list[Unsynced], failed: dict[bytes, StoreError]) -> None:
+    def _sync_pending(self, pending: list[Unsynced[FileChannel]], failed: dict[bytes, StoreError]) -> None:
         for refusal, item in self._syncer.sync(pending):
             self._refused(refusal, item, failed)
 
-    def _refused(self, error: OSError, item: Unsynced, failed: dict[bytes, StoreError]) -> None:
+    def _refused(self, error: OSError, item: Unsynced[FileChannel], failed: dict[bytes, StoreError]) -> None:
         """A sync failed: nothing will ever be written to that file again."""
         if item.state is not None and not is_full(error):
             raise store_error(error, "a state file cannot be synced") from error
@@ -358,7 +358,7 @@ class FileStore:
             self._clients.distrust()
             failed[CLIENTS] = store_error(error, "clients.dat cannot be synced")
 
-    def _lost(self, error: OSError, item: Unsynced, channel: FileChannel) -> None:
+    def _lost(self, error: OSError, item: Unsynced[FileChannel], channel: FileChannel) -> None:
         """A sync that nobody waited for failed: what is staged goes to other files, and nothing is refused for it."""
         if item.state is not None and not is_full(error):
             raise store_error(error, "a state file cannot be synced") from error

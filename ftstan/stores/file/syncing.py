@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ftstan.stores.file.env import FileEnv
-    from ftstan.stores.file.register import Unsynced
+    from ftstan.stores.file.register import C, Unsynced
 
 _THREADS = 4
 #: Files that are replaced at once: threads that wait for storage, made when so many are first wanted.
@@ -36,7 +36,7 @@ class Syncer:
         """Whether there are threads."""
         return self._pool is not None
 
-    def sync(self, pending: Sequence[Unsynced]) -> list[tuple[OSError, Unsynced]]:
+    def sync(self, pending: Sequence[Unsynced[C]]) -> list[tuple[OSError, Unsynced[C]]]:
         """Sync all of them, unless the operator wants none synced; returns what storage refused."""
         if not pending or not self._env.options.sync:
             return []
@@ -46,7 +46,7 @@ class Syncer:
         results = map(self._attempt, pending) if self._pool is None else self._pool.map(self._attempt, pending)
         return [r for r in results if r is not None]
 
-    def _attempt(self, item: Unsynced) -> tuple[OSError, Unsynced] | None:
+    def _attempt(self, item: Unsynced[C]) -> tuple[OSError, Unsynced[C]] | None:
         try:
             self._env.disk.fdatasync(item.fd)
         except OSError as error:

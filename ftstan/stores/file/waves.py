@@ -40,7 +40,7 @@ def _named() -> Iterator[None]:
 class Waves:
     """Those of one open store. The methods raise ``OSError`` and ``FencedError``."""
 
-    def __init__(self, env: FileEnv, register: Register, syncer: Syncer) -> None:
+    def __init__(self, env: FileEnv, register: Register[FileChannel], syncer: Syncer) -> None:
         self._env = env
         self._register = register
         self._syncer = syncer
