@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from ftstan.version import COMPATIBLE_VERSION, __version__
+
 if TYPE_CHECKING:
     from ftstan.embed import (
         ChannelLimits,
@@ -46,11 +48,6 @@ __all__ = [
     "run_server",
     "run_server_with",
 ]
-
-__version__ = "0.1.0"
-
-#: The release whose behaviour clients, operators and monitoring see (banner, ``-v``, ``serverz``).
-COMPATIBLE_VERSION = "0.25.6"
 
 
 def __getattr__(name: str) -> object:

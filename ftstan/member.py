@@ -12,7 +12,6 @@ import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from ftstan import __version__
 from ftstan.administration import Administration, within
 from ftstan.config.limits import changes
 from ftstan.config.options import check_limits
@@ -21,6 +20,7 @@ from ftstan.ft.adminkey import read_key_at
 from ftstan.ft.ctl import Answer, Lag, NodeStatus, Request
 from ftstan.ft.history import history_of
 from ftstan.ft.states import NodeState, Phase
+from ftstan.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable

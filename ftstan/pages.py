@@ -13,7 +13,6 @@ import resource
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ftstan import COMPATIBLE_VERSION, __version__
 from ftstan.broker import views
 from ftstan.broker.views import Counters, SubRow
 from ftstan.config.banner import runtime_version
@@ -26,6 +25,7 @@ from ftstan.monitor.passthrough import idle_pages
 from ftstan.monitor.zpages import Heading, Page, StoreView, format_time, format_uptime
 from ftstan.nats import tasks
 from ftstan.overview import Overview
+from ftstan.version import COMPATIBLE_VERSION, __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ftstan import COMPATIBLE_VERSION, __version__
 from ftstan.cli import (
     admin,
     asking,
@@ -37,6 +36,7 @@ from ftstan.cli.program import (
     refusing,
 )
 from ftstan.cli.terminal import print_json, say
+from ftstan.version import COMPATIBLE_VERSION, __version__
 
 if TYPE_CHECKING:
     import argparse

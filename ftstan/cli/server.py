@@ -15,7 +15,7 @@ import traceback
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ftstan import COMPATIBLE_VERSION, log
+from ftstan import log
 from ftstan.cli import checking, signals
 from ftstan.cli.hidden import blank_secrets
 from ftstan.cli.pipes import reader_left
@@ -32,6 +32,7 @@ from ftstan.nats.addresses import check_addresses
 from ftstan.nats.url import parse_urls
 from ftstan.starts import Starts
 from ftstan.stores import registry
+from ftstan.version import COMPATIBLE_VERSION
 from ftstan.wire.nuid import Nuid
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING
 
-from ftstan import COMPATIBLE_VERSION, __version__
 from ftstan.config.limits import SHOWN, Limits, count
 from ftstan.config.options import ServerOptions, StoreLimits
+from ftstan.version import COMPATIBLE_VERSION, __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ftstan import __version__
 from ftstan.nats.credentials import connect_fields, read_key
 from ftstan.nats.url import Login, effective_login
+from ftstan.version import __version__
 
 if TYPE_CHECKING:
     from ftstan.config.options import LinkOptions

@@ -17,7 +17,6 @@ PACKAGE = ROOT / "ftstan"
 
 #: Floor of each room: a package below ``ftstan``, or a module beside them.
 FLOORS = {
-    "__init__": 0,
     "clock": 0,
     "disk": 0,
     "errors": 0,
@@ -27,6 +26,7 @@ FLOORS = {
     "promise": 0,
     "ratelimit": 0,
     "reserved": 0,
+    "version": 0,
     "notify": 1,
     "config": 1,
     "wire": 1,
@@ -64,10 +64,13 @@ FLOORS = {
     "load": 6,
     "spark": 6,
     "cli": 7,
+    "__init__": 7,
 }
 
-#: Rooms beside the server: what they may import; the server imports none of them.
+#: Rooms beside the server: what they may import; the server imports none of them. The face of the package is one: what
+#: it shows of a room is loaded when it is asked for. ``spark`` asks it where the package lies, nobody else imports it.
 BESIDE = {
+    "__init__": {"embed", "version"},
     "client": {"errors", "wire"},
     "drill": {"client", "config", "errors", "nats", "promise", "supervised"},
     "load": {"clock", "config", "errors", "nats", "wire"},
@@ -100,7 +103,7 @@ TOGETHER = (
         "serving",
         "succession",
     },
-    {"__init__", "clock", "disk", "errors", "log", "logs", "ratelimit"},
+    {"clock", "disk", "errors", "log", "logs", "ratelimit"},
 )
 
 MAX_LINES = 520
@@ -113,9 +116,6 @@ LONG: dict[str, str] = {
     "stores/file/store.py": "the face of the file store: what it hands on to whom, and the order of a commit",
     "stores/file/slices.py": "the only module that makes, fills and shows slices",
 }
-
-#: What the package shows of a room to its users, loaded when it is asked for.
-FACE = ("__init__", "embed")
 
 _GENERATED = "wire/pb/"
 _CYTHON_IMPORT = re.compile(
@@ -176,7 +176,7 @@ def may_import(room: str, other: str) -> bool:
     """Whether ``room`` may know ``other``."""
     if room in BESIDE:
         return other == room or other in BESIDE[room]
-    if room == other or (room, other) == FACE or any({room, other} <= pieces for pieces in TOGETHER):
+    if room == other or any({room, other} <= pieces for pieces in TOGETHER):
         return True
     return FLOORS[other] < FLOORS[room]
 
