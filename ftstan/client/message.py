@@ -4,12 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ftstan.client.subscription import Subscription
+from typing import Protocol
 
 _NS = 1_000_000_000
+
+
+class Source(Protocol):
+    """The subscription that handed a message out, as far as whoever has the message needs it."""
+
+    @property
+    def channel(self) -> str:
+        """The channel."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
+
+    async def ack(self, message: Message) -> None:
+        """Acknowledge a message of this subscription; see ``Message.ack``."""
+
+    async def close(self, within: float = 5.0) -> None:
+        """End it and keep what the server knows of a durable; seconds."""
+
+    async def unsubscribe(self, within: float = 5.0) -> None:
+        """End it and have the server forget it; seconds."""
+
+    async def drain(self, within: float = 30.0) -> None:
+        """Handle and acknowledge what has come, then close; seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +48,7 @@ class Message:
     redelivered: bool = False
     redelivery_count: int = 0
     reply: bytes = b""
-    subscription: Subscription | None = field(default=None, repr=False, compare=False)
+    subscription: Source | None = field(default=None, repr=False, compare=False)
 
     @property
     def time(self) -> datetime:
