@@ -5,15 +5,16 @@ Reads through the data source ``stan``, changes nothing. Importing it needs no S
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftstan.promise import Breach, Rule
-from ftstan.spark.audit.report import AuditError, Channel, Day, Finding, Kind, Report
+from ftstan.spark.audit.options import AuditOptions
+from ftstan.spark.audit.report import Report
+from ftstan.spark.audit.result import AuditError, Channel, Day, Finding, Kind
 from ftstan.spark.audit.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -32,31 +33,10 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class AuditOptions:
-    """What to audit, and how strictly.
-
-    ``channels`` (names) or ``pattern`` (a regular expression for whole names): these only; neither: all.
-    ``ledger``: a directory with a ledger to judge as well; with places, its acked messages are looked for there too, in
-    ``ledger_channel`` (not needed where the places have one channel). ``quiet_seconds``: times without acks are told
-    from this length on. ``strict``: whatever was found fails the audit. ``most_findings``: so many are told one by one
-    (all are counted). ``reading``: further options of ``stan``, such as ``allowUnconfirmed``.
-    """
-
-    channels: tuple[str, ...] = ()
-    pattern: str = ""
-    ledger: str = ""
-    ledger_channel: str = ""
-    quiet_seconds: float = 1.0
-    strict: bool = False
-    most_findings: int = 10_000
-    reading: Mapping[str, str] = field(default_factory=dict)
-
-
 def run(
     spark: SparkSession,
     places: Sequence[str],
-    options: AuditOptions = AuditOptions(),
+    options: AuditOptions = AuditOptions(),  # noqa: B008  # frozen
     *,
     progress: Callable[[str], None] | None = None,
 ) -> Report:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
-from ftstan.spark.audit.report import AuditError, Channel, Day, Finding, Kind
+from ftstan.spark.audit.result import AuditError, Channel, Day, Finding, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,7 +13,7 @@ from ftstan.spark.audit.plots import clock, coverage, timeline
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ftstan.spark.audit.report import Report
+    from ftstan.spark.audit.result import Result
     from ftstan.spark.audit.verdict import Verdict
 
 #: Rows of the page's tables; the JSON and the Parquet files have all.
@@ -41,7 +41,7 @@ svg { height: auto; font: 11px system-ui, sans-serif } svg text { fill: var(--so
 """
 
 
-def page(report: Report) -> str:
+def page(report: Result) -> str:
     """The whole page."""
     parts = [
         "<h1>Audit</h1>",
@@ -63,7 +63,7 @@ def page(report: Report) -> str:
     )
 
 
-def _word(report: Report) -> str:
+def _word(report: Result) -> str:
     return "clean" if report.clean else "not clean"
 
 
@@ -88,7 +88,7 @@ def _places(places: Sequence[str]) -> str:
     return f"<ol>{items}</ol>" if places else ""
 
 
-def _counts(report: Report) -> str:
+def _counts(report: Result) -> str:
     if not report.places:
         return ""
     rows = [
@@ -97,7 +97,7 @@ def _counts(report: Report) -> str:
     return "<h2>What was found</h2>" + _table(("what", "times", "weight"), rows, ("times",))
 
 
-def _channels(report: Report) -> str:
+def _channels(report: Result) -> str:
     heads = ("channel", "messages", "bytes", "first", "last", "missing", "copies", "from", "to")
     rows = [
         (
@@ -109,7 +109,7 @@ def _channels(report: Report) -> str:
     return "<h2>Channels</h2>" + _table(heads, rows, heads[1:7]) + _more(len(report.channels)) if rows else ""
 
 
-def _coverage(report: Report) -> str:
+def _coverage(report: Result) -> str:
     names = {place: str(number) for number, place in enumerate(report.places, start=1)}
     lines = sorted({(day.channel, day.place) for day in report.days})[:MOST_ROWS]
     known = set(lines)
@@ -117,7 +117,7 @@ def _coverage(report: Report) -> str:
     return f'<h2>Coverage by day</h2><div class="wide">{plot}</div>' if plot else ""
 
 
-def _findings(report: Report) -> str:
+def _findings(report: Result) -> str:
     heads = ("what", "channel", "first", "last", "where", "details")
     rows = [
         (finding.kind.value, finding.channel, finding.first, finding.last, ", ".join(finding.places), finding.text)

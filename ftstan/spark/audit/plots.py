@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ftstan.spark.audit.report import Day
+    from ftstan.spark.audit.result import Day
     from ftstan.spark.audit.verdict import Verdict
 
 _WIDTH, _LEFT, _HEIGHT = 900, 60, 160

@@ -15,7 +15,8 @@ from ftstan.spark.audit import ledger
 from ftstan.spark.audit.checks import COLUMNS, Found, check
 from ftstan.spark.audit.judging import judge, settings_for
 from ftstan.spark.audit.matching import match
-from ftstan.spark.audit.report import AuditError, Finding, Kind, Report
+from ftstan.spark.audit.report import Report
+from ftstan.spark.audit.result import AuditError, Finding, Kind
 from ftstan.spark.options import ReadOptions
 from ftstan.spark.places import opened
 from ftstan.spark.report import Kind as Remark
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from ftstan.spark.audit import AuditOptions
+    from ftstan.spark.audit.options import AuditOptions
     from ftstan.spark.audit.verdict import Verdict
 
 _NOTHING = Found((), (), dict.fromkeys(Kind, 0), ())
