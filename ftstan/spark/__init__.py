@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ftstan.spark.format import FORMAT
 from ftstan.spark.installed import missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-#: Name of the data source: ``spark.read.format("stan")``.
-FORMAT = "stan"
 
 __all__ = ["FORMAT", "register"]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from ftstan.spark.log import Bounds
+    from ftstan.spark.parts import Bounds
     from ftstan.spark.places import Piece, Snapshot
 
 

@@ -16,7 +16,7 @@ from ftstan.stores.file import records
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ftstan.spark.log import Part
+    from ftstan.spark.parts import Work
     from ftstan.spark.report import Report
     from ftstan.spark.scan import Listed
     from ftstan.stores.file.records import Crc
@@ -28,11 +28,11 @@ _HEAD = records.HEADER_SIZE
 _Record = tuple[int, int, bytes]
 
 
-def conflicts(part: Part, listed: Listed, reader: SliceReader, crc: Crc, report: Report) -> Iterator[Finding]:
+def conflicts(work: Work, listed: Listed, reader: SliceReader, crc: Crc, report: Report) -> Iterator[Finding]:
     """A finding for each run of sequences that ``reader`` and another slice of the channel hold with other contents."""
-    counted, _ = resolved(part.path, listed, part.ours_from, part.polynomial)
+    counted, _ = resolved(work.path, listed, work.ours_from, work.polynomial)
     shown = f"{listed.shown}/{reader.file.dat}"
-    with directory(part.path, listed) as dirfd:
+    with directory(work.path, listed) as dirfd:
         for other in counted:
             if other.file.number == reader.file.number:
                 continue

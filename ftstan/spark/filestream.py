@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from ftstan.errors import ConfigError
 from ftstan.spark.batch import StanPartition, batches
-from ftstan.spark.log import Bounds, Store, read
+from ftstan.spark.log import Store, read
 from ftstan.spark.offsets import FIRST, Range
 from ftstan.spark.options import ReadOptions, spelled
+from ftstan.spark.parts import Bounds
 from ftstan.spark.places import kind_of
 from ftstan.spark.stream import BACK_WITHIN_S, LOOK_EVERY_S, STREAM_OPTIONS, LogStream, Reading
 

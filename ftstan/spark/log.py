@@ -14,14 +14,15 @@ import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ftstan.disk import LocalDisk
 from ftstan.errors import ConfigError, StoreError
+from ftstan.spark.parts import EVERYTHING, MAX_BYTES, MAX_TIME, MIN_TIME, POLYNOMIAL, Bounds, Range, Share, Work
 from ftstan.spark.pieces import SliceReader
 from ftstan.spark.reading import PartReader
-from ftstan.spark.report import Finding, Report
-from ftstan.spark.resolve import ENDLESS, checksum, directory, resolved
+from ftstan.spark.report import Report
+from ftstan.spark.resolve import checksum, directory, resolved
 from ftstan.spark.scan import Listing, channel_names, look, uncollected
 from ftstan.stores.file import states
 from ftstan.stores.file.tools.reading import SUB_KINDS, Source, read_state
@@ -35,78 +36,26 @@ if TYPE_CHECKING:
     from ftstan.spark.scan import Listed
     from ftstan.stores.interface import StoredSub
 
-#: The checksum of a server without ``-file_crc_poly``.
-POLYNOMIAL = 0xEDB88320
-
-#: Bytes of data in a part, unless somebody says otherwise: what Spark's own file sources take.
-MAX_BYTES = 128 << 20
-
-MIN_TIME = -(1 << 63)
-MAX_TIME = (1 << 63) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Messages that are wanted: sequences ``first`` to ``last``, timestamps (ns) ``since`` to ``until``; ends count."""
-
-    first: int = 1
-    last: int = ENDLESS
-    since: int = MIN_TIME
-    until: int = MAX_TIME
-
-    def within(self, other: Bounds) -> Bounds:
-        """What both want."""
-        return Bounds(
-            max(self.first, other.first),
-            min(self.last, other.last),
-            max(self.since, other.since),
-            min(self.until, other.until),
-        )
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing can be in them."""
-        return self.first > self.last or self.since > self.until
-
-
-EVERYTHING = Bounds()
-
-
-class Range(NamedTuple):
-    """Bytes ``start`` to ``end`` of slice ``number``: the messages whose records begin there."""
-
-    number: int
-    start: int
-    end: int
+__all__ = [
+    "EVERYTHING",
+    "MAX_BYTES",
+    "MAX_TIME",
+    "MIN_TIME",
+    "POLYNOMIAL",
+    "Bounds",
+    "Part",
+    "Range",
+    "Share",
+    "Store",
+    "StoreSnapshot",
+    "read",
+    "snapshot",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What a part has of one channel. ``ending``: the channel's last range is among them."""
-
-    channel: Listed
-    bounds: Bounds
-    ranges: tuple[Range, ...]
-    ending: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A piece of work: byte ranges of slices, with everything that is needed to read them elsewhere.
-
-    ``findings``: what planning came across; one part of a plan has them.
-    """
-
-    path: str
-    ours_from: int
-    polynomial: int
-    shares: tuple[Share, ...]
-    findings: tuple[Finding, ...] = ()
-
-    @property
-    def size(self) -> int:
-        """Bytes of data in it, without any pruning."""
-        return sum(r.end - r.start for share in self.shares for r in share.ranges)
+class Part(Work):
+    """A piece of work, which can be read in any process that sees the datastore."""
 
     def read(
         self,

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from ftstan.errors import ConfigError
-from ftstan.spark.log import EVERYTHING, MAX_BYTES, MAX_TIME, MIN_TIME, POLYNOMIAL, Bounds
+from ftstan.spark.parts import EVERYTHING, MAX_BYTES, MAX_TIME, MIN_TIME, POLYNOMIAL, Bounds
 from ftstan.spark.resolve import ENDLESS
 
 if TYPE_CHECKING:

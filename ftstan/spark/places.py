@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from ftstan.spark.log import Bounds
     from ftstan.spark.options import ReadOptions
+    from ftstan.spark.parts import Bounds
     from ftstan.spark.report import Report
 
 

@@ -22,8 +22,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from ftstan.spark.log import EVERYTHING, MAX_TIME, MIN_TIME, Bounds
 from ftstan.spark.options import nanoseconds
+from ftstan.spark.parts import EVERYTHING, MAX_TIME, MIN_TIME, Bounds
 from ftstan.spark.resolve import ENDLESS
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from ftstan.spark.log import Part, Range, Share
+    from ftstan.spark.parts import Range, Share, Work
     from ftstan.spark.report import Report
     from ftstan.spark.resolve import Counted
 
@@ -48,7 +48,7 @@ class PartReader:
     """See ``log.read``, whose arguments these are."""
 
     def __init__(
-        self, part: Part, columns: tuple[str, ...], report: Report, *, fail_on_data_loss: bool, refuse_encrypted: bool
+        self, part: Work, columns: tuple[str, ...], report: Report, *, fail_on_data_loss: bool, refuse_encrypted: bool
     ) -> None:
         self._part = part
         self._report = report

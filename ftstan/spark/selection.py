@@ -12,7 +12,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from ftstan.errors import ConfigError
-from ftstan.spark import FORMAT
+from ftstan.spark.format import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

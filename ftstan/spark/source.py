@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from ftstan.spark import FORMAT
 from ftstan.spark.batch import StanReader, told
 from ftstan.spark.columns import SCHEMA, columns_of
 from ftstan.spark.filestream import FileStream
+from ftstan.spark.format import FORMAT
 from ftstan.spark.options import ReadOptions
 from ftstan.spark.serverstream import ServerStream
 from ftstan.spark.sink import BatchWriter, SinkOptions, StreamWriter

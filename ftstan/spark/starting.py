@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.spark.log import MIN_TIME
 from ftstan.spark.options import EARLIEST, LATEST, Positions, moment, positions
+from ftstan.spark.parts import MIN_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from ftstan.spark.archive.spool import Spooled
-    from ftstan.spark.log import Bounds
     from ftstan.spark.options import ReadOptions
+    from ftstan.spark.parts import Bounds
     from ftstan.spark.report import Report
 
 _CONFLICTS_SAID = 20

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from ftstan.spark.log import POLYNOMIAL, Store
+from ftstan.spark.log import Store
+from ftstan.spark.parts import POLYNOMIAL
 from ftstan.spark.queries.positions import Event, Replay, read
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.spark.log import POLYNOMIAL, Bounds, Store
+from ftstan.spark.log import Store
+from ftstan.spark.parts import POLYNOMIAL, Bounds
 from ftstan.spark.queries.positions import Replay, read
 
 if TYPE_CHECKING:
