@@ -7,115 +7,63 @@ sent in this order. Answers wait until their record is durable: ``answer`` keeps
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ftstan.broker import constants as c
+from ftstan.broker.base import BrokerBase, BrokerOptions
 from ftstan.broker.bounds import LARGE, REFUSALS, exhausted
 from ftstan.broker.connections import Connections
-from ftstan.broker.core import SERVERS_REPLY, Core
+from ftstan.broker.core import SERVERS_REPLY
 from ftstan.broker.inactivity import Inactivity
-from ftstan.broker.latecomers import Latecomers
-from ftstan.broker.malformed import Malformed, quoted
+from ftstan.broker.malformed import quoted
 from ftstan.broker.records import stored_subs
 from ftstan.broker.skipped import Skipped
 from ftstan.broker.state import Channel, Subscription
 from ftstan.broker.subscriptions import Subscriptions
-from ftstan.broker.timers import Timers
 from ftstan.broker.tracing import Tracing
 from ftstan.broker.unread import Unread
 from ftstan.config.limits import Limits, changes
-from ftstan.config.options import StoreLimits
 from ftstan.errors import QuarantineError, StoreError
 from ftstan.log import stream as log
 from ftstan.reserved import RESERVED_HINT, is_reserved
-from ftstan.stores.interface import CLIENTS, ChannelLimits, Recovered, Store
+from ftstan.stores.interface import CLIENTS, Recovered, Store
 from ftstan.wire.subjects import publishable, valid_channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ftstan.broker.client import Client
-    from ftstan.broker.keymap import KeyMap
     from ftstan.broker.partition import Partition
+    from ftstan.config.options import StoreLimits
     from ftstan.wire.nuid import Nuid
     from ftstan.wire.subjects import Subjects
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerOptions:
-    """Times in nanoseconds; a limit of 0 means none. The last ones are those of ``StoreLimits``."""
-
-    hb_interval: int = c.HB_INTERVAL
-    hb_timeout: int = c.HB_TIMEOUT
-    hb_fail_count: int = c.HB_FAIL_COUNT
-    max_channels: int = c.MAX_CHANNELS
-    replace_durable: bool = False
-    limits: ChannelLimits = field(default_factory=ChannelLimits)
-    channels: tuple[tuple[str, ChannelLimits], ...] = ()
-    partition: Partition | None = None
-
-    @property
-    def store_limits(self) -> StoreLimits:
-        """What is written about limits."""
-        return StoreLimits(self.max_channels, self.limits, self.channels)
-
+__all__ = ["Broker", "BrokerOptions", "publish_rows"]
 
 #: The last time that a record can hold, Unix nanoseconds.
 _LATEST = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    reply: bytes
-    payload: bytes
-    channel: Channel | None
-    clients: bool
-    refusal: Callable[[str], bytes] | None
-    done: Callable[[], None] | None
-    undo: Callable[[], None] | None
-
-
-class Broker(Core):
+class Broker(BrokerBase):
     """One server's clients, channels and subscriptions."""
 
-    clients: KeyMap[Client]
-    conns: KeyMap[Client]
+    subscriptions: Subscriptions
+    inactivity: Inactivity
 
     def __init__(self, store: Store, subjects: Subjects, options: BrokerOptions, nuid: Nuid) -> None:
-        super().__init__()
-        self.store = store
-        self.subjects = subjects
-        self.options = options
+        super().__init__(store, subjects, options, nuid)
         self.limits = Limits(options.store_limits)
-        self.timers = Timers()
-        self.budget = c.EMIT_BUDGET
-        self.start_jobs: list[Callable[[], None]] = []
-        self._unread = Unread(self)
-        self._nuid = nuid
-        self._answers: list[_Answer] = []
         self.later: dict[bytes, None] = {}
         """Recovered channels that wait to be opened: by whoever needs them first, else in turns with time to spare."""
-        self._folded: dict[str, list[bytes]] = {}
-        self.inbox_prefix = self.new_inbox() + b"."
         self.link_events: list[tuple[int, bytes]] = []
+        self._folded: dict[str, list[bytes]] = {}
         self._was_lost = False
-        self.draining = False
-        """Nobody is registered any more: this server is about to leave for good."""
-        self.malformed = Malformed()
         self._skipped = Skipped()
         self._tracing = Tracing()
         self._trace_or_not()
-        self.partition = options.partition
-        """Which channels are served here; ``None``: all."""
-        self.latecomers = Latecomers(self.timers)
-        self.publish_prefix = subjects.publish.encode() + b"."
-        self.discovery_initial = subjects.discovery.encode()[0]
-        self.holds_publishes = self.partition is not None
-        if self.partition is not None:
-            self.publish_end = self.partition.end_sid
-            self.has_second_copies = bool(self.partition.second_copies)
+        self._unread = Unread(self)
         self.connections = Connections(self)
         self.subscriptions = Subscriptions(self)
         self.inactivity = Inactivity(self)
@@ -127,10 +75,6 @@ class Broker(Core):
             c.SID_CLOSE: self.connections.close,
             c.SID_PING: self.connections.ping,
         }
-
-    def new_inbox(self) -> bytes:
-        """A new inbox subject."""
-        return c.INBOX_PREFIX + self._nuid.next().encode()
 
     # ---- recovery ------------------------------------------------------------------------------------------------
 
@@ -255,10 +199,6 @@ class Broker(Core):
         if refusal:
             self.answer(reply, refusal)
 
-    def owns(self, channel: bytes) -> bool:
-        """Whether requests about the channel are for this server."""
-        return self.partition is None or self.partition.owns(channel)
-
     def is_second_copy(self, sid: int, channel: bytes) -> bool:
         """Whether a publish for one of several publish subjects came for an earlier one too."""
         return self.partition is not None and self.partition.is_second_copy(sid, channel)
@@ -267,10 +207,6 @@ class Broker(Core):
         """Keep a publish of a client that is not registered yet; whether it was kept."""
         again = partial(self.publish_again, subject, reply, payload)
         return self.latecomers.hold(client_id, conn_id, again, len(payload), self.now)
-
-    def on_malformed(self, kind: str, client_id: bytes, reason: str) -> None:
-        """A message that could not be carried out, whatever the server knows; ``client_id`` is empty if unknown."""
-        self.malformed.note(kind, client_id, reason)
 
     def on_link(self, kind: int, text: bytes) -> None:
         """Keep lines of the link itself for the data plane."""
@@ -337,31 +273,6 @@ class Broker(Core):
         if not same:
             del self._folded[_lower(name)]
 
-    def arm(self, sub: Subscription, at: int) -> None:
-        """Run the ack timer of a subscription at ``at``, or earlier if it is set for earlier."""
-        if not sub.timer_at or sub.timer_at > at:
-            self.set_timer(sub, at)
-
-    def set_timer(self, sub: Subscription, at: int) -> None:
-        """Run the ack timer of a subscription at ``at``, not earlier either."""
-        if sub.timer_at == at:
-            # A group whose members leave in one batch sets it again and again for those that stay.
-            return
-        self.drop_timer(sub)
-        sub.timer_at = at
-
-        def fire() -> None:
-            sub.timer_at, sub.timer = 0, None
-            self.subscriptions.on_ack_timer(sub)
-
-        sub.timer = self.timers.at(at, fire)
-
-    def drop_timer(self, sub: Subscription) -> None:
-        """Take the ack timer of a subscription back."""
-        if sub.timer is not None:
-            self.timers.cancel(sub.timer)
-        sub.timer_at, sub.timer = 0, None
-
     def run_timers(self, wall: int, now: int) -> bool:
         """Run what is due at ``now``; returns whether anything ran."""
         self.wall, self.now = wall, now
@@ -390,24 +301,6 @@ class Broker(Core):
         self._skipped.note(sub.channel.name, sub.client_id, seq, size, self.max_payload)
 
     # ---- out -----------------------------------------------------------------------------------------------------
-
-    def answer(
-        self,
-        reply: bytes,
-        payload: bytes,
-        *,
-        channel: Channel | None = None,
-        clients: bool = False,
-        refusal: Callable[[str], bytes] | None = None,
-        done: Callable[[], None] | None = None,
-        undo: Callable[[], None] | None = None,
-    ) -> None:
-        """Answer a request once everything staged is durable.
-
-        If ``channel``, or with ``clients`` the registrations, fail to commit, ``undo`` runs and ``refusal(error text)``
-        is sent; else ``done`` runs first.
-        """
-        self._answers.append(_Answer(reply, payload, channel, clients, refusal, done, undo))
 
     @property
     def has_work(self) -> bool:

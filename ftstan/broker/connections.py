@@ -21,13 +21,13 @@ from ftstan.wire.subjects import valid_client_id
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ftstan.broker.broker import Broker
+    from ftstan.broker.base import BrokerBase
 
 
 class Connections:
     """Who is registered, and whether they live."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerBase) -> None:
         self._broker = broker
         self._tokens: dict[int, Client] = {}
         self._probes: dict[bytes, tuple[int, messages.ConnectRequest, bytes]] = {}

@@ -22,7 +22,7 @@ from ftstan.log import stream as log
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ftstan.broker.broker import Broker
+    from ftstan.broker.base import BrokerBase
     from ftstan.broker.state import Channel
     from ftstan.wire import messages
 
@@ -37,7 +37,7 @@ def stored_name(request: messages.SubscriptionRequest) -> bytes:
 class Groups:
     """The queue groups of all channels."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerBase) -> None:
         self._broker = broker
         self._without_client: list[Subscription] = []
 

@@ -14,14 +14,14 @@ from ftstan.errors import StoreError
 from ftstan.log import stream as log
 
 if TYPE_CHECKING:
-    from ftstan.broker.broker import Broker
+    from ftstan.broker.base import BrokerBase
     from ftstan.broker.state import Channel
 
 
 class Inactivity:
     """The timers of channels that are not in use."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerBase) -> None:
         self._broker = broker
         self._armed: dict[bytes, int] = {}
         """When the timer of a channel runs; another one that was set for it does nothing."""

@@ -25,14 +25,14 @@ from ftstan.wire import messages
 from ftstan.wire.subjects import publishable, valid_channel
 
 if TYPE_CHECKING:
-    from ftstan.broker.broker import Broker
+    from ftstan.broker.base import BrokerBase
     from ftstan.stores.interface import StoredSub
 
 
 class Subscriptions:
     """The subscriptions of all channels."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerBase) -> None:
         self._broker = broker
         self._next_sid = broker.publish_end
         self.recovering: deque[Subscription] = deque()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ftstan.broker.constants import SECOND
 
 if TYPE_CHECKING:
-    from ftstan.broker.broker import Broker
+    from ftstan.broker.base import BrokerBase
     from ftstan.broker.state import Listener, Subscription
 
 _AGAIN: Final = SECOND
@@ -21,7 +21,7 @@ _AGAIN: Final = SECOND
 class Unread:
     """Those that wait; each has one timer."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerBase) -> None:
         self._broker = broker
         self._waiting: set[Listener] = set()
 
