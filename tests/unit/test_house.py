@@ -1,4 +1,4 @@
-"""The house: every room imports only from rooms below it, and no module outgrows a reader.
+"""The house: every room imports only from rooms below it, no files import each other, no module outgrows a reader.
 
 Reads the sources as text, imports nothing of them. The floors are those of ``docs/architecture.md``; an import under
 ``TYPE_CHECKING`` counts like any other, because it says as much about who knows whom.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,23 @@ TOGETHER = (
     {"clock", "disk", "errors", "log", "logs", "ratelimit"},
 )
 
+#: The only files that import each other in a circle: the node and what it is made of, which takes the whole of it.
+CIRCLE = {
+    "ftstan.administration",
+    "ftstan.group",
+    "ftstan.handlers",
+    "ftstan.member",
+    "ftstan.overview",
+    "ftstan.pages",
+    "ftstan.partition",
+    "ftstan.peers",
+    "ftstan.protection",
+    "ftstan.reception",
+    "ftstan.reload",
+    "ftstan.server",
+    "ftstan.succession",
+}
+
 MAX_LINES = 520
 
 #: Modules that may be longer, and why.
@@ -135,11 +153,15 @@ def room_of(path: str) -> str:
     return path.partition("/")[0].partition(".")[0]
 
 
+def imports(text: str, *, cython: bool) -> list[tuple[str, str]]:
+    """Module and name (empty: the module itself) of everything that a source imports."""
+    return _cython_imports(text) if cython else _python_imports(text)
+
+
 def imported_rooms(text: str, *, cython: bool) -> set[str]:
     """The rooms that a source imports from. Imports are absolute here; a relative one is an error."""
-    found = _cython_imports(text) if cython else _python_imports(text)
     rooms = set()
-    for module, name in found:
+    for module, name in imports(text, cython=cython):
         package, _, rest = module.partition(".")
         assert module, "imports are absolute in this package"
         if package != "ftstan":
@@ -172,6 +194,43 @@ def _cython_imports(text: str) -> list[tuple[str, str]]:
     return found
 
 
+def module_of(path: str) -> str:
+    """The name of the module of a source, given its path below the package."""
+    return ".".join(["ftstan", *Path(path).with_suffix("").parts]).removesuffix(".__init__")
+
+
+def graph(texts: dict[str, str]) -> dict[str, set[str]]:
+    """Which module imports which others, given the sources by their paths below the package.
+
+    An extension, its stub and its declarations are one module.
+    """
+    known: dict[str, set[str]] = {module_of(path): set() for path in texts}
+    for path, text in texts.items():
+        module = module_of(path)
+        for other, name in imports(text, cython=path.endswith((".pyx", ".pxd"))):
+            found = f"{other}.{name}" if f"{other}.{name}" in known else other
+            if found in known and found != module:
+                known[module].add(found)
+    return known
+
+
+def circles(edges: dict[str, set[str]]) -> list[set[str]]:
+    """The largest sets of modules each of which leads to each other one."""
+    reached = {module: _reached(edges, module) for module in edges}
+    inside = [{other for other in reached[module] if module in reached[other]} for module in sorted(edges)]
+    return [found for i, found in enumerate(inside) if found and found not in inside[:i]]
+
+
+def _reached(edges: dict[str, set[str]], module: str) -> set[str]:
+    """Where the imports of a module lead to, itself included only if they lead back."""
+    found: set[str] = set()
+    following = edges[module]
+    while following:
+        found |= following
+        following = set(chain.from_iterable(edges[other] for other in following)) - found
+    return found
+
+
 def may_import(room: str, other: str) -> bool:
     """Whether ``room`` may know ``other``."""
     if room in BESIDE:
@@ -192,6 +251,30 @@ def test_a_room_imports_only_from_rooms_below_it() -> None:
         rooms = imported_rooms(path.read_text(encoding="utf-8"), cython=path.suffix in {".pyx", ".pxd"})
         upward += [f"{name} imports {other}" for other in sorted(rooms) if not may_import(room_of(name), other)]
     assert upward == []
+
+
+def test_no_files_import_each_other_in_a_circle_but_those_around_the_node() -> None:
+    texts = {
+        name: path.read_text(encoding="utf-8")
+        for path in sources(PACKAGE)
+        if not (name := path.relative_to(PACKAGE).as_posix()).startswith(_GENERATED)
+    }
+    assert circles(graph(texts)) == [CIRCLE]
+
+
+def test_circles_are_found_through_every_kind_of_source_and_one_module_is_none() -> None:
+    texts = {
+        "__init__.py": "from ftstan.a import A\n",
+        "a/__init__.py": "",
+        "a/one.py": "if TYPE_CHECKING:\n    from ftstan.a import two\n",
+        "a/two.pyx": "from ftstan.b cimport B\n",
+        "a/two.pxd": "from ftstan.a.two cimport C\n",
+        "b.py": "def late():\n    import ftstan.a.one\n",
+        "c.py": "from ftstan import d\nimport ftstan\n",
+        "d.py": "from ftstan.c import C\n",
+        "e.py": "from ftstan.d import D\nimport os\n",
+    }
+    assert circles(graph(texts)) == [{"ftstan.a.one", "ftstan.a.two", "ftstan.b"}, {"ftstan.c", "ftstan.d"}]
 
 
 def test_no_module_outgrows_a_reader() -> None:
