@@ -87,7 +87,10 @@ def compare(port: int, recorded: dict[str, Any]) -> None:
 def compare_page(request: dict[str, Any], answer: Answer, theirs: Answer) -> None:
     assert answer.status == theirs.status, request
     assert without_ours(steady(answer.body)) == steady(theirs.body), request
+    assert answer.headers["x-content-type-options"] == "nosniff", request
     names = set(answer.headers) - {"access-control-allow-origin"}
+    # The original sends it with errors alone.
+    names -= {"x-content-type-options"} - set(theirs.headers)
     if "ft_phase" in answer.body:
         # A line more may be what makes it one that is sent in chunks.
         names -= {"content-length", "transfer-encoding"}

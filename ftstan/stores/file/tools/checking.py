@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from ftstan.errors import FtstanError
 from ftstan.reserved import is_reserved
 from ftstan.stores.file import purged, records
 from ftstan.stores.file.rootfiles import find_occupied
@@ -102,8 +103,25 @@ def check_channel(
 ) -> Iterator[Finding]:
     """Look at everything in a channel's directory; ``progress`` is told how many bytes were read.
 
-    ``max_payload``: bytes of the largest message that the NATS servers carry.
+    ``max_payload``: bytes of the largest message that the NATS servers carry. What storage, or the rights of whoever
+    asks, keep from being read is a finding like any other.
     """
+    try:
+        yield from _check_files(source, name, progress, max_payload)
+    except OSError as error:
+        yield Finding(Kind.DAMAGE, name, show(name), unreadable(error), by_hand=True)
+
+
+def unreadable(error: OSError | FtstanError) -> str:
+    """What keeps a channel from being read, and what to do."""
+    if isinstance(error, FtstanError):
+        return f"cannot be read: {error.text}"
+    file = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+    cure = "give it to this user" if isinstance(error, PermissionError) else "check the storage"
+    return f"cannot be read: {file}{error.strerror or error}: {cure}"
+
+
+def _check_files(source: Source, name: bytes, progress: Callable[[int], None], max_payload: int) -> Iterator[Finding]:
     with ChannelFiles(source, name) as files:
         checker = ChannelCheck(source, files)
         yield from checker.check_names()

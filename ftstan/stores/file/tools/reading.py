@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 import re
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from ftstan.errors import WireError
-from ftstan.stores.file import purged, records, states
+from ftstan.stores.file import purged, records, states, subreplay
 from ftstan.stores.file.confirmed import read_confirmed
+from ftstan.stores.file.opening import FOREIGN
 from ftstan.stores.file.statefile import check_version, read_whole
+from ftstan.stores.file.view import show
 from ftstan.wire.subjects import valid_channel
 
 if TYPE_CHECKING:
@@ -40,6 +42,10 @@ NEVER_OURS = 1 << 62
 CHUNK = 4 << 20
 _BATCH = 16384
 _CHUNK = 1 << 20
+#: Of records that are checked by their contents, after their checksums in the file were.
+_CRC = records.Crc()
+
+NOT_REGULAR = "no regular file"
 
 CLIENT_KINDS = 2
 SUB_KINDS = 5
@@ -249,12 +255,12 @@ class ChannelFiles:
 
     def subs_file(self) -> Typed:
         """The records of ``subs.dat``."""
-        return read_state(self._source, self.dirfd, "subs.dat", SUB_KINDS)
+        return _without_undecodable(read_state(self._source, self.dirfd, "subs.dat", SUB_KINDS))
 
-    def subs(self) -> tuple[dict[int, StoredSub], int]:
-        """The subscriptions after all readable records, by id, and the highest id ever seen."""
-        rows = [(kind, payload) for _, kind, payload in self.subs_file().rows]
-        return states.replay_subs(rows, f"{self.name!r}/subs.dat")
+    def subs(self, file: Typed | None = None) -> tuple[dict[int, StoredSub], int]:
+        """The subscriptions after all readable records, by id, and the highest id seen; ``file``: ``subs_file``."""
+        rows = [(kind, payload) for _, kind, payload in (file or self.subs_file()).rows]
+        return states.replay_subs(rows, f"{show(self.name)}/subs.dat")
 
     # ---- measuring -----------------------------------------------------------------------------------------------
 
@@ -372,23 +378,56 @@ def channel_names(source: Source) -> tuple[list[bytes], list[str]]:
         if not is_dir:
             continue
         encoded = os.fsencode(name)
-        if not valid_channel(encoded):
-            others.append(name)
-            continue
-        fd = source.disk.open_dir_at(source.root, name)
-        try:
-            inside = [n for n, folder in source.disk.listdir(fd) if not folder]
-        finally:
-            source.disk.close(fd)
-        if any(n == "subs.dat" or n.startswith("msgs.") for n in inside):
+        if valid_channel(encoded) and _may_be_channel(source, name):
             channels.append(encoded)
         else:
             others.append(name)
     return channels, others
 
 
+def _may_be_channel(source: Source, name: str) -> bool:
+    """Whether a directory holds a channel, or may: one that cannot be looked into is not passed over."""
+    try:
+        fd = source.disk.open_dir_at(source.root, name)
+    except OSError:
+        # The file system's own is for root alone.
+        return name != FOREIGN
+    try:
+        inside = [n for n, folder in source.disk.listdir(fd) if not folder]
+    except OSError:
+        return True
+    finally:
+        source.disk.close(fd)
+    return any(n == "subs.dat" or n.startswith("msgs.") for n in inside)
+
+
+def _without_undecodable(typed: Typed) -> Typed:
+    """The same, with whole records that say nothing among those that are bad; in the tail where a start cuts."""
+    rows, bad, left = [], list(typed.bad), typed.rows
+    replay = subreplay.SubReplay(_CRC)
+    while left:
+        done = replay.records
+        _, why = replay.feed(b"".join(records.typed_record(kind, payload, _CRC) for _, kind, payload in left))
+        good = replay.records - done
+        rows += left[:good]
+        if why:
+            at, _, payload = left[good]
+            bad.append(Bad(at, at + records.HEADER_SIZE + len(payload), _plain(why)))
+            good += 1
+        left = left[good:]
+    if len(bad) == len(typed.bad):
+        return typed
+    end = rows[-1][0] + records.HEADER_SIZE + len(rows[-1][2]) if rows else 0
+    bad.sort(key=lambda b: b.start)
+    behind = [b for b in bad if b.start >= end]
+    tail = Bad(behind[0].start, typed.size, behind[0].why) if behind else typed.tail
+    return replace(typed, rows=rows, bad=[b for b in bad if b.start < end], tail=tail)
+
+
 def read_state(source: Source, dirfd: int, name: str, kinds: int) -> Typed:
     """The records of a typed state file whose types go from 1 to ``kinds``. Raises ``OSError``."""
+    if not _is_regular(source, dirfd, name):
+        return Typed(refused=NOT_REGULAR)
     data = read_whole(source.disk, dirfd, name)
     if data is None or len(data) < _VERSION:
         return Typed(size=len(data or b""), missing=True)
@@ -415,11 +454,22 @@ def read_state(source: Source, dirfd: int, name: str, kinds: int) -> Typed:
 def read_clients(source: Source) -> tuple[Typed, dict[bytes, ClientInfo]]:
     """The records of ``clients.dat``, and the clients that are registered after them."""
     typed = read_state(source, source.root, "clients.dat", CLIENT_KINDS)
-    return typed, states.replay_clients([(kind, payload) for _, kind, payload in typed.rows], "clients.dat")
+    clients: dict[bytes, ClientInfo] = {}
+    rows, bad = [], list(typed.bad)
+    for row in typed.rows:
+        at, kind, payload = row
+        try:
+            states.replay_client(clients, kind, payload)
+            rows.append(row)
+        except WireError as error:
+            bad.append(Bad(at, at + records.HEADER_SIZE + len(payload), error.text))
+    return replace(typed, rows=rows, bad=sorted(bad, key=lambda b: b.start)), clients
 
 
 def read_server(source: Source) -> tuple[ServerInfo | None, str]:
     """The server's record, and what is wrong with its file (in the original's words); neither if there is none yet."""
+    if not _is_regular(source, source.root, "server.dat"):
+        return None, NOT_REGULAR
     data = read_whole(source.disk, source.root, "server.dat")
     if data is None or len(data) <= _VERSION or len(data) == _VERSION + 8:
         return None, ""
@@ -435,6 +485,14 @@ def read_server(source: Source) -> tuple[ServerInfo | None, str]:
         return states.decode_server(data[12:]), ""
     except WireError as error:
         return None, error.text
+
+
+def _is_regular(source: Source, dirfd: int, name: str) -> bool:
+    """Whether a file that is there can be read: a pipe would be waited for."""
+    try:
+        return source.disk.stat(dirfd, name).is_file
+    except FileNotFoundError:
+        return True
 
 
 def _plain(why: str) -> str:

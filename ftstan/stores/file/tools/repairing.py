@@ -137,7 +137,10 @@ class Repair:
     # ---- channels ------------------------------------------------------------------------------------------------
 
     def _channel(self, name: bytes, findings: list[Finding]) -> list[Step]:
-        done: list[Step] = []
+        done = [Step(name, f.file, _text(f)) for f in findings if f.by_hand]
+        if done:
+            # What cannot be read may be more than what was found.
+            return done
         damaged = {f.file.rpartition("/")[2] for f in findings if f.kind is Kind.DAMAGE}
         leftovers = [f.file.rpartition("/")[2] for f in findings if f.kind is Kind.LEFTOVER]
         with ChannelFiles(self._source, name) as files:
