@@ -28,11 +28,9 @@ from ftstan.stores.file.tools.reading import (
     ChannelFiles,
     SliceFile,
     Source,
-    Typed,
     channel_names,
-    read_clients,
-    read_server,
 )
+from ftstan.stores.file.tools.statereading import Typed, read_clients, read_server
 from ftstan.stores.file.view import show
 from ftstan.wire import codec
 

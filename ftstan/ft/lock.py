@@ -231,11 +231,13 @@ def _open(disk: Disk, root_fd: int, flags: int) -> int:
     except IsADirectoryError:
         raise _OddFileError from None
     try:
-        if not disk.fstat(fd).is_file:
-            raise _OddFileError
-    except BaseException:
+        odd = not disk.fstat(fd).is_file
+    except OSError:
         disk.close(fd)
         raise
+    if odd:
+        disk.close(fd)
+        raise _OddFileError
     return fd
 
 

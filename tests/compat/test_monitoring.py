@@ -76,6 +76,10 @@ def compare(port: int, recorded: dict[str, Any]) -> None:
             assert answer.status == "HTTP/1.1 200 OK", request
             continue
         target = request["target"]
+        if "callback=a%2Eb%28%29" in target:
+            # The original writes any text in front of the page.
+            assert answer.status == "HTTP/1.1 400 Bad Request", request
+            continue
         if not target.startswith("/streaming"):
             compare_nats(target, answer, recorded_answer(response))
         elif response.get("html"):

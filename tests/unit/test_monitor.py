@@ -111,6 +111,7 @@ def figures() -> NodeFigures:
         lock_attempts={"io": 1},
         reconnects={"general": 1, "ft": 2},
         connected={"general": True, "ft": False},
+        refused={"malformed_publish": 3},
     )
 
 

@@ -19,7 +19,8 @@ from ftstan.stores.file.slices import show
 from ftstan.stores.file.statefile import replace_file
 from ftstan.stores.file.tools.checking import ACCEPTED, ChannelCheck, Finding, Kind, check_channel, check_root
 from ftstan.stores.file.tools.exact import put_file
-from ftstan.stores.file.tools.reading import ChannelFiles, SliceFile, Source, Typed, channel_names, read_clients
+from ftstan.stores.file.tools.reading import ChannelFiles, SliceFile, Source, channel_names
+from ftstan.stores.file.tools.statereading import Typed, read_clients
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
