@@ -15,7 +15,7 @@ cdef enum:
     #: Longest line accepted: INFO lists every route of a large NATS cluster.
     MAX_LINE = 1 << 20
     #: Longest message that is passed over; NATS servers do not take a larger max_payload.
-    MAX_PASSED_OVER = 1 << 31
+    MAX_PASSED_OVER = 1 << 30
 
 
 cdef inline bint is_word(const char* p, size_t n, const char* word, size_t wn) noexcept nogil:

@@ -1,4 +1,4 @@
-"""Channels whose files name a number that nothing can follow, or a time that is still to come: they hurt nobody else."""
+"""Channels whose files name a number that nothing can follow, or a time still to come: they hurt nobody else."""
 
 from __future__ import annotations
 
