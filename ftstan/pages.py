@@ -260,7 +260,7 @@ class Pages:
             lock_attempts=owner.lock.counts.as_dict() if owner is not None else {},
             reconnects=reconnects,
             connected=connected,
-            refused={kind.replace(" ", "_"): count for kind, count in (log.limited() | counters.refused).items()},
+            refused={kind.replace(" ", "_"): count for kind, count in {**log.limited(), **counters.refused}.items()},
         )
 
     async def channel_subs(self, names: Sequence[bytes], most: int | None = None) -> list[tuple[bytes, SubRow]]:
