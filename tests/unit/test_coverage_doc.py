@@ -176,7 +176,7 @@ _GAP = re.compile(
 
 #: The same words in another sense.
 _OTHER_SENSE = re.compile(
-    r"planned (?:hand-?over|stop|maintenance)"
+    r"planned[ -](?:hand-?over|stop|maintenance)"
     r"|planned one is bridged"  # a hand-over
     r"|(?:was|been) planned"  # a query of Spark
     r"|need not run|not run again"
