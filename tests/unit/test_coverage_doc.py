@@ -302,6 +302,18 @@ def test_entries_of_a_manual_page_are_read_with_their_section() -> None:
     assert list(entries(page))[2:] == ["A: -sql Text (not supported yet).", "A: b"]
 
 
+# ---- figures ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_figures_of_the_readme_are_those_of_the_page_of_benchmarks() -> None:
+    page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|  \| (memory|file) store[^|]*\| (.*?) \| (.*?) \| (.*?) \|", page, re.MULTILINE)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\| (memory|file) store[^|]*\| (.*?) \| (.*?) \| (.*?) us \|$", readme, re.MULTILINE)
+    assert len(shown) == 2
+    assert shown == rows[:2]
+
+
 # ---- docs/store.md ---------------------------------------------------------------------------------------------------
 
 
