@@ -172,7 +172,7 @@ class Serving:
         due = min(self._next_tick, self._catch_up_at) - now
         if self._is_gone:
             return max(due, 0.0)
-        if self._more or broker.is_full or broker.subscriptions.recovering or (broker.later and self.link.connected):
+        if self.link.connected and (self._more or broker.goes_on or broker.later):
             return 0.0
         if not self.link.connected:
             due = min(due, self._next_connect - now)
@@ -205,7 +205,7 @@ class Serving:
                     self._road()
                 if self._leaving is None:
                     self.broker.inactivity.delete_due()
-                elif self.ready and not self._more and not self.broker.is_full:
+                elif self.ready and not self._more and not self.broker.goes_on:
                     self._left()
                 if not applied:
                     self._feel_pulse(now, slept=now - before > 2 * _TICK_S)
@@ -438,6 +438,7 @@ class Serving:
         """
         if self.link.connected:
             try:
+                self.broker.closing.finish()
                 self._road()
             except NatsError as error:
                 self._lost(error)

@@ -25,6 +25,8 @@ cdef class Core(Delivery):
     cdef public int64_t wall
     # Whether the batch took less than there was.
     cdef public bint is_full
+    # Whether too many requests wait for more to be read.
+    cdef public bint no_room
     cdef public object window
     cdef public list taken
     cdef public dict answered

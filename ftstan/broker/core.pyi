@@ -22,6 +22,7 @@ class Core(Delivery):
     touched: list[Channel]
     wall: int
     is_full: bool
+    no_room: bool
     window: Window | None
     taken: list[bytes] | None
     answered: dict[bytes, int] | None
