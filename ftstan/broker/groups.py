@@ -197,7 +197,8 @@ class Groups:
                     channel.store.update_sub(state_of(sub))
                 continue
             else:
-                del channel.groups[group.name]
+                # Several of one group may have lost their client.
+                channel.groups.pop(group.name, None)
             self.discount(sub)
             if channel.refused is None:
                 channel.store.delete_sub(sub.sub_id)

@@ -29,6 +29,7 @@ class Pacing:
         step = min(STEP, self._interval // (2 * max(clients, 1)))
         due = now + self._interval
         self._next = max(self._next, due - TOGETHER * step) + step
-        # Behind a burst of more clients than there are now nobody waits longer either.
-        self._next = min(self._next, due + self._interval // 2)
+        if self._next > due + self._interval // 2:
+            # The next ones go between those that have their time already.
+            self._next = due
         return max(due, self._next)
