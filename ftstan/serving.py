@@ -13,6 +13,7 @@ import json
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
+from ftstan.collecting import Collecting
 from ftstan.config.options import check_limits
 from ftstan.errors import NatsError, StoreError, WireError
 from ftstan.histogram import Histogram
@@ -97,14 +98,18 @@ class Serving:
         self._pulse = Pulse(clock.mono())
         self._full = RateLimit()
         self._awake: Awake | None = None
+        self._collecting: Collecting | None = None
 
-    def use(self, buffer_size: int, awake: Awake | None) -> None:
+    def use(self, buffer_size: int, awake: Awake | None, *, collects: bool) -> None:
         """Before the link is opened: bytes of the buffer for what is read, at first; who is told of publishes.
 
-        The buffer grows when more has come, up to a bound.
+        The buffer grows when more has come, up to a bound. ``collects``: the collector of this process is ours.
         """
         self._buffer = bytearray(buffer_size)
         self._awake = awake
+        if collects:
+            self._collecting = Collecting()
+            self._collecting.begin(self._clock.mono())
 
     # ---- the link ------------------------------------------------------------------------------------------------
 
@@ -219,6 +224,8 @@ class Serving:
             if self._clock.mono() >= self._forget_at:
                 self.broker.answered, self._forget_at = None, float("inf")
             self.broker.tick()
+            if self._collecting is not None:
+                self._collecting.look(began)
             more = self.store.tick(self._clock.wall_ns())
             self._next_tick = self._clock.mono() if more else began + _TICK_S
 
