@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from ftstan.broker import managing
@@ -16,9 +14,6 @@ from ftstan.wire import messages
 from tests.compat.driver import SECOND, SUBJECTS, Driver, connect_request, deliveries, sequences
 from tests.model.servers import FileServers
 from tests.unit.test_serving_pause import serving
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MANY = 3 * PORTION
 UNLIMITED = BrokerOptions(limits=ChannelLimits(max_subs=0), max_channels=0)
@@ -94,7 +89,7 @@ def test_a_client_that_closes_ends_so_many_subscriptions_a_turn_and_is_answered_
     assert max(turns.ended) <= PORTION
     assert answers(driver, reply) == [b""]
     assert driver.broker.channels.get(b"c.0").stored_subs == (MANY if kind == "durable" else 0)  # type: ignore[union-attr]
-    assert [sid for sid in driver.broker.by_sid if sid] == []
+    assert driver.broker.by_sid == {}
 
 
 def test_a_turn_touches_so_many_channels() -> None:
@@ -134,7 +129,6 @@ def test_clients_that_close_together_share_what_a_turn_may_cost() -> None:
 def test_nothing_is_delivered_to_a_client_that_closes_and_its_requests_are_those_of_nobody() -> None:
     driver = wide()
     begin_close(driver)
-    driver.frame(SUBJECTS.publish.encode() + b".c.0", b"", b"")
     before = len(driver.out)
     driver.offer(b"x", channel=b"c.0")
     turn(driver)
@@ -302,10 +296,7 @@ def test_a_member_that_leaves_deals_so_many_messages_a_turn(subject: str) -> Non
     assert len(deliveries(driver.out, b"leaves")) == many
     driver.subscribe(b"c.0", queue=b"group", inbox=b"stays", max_in_flight=2 * many)
     dealt: list[int] = []
-    hand_over: Callable[..., None] = driver.broker.hand_over
-    left = driver.broker.by_sid
-    sub = next(s for s in left.values() if s.inbox == b"leaves")
-    assert callable(hand_over)
+    sub = next(s for s in driver.broker.by_sid.values() if s.inbox == b"leaves")
     reply = driver.reply()
     request = messages.UnsubscribeRequest(client_id=b"me", subject=b"c.0", inbox=leaver)
     driver.frame(subject, messages.encode(request), reply)
@@ -313,8 +304,7 @@ def test_a_member_that_leaves_deals_so_many_messages_a_turn(subject: str) -> Non
         before = len(sub.pending)
         turn(driver)
         dealt.append(before - len(sub.pending))
-        assert driver.leave(subject, leaver, channel=b"c.0").error != b"" if sub.client is not None else True
-    assert sum(dealt) <= many
+    assert len(dealt) > 2
     assert max(dealt) <= PORTION * MESSAGES
     driver.wait(2)
     assert set(sequences(driver.out, b"stays")) == set(range(1, many + 1))
