@@ -79,7 +79,7 @@ class Connects(Attack):
 class Beats(Attack):
     """Very many clients that have connected at one moment answer their heartbeats."""
 
-    words = ("-hbi", "15s", "-hbt", "10s")
+    words: tuple[str, ...] = ("-hbi", "15s", "-hbt", "10s")
 
     def strike(self, crowd: Crowd) -> None:
         """Answer two rounds of heartbeats."""

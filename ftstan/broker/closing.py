@@ -14,11 +14,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from ftstan.broker.client import Client
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ftstan.broker.broker import Broker
-    from ftstan.broker.client import Client
     from ftstan.broker.state import Channel, Subscription
 
 #: What one turn may cost: a subscription costs 1, and so do so many messages that it leaves to others of its group.
@@ -96,7 +97,7 @@ class Closing:
 
     def is_leaving(self, sub: Subscription) -> bool:
         """Whether the subscription has been ended, as far as clients see."""
-        return sub in self._alone or (sub.client is not None and sub.client.gone)
+        return sub in self._alone or (isinstance(sub.client, Client) and sub.client.gone)
 
     def holds(self, client_id: bytes, again: Callable[[], None]) -> bool:
         """Whether the id is not free yet; ``again`` is called when it is."""
