@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 from ftstan.broker import constants as c
 from ftstan.broker.ahead import tell_ahead
 from ftstan.broker.bounds import LARGE, REFUSALS, exhausted
+from ftstan.broker.closing import Closing
 from ftstan.broker.connections import Connections
 from ftstan.broker.core import SERVERS_REPLY, Core
 from ftstan.broker.inactivity import Inactivity
+from ftstan.broker.intake import Intake
 from ftstan.broker.latecomers import Latecomers
+from ftstan.broker.lines import ack_lines, publish_rows
 from ftstan.broker.malformed import Malformed, quoted
 from ftstan.broker.records import stored_subs
 from ftstan.broker.skipped import Skipped
@@ -32,10 +35,10 @@ from ftstan.errors import QuarantineError, StoreError
 from ftstan.log import stream as log
 from ftstan.reserved import RESERVED_HINT, is_reserved
 from ftstan.stores.interface import CLIENTS, ChannelLimits, Recovered, Store
-from ftstan.wire.subjects import publishable, valid_channel
+from ftstan.wire.subjects import valid_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from ftstan.broker.client import Client
     from ftstan.broker.keymap import KeyMap
@@ -120,6 +123,8 @@ class Broker(Core):
         self.connections = Connections(self)
         self.subscriptions = Subscriptions(self)
         self.inactivity = Inactivity(self)
+        self.closing = Closing(self)
+        self.intake = Intake(self._carry_out)
         self._handlers: dict[int, Callable[[bytes, bytes], None]] = {
             c.SID_CONNECT: self.connections.connect,
             c.SID_SUBSCRIBE: self.subscriptions.subscribe,
@@ -174,18 +179,13 @@ class Broker(Core):
             del self.later[name]
             self._unfold(name)
             for channel in self._adopt(found):
-                self.replies.write(_ack_lines(channel.by_ack_inbox.values()))
+                self.replies.write(ack_lines(channel.by_ack_inbox.values()))
         return self.channels.get(name)
 
     def open_next(self) -> None:
         """Open one of the channels that wait. Raises ``StoreError`` and ``FencedError``."""
         if self.later:
             self.known_channel(next(iter(self.later)))
-
-    def open_all(self) -> None:
-        """Open every channel that waits: what is done next concerns subscriptions wherever they are."""
-        while self.later:
-            self.open_next()
 
     def tell_subjects(self) -> None:
         """Debug lines with the subjects that clients use."""
@@ -214,7 +214,7 @@ class Broker(Core):
             (self.inbox_prefix + b"*", c.SID_INBOX),
         ]
         # Ack inboxes first: a client that is answered may ack at once.
-        return _ack_lines(self.by_sid.values()) + b"".join(b"SUB %b %d\r\n" % row for row in rows)
+        return ack_lines(self.by_sid.values()) + b"".join(b"SUB %b %d\r\n" % row for row in rows)
 
     @property
     def publish_rows(self) -> tuple[tuple[bytes, int], ...]:
@@ -232,6 +232,10 @@ class Broker(Core):
 
     def on_request(self, sid: int, subject: bytes, reply: bytes, payload: bytes | None, headers: bytes) -> None:
         """A message for one of the request subjects or the reply inbox; ``payload`` is ``None`` if it is too large."""
+        self.intake.take(sid, subject, reply, payload, headers)
+        self.no_room = self.intake.is_full
+
+    def _carry_out(self, sid: int, subject: bytes, reply: bytes, payload: bytes | None, headers: bytes) -> None:
         if sid == c.SID_INBOX:
             self.connections.on_inbox(subject, headers)
             return
@@ -369,7 +373,7 @@ class Broker(Core):
         sub.timer_at, sub.timer = 0, None
 
     def run_timers(self, wall: int, now: int) -> bool:
-        """Run what is due at ``now``; returns whether anything ran."""
+        """The rest of a batch: what is due at ``now``, and some of what waits; returns whether anything was done."""
         self.wall, self.now = wall, now
         if self._was_lost:
             self._was_lost = False
@@ -378,7 +382,9 @@ class Broker(Core):
         if self.subscriptions.recovering:
             self.subscriptions.start_recovered()
             ran = True
-        return ran
+        ran |= self.intake.go_on()
+        self.no_room = self.intake.is_full
+        return self.closing.go_on() or ran
 
     def on_read_error(self, sub: Subscription, error: StoreError) -> None:
         """Delivery to a subscription stops here; it is tried again at its next trigger, or after a while."""
@@ -418,7 +424,13 @@ class Broker(Core):
     @property
     def has_work(self) -> bool:
         """Whether anything waits for a commit, a confirmation or the link."""
-        return bool(self._answers or self.touched or self.ready or self.start_jobs or self.output_size)
+        batch = self._answers or self.touched or self.ready or self.start_jobs or self.output_size
+        return bool(batch or self.goes_on)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next turn has work left over by the last one: requests, subscriptions to close or to resume."""
+        return bool(self.is_full or self.intake or self.closing or self.subscriptions.recovering)
 
     @property
     def output_size(self) -> int:
@@ -467,6 +479,7 @@ class Broker(Core):
     def link_lost(self, now: int) -> None:
         """The output of this batch never left: what it delivered is due again as soon as the link is back."""
         self._was_lost = True
+        self.intake.clear()
         self._tracing.lost()
         for sub in self.lost(now):
             self.arm(sub, now)
@@ -498,21 +511,6 @@ class Broker(Core):
             "out_msgs": self.out_msgs,
             "out_bytes": self.out_bytes,
         }
-
-
-def publish_rows(publish_all: str, partition: Partition | None) -> list[tuple[bytes, int]]:
-    """The subjects on which publishes come, with their sids, in the order in which they are subscribed to.
-
-    ``publish_all``: what a server subscribes to that is not partitioned.
-    """
-    if partition is None:
-        return [(publish_all.encode(), c.SID_PUBLISH)]
-    return partition.rows(publish_all.encode().removesuffix(b".>"))
-
-
-def _ack_lines(subs: Iterable[Subscription]) -> bytes:
-    """The SUB lines of the ack inboxes of live subscriptions."""
-    return b"".join(b"SUB %b %d\r\n" % (s.ack_inbox, s.sid) for s in subs if publishable(s.ack_inbox))
 
 
 def _lower(name: bytes) -> str:

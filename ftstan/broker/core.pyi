@@ -23,6 +23,7 @@ class Core(Delivery):
     wall: int
     is_full: bool
     passing_over: int
+    no_room: bool
     window: Window | None
     taken: list[bytes] | None
     answered: dict[bytes, int] | None

@@ -51,10 +51,9 @@ cdef enum:
     _PUBLISH = 1
     _FIRST_ACK = 64
     OURS_SIZE = 4
-    #: Channels written to in one batch, and requests: each may cost a few syncs, and a batch of ten thousand would look
-    #: like storage that hangs.
+    #: Channels written to in one batch: each may cost a few syncs, and a batch of ten thousand would look like storage
+    #: that hangs.
     BATCH_CHANNELS = 256
-    BATCH_REQUESTS = 256
     #: In the place of a channel of the batch: the ack depends on none of them.
     DURABLE = -1
 
@@ -102,8 +101,8 @@ cdef class Core(Delivery):
     def feed(self, const unsigned char[::1] data not None, Py_ssize_t start, Py_ssize_t end, int64_t wall, int64_t now):
         """Apply whole frames of ``data[start:end]``; returns the position of the first one that was not applied.
 
-        That is an incomplete one, or with ``is_full`` one that belongs to the next batch, when this one has as many
-        channels or requests as a batch may have.
+        That is an incomplete one, or with ``is_full`` one that belongs to the next batch: this one has as many channels
+        as a batch may have, or there is ``no_room`` for requests that wait.
         ``wall``: nanoseconds since the epoch, ``now``: nanoseconds on the monotonic clock. Raises ``WireError`` if the
         bytes are not the NATS protocol.
         """
@@ -111,7 +110,6 @@ cdef class Core(Delivery):
         cdef Py_ssize_t took
         cdef const char* p
         cdef Subscription sub
-        cdef int requests = 0
         self.is_full = False
         if not 0 <= start <= end <= data.shape[0]:
             raise IndexError((start, end))
@@ -125,7 +123,7 @@ cdef class Core(Delivery):
                 if not self.leave_out(p, &start, end):
                     break
                 continue
-            if requests >= BATCH_REQUESTS or len(self.touched) >= BATCH_CHANNELS:
+            if self.no_room or len(self.touched) >= BATCH_CHANNELS:
                 self.is_full = True
                 break
             took = next_frame(p + start, <size_t>(end - start), self.max_payload, &f)
@@ -153,7 +151,6 @@ cdef class Core(Delivery):
                 elif f.sid >= _FIRST_ACK:
                     self.publish_here(&f)
                 else:
-                    requests += 1
                     self.request(&f)
             else:
                 self.on_link(<int>f.kind, as_bytes(f.payload))

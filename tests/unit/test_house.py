@@ -19,6 +19,7 @@ PACKAGE = ROOT / "ftstan"
 FLOORS = {
     "__init__": 0,
     "clock": 0,
+    "collecting": 0,
     "disk": 0,
     "errors": 0,
     "histogram": 0,
