@@ -49,8 +49,8 @@ class Crowd:
 
     # ---- what it asks for ----------------------------------------------------------------------------------------
 
-    def connect(self, numbers: Iterable[int]) -> bytes:
-        """Register clients; returns the publish prefix."""
+    def connect(self, numbers: Iterable[int], *, window: int = _WINDOW) -> bytes:
+        """Register clients, ``window`` of them at a time; returns the publish prefix."""
         requests = [
             messages.ConnectRequest(
                 client_id=client(i), heartbeat_inbox=b"crowd.beats.%d" % i, protocol=1, conn_id=b"conn-%d" % i
@@ -58,7 +58,7 @@ class Crowd:
             for i in numbers
         ]
         subject = b"_STAN.discover." + CLUSTER
-        answers = self._ask(subject, requests, lambda a: messages.parse(messages.ConnectResponse, a))
+        answers = self._ask(subject, requests, lambda a: messages.parse(messages.ConnectResponse, a), window)
         prefix: bytes = answers[-1].pub_prefix
         return prefix
 
@@ -67,13 +67,16 @@ class Crowd:
         requests = [messages.CloseRequest(client_id=client(i)) for i in numbers]
         self._ask(b"_STAN.close." + CLUSTER, requests, lambda a: messages.parse(messages.CloseResponse, a))
 
-    def subscribe(self, rows: Iterable[tuple[int, bytes]], *, group: bytes = b"", window: int = 1 << 20) -> None:
-        """Subscribe: rows of an inbox number and a channel, all of client 0."""
+    def subscribe(
+        self, rows: Iterable[tuple[int, bytes]], *, group: bytes = b"", durable: bytes = b"", window: int = 1 << 20
+    ) -> None:
+        """Subscribe: rows of an inbox number and a channel, all of client 0. ``durable``: where the number goes in."""
         requests = [
             messages.SubscriptionRequest(
                 client_id=client(0),
                 subject=channel,
                 q_group=group,
+                durable_name=durable % i if durable else b"",
                 inbox=b"crowd.inbox.%d" % i,
                 max_in_flight=window,
                 ack_wait_in_secs=3600,
@@ -134,11 +137,13 @@ class Crowd:
 
     # ---- how -----------------------------------------------------------------------------------------------------
 
-    def _ask(self, subject: bytes, requests: Sequence[Message], parse: Callable[[bytes], M]) -> list[M]:
+    def _ask(
+        self, subject: bytes, requests: Sequence[Message], parse: Callable[[bytes], M], window: int = _WINDOW
+    ) -> list[M]:
         frames = [pub_frame(subject, b"crowd.answers", messages.encode(request)) for request in requests]
         self._answers.clear()
-        for i in range(0, len(frames), _WINDOW):
-            some = frames[i : i + _WINDOW]
+        for i in range(0, len(frames), window):
+            some = frames[i : i + window]
             self._write(b"".join(some))
             due = i + len(some)
             self._until(lambda due=due: len(self._answers) >= due)  # type: ignore[misc]

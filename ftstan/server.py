@@ -338,7 +338,7 @@ class Node:
         assert self.link is not None
         suspicion = options.ft.hb_missed_interval / SECOND
         serving = Serving(store, broker, self.link, self.clock, self._name("general"), suspicion_s=suspicion)
-        serving.use(options.io_buffer_size, self.plane.awake)
+        serving.use(options.io_buffer_size, self.plane.awake, collects=self.host.owns_process)
         if not options.ft_group and self.partitioning.partition is None:
             rival.refuse_rivals(self.link, self.clock, self.nuid, broker.subjects, options.cluster_id)
         broker.tell_subjects()

@@ -13,6 +13,7 @@ import json
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
+from ftstan.collecting import Collecting
 from ftstan.config.options import check_limits
 from ftstan.errors import NatsError, StoreError, WireError
 from ftstan.histogram import Histogram
@@ -97,14 +98,18 @@ class Serving:
         self._pulse = Pulse(clock.mono())
         self._full = RateLimit()
         self._awake: Awake | None = None
+        self._collecting: Collecting | None = None
 
-    def use(self, buffer_size: int, awake: Awake | None) -> None:
+    def use(self, buffer_size: int, awake: Awake | None, *, collects: bool) -> None:
         """Before the link is opened: bytes of the buffer for what is read, at first; who is told of publishes.
 
-        The buffer grows when more has come, up to a bound.
+        The buffer grows when more has come, up to a bound. ``collects``: the collector of this process is ours.
         """
         self._buffer = bytearray(buffer_size)
         self._awake = awake
+        if collects:
+            self._collecting = Collecting()
+            self._collecting.begin(self._clock.mono())
 
     # ---- the link ------------------------------------------------------------------------------------------------
 
@@ -130,6 +135,7 @@ class Serving:
         self._buffer[: len(leftover)] = leftover
         self._start, self._end = 0, len(leftover)
         self.broker.is_full = False
+        self.broker.passing_over = 0
         self._more = bool(leftover)
         self.ready = False
         self._pongs_due = 1 if ahead is None else 1 + ahead.pongs
@@ -172,7 +178,7 @@ class Serving:
         due = min(self._next_tick, self._catch_up_at) - now
         if self._is_gone:
             return max(due, 0.0)
-        if self._more or broker.is_full or broker.subscriptions.recovering or (broker.later and self.link.connected):
+        if self.link.connected and (self._more or broker.goes_on or broker.later):
             return 0.0
         if not self.link.connected:
             due = min(due, self._next_connect - now)
@@ -205,7 +211,7 @@ class Serving:
                     self._road()
                 if self._leaving is None:
                     self.broker.inactivity.delete_due()
-                elif self.ready and not self._more and not self.broker.is_full:
+                elif self.ready and not self._more and not self.broker.goes_on:
                     self._left()
                 if not applied:
                     self._feel_pulse(now, slept=now - before > 2 * _TICK_S)
@@ -219,6 +225,8 @@ class Serving:
             if self._clock.mono() >= self._forget_at:
                 self.broker.answered, self._forget_at = None, float("inf")
             self.broker.tick()
+            if self._collecting is not None:
+                self._collecting.look(began)
             more = self.store.tick(self._clock.wall_ns())
             self._next_tick = self._clock.mono() if more else began + _TICK_S
 
@@ -438,6 +446,7 @@ class Serving:
         """
         if self.link.connected:
             try:
+                self.broker.closing.finish()
                 self._road()
             except NatsError as error:
                 self._lost(error)

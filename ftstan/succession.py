@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ftstan import log
 from ftstan.bridge import Ahead, Bridge
-from ftstan.broker.broker import publish_rows
+from ftstan.broker.lines import publish_rows
 from ftstan.errors import NatsError, RefusedError
 from ftstan.ft.handover import (
     LONGEST_KEY,

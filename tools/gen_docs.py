@@ -1,7 +1,7 @@
-"""Writes what is made from the tables of options and words: ``docs/configuration.md`` and the pages in ``docs/man``.
+"""Writes every page that is made: the configuration reference, manual pages, README's overview, ``docs/coverage.md``.
 
-Run it after a change of ``ftstan/config/table.py``, ``keys.py`` or a word of
-``ftstanctl``; a test compares its output with what is there.
+Run it after a change of ``ftstan/config/table.py``, ``keys.py``, a word of ``ftstanctl`` or
+``docs/capabilities.toml``; a test compares its output with what is there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from ftstan.config.check import shown
 from ftstan.config.keys import BINDINGS, BY_OPTION, CHANNELS, RETIRED, STREAMING_MAPS, Binding, Section
 from ftstan.config.table import FLAGS, OPTIONS, Group, Kind, Option
-from tools import man_ftstanctl, man_pipeline
+from tools import capabilities, man_ftstanctl, man_pipeline
 from tools.roff import head, roff
 
 _TABLE = "the table of options"
@@ -104,6 +104,7 @@ def pages() -> dict[str, str]:
         "docs/man/ftstan.conf.5": manual_of_the_file(),
         "docs/man/ftstanctl.8": man_ftstanctl.manual(),
         "docs/man/ftstan-pipeline.1": man_pipeline.manual(),
+        **capabilities.pages(),
     }
 
 

@@ -55,8 +55,27 @@ class Subscribed(Protocol):
     def detach(self, sub: Subscription, *, unsubscribe: bool) -> None:
         """End a live subscription; a durable that is not unsubscribed stays behind offline."""
 
+    def deal(self, sub: Subscription, most: int) -> None:
+        """Deal so many of a queue member's pending messages to the others; it is about to leave."""
+
     def on_ack_timer(self, sub: Subscription) -> None:
         """Resend what was not acknowledged in time."""
+
+
+class Ending(Protocol):
+    """Who is closing, as far as the other parts are concerned with it; ``then(error)`` runs when all is staged."""
+
+    def client(self, client: Client, then: Callable[[str], None]) -> None:
+        """End the subscriptions of a client that is not registered any more."""
+
+    def subscription(self, sub: Subscription, then: Callable[[str], None], *, unsubscribe: bool) -> None:
+        """End one subscription, of a client that stays."""
+
+    def is_leaving(self, sub: Subscription) -> bool:
+        """Whether the subscription has been ended, as far as clients see."""
+
+    def holds(self, client_id: bytes, again: Callable[[], None]) -> bool:
+        """Whether the id is not free yet; ``again`` is called when it is."""
 
 
 class Unused(Protocol):
@@ -86,6 +105,7 @@ class BrokerBase(Core, ABC):
     conns: KeyMap[Client]
     subscriptions: Subscribed
     inactivity: Unused
+    closing: Ending
 
     def __init__(self, store: Store, subjects: Subjects, options: BrokerOptions, nuid: Nuid) -> None:
         super().__init__()
@@ -95,6 +115,8 @@ class BrokerBase(Core, ABC):
         self.timers = Timers()
         self.budget = c.EMIT_BUDGET
         self.start_jobs: list[Callable[[], None]] = []
+        self.later: dict[bytes, None] = {}
+        """Recovered channels that wait to be opened: by whoever needs them first, else in turns with time to spare."""
         self._nuid = nuid
         self._answers: list[Answer] = []
         self.inbox_prefix = self.new_inbox() + b"."
@@ -119,8 +141,8 @@ class BrokerBase(Core, ABC):
         """
 
     @abstractmethod
-    def open_all(self) -> None:
-        """Open every channel that waits: what is done next concerns subscriptions wherever they are."""
+    def open_next(self) -> None:
+        """Open one of the channels that wait. Raises ``StoreError`` and ``FencedError``."""
 
     @abstractmethod
     def drop_channel(self, channel: Channel) -> None:

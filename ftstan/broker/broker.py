@@ -12,11 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ftstan.broker import constants as c
+from ftstan.broker.ahead import tell_ahead
 from ftstan.broker.base import BrokerBase, BrokerOptions
 from ftstan.broker.bounds import LARGE, REFUSALS, exhausted
+from ftstan.broker.closing import Closing
 from ftstan.broker.connections import Connections
 from ftstan.broker.core import SERVERS_REPLY
 from ftstan.broker.inactivity import Inactivity
+from ftstan.broker.intake import Intake
+from ftstan.broker.lines import ack_lines, publish_rows
 from ftstan.broker.malformed import quoted
 from ftstan.broker.records import stored_subs
 from ftstan.broker.skipped import Skipped
@@ -29,18 +33,17 @@ from ftstan.errors import QuarantineError, StoreError
 from ftstan.log import stream as log
 from ftstan.reserved import RESERVED_HINT, is_reserved
 from ftstan.stores.interface import CLIENTS, Recovered, Store
-from ftstan.wire.subjects import publishable, valid_channel
+from ftstan.wire.subjects import valid_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from ftstan.broker.partition import Partition
     from ftstan.config.options import StoreLimits
     from ftstan.wire.nuid import Nuid
     from ftstan.wire.subjects import Subjects
 
 
-__all__ = ["Broker", "BrokerOptions", "publish_rows"]
+__all__ = ["Broker", "BrokerOptions"]
 
 #: The last time that a record can hold, Unix nanoseconds.
 _LATEST = (1 << 63) - 1
@@ -51,12 +54,11 @@ class Broker(BrokerBase):
 
     subscriptions: Subscriptions
     inactivity: Inactivity
+    closing: Closing
 
     def __init__(self, store: Store, subjects: Subjects, options: BrokerOptions, nuid: Nuid) -> None:
         super().__init__(store, subjects, options, nuid)
         self.limits = Limits(options.store_limits)
-        self.later: dict[bytes, None] = {}
-        """Recovered channels that wait to be opened: by whoever needs them first, else in turns with time to spare."""
         self.link_events: list[tuple[int, bytes]] = []
         self._folded: dict[str, list[bytes]] = {}
         self._was_lost = False
@@ -67,6 +69,8 @@ class Broker(BrokerBase):
         self.connections = Connections(self)
         self.subscriptions = Subscriptions(self)
         self.inactivity = Inactivity(self)
+        self.closing = Closing(self)
+        self.intake = Intake(self._carry_out)
         self._handlers: dict[int, Callable[[bytes, bytes], None]] = {
             c.SID_CONNECT: self.connections.connect,
             c.SID_SUBSCRIBE: self.subscriptions.subscribe,
@@ -100,6 +104,7 @@ class Broker(BrokerBase):
             channel.refused = refused.encode() or None
             if channel.name not in recovered.refused and refused:
                 log.error(f"channel {quoted(channel.name)}: {refused}", channel=channel.name)
+            tell_ahead(stored_channel, self.wall)
             self.subscriptions.adopt_all(channel)
             self.inactivity.check(channel)
             channels.append(channel)
@@ -116,18 +121,13 @@ class Broker(BrokerBase):
             del self.later[name]
             self._unfold(name)
             for channel in self._adopt(found):
-                self.replies.write(_ack_lines(channel.by_ack_inbox.values()))
+                self.replies.write(ack_lines(channel.by_ack_inbox.values()))
         return self.channels.get(name)
 
     def open_next(self) -> None:
         """Open one of the channels that wait. Raises ``StoreError`` and ``FencedError``."""
         if self.later:
             self.known_channel(next(iter(self.later)))
-
-    def open_all(self) -> None:
-        """Open every channel that waits: what is done next concerns subscriptions wherever they are."""
-        while self.later:
-            self.open_next()
 
     def tell_subjects(self) -> None:
         """Debug lines with the subjects that clients use."""
@@ -156,7 +156,7 @@ class Broker(BrokerBase):
             (self.inbox_prefix + b"*", c.SID_INBOX),
         ]
         # Ack inboxes first: a client that is answered may ack at once.
-        return _ack_lines(self.by_sid.values()) + b"".join(b"SUB %b %d\r\n" % row for row in rows)
+        return ack_lines(self.by_sid.values()) + b"".join(b"SUB %b %d\r\n" % row for row in rows)
 
     @property
     def publish_rows(self) -> tuple[tuple[bytes, int], ...]:
@@ -174,6 +174,10 @@ class Broker(BrokerBase):
 
     def on_request(self, sid: int, subject: bytes, reply: bytes, payload: bytes | None, headers: bytes) -> None:
         """A message for one of the request subjects or the reply inbox; ``payload`` is ``None`` if it is too large."""
+        self.intake.take(sid, subject, reply, payload, headers)
+        self.no_room = self.intake.is_full
+
+    def _carry_out(self, sid: int, subject: bytes, reply: bytes, payload: bytes | None, headers: bytes) -> None:
         if sid == c.SID_INBOX:
             self.connections.on_inbox(subject, headers)
             return
@@ -207,6 +211,10 @@ class Broker(BrokerBase):
         """Keep a publish of a client that is not registered yet; whether it was kept."""
         again = partial(self.publish_again, subject, reply, payload)
         return self.latecomers.hold(client_id, conn_id, again, len(payload), self.now)
+
+    def on_refused(self, kind: str) -> None:
+        """A well-formed message that was refused all the same: its sender knows why."""
+        self.malformed.refused[kind] += 1
 
     def on_link(self, kind: int, text: bytes) -> None:
         """Keep lines of the link itself for the data plane."""
@@ -274,7 +282,7 @@ class Broker(BrokerBase):
             del self._folded[_lower(name)]
 
     def run_timers(self, wall: int, now: int) -> bool:
-        """Run what is due at ``now``; returns whether anything ran."""
+        """The rest of a batch: what is due at ``now``, and some of what waits; returns whether anything was done."""
         self.wall, self.now = wall, now
         if self._was_lost:
             self._was_lost = False
@@ -283,7 +291,9 @@ class Broker(BrokerBase):
         if self.subscriptions.recovering:
             self.subscriptions.start_recovered()
             ran = True
-        return ran
+        ran |= self.intake.go_on()
+        self.no_room = self.intake.is_full
+        return self.closing.go_on() or ran
 
     def on_read_error(self, sub: Subscription, error: StoreError) -> None:
         """Delivery to a subscription stops here; it is tried again at its next trigger, or after a while."""
@@ -305,7 +315,13 @@ class Broker(BrokerBase):
     @property
     def has_work(self) -> bool:
         """Whether anything waits for a commit, a confirmation or the link."""
-        return bool(self._answers or self.touched or self.ready or self.start_jobs or self.output_size)
+        batch = self._answers or self.touched or self.ready or self.start_jobs or self.output_size
+        return bool(batch or self.goes_on)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next turn has work left over by the last one: requests, subscriptions to close or to resume."""
+        return bool(self.is_full or self.intake or self.closing or self.subscriptions.recovering)
 
     @property
     def output_size(self) -> int:
@@ -354,6 +370,7 @@ class Broker(BrokerBase):
     def link_lost(self, now: int) -> None:
         """The output of this batch never left: what it delivered is due again as soon as the link is back."""
         self._was_lost = True
+        self.intake.clear()
         self._tracing.lost()
         for sub in self.lost(now):
             self.arm(sub, now)
@@ -385,21 +402,6 @@ class Broker(BrokerBase):
             "out_msgs": self.out_msgs,
             "out_bytes": self.out_bytes,
         }
-
-
-def publish_rows(publish_all: str, partition: Partition | None) -> list[tuple[bytes, int]]:
-    """The subjects on which publishes come, with their sids, in the order in which they are subscribed to.
-
-    ``publish_all``: what a server subscribes to that is not partitioned.
-    """
-    if partition is None:
-        return [(publish_all.encode(), c.SID_PUBLISH)]
-    return partition.rows(publish_all.encode().removesuffix(b".>"))
-
-
-def _ack_lines(subs: Iterable[Subscription]) -> bytes:
-    """The SUB lines of the ack inboxes of live subscriptions."""
-    return b"".join(b"SUB %b %d\r\n" % (s.ack_inbox, s.sid) for s in subs if publishable(s.ack_inbox))
 
 
 def _lower(name: bytes) -> str:

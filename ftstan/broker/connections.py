@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ftstan.broker import constants as c
 from ftstan.broker.bounds import excess_of_connect
 from ftstan.broker.client import Client
+from ftstan.broker.pacing import Pacing
 from ftstan.errors import WireError
 from ftstan.log import stream as log
 from ftstan.stores.interface import ClientInfo
@@ -19,7 +20,7 @@ from ftstan.wire import messages
 from ftstan.wire.subjects import valid_client_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ftstan.broker.base import BrokerBase
 
@@ -33,6 +34,7 @@ class Connections:
         self._probes: dict[bytes, tuple[int, messages.ConnectRequest, bytes]] = {}
         self._probe_tokens: dict[int, bytes] = {}
         self._next_token = 1
+        self._pacing = Pacing(broker.options.hb_interval)
 
     # ---- connect -------------------------------------------------------------------------------------------------
 
@@ -61,6 +63,9 @@ class Connections:
             # Of partitions the first answer counts, and the others do not leave.
             if broker.partition is None:
                 broker.answer(reply, messages.connect_error(c.LAME_DUCK))
+            return
+        if broker.closing.holds(request.client_id, lambda: self.connect(reply, payload)):
+            # The last one of that id has not ended: whatever it leaves behind must be as it was left.
             return
         known = broker.clients.get(request.client_id)
         if request.client_id in self._probes:
@@ -110,6 +115,8 @@ class Connections:
             known = info.client_id in broker.clients or info.client_id in self._probes
             if known or not info.hb_inbox or not valid_client_id(info.client_id):
                 continue
+            if broker.closing.holds(info.client_id, partial(self.learn, [info])):
+                continue
             broker.store.add_client(info)
             client = self.adopt(info, number)
             broker.latecomers.registered(info.client_id, info.conn_id)
@@ -125,8 +132,8 @@ class Connections:
         broker.clients[info.client_id] = client
         if info.conn_id:
             broker.conns[info.conn_id] = client
-        interval = broker.options.hb_interval
-        self._schedule(client, broker.now + interval + number * c.RECOVERED_BEAT_STEP % max(interval // 4, 1))
+        spread = number * c.RECOVERED_BEAT_STEP % max(broker.options.hb_interval // 4, 1)
+        self._schedule(client, (broker.now + broker.options.hb_interval + spread) if number else self._next_beat())
         return client
 
     def _probe(self, old: Client, request: messages.ConnectRequest, reply: bytes) -> None:
@@ -150,14 +157,13 @@ class Connections:
             log.debug(f"[Client:{client_id.decode()}] Connect failed; already connected", client=client_id)
             return
         old = self._broker.clients.get(client_id)
-        if old is None:
-            self._register(request, reply)
-        else:
+        if old is not None:
             self._replace(old, request, reply)
+        elif not self._broker.closing.holds(client_id, lambda: self._register(request, reply)):
+            self._register(request, reply)
 
     def _replace(self, old: Client, request: messages.ConnectRequest, reply: bytes) -> None:
-        self.remove(old)
-        self._register(request, reply, replaced=True)
+        self.remove(old, lambda _: self._register(request, reply, replaced=True))
 
     # ---- heartbeats ----------------------------------------------------------------------------------------------
 
@@ -170,6 +176,10 @@ class Connections:
         self._next_token += 1
         broker.replies.publish(inbox, broker.inbox_prefix + b"%d" % token, b"")
         return token
+
+    def _next_beat(self) -> int:
+        """When a client is asked that has just said something."""
+        return self._pacing.after_interval(self._broker.now, len(self._broker.clients))
 
     def _schedule(self, client: Client, when: int) -> None:
         client.generation += 1
@@ -222,7 +232,7 @@ class Connections:
         if client.failed:
             client.failed = 0
             self._mark(client, failed=False)
-        self._schedule(client, self._broker.now + self._broker.options.hb_interval)
+        self._schedule(client, self._next_beat())
 
     def _failed(self, client: Client) -> None:
         self._count(client, 1, self._broker.now + self._broker.options.hb_interval)
@@ -292,22 +302,24 @@ class Connections:
         if client is None:
             self._broker.answer(reply, messages.close_response(c.UNKNOWN_CLIENT))
             return
-        self.remove(client)
-        self._broker.answer(reply, messages.close_response(), clients=True, refusal=messages.close_response)
+        self.remove(client, partial(self._closed, client, reply))
+
+    def _closed(self, client: Client, reply: bytes, error: str) -> None:
+        self._broker.answer(reply, messages.close_response(error), clients=True, refusal=messages.close_response)
         log.debug(
             f"[Client:{client.shown()}] Closed (Inbox={client.info.hb_inbox.decode('utf-8', 'backslashreplace')})",
             client=client.client_id,
         )
 
-    def remove(self, client: Client) -> None:
-        """Unregister a client and close its subscriptions, durables staying behind offline."""
+    def remove(self, client: Client, then: Callable[[str], None] = lambda _: None) -> None:
+        """Unregister a client and close its subscriptions, durables staying behind offline.
+
+        ``then(error)`` runs when all of that is staged, which may take many turns (``closing.py``).
+        """
         broker = self._broker
-        # It may have subscriptions anywhere, and somebody may soon connect with its id.
-        broker.open_all()
         client.gone = True
         del broker.clients[client.client_id]
         if client.info.conn_id and broker.conns.get(client.info.conn_id) is client:
             del broker.conns[client.info.conn_id]
         broker.store.delete_client(client.client_id)
-        for sub in list(client.subs):
-            broker.subscriptions.detach(sub, unsubscribe=False)
+        broker.closing.client(client, then)

@@ -25,7 +25,7 @@ from ftstan.wire.codec cimport (
     read_ctrl_msg,
     read_pub_msg,
 )
-from ftstan.wire.frames cimport HMSG, MSG, Frame, OutBuf, next_frame
+from ftstan.wire.frames cimport HMSG, MSG, OVERSIZED, Frame, OutBuf, next_frame
 
 from ftstan.broker.bounds import LARGE, MAX_ID, MAX_NAME, MAX_REQUEST
 from ftstan.errors import FtstanError, StoreError, WireError
@@ -37,6 +37,8 @@ TOO_LARGE = "stan: invalid publish request: up to {size} bytes when delivered, t
 #: A publish for another channel than that of its subject. The permissions of NATS are on subjects, and so is the
 #: choice of the partition: a message that named another channel would get past both.
 WRONG_SUBJECT = b"stan: invalid publish request: published on the subject of another channel"
+#: What the log says of a message that was passed over.
+OVERSIZED_MESSAGE = "{size} bytes, the NATS server of this link carries {most}: another server's max_payload is larger"
 #: Why a request is refused whose answer would go where servers listen.
 SERVERS_REPLY = "reply subject of a server"
 
@@ -49,10 +51,9 @@ cdef enum:
     _PUBLISH = 1
     _FIRST_ACK = 64
     OURS_SIZE = 4
-    #: Channels written to in one batch, and requests: each may cost a few syncs, and a batch of ten thousand would look
-    #: like storage that hangs.
+    #: Channels written to in one batch: each may cost a few syncs, and a batch of ten thousand would look like storage
+    #: that hangs.
     BATCH_CHANNELS = 256
-    BATCH_REQUESTS = 256
     #: In the place of a channel of the batch: the ack depends on none of them.
     DURABLE = -1
 
@@ -100,8 +101,8 @@ cdef class Core(Delivery):
     def feed(self, const unsigned char[::1] data not None, Py_ssize_t start, Py_ssize_t end, int64_t wall, int64_t now):
         """Apply whole frames of ``data[start:end]``; returns the position of the first one that was not applied.
 
-        That is an incomplete one, or with ``is_full`` one that belongs to the next batch, when this one has as many
-        channels or requests as a batch may have.
+        That is an incomplete one, or with ``is_full`` one that belongs to the next batch: this one has as many channels
+        as a batch may have, or there is ``no_room`` for requests that wait.
         ``wall``: nanoseconds since the epoch, ``now``: nanoseconds on the monotonic clock. Raises ``WireError`` if the
         bytes are not the NATS protocol.
         """
@@ -109,7 +110,6 @@ cdef class Core(Delivery):
         cdef Py_ssize_t took
         cdef const char* p
         cdef Subscription sub
-        cdef int requests = 0
         self.is_full = False
         if not 0 <= start <= end <= data.shape[0]:
             raise IndexError((start, end))
@@ -119,12 +119,22 @@ cdef class Core(Delivery):
             return start
         p = <const char*>&data[0]
         while start < end:
-            if requests >= BATCH_REQUESTS or len(self.touched) >= BATCH_CHANNELS:
+            if self.passing_over:
+                if not self.leave_out(p, &start, end):
+                    break
+                continue
+            if self.no_room or len(self.touched) >= BATCH_CHANNELS:
                 self.is_full = True
                 break
             took = next_frame(p + start, <size_t>(end - start), self.max_payload, &f)
             if took == 0:
                 break
+            if took == OVERSIZED:
+                # The bytes of the payload and the end of the line behind it.
+                self.passing_over = f.payload.n + 2
+                start = f.payload.p - p
+                self.on_malformed("message", b"", OVERSIZED_MESSAGE.format(size=f.payload.n, most=self.max_payload))
+                continue
             if took < 0:
                 raise WireError(
                     f"not the NATS protocol: {PyBytes_FromStringAndSize(p + start, min(end - start, 64))!r}"
@@ -141,11 +151,26 @@ cdef class Core(Delivery):
                 elif f.sid >= _FIRST_ACK:
                     self.publish_here(&f)
                 else:
-                    requests += 1
                     self.request(&f)
             else:
                 self.on_link(<int>f.kind, as_bytes(f.payload))
         return start
+
+    cdef bint leave_out(self, const char* p, Py_ssize_t* start, Py_ssize_t end) except -1:
+        """Leave out what has come of a message that is too large to be kept; whether that was the end of it."""
+        cdef Py_ssize_t there = end - start[0]
+        cdef Py_ssize_t some = min(there, <Py_ssize_t>self.passing_over - 2)
+        if some > 0:
+            start[0] += some
+            self.passing_over -= some
+            return True
+        if there < 2:
+            return False
+        if memcmp(p + start[0], b"\r\n", 2) != 0:
+            raise WireError("not the NATS protocol: a message is longer than its first line says")
+        start[0] += 2
+        self.passing_over = 0
+        return True
 
     cdef int request(self, Frame* f) except -1:
         large = f.payload.n > most_of_request or f.headers.n > most_of_request
@@ -168,6 +193,10 @@ cdef class Core(Delivery):
 
     def on_malformed(self, kind, client_id, reason):
         """A message that could not be carried out, whatever the server knows."""
+        raise FtstanError("Core is not a broker")
+
+    def on_refused(self, kind):
+        """A well-formed message that was refused all the same."""
         raise FtstanError("Core is not a broker")
 
     def open_channel(self, name):
@@ -292,6 +321,7 @@ cdef class Core(Delivery):
         if size > self.max_payload:
             # Not malformed: it may be what the client has always sent, and the NATS server's limit that is new.
             self.refuse(f.reply, m.guid, TOO_LARGE.format(size=size, most=self.max_payload).encode())
+            self.on_refused("publish too large")
             return 0
         if self.tracer is not None:
             self.tracer.received(as_bytes(m.client_id), as_bytes(m.subject), as_bytes(m.guid))
@@ -300,11 +330,13 @@ cdef class Core(Delivery):
                 channel = self.open_channel(as_bytes(m.subject))
             except StoreError as error:
                 self.refuse(f.reply, m.guid, error.text.encode())
+                self.on_refused("publish to a new channel")
                 return 0
         else:
             channel = <Channel>found
         if channel.refused is not None:
             self.refuse(f.reply, m.guid, channel.refused)
+            self.on_refused("publish to a closed channel")
             return 0
         ts = self.wall if self.wall > channel.last_ts else channel.last_ts
         if (

@@ -76,7 +76,7 @@ class Groups:
         """A member has left: store what becomes of it; returns what that was, for the log."""
         group = _group(sub)
         if group.size:
-            self._deal(sub)
+            self.deal(sub)
             self.delete(sub)
             return "Removed member from durable queue" if group.durable else "Removed member from queue"
         if group.durable and not unsubscribe:
@@ -103,7 +103,7 @@ class Groups:
         """A member's record could not be stored. ``live``: it had not left by itself in the same batch."""
         group = _group(sub)
         if live and group.size:
-            self._deal(sub)
+            self.deal(sub)
             if resumed:
                 self.delete(sub)
             else:
@@ -129,15 +129,18 @@ class Groups:
         sub.last_sent = group.last_sent
         sub.stalled = False
 
-    def _deal(self, leaver: Subscription) -> None:
-        """Deal what a leaver has pending to the members, round robin, and make sure that one carries the position."""
+    def deal(self, leaver: Subscription, most: int = 0) -> None:
+        """Deal what a leaver has pending to the members, round robin, and make sure that one carries the position.
+
+        ``most``: so many of its messages, in no order; it is a member still, and the rest of it comes later.
+        """
         broker = self._broker
         group = _group(leaver)
         channel = leaver.channel
-        pending = leaver.pending.items()
+        pending = leaver.pending.some(most) if most else leaver.pending.items()
         # Those that get something: a thousand members that leave one after the other would look at each other a million
         # times.
-        members = group.members(len(pending))
+        members = [member for member in group.members(len(pending) + 1) if member is not leaver]
         owners = {}
         for i, (sequence, _, _) in enumerate(pending):
             owner = members[i % len(members)]
@@ -150,7 +153,7 @@ class Groups:
         # With the next commit, in front of the records staged below and of the one that ends the leaver.
         channel.store.add_events(channel.events)
         # Who is behind was not the one that carried it.
-        if leaver.last_sent >= group.last_sent and group.highest() < group.last_sent:
+        if not most and leaver.last_sent >= group.last_sent and not group.carries():
             heir = group.head
             assert heir is not None
             heir.last_sent = group.last_sent
@@ -181,7 +184,7 @@ class Groups:
                     f'"{_show(sub.client_id)}", which is not registered (subid={sub.sub_id})'
                 )
             if group.size:
-                self._deal(sub)
+                self.deal(sub)
             elif group.shadow is not None:
                 for sequence, _, _ in sub.pending.items():
                     self._broker.hand_over(sub, group.shadow, sequence, 0)
@@ -194,7 +197,8 @@ class Groups:
                     channel.store.update_sub(state_of(sub))
                 continue
             else:
-                del channel.groups[group.name]
+                # Several of one group may have lost their client.
+                channel.groups.pop(group.name, None)
             self.discount(sub)
             if channel.refused is None:
                 channel.store.delete_sub(sub.sub_id)

@@ -168,6 +168,18 @@ cdef class InFlight:
         out.sort()
         return [(seq, expiry, count) for expiry, seq, count in out]
 
+    def some(self, Py_ssize_t most):
+        """Like ``items``, of ``most`` entries, whichever are found first."""
+        cdef size_t i
+        cdef list out = []
+        for i in range(self.mask + 1):
+            if self.slots[i].seq:
+                out.append((self.slots[i].expiry, self.slots[i].seq, self.slots[i].count))
+                if len(out) == most:
+                    break
+        out.sort()
+        return [(seq, expiry, count) for expiry, seq, count in out]
+
     def due(self, int64_t limit):
         """``(sequences, next)``: entries with an expiry up to ``limit`` in order of redelivery, and the earliest other
         expiry (0 if there is none). Entries of unknown expiry count as due."""

@@ -218,13 +218,25 @@ def purge_channel(broker: Broker, channel: Channel, *, keep: int, up_to: int) ->
 
 def kick(broker: Broker, client: Client) -> Future[None]:
     """Close a client as one that does not answer heartbeats: its durables stay behind offline."""
-    broker.connections.remove(client)
-    return _promise(broker, clients=True)
-
-
-def _promise(broker: Broker, *, channel: Channel | None = None, clients: bool = False) -> Future[None]:
-    """Settled when everything staged is durable and the store was ours after that."""
     future: Future[None] = Future()
+
+    def closed(error: str) -> None:
+        _promise(broker, clients=True, future=future, error=error)
+
+    broker.connections.remove(client, closed)
+    return future
+
+
+def _promise(
+    broker: Broker,
+    *,
+    channel: Channel | None = None,
+    clients: bool = False,
+    future: Future[None] | None = None,
+    error: str = "",
+) -> Future[None]:
+    """Settled when everything staged is durable and the store was ours after that; ``error``: something was refused."""
+    future = future or Future()
 
     def refused(text: str) -> bytes:
         # Whoever asked has a deadline, which a slow commit can outlast.
@@ -233,7 +245,9 @@ def _promise(broker: Broker, *, channel: Channel | None = None, clients: bool = 
         return b""
 
     def done() -> None:
-        if future.set_running_or_notify_cancel():
+        if error:
+            refused(error)
+        elif future.set_running_or_notify_cancel():
             future.set_result(None)
 
     broker.answer(b"", b"", channel=channel, clients=clients, refusal=refused, done=done)

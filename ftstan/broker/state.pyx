@@ -134,15 +134,12 @@ cdef class QueueGroup(Listener):
         """Whether no member may get a new message."""
         return self.used == 0
 
-    def highest(self):
-        """The highest position that a member's record carries."""
-        cdef uint64_t seq = 0
+    def carries(self):
+        """Whether the record of a member carries the position."""
         cdef Subscription sub = self.head
-        while sub is not None:
-            if sub.last_sent > seq:
-                seq = sub.last_sent
+        while sub is not None and sub.last_sent < self.last_sent:
             sub = sub.behind
-        return seq
+        return sub is not None
 
     cpdef add(self, Subscription sub):
         """A new member, at the end of the list."""

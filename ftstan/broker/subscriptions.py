@@ -232,7 +232,7 @@ class Subscriptions:
         group = sub.group
         if group is not None:
             group.stored = True
-        if sub.client is None or sub.sid != sid:
+        if sub.client is None or sub.sid != sid or broker.closing.is_leaving(sub):
             # It left in the batch that brought it, or came back.
             return
         broker.replies.write(b"SUB %b %d\r\n" % (sub.ack_inbox, sub.sid))
@@ -324,15 +324,23 @@ class Subscriptions:
             broker.answer(reply, messages.subscription_error(c.UNKNOWN_CHANNEL))
             return
         sub = channel.by_ack_inbox.get(request.inbox) or channel.by_inbox.get(request.inbox)
-        if sub is None:
+        if sub is None or broker.closing.is_leaving(sub):
             broker.answer(reply, messages.subscription_error(c.INVALID_SUBSCRIPTION))
             return
         client = broker.clients.get(request.client_id)
         if client is None or sub.client is not client:
             broker.answer(reply, messages.subscription_error(c.UNKNOWN_CLIENT))
             return
-        self.detach(sub, unsubscribe=not close)
-        broker.answer(reply, messages.subscription_response(), channel=channel, refusal=messages.subscription_error)
+
+        def left(_: str) -> None:
+            done = messages.subscription_response()
+            broker.answer(reply, done, channel=channel, refusal=messages.subscription_error)
+
+        broker.closing.subscription(sub, left, unsubscribe=not close)
+
+    def deal(self, sub: Subscription, most: int) -> None:
+        """Deal so many of a queue member's pending messages to the others; it is about to leave."""
+        self._groups.deal(sub, most)
 
     def detach(self, sub: Subscription, *, unsubscribe: bool) -> None:
         """End a live subscription; a durable that is not unsubscribed stays behind offline."""

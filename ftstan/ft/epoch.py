@@ -1,6 +1,6 @@
 """The epoch: the only module that knows ``ft.epoch`` and ``ft.claim.<n>``, and what decides who owns the datastore.
 
-Theory of operation (the argument is in ``docs/ft.md``):
+Theory of operation (the argument is ``docs/ft-argument.md``):
 
 - A number is **claimed** before it is used: ``ft.claim.<n>`` is created exclusively, with n above every slot and claim
   found. So no two activations ever own one number, whoever held the store lock.

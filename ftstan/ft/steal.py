@@ -3,8 +3,8 @@
 A dead host's lock stays with the file server until its lease expires, and longer where nothing expires. With
 ``-ft_steal_after`` a standby does not wait for it: an owner that was silent **on NATS and on storage** for that long is
 replaced under the next epoch, without the lock. That is safe because an owner acknowledges nothing that the epoch file
-does not confirm (``docs/ft.md``); the silence only decides whether it is worth while. Silent on storage means that
-``ft.watch``, which an owner rewrites every second, and the epoch record have not changed.
+does not confirm (``docs/ft-argument.md``); the silence only decides whether it is worth while. Silent on storage means
+that ``ft.watch``, which an owner rewrites every second, and the epoch record have not changed.
 
 Silence counts only while it is watched: a standby that slept itself has seen nothing of the time in between.
 """

@@ -1,8 +1,8 @@
 """The watch: a small thread of an owner that asks storage once a second whether all is still well.
 
-It detects; it does not carry safety (that is the confirm behind every batch, ``docs/ft.md``). One storage call at a
-time, each of which may hang for ever: so nothing waits for this thread. It publishes since when a probe is running, and
-the control loop judges that (``ft/guard.py``). A probe is, in this order:
+It detects; it does not carry safety (that is the confirm behind every batch, ``docs/ft-argument.md``). One storage
+call at a time, each of which may hang for ever: so nothing waits for this thread. It publishes since when a probe is
+running, and the control loop judges that (``ft/guard.py``). A probe is, in this order:
 
 1. **confirm**, through a descriptor of its own: an idle owner notices, too;
 2. **ft.watch**, 4 KiB written and synced through a descriptor that carries a lock of its own: a file server that took

@@ -129,7 +129,7 @@ class Driver:
                 return []
             self._emit()
             self.broker.inactivity.delete_due()
-            if not (more or self._input or self.broker.has_work or self.broker.subscriptions.recovering):
+            if not (more or self._input or self.broker.has_work):
                 return self.out[before:]
             self._feed()
             self.broker.run_timers(self.clock.wall_ns(), self.now)

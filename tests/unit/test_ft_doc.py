@@ -18,6 +18,7 @@ from tests.named import named_tests, wrong_with
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "ft.md").read_text(encoding="utf-8")
+ARGUMENT = (ROOT / "docs" / "ft-argument.md").read_text(encoding="utf-8")
 DEADLINES = {name: value for name, value in (vars(deadlines) | vars(pulse)).items() if name.isupper()}
 FLAGS = ("hb_interval", "hb_missed_interval", "nats_timeout", "probe_interval")
 
@@ -140,3 +141,28 @@ def test_every_fault_names_a_test_that_runs() -> None:
 def test_every_named_regression_names_a_test_that_runs() -> None:
     named = {row[0]: re.findall(r"`(tests/[^`]+)`", row[1]) for row in rows("Named regressions")}
     assert wrong(named) == []
+
+
+# ---- docs/ft-argument.md ---------------------------------------------------------------------------------------------
+
+
+def test_the_argument_fits_on_two_pages() -> None:
+    assert len(ARGUMENT.encode()) <= 9 * 1024
+
+
+def test_the_argument_cites_code_and_tests_that_are_there() -> None:
+    files = re.findall(r"`((?:ftstan|tests)/[\w/]+\.py)", ARGUMENT)
+    assert len(set(files)) >= 10
+    assert [path for path in files if not (ROOT / path).is_file()] == []
+    tests = re.findall(r"`(tests/[\w/]+\.py::\w+)`", ARGUMENT)
+    assert len(tests) >= 6
+    assert {test: why for test in tests if (why := wrong_with(test))} == {}
+
+
+@pytest.mark.parametrize("name", ["epoch.claim", "epoch.Confirmer", "epoch.claim_next", "ownership.StoreOwner._lose"])
+def test_the_argument_names_what_the_code_has(name: str) -> None:
+    module, *inner = name.split(".")
+    tree: ast.AST = ast.parse((ROOT / "ftstan" / "ft" / f"{module}.py").read_text(encoding="utf-8"))
+    for part in inner:
+        (tree,) = (n for n in ast.iter_child_nodes(tree) if getattr(n, "name", "") == part)
+    assert f"`{'.'.join(inner)}`" in ARGUMENT

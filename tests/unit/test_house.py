@@ -19,6 +19,7 @@ PACKAGE = ROOT / "ftstan"
 #: Floor of each room: a package below ``ftstan``, or a module beside them.
 FLOORS = {
     "clock": 0,
+    "collecting": 0,
     "disk": 0,
     "errors": 0,
     "histogram": 0,

@@ -1,4 +1,4 @@
-"""Interleavings of owners, takers and refused storage calls, written to break the promise of docs/ft.md."""
+"""Interleavings of owners, takers and refused storage calls, written to break the promise of docs/ft-argument.md."""
 
 from __future__ import annotations
 

@@ -37,9 +37,9 @@ class Everything:
         self.events_first = False
         self.answered = None
         self.window: Remembering | None = None
-        self.subscriptions = self.inactivity = self.latecomers = self.timers = self
+        self.closing = self.inactivity = self.latecomers = self.timers = self
 
-    recovering = is_full = acks_wait = False
+    goes_on = is_full = acks_wait = False
     next = None
 
     def confirm(self) -> None:

@@ -1,4 +1,4 @@
-"""Groups that are broken on purpose: each breaks one rule of the argument in ``docs/ft.md``, and must be caught.
+"""Groups that are broken on purpose: each breaks a rule of the argument in ``docs/ft-argument.md`` and must be caught.
 
 Every function here takes a monkeypatch and breaks the product (or, where the rule is about the road between the rooms,
 what stands for it in ``load.py`` and ``nodes.py``).

@@ -1,0 +1,90 @@
+"""Requests in their turn: so many a batch, and those beyond wait here while publishes and acks pass them.
+
+All clients share one link. Twenty thousand connects that somebody sends at once lie in it before whatever the others
+send, and each costs as much as a hundred publishes. So a batch takes a bounded number of them. The others wait in the
+order in which they came; what passes them is what the original, which hears publishes, acks and requests on
+subscriptions of their own, lets pass as well (``docs/compat/protocol.md``, ordering between the subscriptions). A
+request never comes before a publish or an ack that was sent before it.
+
+Answers to heartbeats have a queue of their own: a client that answered in time must not fail because others connect.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from ftstan.broker.constants import SID_INBOX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _Request = tuple[int, bytes, bytes, bytes | None, bytes]
+
+#: Requests that one batch carries out.
+REQUESTS: Final = 64
+#: Answers to heartbeats and probes that one batch takes.
+ANSWERS: Final = 256
+#: Bytes that may wait. Beyond that nothing more is read until some are done.
+MOST_BYTES: Final = 32 << 20
+#: What one that waits takes besides its bytes.
+_EACH: Final = 400
+
+
+class Intake:
+    """What waits. ``handle`` carries one out; ``full`` says that nothing more may be read, or that it may be again."""
+
+    def __init__(self, handle: Callable[[int, bytes, bytes, bytes | None, bytes], None]) -> None:
+        self._handle = handle
+        self._requests: deque[_Request] = deque()
+        self._answers: deque[_Request] = deque()
+        self._requests_left = REQUESTS
+        self._answers_left = ANSWERS
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._requests) + len(self._answers)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more may be read before some are done."""
+        return self._bytes >= MOST_BYTES
+
+    def take(self, sid: int, subject: bytes, reply: bytes, payload: bytes | None, headers: bytes) -> None:
+        """Carry a request out, or let it wait for its turn."""
+        if sid == SID_INBOX:
+            if self._answers_left and not self._answers:
+                self._answers_left -= 1
+                self._handle(sid, subject, reply, payload, headers)
+                return
+            queue = self._answers
+        else:
+            if self._requests_left and not self._requests:
+                self._requests_left -= 1
+                self._handle(sid, subject, reply, payload, headers)
+                return
+            queue = self._requests
+        queue.append((sid, subject, reply, payload, headers))
+        self._bytes += _size(subject, reply, payload, headers)
+
+    def go_on(self) -> bool:
+        """The end of a batch: carry out some that wait, as many as it may still take; returns whether any were."""
+        some = min(self._requests_left, len(self._requests)), min(self._answers_left, len(self._answers))
+        # Answers first: each can end the wait of a client, or of its id.
+        for queue, count in ((self._answers, some[1]), (self._requests, some[0])):
+            for _ in range(count):
+                request = queue.popleft()
+                self._bytes -= _size(*request[1:])
+                self._handle(*request)
+        self._requests_left, self._answers_left = REQUESTS, ANSWERS
+        return any(some)
+
+    def clear(self) -> None:
+        """The link that they came on is lost, and with it whatever else was on it."""
+        self._requests.clear()
+        self._answers.clear()
+        self._bytes = 0
+
+
+def _size(subject: bytes, reply: bytes, payload: bytes | None, headers: bytes) -> int:
+    return _EACH + len(subject) + len(reply) + len(payload or b"") + len(headers)
