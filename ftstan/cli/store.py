@@ -23,13 +23,8 @@ from ftstan.ft.lock import is_held
 from ftstan.ft.loss import EpochFacts, find_epochs
 from ftstan.stores.file import records
 from ftstan.stores.file.tools.checking import MAX_PAYLOAD, Finding, Kind, check_channel, check_root, unreadable
-from ftstan.stores.file.tools.reading import (
-    NEVER_OURS,
-    ChannelFiles,
-    SliceFile,
-    Source,
-    channel_names,
-)
+from ftstan.stores.file.tools.reading import NEVER_OURS, ChannelFiles, SliceFile, channel_names
+from ftstan.stores.file.tools.source import Source
 from ftstan.stores.file.tools.statereading import Typed, read_clients, read_server
 from ftstan.stores.file.view import show
 from ftstan.wire import codec

@@ -23,9 +23,10 @@ from ftstan.stores.file import records
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.tools.changing import rewrite, source_of, start_and_stop
 from ftstan.stores.file.tools.checking import Finding, Kind
-from ftstan.stores.file.tools.reading import NEVER_OURS, ChannelFiles, Source, channel_names
+from ftstan.stores.file.tools.reading import NEVER_OURS, ChannelFiles, channel_names
 from ftstan.stores.file.tools.repairing import Plan, Repair, make_plan, open_aside
 from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channel
+from ftstan.stores.file.tools.source import Source
 
 if TYPE_CHECKING:
     import argparse

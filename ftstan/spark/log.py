@@ -25,7 +25,7 @@ from ftstan.spark.report import Report
 from ftstan.spark.resolve import checksum, directory, resolved
 from ftstan.spark.scan import Listing, channel_names, look, uncollected
 from ftstan.stores.file import states
-from ftstan.stores.file.tools.reading import Source
+from ftstan.stores.file.tools.source import Source
 from ftstan.stores.file.tools.statereading import SUB_KINDS, read_state
 
 if TYPE_CHECKING:

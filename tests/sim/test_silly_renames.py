@@ -18,7 +18,8 @@ from ftstan.ft.survey import survey_store
 from ftstan.stores.file import records
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.tools.checking import check_channel, check_root
-from ftstan.stores.file.tools.reading import Source, channel_names
+from ftstan.stores.file.tools.reading import channel_names
+from ftstan.stores.file.tools.source import Source
 from ftstan.stores.interface import ChannelLimits, ClientInfo, SubState
 from ftstan.wire import messages
 from tests.compat.driver import SUBJECTS, Driver, PubAck, sequences

@@ -16,8 +16,8 @@ from ftstan.stores.file import records
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.tools import restoring
 from ftstan.stores.file.tools.checking import Kind, check_channel, check_root
-from ftstan.stores.file.tools.reading import Source
 from ftstan.stores.file.tools.restoring import Account, Restoring, SliceWriter, Written, find_account, new_token
+from ftstan.stores.file.tools.source import Source
 from tests.datastores import server_info
 from tests.oracle.gostore import GoRefuses, read_tree
 from tests.sim.disk import CrashMode, Killed, SimDisk

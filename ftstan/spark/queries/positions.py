@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from ftstan.disk import LocalDisk
 from ftstan.errors import StoreError, WireError
 from ftstan.stores.file import records, states
-from ftstan.stores.file.tools.reading import NEVER_OURS, Source
+from ftstan.stores.file.tools.reading import NEVER_OURS
+from ftstan.stores.file.tools.source import Source
 from ftstan.stores.file.tools.statereading import SUB_KINDS, read_state
 from ftstan.wire import messages
 from ftstan.wire.pb import stan_internal_pb2 as pb

@@ -12,7 +12,8 @@ from ftstan.config.limits import Limits
 from ftstan.errors import DamageError
 from ftstan.stores.file import checkpoint, remembered
 from ftstan.stores.file.store import FileStore
-from ftstan.stores.file.tools.reading import ChannelFiles, Source, channel_names
+from ftstan.stores.file.tools.reading import ChannelFiles, channel_names
+from ftstan.stores.file.tools.source import Source
 from ftstan.stores.interface import ChannelLimits
 
 if TYPE_CHECKING:

@@ -23,19 +23,14 @@ from ftstan.stores.file import purged, records
 from ftstan.stores.file.rootfiles import find_occupied
 from ftstan.stores.file.slices import show
 from ftstan.stores.file.statefile import read_whole
-from ftstan.stores.file.tools.reading import (
-    INDEX,
-    ChannelFiles,
-    SliceFile,
-    Source,
-    bad_record,
-    channel_names,
-)
+from ftstan.stores.file.tools.reading import INDEX, ChannelFiles, SliceFile, bad_record, channel_names
 from ftstan.stores.file.tools.statereading import Bad, Typed, read_clients, read_server
 from ftstan.stores.interface import AHEAD_NS, MAX_NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from ftstan.stores.file.tools.source import Source
 
 _ENTRY = records.INDEX_SIZE
 _SECOND = 1_000_000_000

@@ -24,9 +24,8 @@ from ftstan.wire.subjects import valid_channel
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ftstan.disk import Disk
     from ftstan.stores.file.confirmed import Confirmed
-    from ftstan.stores.file.records import Crc
+    from ftstan.stores.file.tools.source import Source
     from ftstan.stores.interface import StoredSub
     from ftstan.wire.block import MsgBlock
 
@@ -42,20 +41,6 @@ NEVER_OURS = 1 << 62
 CHUNK = 4 << 20
 _BATCH = 16384
 _CHUNK = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where to read: the root's handle, the CRC of the store's polynomial, and what is known of its owners.
-
-    ``live``: a server has it open at this moment.
-    """
-
-    disk: Disk
-    root: int
-    crc: Crc
-    ours_from: int
-    live: bool = False
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from ftstan.stores.file.slices import show
 from ftstan.stores.file.statefile import replace_file
 from ftstan.stores.file.tools.checking import ACCEPTED, ChannelCheck, Finding, Kind, check_channel, check_root
 from ftstan.stores.file.tools.exact import put_file
-from ftstan.stores.file.tools.reading import ChannelFiles, SliceFile, Source, channel_names
+from ftstan.stores.file.tools.reading import ChannelFiles, SliceFile, channel_names
 from ftstan.stores.file.tools.statereading import Typed, read_clients
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from ftstan.disk import Disk
     from ftstan.stores.file.env import FileEnv
+    from ftstan.stores.file.tools.source import Source
 
 _ENTRY = records.INDEX_SIZE
 _COPY = 4 << 20

@@ -13,7 +13,7 @@ from ftstan.stores.file import records, states, subreplay
 from ftstan.stores.file.statefile import check_version, read_whole
 
 if TYPE_CHECKING:
-    from ftstan.stores.file.tools.reading import Source
+    from ftstan.stores.file.tools.source import Source
     from ftstan.stores.interface import ClientInfo, ServerInfo
 
 _VERSION = records.VERSION_SIZE
