@@ -39,6 +39,7 @@ FLOORS = {
     "monitor": 4,
     "administration": 5,
     "bridge": 5,
+    "context": 5,
     "dataplane": 5,
     "embed": 6,
     "ending": 5,
@@ -83,6 +84,7 @@ TOGETHER = (
         "administration",
         "awake",
         "bridge",
+        "context",
         "dataplane",
         "ending",
         "group",
@@ -110,7 +112,6 @@ MAX_LINES = 520
 LONG: dict[str, str] = {
     "broker/core.pyx": "the road of a publish and of an ack, one class that the compiler joins with its base",
     "ft/epoch.py": "the only module that knows the epoch file: taking a number, going on to one, confirming it",
-    "server.py": "one node's life; what connects it with the machine can be replaced",
     "stores/file/store.py": "the face of the file store: what it hands on to whom, and the order of a commit",
     "stores/file/slices.py": "the only module that makes, fills and shows slices",
 }
