@@ -17,12 +17,12 @@ from ftstan.errors import FencedError, RefusedError, StoreError
 from ftstan.ft.ctl import Answer, Request, Verb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from concurrent.futures import Future
 
     from ftstan.broker.broker import Broker
     from ftstan.broker.managing import Row
-    from ftstan.server import Node
+    from ftstan.context import Context
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ _MOST_ROWS = 200
 _A_VISIT = 16
 
 
-async def within(node: Node, seconds: float, function: Callable[[], T]) -> T:
+async def within(node: Context, seconds: float, function: Callable[[], T]) -> T:
     """What ``function`` says on the data plane's thread. Raises ``StoreError`` if that does not come round in time."""
     try:
         async with asyncio.timeout(seconds):
@@ -44,20 +44,24 @@ async def within(node: Node, seconds: float, function: Callable[[], T]) -> T:
 
 
 class Administration:
-    """One node's."""
+    """Carries out requests. ``reload`` takes the configuration over anew; ``begin_drain`` starts the node's leaving."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(
+        self, node: Context, reload: Callable[[], Coroutine[None, None, None]], begin_drain: Callable[[], None]
+    ) -> None:
         self._node = node
+        self._reload = reload
+        self._begin_drain = begin_drain
 
     async def carry_out(self, request: Request) -> Answer:
         """Do what is asked. Raises ``RefusedError``: nothing has changed; ``StoreError``: see its text."""
         name = request.name.encode("utf-8", "surrogateescape")
         match request.verb:
             case Verb.RELOAD:
-                await self._node.reloader.reload()
+                await self._reload()
                 return Answer(ok=True, note="reloaded")
             case Verb.DRAIN:
-                self._node.handlers.begin_drain()
+                self._begin_drain()
                 return Answer(ok=True, note="draining")
             case Verb.CHANNELS:
                 return await self._list(request, views.channel_names, managing.channel_rows)

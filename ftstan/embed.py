@@ -30,13 +30,14 @@ from ftstan.config.options import (
     check_before_logging,
     check_start,
 )
+from ftstan.context import EXIT_FENCED
 from ftstan.disk import ShuttableDisk
 from ftstan.ending import say
 from ftstan.errors import EndedError, FencedError, FtstanError, NatsError, StoppedError
 from ftstan.nats import tasks
 from ftstan.nats.routes import check_routes
 from ftstan.nats.url import parse_urls
-from ftstan.server import EXIT_FENCED, Node
+from ftstan.server import Node
 from ftstan.stores import registry
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ftstan import log
 from ftstan.config.units import SECOND
@@ -36,13 +36,15 @@ from ftstan.ratelimit import RateLimit
 from ftstan.succession import SWITCHOVER_S, Succession, no_successor
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
+    from ftstan.bridge import Ahead
     from ftstan.config.options import FtOptions, LinkOptions
+    from ftstan.context import Context
     from ftstan.ft.epoch import Activation
     from ftstan.ft.ownership import StoreOwner
     from ftstan.ft.warm import Warm, WarmLag
-    from ftstan.server import Node
+    from ftstan.nats.control import Control
 
 _LOG = {
     sb.Level.INFO: log.stream.info,
@@ -62,12 +64,38 @@ def _timing(ft: FtOptions, *, is_network: bool) -> FtTiming:
     )
 
 
-class FtGroup:
-    """One member: stands by, takes over, beats."""
+class Life(Protocol):
+    """What the owner of the store does with it."""
 
-    def __init__(self, node: Node, urls: Sequence[str]) -> None:
+    async def serve(self, ahead: Callable[[], Awaitable[Ahead | None]] | None = None) -> None:
+        """Recover and open the server. Raises ``FtstanError``. ``ahead``: see ``Node.serve``."""
+        ...
+
+    def give_back(self) -> None:
+        """On the data plane's thread: close what was opened, and free the lock for another node."""
+        ...
+
+
+class Operators(Protocol):
+    """Where operators are heard."""
+
+    async def open(self, control: Control) -> None:
+        """Hear operators on this connection."""
+        ...
+
+    def on_question(self, data: bytes, reply: str) -> None:
+        """Answer who this is, if that is what is asked."""
+        ...
+
+
+class FtGroup:
+    """One member: stands by, takes over, beats. ``urls``: where its connection goes."""
+
+    def __init__(self, node: Context, life: Life, operators: Operators, urls: Sequence[str]) -> None:
         assert node.owner is not None
         self._node = node
+        self._life = life
+        self._operators = operators
         self._owner: StoreOwner = node.owner
         self._rng = node.random_class()
         self._timing = _timing(node.options.ft, is_network=self._owner.is_network)
@@ -129,8 +157,8 @@ class FtGroup:
         self._node.state = NodeState.STANDBY
         await self._control.subscribe(self._beats, self._on_heartbeat)
         await self._control.subscribe(self._ours, self._on_group_message)
-        await self._control.serve(self._ours, self._node.reception.on_question)
-        await self._node.reception.open(self._control)
+        await self._control.serve(self._ours, self._operators.on_question)
+        await self._operators.open(self._control)
         self._event(sb.Started())
         if self._standby.mixed:
             log.stream.info(MIXED_ON)
@@ -314,7 +342,7 @@ class FtGroup:
                 may_lose=True,
             )
         except FencedError as error:
-            await node.call(node.give_back)
+            await node.call(self._life.give_back)
             self._warm = self._new_warm()
             self._warm.start()
             self._event(sb.ActivationLost(error.text))
@@ -338,7 +366,7 @@ class FtGroup:
         if without_lock:
             self._spawn(self._regain_lock(self._active))
         try:
-            await node.serve(lambda: self._succession.decide(activation))
+            await self._life.serve(lambda: self._succession.decide(activation))
         except FtstanError as error:
             await self._not_activated(error)
             return
@@ -359,7 +387,7 @@ class FtGroup:
             raise error
         self._active = self._activation = None
         node.state = NodeState.STANDBY
-        await node.call(node.give_back)
+        await node.call(self._life.give_back)
         self._warm = self._new_warm()
         self._warm.start()
         self._trouble = error.text

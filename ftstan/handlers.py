@@ -21,7 +21,7 @@ from ftstan.nats import tasks
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from ftstan.server import Node
+    from ftstan.context import Context
 
 #: Clients that are told by nats-server that it leaves have as long before it closes their connections.
 GRACE_S = 10.0
@@ -31,10 +31,11 @@ EXIT_TERM = 143
 
 
 class Handlers:
-    """One node's, on the control thread."""
+    """One node's, on the control thread. ``on_hangup``: what SIGHUP does."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Context, on_hangup: Callable[[], Coroutine[None, None, None]]) -> None:
         self._node = node
+        self._on_hangup = on_hangup
         self.draining = False
         """SIGUSR2 came: the end is one that was wanted."""
         self.handed_over = False
@@ -47,7 +48,7 @@ class Handlers:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
             loop.add_signal_handler(number, self._stop, number)
         loop.add_signal_handler(signal.SIGUSR1, log.reopen)
-        loop.add_signal_handler(signal.SIGHUP, self._spawn, self._node.reloader.on_signal)
+        loop.add_signal_handler(signal.SIGHUP, self._spawn, self._on_hangup)
         loop.add_signal_handler(signal.SIGUSR2, self._spawn, self.drain)
 
     def _stop(self, number: int) -> None:

@@ -23,15 +23,14 @@ from ftstan.ft.states import NodeState, Phase
 from ftstan.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from ftstan.config.options import StoreLimits
+    from ftstan.context import Context, GroupPart
     from ftstan.ft.ctl import EpochEntry
     from ftstan.ft.epoch import Activation
     from ftstan.ft.ownership import StoreOwner
     from ftstan.ft.slots import EpochRecord
-    from ftstan.group import FtGroup
-    from ftstan.server import Node
 
 T = TypeVar("T")
 
@@ -43,13 +42,18 @@ _RECORD_WITHIN_S = 10.0
 
 
 class NodeMember:
-    """What ``Node`` and its group do, for whoever asks. A standalone server has a status, too."""
+    """What ``Node`` and its group do, for whoever asks. A standalone server has a status, too.
 
-    def __init__(self, node: Node) -> None:
+    ``reload`` and ``begin_drain``: see ``Administration``.
+    """
+
+    def __init__(
+        self, node: Context, reload: Callable[[], Coroutine[None, None, None]], begin_drain: Callable[[], None]
+    ) -> None:
         self._node = node
         self._holder: EpochRecord | None = None
         self._looking: asyncio.Future[EpochRecord | None] | None = None
-        self._administration = Administration(node)
+        self._administration = Administration(node, reload, begin_drain)
         self.recovered = (0, 0)
         """Channels that a recovery has read, and how many it found."""
 
@@ -240,7 +244,7 @@ class NodeMember:
         assert self._node.owner is not None
         return self._node.owner
 
-    def _group(self) -> FtGroup:
+    def _group(self) -> GroupPart:
         assert self._node.group is not None
         return self._node.group
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ftstan.errors import FtstanError
 from ftstan.ft.history import cause_text
@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-    from ftstan.broker.views import CensusRow, SubRow
+    from ftstan.broker.views import CensusRow, Counters, SubRow
+    from ftstan.context import Context
     from ftstan.ft.ctl import EpochEntry
-    from ftstan.pages import Pages
-    from ftstan.server import Node
 
 _CHANNELS: Final = 50
 _SUBS: Final = 50
@@ -32,10 +31,22 @@ _EPOCHS: Final = 12
 _MILLI: Final = 1_000_000
 
 
+class Looks(Protocol):
+    """What the other pages have looked up (``pages.Pages``)."""
+
+    async def census(self) -> tuple[Counters, list[CensusRow]]:
+        """Counters and figures of all channels, hardly old."""
+        ...
+
+    async def channel_subs(self, names: Sequence[bytes], most: int | None = None) -> list[tuple[bytes, SubRow]]:
+        """The subscriptions of these channels; of each channel at most ``most``."""
+        ...
+
+
 class Overview:
     """Figures for the dashboard of ``node``."""
 
-    def __init__(self, node: Node, pages: Pages) -> None:
+    def __init__(self, node: Context, pages: Looks) -> None:
         self._node = node
         self._pages = pages
         self._epochs: tuple[EpochEntry, ...] = ()

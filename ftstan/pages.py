@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ftstan.broker.client import Client
     from ftstan.broker.state import Channel
     from ftstan.broker.views import CensusRow, ChannelRow, ClientRow
-    from ftstan.server import Node
+    from ftstan.context import Context
     from ftstan.serving import Serving
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ _READY_PHASES: Final = (Phase.LISTENING, Phase.TRYING)
 class _Look:
     """One page's look at a broker. Once the data plane was late, the rest of the page does not wait for it again."""
 
-    def __init__(self, node: Node, serving: Serving) -> None:
+    def __init__(self, node: Context, serving: Serving) -> None:
         self.broker: Broker = serving.broker
         self._node = node
         self._late = False
@@ -84,7 +84,7 @@ class _Look:
 class Pages:
     """The pages of ``node``."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Context) -> None:
         self._node = node
         self._census: tuple[Counters, list[CensusRow]] = (Counters(), [])
         self._counted_at = float("-inf")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ftstan.clock import Clock
     from ftstan.config.options import LinkOptions, ServerOptions
-    from ftstan.server import Node
+    from ftstan.context import Context
     from ftstan.stores.interface import ClientInfo, ServerInfo
 
 EXIT_CONFLICT: Final = 1
@@ -53,7 +53,7 @@ class Partitioning:
     As a context it begins to ask and to answer, and goes on with that if what is done in it succeeds.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Context) -> None:
         options = node.options
         self.partition: Partition | None = None
         if options.partitioning:

@@ -17,9 +17,9 @@ from ftstan.ft.ctl import decode_answer, encode_who
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from ftstan.context import Context
     from ftstan.ft.ctl import NodeStatus
     from ftstan.ft.epoch import Activation
-    from ftstan.server import Node
     from ftstan.stores.interface import ChannelEnd
 
 _DIGEST_S: Final = 1.0
@@ -35,7 +35,7 @@ class Peers:
 
     def __init__(
         self,
-        node: Node,
+        node: Context,
         say: Callable[[bytes], Awaitable[None]],
         ask: Callable[[bytes, float], Awaitable[list[bytes]]],
     ) -> None:

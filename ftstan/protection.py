@@ -23,10 +23,10 @@ from ftstan.nats import tasks
 from ftstan.notify import Notifier
 
 if TYPE_CHECKING:
+    from ftstan.context import Context
     from ftstan.disk import Space
     from ftstan.ft.watch import Watch
     from ftstan.histogram import Histogram
-    from ftstan.server import Node
 
 #: The log may hang, too; the judge must go on.
 _PATIENCE_S = 0.05
@@ -37,7 +37,7 @@ _EXTEND_S, _EXTEND_EVERY_S = 60.0, 10.0
 class Protection:
     """One node's. ``own`` and ``judge`` belong to the control loop, ``disown`` to any thread."""
 
-    def __init__(self, node: Node, notifier: Notifier | None = None) -> None:
+    def __init__(self, node: Context, notifier: Notifier | None = None) -> None:
         self._node = node
         self._guard: Guard | None = None
         self._watch: Watch | None = None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from ftstan.config.options import LinkOptions
-    from ftstan.server import Node
+    from ftstan.context import Context
 
 #: Questions that are answered at one time.
 _MAX_ANSWERS = 32
@@ -36,7 +36,7 @@ _LAST_WORDS_S = 1.0
 class Reception:
     """One node's."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Context) -> None:
         self._node = node
         self._desk = Desk(node.member, Recipient(node.options.cluster_id, node.server_id), node.clock)
         self._control: Control | None = None

@@ -22,8 +22,8 @@ from ftstan.nats.material import check_material
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ftstan.config.options import ServerOptions, StoreLimits
-    from ftstan.server import Node
+    from ftstan.config.options import LinkOptions, ServerOptions, StoreLimits
+    from ftstan.context import Context
 
 NO_FILE = "can only reload config when a file is provided using -c or --config"
 ONLY_EMBEDDED = "Reload supported only for embedded NATS Server's configuration"
@@ -68,10 +68,16 @@ def _can_change(path: str) -> bool:
 
 
 class Reloader:
-    """One node's. ``read`` gives the options as they are now to be; ``None``: there is no file to read."""
+    """One node's. ``read`` gives the options as they are now to be; ``None``: there is no file to read.
 
-    def __init__(self, node: Node, read: Callable[[], ServerOptions] | None) -> None:
+    ``renew`` has every connection present these logins and certificates from now on.
+    """
+
+    def __init__(
+        self, node: Context, read: Callable[[], ServerOptions] | None, renew: Callable[[LinkOptions], None]
+    ) -> None:
         self._node = node
+        self._renew = renew
         self._read = read
         self._busy = asyncio.Lock()
 
@@ -127,13 +133,7 @@ class Reloader:
             log.stream.warning(line)
         # It reads the files once more, and their storage may hang.
         await asyncio.to_thread(node.monitor.renew, options.nats.tls)
-        node.presented = presented(options.link, options.nats)
-        if node.link is not None:
-            node.link.renew(node.presented)
-        node.partitioning.renew(node.presented)
-        node.reception.renew(node.presented)
-        if node.group is not None:
-            node.group.renew(node.presented)
+        self._renew(presented(options.link, options.nats))
 
     async def _limit(self, limits: StoreLimits) -> list[str]:
         """Set other limits; returns what changed, a line each."""

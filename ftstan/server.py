@@ -9,48 +9,40 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import threading
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING
 
 from ftstan import log, rival
-from ftstan.awake import Awake
 from ftstan.broker.broker import Broker, BrokerOptions
 from ftstan.broker.constants import ANOTHER_CLUSTER
 from ftstan.broker.dedup import Window
 from ftstan.broker.records import info_of, subjects_of
-from ftstan.clock import Clock, SystemClock
 from ftstan.config.banner import READY, effectless_lines, recovered_line, starting_lines, store_lines
 from ftstan.config.limits import Limits
 from ftstan.config.units import SECOND
-from ftstan.dataplane import DataPlane, shown
+from ftstan.context import EXIT_FENCED, Context
+from ftstan.dataplane import shown
 from ftstan.errors import (
     ConfigError,
-    EndedError,
     FencedError,
     FtstanError,
     LockBusyError,
     NatsError,
     RecoveryError,
-    ReleasedError,
     StoppedError,
     StoreError,
 )
 from ftstan.ft.access import FileAccess
 from ftstan.ft.deadlines import STOP_S, STOP_UNOWNED_S
-from ftstan.ft.warm import Warm
 from ftstan.group import FtGroup
 from ftstan.handlers import Handlers
-from ftstan.host import Host, ProcessHost, raise_file_limit
+from ftstan.host import raise_file_limit
 from ftstan.member import NodeMember
 from ftstan.monitor.gate import gate_of
 from ftstan.monitor.http import Monitor, pages_context
 from ftstan.nats import portsfile, tasks
-from ftstan.nats.control import Control
-from ftstan.nats.credentials import presented
 from ftstan.nats.embedded import NatsServerChild
 from ftstan.nats.generated import child_options
-from ftstan.nats.link import Link
 from ftstan.nats.material import check_material
 from ftstan.pages import Pages
 from ftstan.partition import Partitioning
@@ -58,28 +50,22 @@ from ftstan.protection import Protection
 from ftstan.reception import Reception
 from ftstan.reload import Reloader
 from ftstan.serving import Serving
-from ftstan.stores import registry
 from ftstan.stores.interface import StoreContext
-from ftstan.wire.nuid import Nuid
 from ftstan.wire.subjects import Subjects
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from ftstan.bridge import Ahead
-    from ftstan.config.options import ServerOptions
-    from ftstan.ft.ownership import StoreOwner
-    from ftstan.stores.interface import Store, StoreAccess, StoreKind
+    from ftstan.clock import Clock
+    from ftstan.config.options import LinkOptions, ServerOptions
+    from ftstan.host import Host
+    from ftstan.stores.interface import Store, StoreAccess
 
-T = TypeVar("T")
-
-EXIT_FENCED = 75
 _LOCK_PATIENCE_S, _LOCK_RETRY_S = 5.0, 0.1
 _CANCEL_AGAIN_S, _READY_S = 10.0, 10.0
 #: How long a stop may get ready beside serving; what is not ready then is done while nobody serves.
 _PREPARE_S = 15.0
-#: A node whose storage fails so soon after it took over would, restarted at once, only use up epochs.
-_SOON_S, _PAUSE_S = 60.0, 5
 
 
 def run(options: ServerOptions, reread: Callable[[], ServerOptions] | None = None, host: Host | None = None) -> int:
@@ -102,18 +88,13 @@ def run(options: ServerOptions, reread: Callable[[], ServerOptions] | None = Non
         return EXIT_FENCED
 
 
-class Node:
-    """What one process is: a standalone server, or a member of a group.
+class Node(Context):
+    """What one process is: a standalone server, or a member of a group. It makes the parts, starts and stops them."""
 
-    The attributes of the class are what connects it with the machine; a simulation puts its own in their place.
-    """
-
-    plane_class: Callable[[Callable[[BaseException], None], Awake], DataPlane] = DataPlane
-    link_class: Callable[..., Link] = Link
-    control_class: Callable[..., Control] = Control
-    warm_class: Callable[..., Warm] = Warm
-    random_class: Callable[[], random.Random] = random.Random
-    store_kind: Callable[[str], StoreKind] = staticmethod(registry.load)
+    group: FtGroup | None
+    member: NodeMember
+    protection: Protection
+    partitioning: Partitioning
 
     def __init__(
         self,
@@ -122,48 +103,19 @@ class Node:
         host: Host | None = None,
         reread: Callable[[], ServerOptions] | None = None,
     ) -> None:
-        self.options = options
-        self.host = host or ProcessHost()
-        self.clock = clock or SystemClock()
-        self.nuid = Nuid()
-        self.server_id = self.nuid.next()
-        self.state = "STANDALONE"
-        self.plane = self.plane_class(self.storage_failed, Awake(options.io_spin / SECOND))
+        super().__init__(options, clock, host)
         self._access: StoreAccess | None = None
-        self.owner: StoreOwner | None = None
-        """The right to the directory of a FILE store; a group needs one."""
-        self.stop_signal = 0
-        self._exit_status = 0
-        self.stopping = asyncio.Event()
-        self._no_more = threading.Event()
-        """The same for the data plane's thread."""
-        self.owns = False
-        """Whether this node may have written anything: an activation was begun."""
-        self._failure: FtstanError | None = None
-        self.child: NatsServerChild | None = None
-        self._ports_file = ""
-        self.reloader = Reloader(self, reread)
-        self.handlers = Handlers(self)
-        self.monitor = Monitor(Pages(self), options.monitor, gate_of(options.monitor))
-        self.member = NodeMember(self)
-        """What operators see of this node, and ask of it."""
-        self.reception = Reception(self)
-        self.group: FtGroup | None = None
-        self.partitioning = Partitioning(self)
-        self.nats_urls: list[str] = []
-        """Where this node's connections go."""
-        self.started_ns = self.clock.wall_ns()
-        self._started = self.clock.mono()
-        self._serving_since = 0.0
-        self.presented = presented(options.link, options.nats)
-        """How our links present themselves to NATS."""
-        self.link: Link | None = None
-        """The data link; it belongs to the data plane's thread."""
         self._store: Store | None = None
         """Open, or being recovered; the data plane's."""
-        self.unbridged = 0
-        """Publishes that arrived during hand-overs and were not answered."""
+        self._ports_file = ""
+        self.monitor = Monitor(Pages(self), options.monitor, gate_of(options.monitor))
+        self.partitioning = Partitioning(self)
         self.protection = Protection(self)
+        self.reloader = Reloader(self, reread, self._renew)
+        self.handlers = Handlers(self, self.reloader.on_signal)
+        self.member = NodeMember(self, self.reloader.reload, self.handlers.begin_drain)
+        self.reception = Reception(self)
+        self.group = None
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
@@ -226,7 +178,7 @@ class Node:
             self._ports_file = portsfile.write(options, self.child, port)
         link = self.link = self.link_class(urls, name=self._name("general"), options=self.presented, clock=self.clock)
         if options.ft_group:
-            self.group = FtGroup(self, urls)
+            self.group = FtGroup(self, self, self.reception, urls)
             await self.group.start()
             return
         await self.call(lambda: link.connect(2.0))
@@ -264,10 +216,6 @@ class Node:
             else:
                 return
 
-    def call(self, function: Callable[[], T], *, may_lose: bool = False) -> asyncio.Future[T]:
-        """Run something on the data plane's thread; ``may_lose``: see ``DataPlane.call``."""
-        return asyncio.wrap_future(self.plane.call(function, may_lose=may_lose))
-
     async def serve(self, ahead: Callable[[], Awaitable[Ahead | None]] | None = None) -> None:
         """Recover and open the server; the store is ours. Raises ``FtstanError``.
 
@@ -293,6 +241,16 @@ class Node:
         log.stream.info(READY)
         if self.owner is not None:
             await self.call(self.owner.tidy)
+
+    def _renew(self, options: LinkOptions) -> None:
+        """Present ``options`` to NATS from the next connection on, whoever of us makes it."""
+        self.presented = options
+        if self.link is not None:
+            self.link.renew(options)
+        self.partitioning.renew(options)
+        self.reception.renew(options)
+        if self.group is not None:
+            self.group.renew(options)
 
     # ---- on the data plane's thread ------------------------------------------------------------------------------
 
@@ -354,60 +312,7 @@ class Node:
         serving.set_limits(self.options.limits)
         self.plane.serving = serving
 
-    def storage_failed(self, error: BaseException) -> None:
-        """The data plane or the watch can not go on: nothing more is sent or written. On any thread."""
-        with contextlib.suppress(EndedError):
-            if isinstance(error, StoreError) and self.clock.mono() - self._serving_since < _SOON_S:
-                self.host.pause_and_end(shown(error), EXIT_FENCED, _PAUSE_S)
-            self.host.end(shown(error), EXIT_FENCED if isinstance(error, FtstanError | MemoryError) else 2)
-
-    def thread_failed(self, failure: threading.ExceptHookArgs) -> None:
-        """A thread that nothing was to end did: this node is not whole any more."""
-        name = failure.thread.name if failure.thread is not None else "?"
-        error = failure.exc_value
-        self.die(f"the thread {name} ended: {shown(error) if error is not None else failure.exc_type.__name__}")
-
     # ---- stopping ------------------------------------------------------------------------------------------------
-
-    def request_stop(self, number: int) -> None:
-        """Stop cleanly."""
-        self.stop_signal = number
-        self._end()
-
-    def leave(self, why: str, status: int = EXIT_FENCED) -> None:
-        """Stop cleanly with one line that says why; by default to come back as a standby."""
-        log.stream.fatal(why)
-        self._exit_status = status
-        self._end()
-
-    def die(self, why: str) -> NoReturn:
-        """End at once, also if storage never answers."""
-        if self.link is not None:
-            self.link.cut()
-        self.host.end(why, EXIT_FENCED)
-
-    def request_handover(self, successor: str) -> None:
-        """Stop cleanly in favour of ``successor``, and end as a node that stands by when it is started again."""
-        log.stream.info(f"ft: switchover: handing over to server {successor}")
-        self._exit_status = EXIT_FENCED
-        self._end()
-
-    def _end(self) -> None:
-        self._no_more.set()
-        self.stopping.set()
-
-    def fenced(self, error: FencedError) -> NoReturn:
-        """The store belongs to somebody else: out at once, with one line that says why."""
-        if isinstance(error, ReleasedError):
-            raise StoppedError("the server stops") from error
-        self.host.end(error.text, EXIT_FENCED)
-
-    def fail(self, error: FtstanError) -> None:
-        """End with this error."""
-        if self.stopping.is_set() or isinstance(error, StoppedError):
-            return
-        self._failure = error
-        self._end()
 
     async def _stop(self) -> int:
         log.stream.info("Shutting down.")
@@ -473,12 +378,6 @@ class Node:
             self.owner.release()
         self.note_epoch()
 
-    def note_epoch(self) -> None:
-        """Let log lines say under which epoch this node serves. Several servers in one program have no such word."""
-        present = self.owner.present if self.owner is not None else None
-        if self.host.owns_process:
-            log.note(epoch=present.epoch if present is not None else None)
-
     def _abandon(self) -> None:
         store, self._store = self._store, None
         if store is not None:
@@ -510,44 +409,6 @@ class Node:
         portsfile.remove(self._ports_file)
         if self.child is not None:
             await self.child.stop()
-
-    # ---- views ---------------------------------------------------------------------------------------------------
-
-    @property
-    def uptime(self) -> float:
-        """Seconds since this process started."""
-        return self.clock.mono() - self._started
-
-    def is_ft_active(self) -> bool:
-        """Whether this node is the active one and serves."""
-        return self.state == "FT_ACTIVE" and self.is_serving()
-
-    def is_serving(self) -> bool:
-        """Whether clients are answered now."""
-        serving = self.plane.serving
-        return serving is not None and serving.ready
-
-    @property
-    def hears_nats(self) -> bool:
-        """Whether the control thread has a connection to NATS; true where there is none."""
-        return self.group is None or self.group.connected
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the node does what it is for: it serves, or has begun to stand by."""
-        return self.is_serving() or (self.group is not None and self.group.looks_for_nats)
-
-    @property
-    def looks_for_nats(self) -> bool:
-        """Whether the control thread has a connection to NATS or tries to; true where there is none."""
-        return self.group is None or self.group.looks_for_nats
-
-    @property
-    def status(self) -> str:
-        """State, phase and epoch in one line, for people."""
-        if self.group is not None and self.state != "SHUTDOWN":
-            return self.group.status
-        return f"{self.state}: serving" if self.is_up else f"{self.state}{self.member.progress}"
 
     def _name(self, suffix: str) -> str:
         return f"_NSS-{self.options.cluster_id}-{suffix}"

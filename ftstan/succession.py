@@ -31,8 +31,8 @@ from ftstan.ft.slots import Cause
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from ftstan.context import Context
     from ftstan.ft.epoch import Activation
-    from ftstan.server import Node
 
 #: How long a successor waits for the whole ``Took`` after it said ``Subscribed``.
 TOOK_WITHIN_S: Final = 0.5
@@ -55,7 +55,7 @@ class Succession:
     """
 
     def __init__(
-        self, node: Node, send: Callable[[bytes], Coroutine[None, None, None]], max_payload: Callable[[], int]
+        self, node: Context, send: Callable[[bytes], Coroutine[None, None, None]], max_payload: Callable[[], int]
     ) -> None:
         self._node = node
         self._send = send

@@ -29,6 +29,6 @@ def tell_ahead(store: ChannelStore, wall: int) -> None:
         f"channel {quoted(store.name)}: message {store.last} has the time {when:%Y-%m-%d %H:%M:%SZ}, "
         f"{ahead // c.SECOND // 86_400} days from now: until then new messages get that time, and max_age removes none "
         "of them. If this host's clock is right, move what is needed to another channel and delete this one "
-        "(docs/operate.md, the clock was wrong once)",
+        "(docs/operate.md, when a clock was wrong)",
         channel=store.name,
     )

@@ -3,7 +3,7 @@
 All clients share one link. Twenty thousand connects that somebody sends at once lie in it before whatever the others
 send, and each costs as much as a hundred publishes. So a batch takes a bounded number of them. The others wait in the
 order in which they came; what passes them is what the original, which hears publishes, acks and requests on
-subscriptions of their own, lets pass as well (``docs/compat/protocol.md``, ordering between the subscriptions). A
+subscriptions of their own, lets pass as well (``docs/compat/protocol.md``, ordering guarantees). A
 request never comes before a publish or an ack that was sent before it.
 
 Answers to heartbeats have a queue of their own: a client that answered in time must not fail because others connect.

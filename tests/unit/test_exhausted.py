@@ -7,10 +7,10 @@ import zlib
 
 import pytest
 
-from ftstan.broker.bounds import MAX_NUMBER
 from ftstan.broker.broker import BrokerOptions
 from ftstan.clock import ManualClock
 from ftstan.stores.file import records
+from ftstan.stores.interface import MAX_NUMBER
 from ftstan.wire import messages
 from ftstan.wire.block import MsgBlock
 from tests.compat.driver import SUBJECTS, Driver, sequences

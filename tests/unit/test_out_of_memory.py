@@ -9,9 +9,10 @@ import pytest
 
 from ftstan import server
 from ftstan.config.options import ServerOptions
+from ftstan.context import EXIT_FENCED
 from ftstan.dataplane import DataPlane
 from ftstan.host import ProcessHost
-from ftstan.server import EXIT_FENCED, Node
+from ftstan.server import Node
 
 
 class Ended(BaseException):

@@ -60,16 +60,12 @@ def node_with(child: Child | None, serving: Serving | None = None) -> Any:
     async def set_limits(limits: StoreLimits) -> list[str]:
         return serving.set_limits(limits) if serving is not None else []
 
-    renewed = SimpleNamespace(renew=lambda _: None, check=lambda _: None)
+    pages = SimpleNamespace(renew=lambda _: None, check=lambda _: None)
     return SimpleNamespace(
         options=OLD,
         child=child,
         member=SimpleNamespace(set_limits=set_limits),
-        monitor=renewed,
-        partitioning=renewed,
-        reception=renewed,
-        link=None,
-        group=None,
+        monitor=pages,
     )
 
 
@@ -85,7 +81,7 @@ def run(node: Any, new: ServerOptions | FtstanError | None) -> None:
         assert new is not None
         return new
 
-    asyncio.run(Reloader(cast("Node", node), None if new is None else read).on_signal())
+    asyncio.run(Reloader(cast("Node", node), None if new is None else read, lambda _: None).on_signal())
 
 
 def test_levels_of_both_halves_change_and_the_nats_server_gets_its_part(path: Path) -> None:
