@@ -24,7 +24,7 @@ from ftstan.wire import messages
 from ftstan.wire.frames import OutBuf, Parser
 from ftstan.wire.subjects import Subjects
 from tests.compat.driver import CLUSTER
-from tests.fuzz.hostile import CANARY, REQUESTS, Attack, BrokenPromiseError, is_decodable
+from tests.fuzz.hostile import CANARY, REQUESTS, UNREADABLE, Attack, BrokenPromiseError, is_decodable
 from tests.processes import HOST, READY, Server, Stage
 
 if TYPE_CHECKING:
@@ -172,6 +172,10 @@ class Assault:
             self._take()
         acked = messages.Ack(subject=CANARY, sequence=self._sung)
         self._link.out.publish(self._ack_inbox, b"", messages.encode(acked))
+        # Publishes pass requests that wait, and requests keep their order: the answer to this one comes behind theirs.
+        last = b"_INBOX.fuzz.last"
+        self._ask(SUBJECTS.unsubscribe, last, UNREADABLE)
+        del self._answers[last]
         for inbox, (name, refusal, answer_name, data) in list(self._asked.items()):
             answer = self._answers.pop(inbox, None)
             if answer is not None or not is_decodable(name, data):
