@@ -58,7 +58,13 @@ def test_what_the_page_says_for_debian_is_what_happens(host: Host, packages: Pat
     assert host.out("id", "-u", "ftstan") == host.out("stat", "-c", "%u", "/var/lib/ftstan/store") == "4321\n"
     assert host.answers("http://127.0.0.1:8222/readyz")
 
-    # For a client that waits for each answer processors are kept awake: the unit allows what that takes, and no more.
+    # With io_spin processors are kept awake for a client that waits for each answer: the unit allows what that takes, and
+    # no more.
+    configuration = host.root / CONFIGURATION[1:]
+    text = configuration.read_text()
+    configuration.write_text(text.replace("  store: file\n", '  store: file\n  io_spin: "500us"\n'))
+    host.out("systemctl", "restart", UNIT)
+    assert host.answers("http://127.0.0.1:8222/readyz")
     host.out("ftstanctl", "bench", "--sync", "--count", "2000")
     threads = f"/proc/{host.unit(UNIT, 'MainPID')}/task"
     said = host.out("sh", "-ec", f'for t in {threads}/*; do echo "$(cat $t/comm) $(chrt -p ${{t##*/}})"; done')
@@ -67,7 +73,6 @@ def test_what_the_page_says_for_debian_is_what_happens(host: Host, packages: Pat
     assert policies == (set() if has_none else {"SCHED_IDLE"}), said
 
     # Another datastore: refused by the unit until a drop-in allows it.
-    text = (host.root / CONFIGURATION[1:]).read_text()
     other = text.replace("/var/lib/ftstan/store", "/srv/orders").replace("4222", "4223").replace("8222", "8223")
     (host.root / "etc/ftstan/orders.conf").write_text(other)
     for directory in ("/srv/orders", "/srv/spool"):
