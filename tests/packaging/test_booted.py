@@ -58,8 +58,8 @@ def test_what_the_page_says_for_debian_is_what_happens(host: Host, packages: Pat
     assert host.out("id", "-u", "ftstan") == host.out("stat", "-c", "%u", "/var/lib/ftstan/store") == "4321\n"
     assert host.answers("http://127.0.0.1:8222/readyz")
 
-    # With io_spin processors are kept awake for a client that waits for each answer: the unit allows what that takes, and
-    # no more.
+    # With io_spin processors are kept awake for a client that waits for each answer: the unit allows what that takes,
+    # and no more.
     configuration = host.root / CONFIGURATION[1:]
     text = configuration.read_text()
     configuration.write_text(text.replace("  store: file\n", '  store: file\n  io_spin: "500us"\n'))
