@@ -288,8 +288,8 @@ class Broker(BrokerBase):
             self._was_lost = False
             self.connections.link_is_back()
         ran = self.timers.run(now)
-        if self.subscriptions.recovering:
-            self.subscriptions.start_recovered()
+        if self.subscriptions.resending.recovering:
+            self.subscriptions.resending.start_recovered()
             ran = True
         ran |= self.intake.go_on()
         self.no_room = self.intake.is_full
@@ -321,7 +321,7 @@ class Broker(BrokerBase):
     @property
     def goes_on(self) -> bool:
         """Whether the next turn has work left over by the last one: requests, subscriptions to close or to resume."""
-        return bool(self.is_full or self.intake or self.closing or self.subscriptions.recovering)
+        return bool(self.is_full or self.intake or self.closing or self.subscriptions.resending.recovering)
 
     @property
     def output_size(self) -> int:

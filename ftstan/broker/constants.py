@@ -55,6 +55,8 @@ RECOVERED_BEAT_STEP = MILLISECOND
 
 #: Recovered subscriptions whose redelivery is started in one turn of the loop: publishes are served in between.
 RECOVERED_PER_TURN = 64
+#: Unacknowledged messages of theirs whose times are looked up in one turn.
+RECOVERED_ENTRIES = 16_384
 
 # Sids of the internal NATS subscriptions; those from core.FIRST_ACK_SID on belong to ack inboxes, or first to the
 # publish subjects of a partitioned server.

@@ -11,11 +11,37 @@ slots from all bits of the sequence, as if by chance, and stays with that: its r
 """
 
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
+from libc.stdlib cimport qsort
+
+cdef struct Entry:
+    int64_t expiry
+    uint64_t seq
+
+
+cdef int by_expiry(const void* a, const void* b) noexcept nogil:
+    """Whether ``a`` comes before ``b``: by expiry, then sequence."""
+    cdef const Entry* one = <const Entry*>a
+    cdef const Entry* two = <const Entry*>b
+    if one.expiry != two.expiry:
+        return -1 if one.expiry < two.expiry else 1
+    return (one.seq > two.seq) - (one.seq < two.seq)
+
 
 cdef enum:
     _ODD = 0x9E3779B97F4A7C15
     #: Slots that an insertion or removal may look at before the table counts as crowded.
     _WALK = 8
+
+
+cdef list in_order(Entry* entries, size_t n):
+    """The sequences of ``n`` entries, sorted; frees the entries. In C: there may be a million of them in one window."""
+    cdef size_t i
+    try:
+        with nogil:
+            qsort(entries, n, sizeof(Entry), by_expiry)
+        return [entries[i].seq for i in range(n)]
+    finally:
+        PyMem_RawFree(entries)
 
 
 cdef class InFlight:
@@ -184,16 +210,33 @@ cdef class InFlight:
         """``(sequences, next)``: entries with an expiry up to ``limit`` in order of redelivery, and the earliest other
         expiry (0 if there is none). Entries of unknown expiry count as due."""
         cdef size_t i
-        cdef list out = []
+        cdef size_t n = 0
         cdef int64_t earliest = 0
+        cdef Entry* found = <Entry*>PyMem_RawCalloc(self.used + 1, sizeof(Entry))
+        if found == NULL:
+            raise MemoryError
         for i in range(self.mask + 1):
             if self.slots[i].seq:
                 if self.slots[i].expiry <= limit:
-                    out.append((self.slots[i].expiry, self.slots[i].seq))
+                    found[n].expiry = self.slots[i].expiry
+                    found[n].seq = self.slots[i].seq
+                    n += 1
                 elif earliest == 0 or self.slots[i].expiry < earliest:
                     earliest = self.slots[i].expiry
-        out.sort()
-        return [seq for _, seq in out], earliest
+        return in_order(found, n), earliest
+
+    def sequences(self):
+        """All sequences in their order."""
+        cdef size_t i
+        cdef size_t n = 0
+        cdef Entry* found = <Entry*>PyMem_RawCalloc(self.used + 1, sizeof(Entry))
+        if found == NULL:
+            raise MemoryError
+        for i in range(self.mask + 1):
+            if self.slots[i].seq:
+                found[n].seq = self.slots[i].seq
+                n += 1
+        return in_order(found, n)
 
     def clear_counts(self):
         """The next resend of every entry is its first again."""

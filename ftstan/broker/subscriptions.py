@@ -7,7 +7,6 @@ acknowledged (``on_hold``).
 
 from __future__ import annotations
 
-from collections import deque
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from ftstan.broker.client import Client
 from ftstan.broker.groups import Groups, stored_name
 from ftstan.broker.malformed import quoted
 from ftstan.broker.records import state_of
+from ftstan.broker.resending import Resending
 from ftstan.broker.state import Channel, QueueGroup, Subscription
 from ftstan.errors import StoreError, WireError
 from ftstan.log import stream as log
@@ -35,9 +35,8 @@ class Subscriptions:
     def __init__(self, broker: BrokerBase) -> None:
         self._broker = broker
         self._next_sid = broker.publish_end
-        self.recovering: deque[Subscription] = deque()
-        """Recovered subscriptions that wait for their first look."""
         self._groups = Groups(broker)
+        self.resending = Resending(broker, self._groups)
 
     # ---- subscribe -----------------------------------------------------------------------------------------------
 
@@ -86,6 +85,10 @@ class Subscriptions:
             backs_off="subscription without a client",
         )
         return False
+
+    def on_ack_timer(self, sub: Subscription) -> None:
+        """What it was sent was not acknowledged in time."""
+        self.resending.on_ack_timer(sub)
 
     def _check(self, request: messages.SubscriptionRequest) -> str:
         """What is wrong with the request, in the order in which the original looks."""
@@ -249,21 +252,14 @@ class Subscriptions:
 
     def _first_delivery(self, sub: Subscription) -> None:
         if sub.client is not None and sub.ready:
-            self._resend_all(sub)
+            self.resending.resume(sub, partial(self._release, sub))
+        else:
+            self._release(sub)
+
+    def _release(self, sub: Subscription) -> None:
+        """New messages from now on."""
         sub.on_hold = False
         self._broker.enqueue(sub)
-
-    def _resend_all(self, sub: Subscription) -> None:
-        for sequence in sorted(s for s, _, _ in sub.pending.items()):
-            if self._broker.tracer is not None:
-                self._broker.tracer.resumed(sub, sequence)
-            try:
-                self._broker.redeliver(sub, sequence)
-            except StoreError as error:
-                self._broker.on_read_error(sub, error)
-                break
-        if len(sub.pending):
-            self._broker.arm(sub, self._broker.now + sub.ack_wait)
 
     def _undo(self, sub: Subscription, *, resumed: bool) -> None:
         """The record could not be stored: as if the request had never come."""
@@ -364,46 +360,6 @@ class Subscriptions:
         if log.debug_on:
             _tell(sub, client_id, action)
 
-    # ---- redelivery ----------------------------------------------------------------------------------------------
-
-    def on_ack_timer(self, sub: Subscription) -> None:
-        """Resend what was not acknowledged in time, in order of expiry, whatever the window says."""
-        broker = self._broker
-        if not _served(sub) or not len(sub.pending):
-            return
-        if sub.hb_failed and sub.group is None:
-            broker.arm(sub, broker.now + sub.ack_wait)
-            return
-        self._resend_due(sub, same=False)
-
-    def _resend_due(self, sub: Subscription, *, same: bool) -> None:
-        broker = self._broker
-        due, following = sub.pending.due(broker.now + c.REDELIVERY_LOOK_AHEAD)
-        if len(sub.pending):
-            broker.arm(sub, following or broker.now + sub.ack_wait)
-        self._resend(sub, due, same=same)
-
-    def _resend(self, sub: Subscription, due: list[int], *, same: bool) -> None:
-        """Resend ``due``; what is too much for one emit goes with the next, and nothing goes twice.
-
-        ``same``: also a queue member gets its messages itself.
-        """
-        broker = self._broker
-        resend = broker.redeliver if same or sub.group is None else broker.pass_on
-        for i, sequence in enumerate(due):
-            if not _served(sub):
-                return
-            if len(broker.deliveries) + broker.passed > broker.budget:
-                broker.timers.at(broker.now, partial(self._resend, sub, due[i:], same=same))
-                return
-            if sequence not in sub.pending:
-                continue
-            try:
-                resend(sub, sequence)
-            except StoreError as error:
-                broker.on_read_error(sub, error)
-                return
-
     # ---- recovery ------------------------------------------------------------------------------------------------
 
     def adopt_all(self, channel: Channel) -> None:
@@ -448,44 +404,9 @@ class Subscriptions:
             sub.stalled = len(sub.pending) >= sub.max_in_flight
             sub.ready = self._broker.subjects.is_inbox(sub.inbox) and publishable(sub.ack_inbox)
             self._attach(sub, client)
-            self.recovering.append(sub)
+            self.resending.recovering.append(sub)
         if group is not None:
             self._groups.adopt(sub)
-
-    def start_recovered(self) -> None:
-        """Take some recovered subscriptions: resend what is overdue, set timers for the rest, let new messages flow."""
-        for _ in range(min(c.RECOVERED_PER_TURN, len(self.recovering))):
-            sub = self.recovering.popleft()
-            if _served(sub):
-                try:
-                    self._restart(sub)
-                except StoreError as error:
-                    self._broker.on_read_error(sub, error)
-                    # Where the window is full nothing else would come back to what is pending.
-                    self._broker.arm(sub, self._broker.now + sub.ack_wait)
-            sub.on_hold = False
-            if sub.group is not None:
-                self._groups.treated(sub.group)
-            elif sub.client is not None:
-                self._broker.enqueue(sub)
-
-    def _restart(self, sub: Subscription) -> None:
-        broker = self._broker
-        for sequence in sorted(s for s, _, _ in sub.pending.items()):
-            stamped = broker.timestamp_of(sub.channel, sequence)
-            if not stamped:
-                broker.note_implied_ack(sub, sequence)
-                continue
-            # A restart forgets when it was sent; it cannot have been before it was stored, nor later than now, whatever
-            # the clock of the host said that stored it.
-            age = max(broker.wall - stamped, 0)
-            sub.pending.add(sequence, max(broker.now + sub.ack_wait - age, 1))
-        self._resend_due(sub, same=sub.ready)
-
-
-def _served(sub: Subscription) -> bool:
-    """Whether anything of the subscription can be resent: a member that is not ready has others."""
-    return sub.client is not None and (sub.ready or sub.group is not None)
 
 
 def _kind(sub: Subscription) -> str:

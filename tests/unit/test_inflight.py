@@ -53,6 +53,7 @@ def test_due_is_everything_up_to_the_limit_in_order_and_the_earliest_of_the_rest
     due = sorted((e, s) for s, e in expiries.items() if e <= limit)
     later = [e for e in expiries.values() if e > limit]
     assert table.due(limit) == ([s for _, s in due], min(later, default=0))
+    assert table.sequences() == sorted(expiries)
 
 
 def test_a_window_that_moves_over_a_million_sequences_keeps_its_size() -> None:
