@@ -128,7 +128,7 @@ def test_a_start_looks_up_so_many_unacknowledged_messages_a_turn(monkeypatch: py
         return commit()
 
     looked.append(0)
-    driver.broker.timestamp_of = counted  # type: ignore[method-assign]
+    driver.broker.timestamp_of = counted  # type: ignore[assignment,method-assign]
     driver.store.commit = turned  # type: ignore[assignment,method-assign]
     driver.wait(6)
     assert sum(looked) == 2 * MANY
