@@ -26,7 +26,7 @@ from ftstan.stores.file import records, states
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.tools.changing import rewrite
 from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channel
-from ftstan.stores.interface import SubState
+from ftstan.stores.interface import REMEMBERED_SIZE, StoredAt, SubState
 from ftstan.wire.block import MsgBlock
 from tests import filenode
 from tests.filenode import FileNode, simulated
@@ -261,10 +261,10 @@ def test_in_a_mixed_group_a_slice_that_was_refused_goes_within_seconds(call: str
     refuse(node, call, name)
     assert node.put(b"refused", b"refused, too") != {}
     seconds(node, 5)
-    assert node.put(b"acked") == {}
+    assert node.put(b"acked", b"acked, too", b"and this") == {}
     seconds(node, 60)
     disk = node.disk.crash(process_only=True)
-    expected = [(1, b"a"), (2, b"b"), (3, b"acked")]
+    expected = [(1, b"a"), (2, b"b"), (3, b"acked"), (4, b"acked, too"), (5, b"and this")]
     assert contents(after(node, disk.crash(process_only=True))) == expected
     assert read_by_original(disk.tree("/store")) == expected
 
@@ -350,6 +350,34 @@ def test_a_tool_that_stands_still_before_it_removes_an_old_slice_takes_nothing_f
 @pytest.mark.parametrize("kind", ["idx", "dat"])
 def test_a_compaction_that_stands_still_is_no_harm_while_its_successor_cuts_nothing(kind: str) -> None:
     assert paused_tool(compact_channel, kind, epoch=1, stop=False).sequences() == list(range(1, 10))
+
+
+@pytest.mark.xfail(strict=True, reason="MEDIUM: a tool removes dedup.bin by a name that its successor uses, too")
+def test_a_tool_that_stands_still_before_it_removes_what_was_remembered_leaves_its_successors_file_alone() -> None:
+    node = FileNode(simulated(), options=SMALL)
+    node.store.remember([b"d" * REMEMBERED_SIZE], {b"d" * REMEMBERED_SIZE: StoredAt(1, 7)})
+    node.put(b"a")
+    node.store.close()
+    disk = node.disk.sibling()  # type: ignore[attr-defined]
+    owner = filenode.Owner(2)
+    made: list[FileNode] = []
+
+    def serve() -> None:
+        owner.fenced = True
+        new = FileNode(disk.sibling(), owner=filenode.Owner(3), options=SMALL, clock=node.clock)
+        made.append(new)
+        known = {b"d" * REMEMBERED_SIZE: StoredAt(1, 7), b"e" * REMEMBERED_SIZE: StoredAt(2, 8)}
+        new.store.remember([b"e" * REMEMBERED_SIZE], known)
+        assert new.put(b"b") == {}
+
+    pause_at(disk, lambda call, args: call == "unlink" and args[1] == "dedup.bin", serve)
+    env = FileEnv(disk, disk.open_dir("/store"), node.clock, SMALL, owner, CRC)
+    with contextlib.suppress(FencedError):
+        rewrite(env, compact_channel, max_bytes=10_000)
+    (new,) = made
+    for _ in range(5):
+        new.tick()
+    assert sorted(new.successor().recovered.remembered) == [b"d" * REMEMBERED_SIZE, b"e" * REMEMBERED_SIZE]
 
 
 # ---- directory entries that nobody expects ---------------------------------------------------------------------------
