@@ -89,7 +89,6 @@ def mixed_successor(node: FileNode, disk: SimDisk) -> FileNode:
 WHERE = ["the intent is left", "the slices are gone", "storage keeps the directory"]
 
 
-@pytest.mark.xfail(strict=True, reason="CRITICAL: a new channel of an original server has no higher slice or sequence")
 @pytest.mark.parametrize("where", WHERE)
 def test_what_an_original_acked_behind_a_deletion_that_was_cut_short_stays(where: str) -> None:
     node = cut_short(where)
@@ -102,7 +101,6 @@ def test_what_an_original_acked_behind_a_deletion_that_was_cut_short_stays(where
     assert new.sequences() == [1, 2]
 
 
-@pytest.mark.xfail(strict=True, reason="CRITICAL: only slices tell whether a channel was used since its deletion began")
 @pytest.mark.parametrize("where", WHERE)
 def test_a_durable_that_an_original_answered_behind_a_deletion_that_was_cut_short_stays(where: str) -> None:
     node = cut_short(where)
@@ -520,7 +518,6 @@ def test_a_store_is_opened_behind_an_original_that_has_used_up_the_numbers_of_ma
 # ---- publishes that are remembered -----------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="MEDIUM: what this activation remembers outlives the channel that it speaks of")
 def test_a_repeat_behind_a_deletion_is_not_acknowledged_by_another_message() -> None:
     node = FileNode(simulated())
     window = Window(10, {})

@@ -7,6 +7,7 @@ import pytest
 from ftstan.broker.dedup import Window
 from ftstan.stores.interface import ChannelLimits, StoredAt
 from ftstan.stores.memory import MemoryStore
+from ftstan.wire.block import MsgBlock
 from tests.compat.driver import SUBJECTS, Driver, PubAck, pub_acks, pub_msg
 from tests.unit.test_broker_failures import RefusingStore
 from tests.unit.test_broker_publish import stored
@@ -110,7 +111,11 @@ def test_what_is_remembered_of_messages_that_are_not_in_the_log_counts_for_nothi
 
 def test_a_window_names_what_is_durable_and_forgets_what_failed() -> None:
     window = Window(10, {})
-    log = MemoryStore().create_channel(b"any", ChannelLimits())
+    store = MemoryStore()
+    log, block = store.create_channel(b"foo", ChannelLimits()), MsgBlock()
+    block.append(1, b"foo", b"", b"x", 0)
+    log.append(block)
+    store.commit()
     window.add(b"foo", b"ft1.a", 1, 0, b"x")
     window.add(b"bar", b"ft1.b", 2, 0, b"x")
     assert [window.known[digest].sequence for digest in window.staged()] == [1, 2]
