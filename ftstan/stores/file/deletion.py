@@ -320,7 +320,7 @@ def _keep(env: FileEnv, intent: Intent) -> None:
     dirfd = env.disk.open_dir_at(env.root, os.fsdecode(intent.channel))
     try:
         known = Confirmed(0, 0, 0, 0, 0)
-        if intent.number in _numbers(env, dirfd):
+        if _is_left(env, dirfd, intent):
             known = read_confirmed(env.fresh, dirfd) or known
         elif env.is_there(dirfd, purged.NAME):
             purged.write(env, dirfd, purged.Mark(0, _LATEST))
@@ -334,12 +334,22 @@ def _numbers(env: FileEnv, dirfd: int) -> set[int]:
     return {int(m[1]) for name, is_dir in env.disk.listdir(dirfd) if not is_dir and (m := _DAT.match(name))}
 
 
-def _slice(env: FileEnv, dirfd: int, number: int) -> Content:
+def _is_left(env: FileEnv, dirfd: int, intent: Intent) -> bool:
+    """Whether the newest slice is the one that was named, whatever was written behind it: others may be left, too."""
+    named = intent.slice
+    try:
+        found = _slice(env, dirfd, intent.number, min(named.size, _HEAD))
+    except FileNotFoundError:
+        return False
+    return found.size >= named.size > records.VERSION_SIZE and found.crc == named.crc
+
+
+def _slice(env: FileEnv, dirfd: int, number: int, head: int = _HEAD) -> Content:
     if not number:
         return Content()
     fd = env.fresh.open(dirfd, dat_name(number), os.O_RDONLY)
     try:
-        return Content(env.size(fd), zlib.crc32(env.fresh.pread(fd, _HEAD, 0)))
+        return Content(env.size(fd), zlib.crc32(env.fresh.pread(fd, head, 0)))
     finally:
         env.fresh.close(fd)
 
