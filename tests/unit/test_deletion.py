@@ -159,6 +159,24 @@ def test_finishing_a_deletion_can_die_anywhere_too() -> None:
     assert finished > 60
 
 
+def test_a_power_cut_that_takes_removals_in_any_order_brings_no_part_of_a_channel_back() -> None:
+    before = calls_before_the_intent()
+    for call in range(before + 2, before + 26):
+        for seed in range(8):
+            disk, node = with_channels()
+            killed_at(disk, call, lambda node=node: node.store.delete_channel(b"foo"))  # type: ignore[misc]
+            assert b"foo" not in node.successor(disk.crash(random.Random(seed))).channels
+
+
+def test_a_power_cut_that_takes_what_was_not_synced_before_a_deletion_does_not_undo_it() -> None:
+    for mode in (CrashMode.LOST, CrashMode.ORDERED):
+        disk, node = with_channels()
+        node.sent(1, 1, 2)
+        node.acked(1, 1)
+        leave_intent(node)
+        assert list(node.successor(disk.crash(mode=mode)).channels) == [b"bar"]
+
+
 def leave_intent(node: FileNode) -> None:
     """The state after phase one: the intent is visible, nothing is gone yet."""
     deletion.declare(node.store._env, b"foo", node.channel().last)
