@@ -274,6 +274,8 @@ class Broker(BrokerBase):
         self.drop_caches()
         del self.channels[channel.name]
         self._unfold(channel.name)
+        if self.window is not None:
+            self.window.ended(channel.name)
 
     def _unfold(self, name: bytes) -> None:
         same = self._folded[_lower(name)]

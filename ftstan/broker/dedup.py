@@ -1,8 +1,10 @@
 """Publishes of our own client that were stored already: a repeat is acknowledged and not stored twice.
 
 Only guids that begin with ``ft1.`` are looked at: that client promises to use one guid for one message. A window holds
-the newest of them, as digests; the store makes it durable with the batch (``docs/store.md`` section 5). What a former
-activation left is a hint: it counts only if the log holds the very message, which is looked up when a repeat comes.
+the newest of them, as digests; the store makes it durable with the batch (``docs/store.md`` section 5). An entry is a
+hint: it counts only if the log holds the very message, which is looked up when a repeat comes. A channel that was
+deleted and made again has other messages under the same sequences. What was in the log in this activation counts also
+when limits or a purge have removed it since, until its channel is deleted.
 """
 
 from __future__ import annotations
@@ -32,8 +34,10 @@ class Window:
     def __init__(self, size: int, known: dict[bytes, StoredAt]) -> None:
         self.known = known
         self._size = size
-        self._unproven = set(known)
-        self._fresh: list[tuple[bytes, bytes]] = []
+        self._proven: dict[bytes, bytes] = {}
+        """What was in a log in this activation, by digest: its channel."""
+        self._fresh: dict[bytes, bytes] = {}
+        """The same of what is in no log yet, but in the batch."""
         self._shrink()
 
     def look(self, channel: bytes, guid: bytes, log: ChannelStore) -> int:
@@ -42,38 +46,46 @@ class Window:
         found = self.known.get(digest)
         if found is None:
             return 0
-        if digest in self._unproven:
+        if digest not in self._fresh and not (digest in self._proven and found.sequence < log.first):
             if not _holds(log, found):
                 return 0
-            self._unproven.discard(digest)
+            self._proven[digest] = channel
         return found.sequence
 
     def add(self, channel: bytes, guid: bytes, sequence: int, timestamp: int, data: bytes) -> None:
         """The publish was applied, as that message."""
         digest = _digest(channel, guid)
         # A digest that is known and was not taken for a repeat names something that is gone: it moves to the end.
-        self.known.pop(digest, None)
-        self._unproven.discard(digest)
+        self._forget(digest)
         self.known[digest] = StoredAt(sequence, _mark(timestamp, data))
-        self._fresh.append((channel, digest))
+        self._fresh[digest] = channel
         self._shrink()
 
     def staged(self) -> list[bytes]:
         """What was added since the last batch."""
-        return [digest for _, digest in self._fresh if digest in self.known]
+        return list(self._fresh)
 
     def committed(self, failed: Container[bytes]) -> None:
         """The batch is durable but for ``failed`` channels: what was added to those is forgotten."""
-        fresh, self._fresh = self._fresh, []
-        for channel, digest in fresh:
+        fresh, self._fresh = self._fresh, {}
+        for digest, channel in fresh.items():
             if channel in failed:
-                self.known.pop(digest, None)
+                self._forget(digest)
+            else:
+                self._proven[digest] = channel
+
+    def ended(self, channel: bytes) -> None:
+        """The channel was deleted: what it held has not been in the log of the next one of that name."""
+        self._proven = {digest: name for digest, name in self._proven.items() if name != channel}
+
+    def _forget(self, digest: bytes) -> None:
+        self.known.pop(digest, None)
+        self._proven.pop(digest, None)
+        self._fresh.pop(digest, None)
 
     def _shrink(self) -> None:
         while len(self.known) > self._size:
-            oldest = next(iter(self.known))
-            del self.known[oldest]
-            self._unproven.discard(oldest)
+            self._forget(next(iter(self.known)))
 
 
 def _holds(log: ChannelStore, at: StoredAt) -> bool:
@@ -84,9 +96,11 @@ def _holds(log: ChannelStore, at: StoredAt) -> bool:
         block = log.read(at.sequence, 1, _WHOLE)
     except StoreError:
         return False
-    if block is None or block.sequence(0) != at.sequence:
+    # The block may begin before the message.
+    i = block.position(at.sequence) if block is not None else 0
+    if block is None or i == len(block) or block.sequence(i) != at.sequence:
         return False
-    _, _, _, data, timestamp, _, _ = decode_msg_proto(block.payload(0))
+    _, _, _, data, timestamp, _, _ = decode_msg_proto(block.payload(i))
     return _mark(timestamp, data) == at.mark
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from ftstan.broker import managing
+from ftstan.broker.broker import BrokerOptions
 from ftstan.broker.dedup import Window
 from ftstan.stores.interface import ChannelLimits, StoredAt
 from ftstan.stores.memory import MemoryStore
+from ftstan.wire.block import MsgBlock
 from tests.compat.driver import SUBJECTS, Driver, PubAck, pub_acks, pub_msg
 from tests.unit.test_broker_failures import RefusingStore
 from tests.unit.test_broker_publish import stored
@@ -110,13 +113,67 @@ def test_what_is_remembered_of_messages_that_are_not_in_the_log_counts_for_nothi
 
 def test_a_window_names_what_is_durable_and_forgets_what_failed() -> None:
     window = Window(10, {})
-    log = MemoryStore().create_channel(b"any", ChannelLimits())
+    store = MemoryStore()
+    log, block = store.create_channel(b"foo", ChannelLimits()), MsgBlock()
+    block.append(1, b"foo", b"", b"x", 0)
+    log.append(block)
+    store.commit()
     window.add(b"foo", b"ft1.a", 1, 0, b"x")
     window.add(b"bar", b"ft1.b", 2, 0, b"x")
     assert [window.known[digest].sequence for digest in window.staged()] == [1, 2]
     window.committed({b"bar"})
     assert (window.look(b"foo", b"ft1.a", log), window.look(b"bar", b"ft1.b", log)) == (1, 0)
     assert window.staged() == []
+
+
+def delete(driver: Driver) -> None:
+    managing.delete_channel(driver.broker, managing.find_channel(driver.broker, b"foo"))
+
+
+@pytest.mark.parametrize("others", [0, 1, 5])
+def test_a_repeat_behind_a_deletion_is_stored_whatever_the_new_channel_holds(others: int) -> None:
+    driver = Driver(options=BrokerOptions(limits=ChannelLimits(max_msgs=2)))
+    driver.connect()
+    driver.broker.window = Window(10, {})
+    publish(driver, b"ft1.a", b"a")
+    publish(driver, b"ft1.a", b"a")
+    delete(driver)
+    for i in range(others):
+        publish(driver, b"ft1.%d" % i)
+    # With five others the sequence that it had is below what the limits have left.
+    assert publish(driver, b"ft1.a", b"a") == [PubAck(b"ft1.a", b"")]
+    assert stored(driver)[-1] == b"a"
+    before = stored(driver)
+    assert publish(driver, b"ft1.a", b"a") == [PubAck(b"ft1.a", b"")]
+    assert stored(driver) == before
+
+
+def test_a_repeat_of_what_limits_have_removed_is_not_stored_again_while_its_channel_lives() -> None:
+    driver = Driver(options=BrokerOptions(limits=ChannelLimits(max_msgs=2)))
+    driver.connect()
+    driver.broker.window = Window(10, {})
+    for guid in (b"ft1.a", b"ft1.b", b"ft1.c"):
+        publish(driver, guid, guid)
+    publish(driver, b"ft1.x", channel=b"bar")
+    managing.delete_channel(driver.broker, managing.find_channel(driver.broker, b"bar"))
+    assert publish(driver, b"ft1.a", b"ft1.a") == [PubAck(b"ft1.a", b"")]
+    assert stored(driver) == [b"ft1.b", b"ft1.c"]
+
+
+def test_what_a_former_activation_stored_and_was_found_ends_with_its_channel_too() -> None:
+    before = Window(10, {})
+    store = MemoryStore()
+    driver = Driver(store, BrokerOptions(limits=ChannelLimits(max_msgs=1)))
+    driver.connect()
+    driver.broker.window = before
+    publish(driver, b"ft1.a", b"a")
+    driver.broker.window = Window(10, dict(before.known))
+    publish(driver, b"ft1.a", b"a")
+    delete(driver)
+    publish(driver, b"ft1.b", b"b")
+    publish(driver, b"ft1.c", b"c")
+    publish(driver, b"ft1.a", b"a")
+    assert stored(driver) == [b"a"]
 
 
 def test_a_smaller_window_keeps_the_newest_of_what_was_known() -> None:

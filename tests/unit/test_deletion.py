@@ -135,9 +135,18 @@ def test_wherever_a_deletion_dies_the_channel_is_whole_or_gone(mode: CrashMode) 
     assert gone > 15
 
 
+def calls_before_the_intent() -> int:
+    """Storage calls of a deletion up to the one that makes the intent visible."""
+    disk, node = with_channels()
+    before, found = disk.calls, []
+    disk.on_call = lambda number, name, _: found.append(number) if name == "rename" else None
+    node.store.delete_channel(b"foo")
+    return found[0] - before
+
+
 def test_finishing_a_deletion_can_die_anywhere_too() -> None:
     finished = 0
-    for first in (14, 20, 26, 32):
+    for first in (calls_before_the_intent() + n for n in (4, 10, 16, 22)):
         for call in range(1, 60):
             disk, node = with_channels()
             assert killed_at(disk, first, lambda node=node: node.store.delete_channel(b"foo"))  # type: ignore[misc]
@@ -150,9 +159,27 @@ def test_finishing_a_deletion_can_die_anywhere_too() -> None:
     assert finished > 60
 
 
+def test_a_power_cut_that_takes_removals_in_any_order_brings_no_part_of_a_channel_back() -> None:
+    before = calls_before_the_intent()
+    for call in range(before + 2, before + 26):
+        for seed in range(8):
+            disk, node = with_channels()
+            killed_at(disk, call, lambda node=node: node.store.delete_channel(b"foo"))  # type: ignore[misc]
+            assert b"foo" not in node.successor(disk.crash(random.Random(seed))).channels
+
+
+def test_a_power_cut_that_takes_what_was_not_synced_before_a_deletion_does_not_undo_it() -> None:
+    for mode in (CrashMode.LOST, CrashMode.ORDERED):
+        disk, node = with_channels()
+        node.sent(1, 1, 2)
+        node.acked(1, 1)
+        leave_intent(node)
+        assert list(node.successor(disk.crash(mode=mode)).channels) == [b"bar"]
+
+
 def leave_intent(node: FileNode) -> None:
     """The state after phase one: the intent is visible, nothing is gone yet."""
-    deletion.declare(node.store._env, b"foo", node.channel().last, node.store._channels[b"foo"].log.highest)
+    deletion.declare(node.store._env, b"foo", node.channel().last)
 
 
 def test_an_intent_whose_channel_was_published_to_is_dropped() -> None:

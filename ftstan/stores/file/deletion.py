@@ -1,12 +1,22 @@
 """Deletion: how a channel goes as a whole, although no file system removes a directory with its files at once.
 
 First an intent is made visible in the root, durable, under a name that the original server ignores; then, after another
-confirm, the files go, lowest slice first, each index before its data, then the directory, then the intent. Whoever
-starts on what a crash left finishes that before it serves the channel, unless the channel was used after the intent was
-written: then the intent is dropped. Every step can be repeated.
+confirm, the files go, ``subs.dat`` first, then the slices, lowest first, each index before its data, then the rest, the
+directory, and the intent. Whoever starts on what a crash left finishes that before it serves the channel, unless the
+channel was used after the intent was written: then the intent is dropped. Every step can be repeated.
 
 An intent becomes visible by a rename, and a successor removes the temporaries of the root before it looks: so an intent
-that it finds was there before it came, and nobody but its writer can have used the channel since.
+that it finds was there before it came, and none of ours but its writer can have used the channel since. An original
+server can: it knows no intents, and finds the channel, a part of it, an empty directory or none. What it acknowledges
+then is in the newest slice that it finds or in a higher one; where it finds none, in new ones from 1; and in
+``subs.dat``, which it appends to or makes. So the intent names the newest slice and ``subs.dat`` by their content,
+durable as it is, and that slice goes when all others have durably gone. While it is as it was named, nothing was
+stored; where it is not there, every slice is somebody's who came after. Times and inodes are not asked, they can be the
+same again.
+
+What came after stays where it is, and what is left of ours beside it must not speak of it (``_keep``). That is put in
+its place by renames, and nothing is removed: a late removal could hit the file of a successor, a late rename finds no
+source.
 """
 
 from __future__ import annotations
@@ -15,33 +25,57 @@ import contextlib
 import hashlib
 import os
 import re
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ftstan.log import stream as log
-from ftstan.stores.file import records
+from ftstan.stores.file import purged, records
+from ftstan.stores.file.confirmed import Confirmed, ConfirmedFile, read_confirmed
 from ftstan.stores.file.env import NUMBERS_PER_EPOCH, FileEnv
 from ftstan.stores.file.leftovers import is_leftover, remove_leftover
-from ftstan.stores.file.view import idx_name, show
+from ftstan.stores.file.measure import read_entries
+from ftstan.stores.file.statefile import read_file
+from ftstan.stores.file.view import dat_name, idx_name, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _PREFIX = "ft.deleting."
 _NAME = re.compile(re.escape(_PREFIX) + r"[0-9a-f]{32}\.[1-9][0-9]{0,17}\Z")
-_MAGIC = b"ftstan deletion 1\n"
+_MAGIC = b"ftstan deletion 2\n"
 _SLICE = re.compile(r"msgs\.([1-9][0-9]{0,17})\.(?:dat|idx)(?:\.bak)?\Z")
 _DAT = re.compile(r"msgs\.([1-9][0-9]{0,17})\.dat\Z")
 
 
+_SUBS = "subs.dat"
+#: Bytes of a slice that tell it from every other one: in its first record are sequence, time and a checksum.
+_HEAD = 4096
+#: A mark with this time speaks of every log.
+_LATEST = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A file as it was named: its size, and a checksum of its beginning. Without bytes: there was none."""
+
+    size: int = 0
+    crc: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What its writer knew: its epoch, the channel's last sequence and its highest slice number."""
+    """What its writer knew: its epoch, the channel's last sequence, its newest slice (0: none) and what was in it.
+
+    ``subs``: what was in ``subs.dat``.
+    """
 
     channel: bytes
     epoch: int
     last: int
-    highest: int
+    number: int
+    slice: Content = Content()
+    subs: Content = Content()
 
     @property
     def file_name(self) -> str:
@@ -53,7 +87,8 @@ class Intent:
 
     def encode(self, env: FileEnv) -> bytes:
         """The file's bytes."""
-        body = _MAGIC + b"%d %d %d\n" % (self.epoch, self.last, self.highest) + self.channel
+        numbers = (self.epoch, self.last, self.number, self.slice.size, self.slice.crc, self.subs.size, self.subs.crc)
+        body = _MAGIC + b" ".join(b"%d" % n for n in numbers) + b"\n" + self.channel
         return body + b"\n%08x\n" % env.crc(body)
 
 
@@ -63,17 +98,18 @@ def decode(env: FileEnv, data: bytes) -> Intent | None:
     if not body.startswith(_MAGIC) or checksum != b"%08x" % env.crc(body):
         return None
     numbers, _, channel = body.removeprefix(_MAGIC).partition(b"\n")
-    epoch, last, highest = (int(n) for n in numbers.split(b" "))
-    return Intent(channel, epoch, last, highest)
+    epoch, last, number, *contents = (int(n) for n in numbers.split(b" "))
+    return Intent(channel, epoch, last, number, Content(*contents[:2]), Content(*contents[2:]))
 
 
-def declare(env: FileEnv, channel: bytes, last: int, highest: int) -> Intent:
-    """Make the intent visible and durable.
+def declare(env: FileEnv, channel: bytes, last: int) -> Intent:
+    """Make the intent visible and durable. ``last``: the channel's last sequence.
 
-    Raises ``FencedError``, and ``OSError``: then it may be visible all the same, and must be taken back (``retract``).
+    From here on nobody may write to the channel. Raises ``FencedError``, and ``OSError``: then it may be visible all
+    the same, and must be taken back (``retract``).
     """
     disk = env.disk
-    intent = Intent(channel, _epoch(env), last, highest)
+    intent = _intent(env, channel, last)
     temporary = env.temporary("deleting")
     with contextlib.suppress(FileNotFoundError):
         disk.unlink(env.root, temporary)
@@ -87,6 +123,34 @@ def declare(env: FileEnv, channel: bytes, last: int, highest: int) -> Intent:
     finally:
         disk.close(fd)
     return intent
+
+
+def _intent(env: FileEnv, channel: bytes, last: int) -> Intent:
+    """What is to be deleted, as it is; what is named by its content is durable."""
+    try:
+        dirfd = env.disk.open_dir_at(env.root, os.fsdecode(channel))
+    except FileNotFoundError:
+        # A former owner's late rmdir took it, empty (``directory.py``).
+        return Intent(channel, _epoch(env), last, 0)
+    try:
+        number = max(_numbers(env, dirfd), default=0)
+        names = {name for name, is_dir in env.disk.listdir(dirfd) if not is_dir}
+        for name in sorted({dat_name(number), _SUBS} & names):
+            # What a power cut takes back of them would look like somebody's work.
+            _sync(env, dirfd, name)
+        # The index of a batch that was refused may name more, which is no use that somebody made of the channel.
+        last = max(last, _proven_end(env, dirfd, number))
+        return Intent(channel, _epoch(env), last, number, _slice(env, dirfd, number), _subs(env, dirfd))
+    finally:
+        env.disk.close(dirfd)
+
+
+def _sync(env: FileEnv, dirfd: int, name: str) -> None:
+    fd = env.disk.open(dirfd, name, os.O_RDWR)
+    try:
+        env.disk.fdatasync(fd)
+    finally:
+        env.disk.close(fd)
 
 
 def _epoch(env: FileEnv) -> int:
@@ -125,7 +189,7 @@ def carry_out(env: FileEnv, intent: Intent) -> None:
         pass
     else:
         try:
-            _empty(env, dirfd)
+            _empty(env, dirfd, intent.number)
             disk.fsync(dirfd)
         finally:
             disk.close(dirfd)
@@ -141,10 +205,13 @@ def carry_out(env: FileEnv, intent: Intent) -> None:
     disk.fsync(env.root)
 
 
-def _empty(env: FileEnv, dirfd: int) -> None:
+def _empty(env: FileEnv, dirfd: int, newest: int = 0) -> None:
+    """Remove what is in a directory; the data of the slice ``newest`` go when those before it have durably gone."""
     disk = env.disk
     for name, is_dir in _in_order(disk.listdir(dirfd)):
         if not is_dir:
+            if newest and name == dat_name(newest):
+                disk.fsync(dirfd)
             env.owner.confirm()
             if is_leftover(name):
                 # One that stays makes the directory stay, and that is what is told.
@@ -163,12 +230,13 @@ def _empty(env: FileEnv, dirfd: int) -> None:
 
 
 def _in_order(names: Iterable[tuple[str, bool]]) -> list[tuple[str, bool]]:
-    """Lowest slice first, an index before its data; then the rest, ``subs.dat`` with it."""
+    """``subs.dat``, then the slices, lowest first and an index before its data, then the rest."""
 
-    def key(item: tuple[str, bool]) -> tuple[bool, int, bool, str]:
+    def key(item: tuple[str, bool]) -> tuple[int, int, bool, str]:
         name, is_dir = item
         found = None if is_dir else _SLICE.match(name)
-        return found is None, int(found[1]) if found else 0, ".dat" in name, name
+        rank = 1 if found else 2 * (name != _SUBS or is_dir)
+        return rank, int(found[1]) if found else 0, ".dat" in name, name
 
     return sorted(names, key=key)
 
@@ -192,6 +260,7 @@ def finish_pending(env: FileEnv) -> list[tuple[Intent, OSError]]:
         if intent is None or intent.file_name != name:
             log.warning(f'"{name}" in the datastore does not name a channel to delete: ignored')
         elif _used_since(env, intent):
+            _keep(env, intent)
             log.warning(f'channel "{show(intent.channel)}" was used after its deletion had been decided: it stays')
         else:
             try:
@@ -208,41 +277,88 @@ def finish_pending(env: FileEnv) -> list[tuple[Intent, OSError]]:
 
 
 def _used_since(env: FileEnv, intent: Intent) -> bool:
-    """Whether anything in the channel is newer than the intent: a higher slice, or a sequence that an index proves."""
+    """Whether somebody has stored messages in the channel, or subscriptions, since the intent was written."""
     try:
         dirfd = env.disk.open_dir_at(env.root, os.fsdecode(intent.channel))
     except FileNotFoundError:
         return False
     try:
-        number, end = _newest(env, dirfd)
-        return number > intent.highest or end > intent.last
+        numbers = _numbers(env, dirfd)
+        while True:
+            try:
+                return _has_new_messages(env, dirfd, numbers, intent) or _has_new_subs(env, dirfd, intent)
+            except FileNotFoundError:
+                # A former owner that was paused behind a confirm of this deletion removes what was listed.
+                before, numbers = numbers, _numbers(env, dirfd)
+                if numbers == before:
+                    raise
     finally:
         env.disk.close(dirfd)
 
 
-def last_named(env: FileEnv, dirfd: int, last: int) -> int:
-    """What to declare as the last sequence of a channel that ends at ``last``. Raises ``OSError``.
+def _has_new_messages(env: FileEnv, dirfd: int, numbers: set[int], intent: Intent) -> bool:
+    if intent.number not in numbers:
+        # All that was named has gone, lower ones before it.
+        return bool(numbers)
+    if max(numbers) > intent.number or _slice(env, dirfd, intent.number) != intent.slice:
+        return True
+    return _proven_end(env, dirfd, intent.number) > intent.last
 
-    The index of a batch that was refused may name more, which is no use that somebody made of the channel.
+
+def _has_new_subs(env: FileEnv, dirfd: int, intent: Intent) -> bool:
+    # A start of an original alone makes the file, with nothing in it.
+    found = _subs(env, dirfd)
+    return found.size > records.VERSION_SIZE and found != intent.subs
+
+
+def _keep(env: FileEnv, intent: Intent) -> None:
+    """Leave the channel to whoever used it, such that what is left of ours there does not speak of what is theirs.
+
+    ``confirmed.bin`` is then of no epoch, so that starts read the channel with the care that an original server's work
+    needs, until one of ours has. Where no slice of ours is left neither it nor a mark of a purge says anything.
     """
-    return max(last, _newest(env, dirfd)[1])
+    dirfd = env.disk.open_dir_at(env.root, os.fsdecode(intent.channel))
+    try:
+        known = Confirmed(0, 0, 0, 0, 0)
+        if _is_left(env, dirfd, intent):
+            known = read_confirmed(env.fresh, dirfd) or known
+        elif env.is_there(dirfd, purged.NAME):
+            purged.write(env, dirfd, purged.Mark(0, _LATEST))
+        ConfirmedFile(env).replace(dirfd, replace(known, epoch=0))
+    finally:
+        env.disk.close(dirfd)
 
 
-def _newest(env: FileEnv, dirfd: int) -> tuple[int, int]:
-    """The highest slice number in a channel's directory, and the last sequence that its index proves."""
-    numbers = [int(m[1]) for name, is_dir in env.disk.listdir(dirfd) if not is_dir and (m := _DAT.match(name))]
-    number = max(numbers, default=0)
-    return number, _proven_end(env, dirfd, number) if number else 0
+def _numbers(env: FileEnv, dirfd: int) -> set[int]:
+    """The numbers of the slices in a channel's directory."""
+    return {int(m[1]) for name, is_dir in env.disk.listdir(dirfd) if not is_dir and (m := _DAT.match(name))}
+
+
+def _is_left(env: FileEnv, dirfd: int, intent: Intent) -> bool:
+    """Whether the newest slice is the one that was named, whatever was written behind it: others may be left, too."""
+    named = intent.slice
+    try:
+        found = _slice(env, dirfd, intent.number, min(named.size, _HEAD))
+    except FileNotFoundError:
+        return False
+    return found.size >= named.size > records.VERSION_SIZE and found.crc == named.crc
+
+
+def _slice(env: FileEnv, dirfd: int, number: int, head: int = _HEAD) -> Content:
+    if not number:
+        return Content()
+    fd = env.fresh.open(dirfd, dat_name(number), os.O_RDONLY)
+    try:
+        return Content(env.size(fd), zlib.crc32(env.fresh.pread(fd, head, 0)))
+    finally:
+        env.fresh.close(fd)
+
+
+def _subs(env: FileEnv, dirfd: int) -> Content:
+    data = read_file(env, dirfd, _SUBS) or b""
+    return Content(len(data), zlib.crc32(data))
 
 
 def _proven_end(env: FileEnv, dirfd: int, number: int) -> int:
-    try:
-        fd = env.fresh.open(dirfd, idx_name(number), os.O_RDONLY)
-    except FileNotFoundError:
-        # Its index went first: the deletion had begun.
-        return 0
-    try:
-        data = env.read_on(fd, records.VERSION_SIZE)
-    finally:
-        env.fresh.close(fd)
-    return records.scan_index(data, env.crc).last
+    """The last sequence that the index of a slice proves; 0 if there is none: it goes first."""
+    return records.scan_index(read_entries(env, dirfd, idx_name(number)), env.crc).last

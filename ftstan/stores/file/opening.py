@@ -250,6 +250,9 @@ def _wanted(env: FileEnv, now: Confirmed, written: Confirmed | None) -> bool:
 
 def _is_owed(env: FileEnv, now: Confirmed, written: Confirmed | None) -> bool:
     """Whether an original server may have written since what stands there, so that the next start would look again."""
+    if written is not None and not written.epoch:
+        # A deletion was cut short, and an original server used the channel (``deletion.py``).
+        return True
     through = env.owner.originals_through
     return (written.epoch if written is not None else 0) <= through < now.epoch and now.last > 0 < through
 

@@ -133,7 +133,7 @@ class Upkeep:
             last, highest = slog.last, slog.highest
             taking_back = deletion.retraction_of(self._env, name)
             try:
-                intent = deletion.declare(self._env, name, deletion.last_named(self._env, slog.dirfd, last), highest)
+                intent = deletion.declare(self._env, name, last)
             except OSError as error:
                 self._retracting[name] = taking_back
                 self._retract(name)
