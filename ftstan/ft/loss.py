@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.ft.epoch import EPOCH_NAME, SLICES_PER_EPOCH, LostEpochs, read_state
+from ftstan.ft.survey import HIGHEST_COUNTED
 from ftstan.stores.file.confirmed import read_confirmed
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def _highest(disk: Disk, root_fd: int) -> tuple[int, int]:
             confirmed = read_confirmed(disk, fd)
             epoch = max(epoch, confirmed.epoch if confirmed else 0)
             found = (_DAT.match(n) for n, folder in disk.listdir(fd) if not folder)
-            slice_number = max([slice_number, *(int(m[1]) for m in found if m)])
+            numbers = [int(m[1]) for m in found if m]
+            slice_number = max([slice_number, *(number for number in numbers if number <= HIGHEST_COUNTED)])
         finally:
             disk.close(fd)
     return epoch, slice_number

@@ -56,6 +56,8 @@ class SliceLog(RetainedSlices):
         self._active: _Active | None = None
         self._staged: MsgBlock | None = None
         self._parts: list[tuple[_Active, int, int, int]] = []
+        self._seen = 0
+        """The highest slice number that was found, also of a file that no number must be above."""
         self._highest = 0
         self._loose: dict[int, bool] = {}
         """Closed slices whose index may not be durable; true: nor their data, in a store without syncs."""
@@ -72,10 +74,18 @@ class SliceLog(RetainedSlices):
     # ---- opening -------------------------------------------------------------------------------------------------
 
     def adopt(
-        self, slices: list[Slice], dead: set[int], highest: int, *, durable: bool = False, synced: bool = True
+        self,
+        slices: list[Slice],
+        dead: set[int],
+        highest: int,
+        *,
+        taken: int | None = None,
+        durable: bool = False,
+        synced: bool = True,
     ) -> None:
         """Take over what recovery found: ``slices`` ascend in number and sequence, ``highest`` number seen.
 
+        ``taken``: the number that new slices must be above, where that is another one.
         ``durable``: so are their indexes; what a killed owner left of one may be in the page cache only. ``synced``:
         whoever wrote here last ran with syncs.
         """
@@ -85,7 +95,8 @@ class SliceLog(RetainedSlices):
         if not durable:
             self.unsure.update(self._doubtful(slices, synced=synced))
         self.dead = dead
-        self._highest = highest
+        self._seen = highest
+        self._highest = highest if taken is None else taken
         if slices:
             self.first = slices[0].first
             self.last = slices[-1].last
@@ -122,6 +133,11 @@ class SliceLog(RetainedSlices):
     @property
     def highest(self) -> int:
         """The highest slice number that was ever seen here."""
+        return max(self._seen, self._highest)
+
+    @property
+    def taken(self) -> int:
+        """The slice number that new ones are above."""
         return self._highest
 
     def append(self, block: MsgBlock) -> None:
@@ -270,17 +286,16 @@ class SliceLog(RetainedSlices):
         owner = self._env.owner
         gap = self._highest == self._gap_behind > 0
         floor = max(self._highest + gap, self._env.number_floor.get(self.name, 0))
-        number = max(owner.slice_base, floor) + 1
-        if number > owner.slice_base + NUMBERS_PER_EPOCH:
-            # Our numbers are used up, or somebody wrote a number above our range: only a higher epoch ends it.
-            owner.raise_epoch()
-            number = max(owner.slice_base, floor) + 1
-        if number > owner.slice_base + NUMBERS_PER_EPOCH:
+        if floor >= self._env.highest_number:
+            # Before an epoch is used for it: it is asked for again and again.
             raise StoreError(
                 f'channel "{show(self.name)}": slice number {floor} leaves no room for epoch numbers',
                 hint="run: ftstanctl store repair",
             )
-        return number
+        while floor >= owner.slice_base + NUMBERS_PER_EPOCH:
+            # Our numbers are used up, or an original server wrote numbers above our range: only a higher epoch ends it.
+            owner.raise_epoch()
+        return max(owner.slice_base, floor) + 1
 
     def _open_slice(self, block: MsgBlock, i: int, j: int) -> None:
         """Make a new slice visible with messages ``i`` to ``j - 1`` in it, durable, and index them."""
