@@ -237,7 +237,6 @@ def seconds(node: Node, count: int) -> None:
         node.store.tick(node.clock.wall_ns())
 
 
-@pytest.mark.xfail(strict=True, reason="CRITICAL: a slice is acked while the index of the one before says the same")
 def test_in_a_mixed_group_what_was_acked_behind_a_refused_batch_is_read_by_an_original() -> None:
     node = Node(fresh(), mixed())
     node.put(b"a")
@@ -252,7 +251,6 @@ def test_in_a_mixed_group_what_was_acked_behind_a_refused_batch_is_read_by_an_or
     assert read_by_original(disk.tree("/store")) == [(1, b"a"), (2, b"acked")]
 
 
-@pytest.mark.xfail(strict=True, reason="CRITICAL: a dead slice above the oldest message stays until a clean stop")
 @pytest.mark.parametrize(("call", "name"), [("open", "tmp.2.idx"), ("unlink", "tmp.2.dat")])
 def test_in_a_mixed_group_a_slice_that_was_refused_goes_within_seconds(call: str, name: str) -> None:
     node = Node(fresh(), mixed(), SMALL)
@@ -269,7 +267,6 @@ def test_in_a_mixed_group_a_slice_that_was_refused_goes_within_seconds(call: str
     assert read_by_original(disk.tree("/store")) == expected
 
 
-@pytest.mark.xfail(strict=True, reason="HIGH: an index that runs ahead of its data is mended in mixed groups only")
 @pytest.mark.parametrize("mode", [CrashMode.LOST, CrashMode.ORDERED])
 def test_what_was_delivered_of_a_batch_that_was_refused_before_the_mixed_group_ended_outlives_a_power_cut(
     mode: CrashMode,

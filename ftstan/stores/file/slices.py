@@ -62,6 +62,7 @@ class SliceLog(RetainedSlices):
         self._loose: dict[int, bool] = {}
         """Closed slices whose index may not be durable; true: nor their data, in a store without syncs."""
         self._names_loose = False
+        self._refused: set[int] = set()
         self._gap_behind = 0
         """A slice of ours with such an index: the number behind it is not used, which tells a successor so."""
         self._max_msgs, self._max_bytes, self._max_age = _slice_limits(env, limits)
@@ -222,6 +223,7 @@ class SliceLog(RetainedSlices):
         if self._highest not in {s.number for s in self.slices}:
             # Whatever became visible under the newest number holds nothing that was acknowledged.
             self.dead.add(self._highest)
+            self._note_refused(self._highest)
         if self._active is not None:
             # What failed is never synced again.
             self._active.data_dirty = False
@@ -244,8 +246,29 @@ class SliceLog(RetainedSlices):
     def _doubt(self, active: _Active) -> None:
         """The index of a slice may never become durable as it is, and nothing is written to it any more."""
         self.unsure.add(active.slice.number)
+        self._note_refused(active.slice.number)
         self._gap_behind = active.slice.number
         active.index_dirty = False
+
+    def _note_refused(self, number: int) -> None:
+        if number and self._env.owner.mixed:
+            self._refused.add(number)
+
+    @property
+    def refused(self) -> set[int]:
+        """Slices in which a batch that was refused in a mixed group may have left what an original server believes."""
+        if self._refused:
+            self._refused &= self.dead | self.unsure
+        return self._refused
+
+    def mended(self, number: int) -> None:
+        """Nothing is left in that slice of what was refused."""
+        self._refused.discard(number)
+
+    @property
+    def ends_ahead(self) -> bool:
+        """Whether the index of the newest slice may name messages whose sync failed, and nothing seals them."""
+        return bool(self.slices) and self.slices[-1].number in self.refused
 
     def lose_index(self) -> None:
         """The index of the present slice could not be synced: neither is used again, and its entries stay in memory."""
