@@ -158,6 +158,21 @@ def test_a_file_that_can_never_be_synced_again_ends_no_channel() -> None:
     assert read_by_original(node.disk.crash(process_only=True).tree("/store")) == contents(node)
 
 
+def test_the_index_is_not_put_again_without_messages_that_were_acked() -> None:
+    node = serving(SHAPES[2])
+    node.disk.fail_next("fdatasync", errno.EIO)
+    assert node.put(*REFUSED) != {}
+    folder = node.disk.open_dir_at(node.disk.open_dir("/store"), "foo")
+    for name in ("msgs.1.dat", "msgs.1.idx"):
+        node.disk.ftruncate(node.disk.open(folder, name, os.O_RDWR), 50)
+    before = node.disk.tree("/store")["foo/msgs.1.idx"]
+    for _ in range(3):
+        node.clock.advance(1.0)
+        node.store.tick(node.clock.wall_ns())
+        assert "does not hold the messages" in node.put(*ACKED)[b"foo"].text
+    assert node.disk.tree("/store")["foo/msgs.1.idx"] == before
+
+
 @shapes
 def test_without_another_batch_what_was_refused_is_gone_within_seconds(options: FileStoreOptions) -> None:
     for number, node in refusals(options, errno.ENOSPC):

@@ -462,8 +462,8 @@ class FileChannel:
     def _mend(self) -> None:
         try:
             exact.mend(self._env, self.log)
-        except OSError as error:
-            why = error.strerror or str(error)
+        except (OSError, DamageError) as error:
+            why = error.text if isinstance(error, DamageError) else error.strerror or str(error)
             if why != self._unmended:
                 self._unmended = why
                 exact.report(f'channel "{show(self.name)}": what a refused batch left', why)

@@ -17,7 +17,7 @@ import re
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from ftstan.errors import FencedError
+from ftstan.errors import DamageError, FencedError
 from ftstan.log import stream as log
 from ftstan.stores.file import records, subreplay
 from ftstan.stores.file.slices import Slice, SliceLog, dat_name, idx_name, show
@@ -87,7 +87,8 @@ def mend(env: FileEnv, slog: SliceLog) -> None:
     """Take away what refused batches have left in a channel, where an original server would believe it.
 
     Of a slice that counts that is the index alone: nobody believes the bytes behind it, and a disk that refuses to sync
-    them must not end the channel. Raises ``OSError`` and ``FencedError``; what is left is still in ``slog.refused``.
+    them must not end the channel. Raises ``OSError``, ``DamageError`` and ``FencedError``; what is left is still in
+    ``slog.refused``.
     """
     live = {s.number: s for s in slog.slices}
     for number in sorted(slog.refused):
@@ -106,6 +107,11 @@ def _put_index(env: FileEnv, slog: SliceLog, s: Slice) -> None:
     index = _index_of(env, slog, s)
     if index is None:
         return
+    if len(index) != s.entries * _ENTRY:
+        raise DamageError(
+            f'channel "{show(slog.name)}" slice {dat_name(s.number)}: it does not hold the messages that it had',
+            hint=f"run: ftstanctl store verify --channel {show(slog.name)}",
+        )
     if not env.options.sync:
         _sync(env, slog.dirfd, dat_name(s.number))
     slog.let_go(s.number)
