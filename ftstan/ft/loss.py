@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.ft.epoch import EPOCH_NAME, SLICES_PER_EPOCH, LostEpochs, read_state
+from ftstan.ft.survey import HIGHEST_COUNTED
 from ftstan.stores.file.confirmed import read_confirmed
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def _highest_of(disk: Disk, root_fd: int, name: str) -> tuple[int, int]:
     try:
         confirmed = read_confirmed(disk, fd)
         found = (_DAT.match(n) for n, folder in disk.listdir(fd) if not folder)
-        return confirmed.epoch if confirmed else 0, max([0, *(int(m[1]) for m in found if m)])
+        numbers = [number for m in found if m and (number := int(m[1])) <= HIGHEST_COUNTED]
+        return confirmed.epoch if confirmed else 0, max(numbers, default=0)
     finally:
         disk.close(fd)

@@ -17,13 +17,16 @@ CONFIRMED_NAME = "confirmed.bin"
 _FOREIGN = "lost+found"
 SERVER_NAME = "server.dat"
 _SLICE = re.compile(r"msgs\.([0-9]{1,18})\.(?:dat|idx)")
+HIGHEST_COUNTED = 1 << 31
+"""What is numbered higher was made by no server in turn: an epoch above it would take gigabytes of epoch file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """``highest_slice``: over all channels, 0 if there is none. ``confirmed``: channels that an epoch has written to.
+    """``highest_slice``: over all channels, 0 if there is none; nothing above ``HIGHEST_COUNTED``.
 
-    ``has_server``: somebody served from here, perhaps an original server.
+    ``confirmed``: channels that an epoch has written to. ``has_server``: somebody served from here, perhaps an original
+    server.
     """
 
     highest_slice: int
@@ -49,7 +52,8 @@ def survey_store(disk: Disk, root_fd: int) -> Survey:
             inside = [entry for entry, _ in disk.listdir(channel_fd)]
         finally:
             disk.close(channel_fd)
-        highest = max([highest, *(int(found[1]) for found in map(_SLICE.fullmatch, inside) if found)])
+        numbers = [int(found[1]) for found in map(_SLICE.fullmatch, inside) if found]
+        highest = max([highest, *(number for number in numbers if number <= HIGHEST_COUNTED)])
         if CONFIRMED_NAME in inside:
             confirmed.append(name)
     return Survey(highest_slice=highest, confirmed=tuple(confirmed), has_server=has_server)

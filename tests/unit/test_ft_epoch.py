@@ -93,6 +93,11 @@ def test_a_fresh_store_begins_with_epoch_1_and_slice_1() -> None:
     assert not activation.ft_mixed
 
 
+def test_a_name_with_a_number_that_no_server_got_to_makes_no_epoch_file_of_gigabytes() -> None:
+    disk = new_store({"server.dat": b"x", "foo/msgs.7.dat": b"", "foo/msgs.99999999999.dat": b"", "foo/subs.dat": b""})
+    assert Owner(disk).claim().epoch == 2
+
+
 @pytest.mark.parametrize(("highest", "epoch"), [(1, 2), (4095, 2), (4096, 2), (4097, 3), (10_000, 4)])
 def test_on_a_store_of_an_original_server_our_slices_begin_above_all_of_its(highest: int, epoch: int) -> None:
     disk = new_store({"server.dat": b"x", "foo/msgs.1.dat": b"", f"bar/msgs.{highest}.idx": b"", "bar/subs.dat": b""})

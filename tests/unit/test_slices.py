@@ -220,11 +220,24 @@ def test_a_number_that_no_epoch_can_get_above_is_an_error_that_names_the_repair(
     node = Node(disk)
     node.put(b"a")
     late = fresh()
-    late.add_tree("/store/foo", {n.replace("msgs.1.", "msgs.90000."): d for n, d in disk.tree("/store/foo").items()})
+    late.add_tree("/store/foo", {n.replace("msgs.1.", "msgs.9000000."): d for n, d in disk.tree("/store/foo").items()})
     node = Node(late)
     failed = node.put(b"b")
     assert "leaves no room" in failed[b"foo"].text
     assert failed[b"foo"].hint == "run: ftstanctl store repair"
+    assert node.owner.epoch == 1, "no epoch is used for what none can help"
+
+
+def test_an_owner_takes_as_many_epochs_as_it_needs_to_get_above_the_numbers_that_it_finds() -> None:
+    disk = fresh()
+    node = Node(disk)
+    node.put(b"a")
+    late = fresh()
+    late.add_tree("/store/foo", {n.replace("msgs.1.", "msgs.90000."): d for n, d in disk.tree("/store/foo").items()})
+    node = Node(late)
+    assert node.put(b"b") == {}
+    assert slices(late) == {90000: [1], 90001: [2]}
+    assert node.owner.epoch == 22
 
 
 # ---- rolling -------------------------------------------------------------------------------------------------------

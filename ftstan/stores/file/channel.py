@@ -67,6 +67,8 @@ class FileChannel:
         self._controls: list[bytes] = []
         self._controls_written = False
         self._events = bytearray()
+        self._unmended = ""
+        """Why what a refused batch left could not be taken away, as it was told."""
         self._unreadable: set[int] = set()
         """Sequences that were found unreadable, and told."""
 
@@ -279,7 +281,7 @@ class FileChannel:
     @property
     def unsettled(self) -> bool:
         """Whether anything is still in memory only."""
-        return self.staged or self._rewrite or bool(self._events)
+        return self.staged or self._rewrite or bool(self._events or (self.log.refused and self.intact))
 
     # ---- the commit road -----------------------------------------------------------------------------------------
 
@@ -299,6 +301,9 @@ class FileChannel:
         if not self.created:
             directory.make(self._env, self.log)
             self.created = True
+        if self.log.staged and self._env.owner.mixed and self.log.refused:
+            # Before anything is acknowledged behind it: an original server would find it under the same sequences.
+            exact.mend(self._env, self.log)
         fd = self.log.write()
         out = [] if fd is None else [Unsynced(fd, self)]
         if self._controls:
@@ -445,11 +450,25 @@ class FileChannel:
             self._rewrite = False
         if (self._events or self._rewrite) and not self._controls:
             self._write_events()
-        if mend and self._env.owner.mixed and self.log.unsure and self.created:
+        if self.created and self.log.refused:
+            # Also when the group is not mixed any more: entries that are ahead of their data prove nothing.
+            self._mend()
+        if mend and self._env.owner.mixed and self.log.unsure and self.created and not self.log.refused:
             # An original server that follows a crash believes the index, and nothing behind it.
             exact.make_slices_exact(self._env, self.log)
         if self._compaction.may(self._subs.size) and self._subs.replaced and not self.staged:
             self._compact()
+
+    def _mend(self) -> None:
+        try:
+            exact.mend(self._env, self.log)
+        except (OSError, DamageError) as error:
+            why = error.text if isinstance(error, DamageError) else error.strerror or str(error)
+            if why != self._unmended:
+                self._unmended = why
+                exact.report(f'channel "{show(self.name)}": what a refused batch left', why)
+        else:
+            self._unmended = ""
 
     def _compact(self) -> None:
         if not self._compaction.worth():

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Slice numbers that one epoch may use in a channel (``docs/compat/filestore.md``, slices).
 NUMBERS_PER_EPOCH = 4096
+#: Epochs that an owner takes in a row to get above slice numbers of somebody else: each costs some syncs.
+MOST_EPOCHS_AHEAD = 1024
 
 _CHUNK = 1 << 20
 
@@ -205,6 +207,11 @@ class FileEnv:
     def sync_index(self) -> bool:
         """Whether an index is synced before an ack: an original server that follows a crash believes nothing else."""
         return self.options.sync_index or self.owner.mixed
+
+    @property
+    def highest_number(self) -> int:
+        """The highest slice number that this owner can get to; what lies above was written by no server in turn."""
+        return self.owner.slice_base + NUMBERS_PER_EPOCH * (1 + MOST_EPOCHS_AHEAD)
 
     def shown(self, name: str) -> str:
         """A file of the store as messages name it: below the directory that the operator gave."""

@@ -93,6 +93,14 @@ class Measured:
         """The highest slice number seen."""
         return max([0, *(f.number for f in self.found), *(number for number, _ in self.orphans)])
 
+    def highest_taken(self, limit: int) -> int:
+        """The highest slice number that new ones must be above: from ``limit`` on only where a message is.
+
+        No server got so far in turn, and a file without messages must not end a channel.
+        """
+        numbers = [f.number for f in self.found if f.number < limit or not f.empty]
+        return max([0, *numbers, *(number for number, _ in self.orphans if number < limit)])
+
 
 def slice_numbers(names: list[tuple[str, bool]]) -> tuple[dict[int, str], list[str]]:
     """File names of slices by number, out of a listing, and those ``msgs.*.dat`` that name no slice of their own."""

@@ -235,6 +235,9 @@ def news(
     """What ``confirmed.write_all`` is to write: where the file is not as far as the log."""
     found = []
     for file, slog in items:
+        if slog.ends_ahead and not env.owner.mixed:
+            # A successor believes an index that is confirmed under an epoch of no mixed group.
+            continue
         now = truth(env, slog)
         if _wanted(env, now, file.written) or _is_owed(env, now, file.written):
             found.append((file, slog, now))

@@ -90,7 +90,18 @@ def judge(env: FileEnv, slog: SliceLog, m: Measured) -> Verdict:
     for (f, last), after in itertools.zip_longest(v.pieces, v.pieces[1:]):
         _judge_piece(env, slog, v, f, last, following=after[0].first if after else None)
     _judge_last(env, v, m)
+    taken = m.highest_taken(env.highest_number)
+    if taken >= env.highest_number and v.pieces and _is_copied(env, v.pieces[-1][0]):
+        v.damage.append((dat_name(taken), "its number leaves no room for a copy of what may not be durable"))
     return v
+
+
+def _is_copied(env: FileEnv, f: Found) -> bool:
+    """Whether the records of the newest slice that nothing proves are to be copied into a slice of ours.
+
+    What is numbered higher than we can get to is no former owner's of ours: like an original server's it is synced.
+    """
+    return len(f.tail) > 0 and (f.scattered or env.owner.ours_from <= f.number < env.highest_number)
 
 
 def _seal(env: FileEnv, slog: SliceLog, found: list[Found], dead: set[int]) -> list[tuple[Found, int]]:
@@ -258,7 +269,7 @@ def settle(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> None:
     slices: list[Slice] = []
     for f, last in v.pieces:
         if f is v.pieces[-1][0] and len(f.tail):
-            if f.number >= env.owner.ours_from or f.scattered:
+            if _is_copied(env, f):
                 tail = f.tail
             else:
                 sync(env, slog, f.number)
@@ -268,7 +279,8 @@ def settle(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> None:
             slices.append(_summary(env, slog, f, f.proven.last))
         else:
             v.dead.add(f.number)
-    slog.adopt(slices, v.dead, m.highest, synced=m.confirmed is None or m.confirmed.synced)
+    taken = m.highest_taken(env.highest_number)
+    slog.adopt(slices, v.dead, m.highest, taken=taken, synced=m.confirmed is None or m.confirmed.synced)
     if tail is not None:
         slog.copy_tail(tail)
     if v.last > slog.last:

@@ -56,10 +56,13 @@ class SliceLog(RetainedSlices):
         self._active: _Active | None = None
         self._staged: MsgBlock | None = None
         self._parts: list[tuple[_Active, int, int, int]] = []
+        self._seen = 0
+        """The highest slice number that was found, also of a file that no number must be above."""
         self._highest = 0
         self._loose: dict[int, bool] = {}
         """Closed slices whose index may not be durable; true: nor their data, in a store without syncs."""
         self._names_loose = False
+        self._refused: set[int] = set()
         self._gap_behind = 0
         """A slice of ours with such an index: the number behind it is not used, which tells a successor so."""
         self._max_msgs, self._max_bytes, self._max_age = _slice_limits(env, limits)
@@ -72,10 +75,18 @@ class SliceLog(RetainedSlices):
     # ---- opening -------------------------------------------------------------------------------------------------
 
     def adopt(
-        self, slices: list[Slice], dead: set[int], highest: int, *, durable: bool = False, synced: bool = True
+        self,
+        slices: list[Slice],
+        dead: set[int],
+        highest: int,
+        *,
+        taken: int | None = None,
+        durable: bool = False,
+        synced: bool = True,
     ) -> None:
         """Take over what recovery found: ``slices`` ascend in number and sequence, ``highest`` number seen.
 
+        ``taken``: the number that new slices must be above, where that is another one.
         ``durable``: so are their indexes; what a killed owner left of one may be in the page cache only. ``synced``:
         whoever wrote here last ran with syncs.
         """
@@ -85,7 +96,8 @@ class SliceLog(RetainedSlices):
         if not durable:
             self.unsure.update(self._doubtful(slices, synced=synced))
         self.dead = dead
-        self._highest = highest
+        self._seen = highest
+        self._highest = highest if taken is None else taken
         if slices:
             self.first = slices[0].first
             self.last = slices[-1].last
@@ -122,6 +134,11 @@ class SliceLog(RetainedSlices):
     @property
     def highest(self) -> int:
         """The highest slice number that was ever seen here."""
+        return max(self._seen, self._highest)
+
+    @property
+    def taken(self) -> int:
+        """The slice number that new ones are above."""
         return self._highest
 
     def append(self, block: MsgBlock) -> None:
@@ -206,6 +223,7 @@ class SliceLog(RetainedSlices):
         if self._highest not in {s.number for s in self.slices}:
             # Whatever became visible under the newest number holds nothing that was acknowledged.
             self.dead.add(self._highest)
+            self._note_refused(self._highest)
         if self._active is not None:
             # What failed is never synced again.
             self._active.data_dirty = False
@@ -228,8 +246,29 @@ class SliceLog(RetainedSlices):
     def _doubt(self, active: _Active) -> None:
         """The index of a slice may never become durable as it is, and nothing is written to it any more."""
         self.unsure.add(active.slice.number)
+        self._note_refused(active.slice.number)
         self._gap_behind = active.slice.number
         active.index_dirty = False
+
+    def _note_refused(self, number: int) -> None:
+        if number and self._env.owner.mixed:
+            self._refused.add(number)
+
+    @property
+    def refused(self) -> set[int]:
+        """Slices in which a batch that was refused in a mixed group may have left what an original server believes."""
+        if self._refused:
+            self._refused &= self.dead | self.unsure
+        return self._refused
+
+    def mended(self, number: int) -> None:
+        """Nothing is left in that slice of what was refused."""
+        self._refused.discard(number)
+
+    @property
+    def ends_ahead(self) -> bool:
+        """Whether the index of the newest slice may name messages whose sync failed, and nothing seals them."""
+        return bool(self.slices) and self.slices[-1].number in self.refused
 
     def lose_index(self) -> None:
         """The index of the present slice could not be synced: neither is used again, and its entries stay in memory."""
@@ -270,17 +309,16 @@ class SliceLog(RetainedSlices):
         owner = self._env.owner
         gap = self._highest == self._gap_behind > 0
         floor = max(self._highest + gap, self._env.number_floor.get(self.name, 0))
-        number = max(owner.slice_base, floor) + 1
-        if number > owner.slice_base + NUMBERS_PER_EPOCH:
-            # Our numbers are used up, or somebody wrote a number above our range: only a higher epoch ends it.
-            owner.raise_epoch()
-            number = max(owner.slice_base, floor) + 1
-        if number > owner.slice_base + NUMBERS_PER_EPOCH:
+        if floor >= self._env.highest_number:
+            # Before an epoch is used for it: it is asked for again and again.
             raise StoreError(
                 f'channel "{show(self.name)}": slice number {floor} leaves no room for epoch numbers',
                 hint="run: ftstanctl store repair",
             )
-        return number
+        while floor >= owner.slice_base + NUMBERS_PER_EPOCH:
+            # Our numbers are used up, or an original server wrote numbers above our range: only a higher epoch ends it.
+            owner.raise_epoch()
+        return max(owner.slice_base, floor) + 1
 
     def _open_slice(self, block: MsgBlock, i: int, j: int) -> None:
         """Make a new slice visible with messages ``i`` to ``j - 1`` in it, durable, and index them."""

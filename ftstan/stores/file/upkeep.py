@@ -144,7 +144,7 @@ class Upkeep:
                 self._retracting[name] = taking_back
                 self._retract(name)
                 raise StoreError(f'channel "{show(name)}" is in use', hint="try again when it is not")
-            self._env.number_floor[name] = highest
+            self._env.number_floor[name] = slog.taken
         channel.release()
         if self._archivist is not None:
             self._archivist.forget(os.fsdecode(name))

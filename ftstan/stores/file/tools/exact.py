@@ -17,7 +17,7 @@ import re
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from ftstan.errors import FencedError
+from ftstan.errors import DamageError, FencedError
 from ftstan.log import stream as log
 from ftstan.stores.file import records, subreplay
 from ftstan.stores.file.slices import Slice, SliceLog, dat_name, idx_name, show
@@ -83,6 +83,50 @@ def slice_steps(env: FileEnv, slog: SliceLog) -> Iterator[bool]:
         yield False
 
 
+def mend(env: FileEnv, slog: SliceLog) -> None:
+    """Take away what refused batches have left in a channel, where an original server would believe it.
+
+    Of a slice that counts that is the index alone: nobody believes the bytes behind it, and a disk that refuses to sync
+    them must not end the channel. Raises ``OSError``, ``DamageError`` and ``FencedError``; what is left is still in
+    ``slog.refused``.
+    """
+    live = {s.number: s for s in slog.slices}
+    for number in sorted(slog.refused):
+        if number in live:
+            _put_index(env, slog, live[number])
+        else:
+            slog.let_go(number)
+            _remove(env, slog.dirfd, number)
+            slog.dead.discard(number)
+            slog.unsure.discard(number)
+        slog.mended(number)
+
+
+def _put_index(env: FileEnv, slog: SliceLog, s: Slice) -> None:
+    """Put an index that names exactly the messages that count in the place of one that may name more."""
+    index = _index_of(env, slog, s)
+    if index is None:
+        return
+    if len(index) != s.entries * _ENTRY:
+        raise DamageError(
+            f'channel "{show(slog.name)}" slice {dat_name(s.number)}: it does not hold the messages that it had',
+            hint=f"run: ftstanctl store verify --channel {show(slog.name)}",
+        )
+    if not env.options.sync:
+        _sync(env, slog.dirfd, dat_name(s.number))
+    slog.let_go(s.number)
+    whole = records.VERSION + index
+    put_file(env, slog.dirfd, idx_name(s.number), lambda fd: env.disk.pwrite(fd, whole, 0))
+
+
+def _sync(env: FileEnv, dirfd: int, name: str) -> None:
+    fd = env.disk.open(dirfd, name, os.O_RDONLY)
+    try:
+        env.disk.fdatasync(fd)
+    finally:
+        env.disk.close(fd)
+
+
 def _number(s: Slice) -> int:
     return s.number
 
@@ -129,11 +173,7 @@ def make_state_exact(env: FileEnv, dirfd: int, name: str, *, durable: bool = Fal
                 return
             if not env.is_remembered:
                 # Whole, but perhaps in the page cache only: a killed owner's last records, not written since.
-                fd = env.disk.open(dirfd, name, os.O_RDONLY)
-                try:
-                    env.disk.fdatasync(fd)
-                finally:
-                    env.disk.close(fd)
+                _sync(env, dirfd, name)
                 return
             # Or in the file server's memory, and a sync commits only what this host sent: so it sends all of it.
             end = len(data)
