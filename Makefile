@@ -59,9 +59,9 @@ retried: build
 # networks and mounts that are cut, the demo and the benchmarks.
 # Also left out are whole groups in simulation: their threads are greenlets, whose stacks the sanitizer cannot follow; and
 # the look for leaks of memory, which the sanitizer holds back.
+GREENLETS := $(shell grep -rlE '^from (tests\.sim\.ft\.group|greenlet) import' --include='test_*.py' tests)
 DEBUG_TESTS := tests/contract tests/fuzz tests/model tests/oracle tests/sim tests/unit \
-	$(addprefix --ignore tests/sim/ft/test_,histories.py named.py review_handover.py attack_handover.py) \
-	--ignore tests/unit/test_attack_fencing.py --ignore tests/fuzz/test_live.py \
+	$(addprefix --ignore ,$(GREENLETS)) --ignore tests/fuzz/test_live.py \
 	$(wildcard tests/compat/test_*.py) \
 	$(addprefix tests/ft/test_,kill9.py pair.py planned_handover.py standalone.py storage.py embedding.py)
 test-debug: $(DEBUG_VENV)/.ready node_modules/.package-lock.json

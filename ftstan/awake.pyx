@@ -271,9 +271,11 @@ cdef class Awake:
         # With more processors than the set has room for it is refused, and nothing is allowed.
         if sched_getaffinity(0, sizeof(self.allowed), &self.allowed) != 0:
             return
+        if seconds <= 0:
+            return
         if processors == 0 and not has_quota():
             processors = len(os.sched_getaffinity(0))
-        if seconds > 0 and processors > 1:
+        if processors > 1:
             self.window = <int64_t>(seconds * 1e9)
 
     def begin(self, Py_ssize_t size, int fd):

@@ -16,6 +16,8 @@ import os
 import re
 import stat
 import sys
+import threading
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -41,6 +43,7 @@ __all__ = [
     "configure",
     "errno_text",
     "flush",
+    "limited",
     "nats",
     "note",
     "redact_url",
@@ -77,6 +80,8 @@ class _Outlet:
         self.clock: Clock = SystemClock()
         self.known: dict[str, object] = {}
         self.repeats = Repeats()
+        self.limited: Counter[str] = Counter()
+        self.counting = threading.Lock()
 
     def info(self, line: str) -> None:
         self._put(INFO, line)
@@ -153,6 +158,12 @@ class Logger(structlog.BoundLoggerBase):
             self._proxy_to_logger("trace", text, **fields)
 
 
+def limited() -> dict[str, int]:
+    """How often each kind of line was wanted that somebody else can cause, written or left out."""
+    with _outlet.counting:
+        return dict(_outlet.limited)
+
+
 # ---- what is done with a line ----------------------------------------------------------------------------------------
 
 
@@ -170,6 +181,9 @@ def _back_off(_logger: WrappedLogger, method: str, event: EventDict) -> EventDic
         _outlet.writer.put(level, line, wait=True)
     if method not in ("warning", "error") or not (backs_off or half is _nats):
         return event
+    if isinstance(backs_off, str):
+        with _outlet.counting:
+            _outlet.limited[backs_off] += 1
     left_out = _outlet.repeats.ask(key, text, now)
     if left_out is None:
         raise structlog.DropEvent

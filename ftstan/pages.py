@@ -13,7 +13,7 @@ import resource
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ftstan import COMPATIBLE_VERSION, __version__
+from ftstan import COMPATIBLE_VERSION, __version__, log
 from ftstan.broker import views
 from ftstan.broker.views import Counters, SubRow
 from ftstan.config.banner import runtime_version
@@ -260,6 +260,7 @@ class Pages:
             lock_attempts=owner.lock.counts.as_dict() if owner is not None else {},
             reconnects=reconnects,
             connected=connected,
+            refused={kind.replace(" ", "_"): count for kind, count in {**log.limited(), **counters.refused}.items()},
         )
 
     async def channel_subs(self, names: Sequence[bytes], most: int | None = None) -> list[tuple[bytes, SubRow]]:

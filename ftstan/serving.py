@@ -130,6 +130,7 @@ class Serving:
         self._buffer[: len(leftover)] = leftover
         self._start, self._end = 0, len(leftover)
         self.broker.is_full = False
+        self.broker.passing_over = 0
         self._more = bool(leftover)
         self.ready = False
         self._pongs_due = 1 if ahead is None else 1 + ahead.pongs

@@ -6,6 +6,7 @@ from lab import drills, pages, upgrade
 from lab.boot import boot
 from lab.check_store import check_store
 from lab.install import again, install, look, look_again
+from lab.leftovers import leftovers
 from lab.stages import Stage
 from lab.units import units
 
@@ -20,6 +21,7 @@ STAGES = (
     Stage("look-again", "site.yml --check announces nothing", look_again, _INSTALL),
     Stage("check-store", "ftstanctl check-store on each host and on both", check_store, ("lab/check_store.py",)),
     Stage("units", "the service under systemd: ready, fed, confined, archiving", units, ("lab/units.py",)),
+    Stage("leftovers", "files that are removed while they are open, on NFS", leftovers, ("lab/leftovers.py",)),
     Stage("boot", "both hosts boot at once, the file server comes late", boot, ("lab/boot.py",)),
     *drills.stages(),
     pages.STAGE,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ftstan.broker import constants as c
+from ftstan.stores.interface import MAX_NUMBER
 from ftstan.wire import messages
 
 if TYPE_CHECKING:
@@ -20,10 +21,6 @@ MAX_REQUEST: Final = 16 << 10
 MAX_NAME: Final = 255
 #: Bytes of a client id, a connection id, a guid and an inbox.
 MAX_ID: Final = 1024
-
-#: The highest sequence and subscription id of a channel that goes on. Files have 64 bits for them: behind the last one
-#: an acknowledged message would have a number that no start can read. Nobody counts as far as this.
-MAX_NUMBER: Final = (1 << 63) - 1
 
 #: What the log says of a request that was not even decoded.
 LARGE: Final = f"more than {MAX_REQUEST} bytes"

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ftstan.broker import constants as c
+from ftstan.broker.ahead import tell_ahead
 from ftstan.broker.bounds import LARGE, REFUSALS, exhausted
 from ftstan.broker.connections import Connections
 from ftstan.broker.core import SERVERS_REPLY, Core
@@ -156,6 +157,7 @@ class Broker(Core):
             channel.refused = refused.encode() or None
             if channel.name not in recovered.refused and refused:
                 log.error(f"channel {quoted(channel.name)}: {refused}", channel=channel.name)
+            tell_ahead(stored_channel, self.wall)
             self.subscriptions.adopt_all(channel)
             self.inactivity.check(channel)
             channels.append(channel)
@@ -271,6 +273,10 @@ class Broker(Core):
     def on_malformed(self, kind: str, client_id: bytes, reason: str) -> None:
         """A message that could not be carried out, whatever the server knows; ``client_id`` is empty if unknown."""
         self.malformed.note(kind, client_id, reason)
+
+    def on_refused(self, kind: str) -> None:
+        """A well-formed message that was refused all the same: its sender knows why."""
+        self.malformed.refused[kind] += 1
 
     def on_link(self, kind: int, text: bytes) -> None:
         """Keep lines of the link itself for the data plane."""

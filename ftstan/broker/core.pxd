@@ -25,6 +25,8 @@ cdef class Core(Delivery):
     cdef public int64_t wall
     # Whether the batch took less than there was.
     cdef public bint is_full
+    # Bytes still to come of a message that is too large to be kept; 0 for a link that begins.
+    cdef public uint64_t passing_over
     cdef public object window
     cdef public list taken
     cdef public dict answered
@@ -35,6 +37,7 @@ cdef class Core(Delivery):
     cdef public char discovery_initial
     cdef readonly uint64_t in_msgs
     cdef readonly uint64_t in_bytes
+    cdef bint leave_out(self, const char* p, Py_ssize_t* start, Py_ssize_t end) except -1
     cdef int request(self, Frame* f) except -1
     cdef int publish(self, Frame* f) except -1
     cdef int publish_here(self, Frame* f) except -1

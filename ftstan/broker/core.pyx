@@ -25,7 +25,7 @@ from ftstan.wire.codec cimport (
     read_ctrl_msg,
     read_pub_msg,
 )
-from ftstan.wire.frames cimport HMSG, MSG, Frame, OutBuf, next_frame
+from ftstan.wire.frames cimport HMSG, MSG, OVERSIZED, Frame, OutBuf, next_frame
 
 from ftstan.broker.bounds import LARGE, MAX_ID, MAX_NAME, MAX_REQUEST
 from ftstan.errors import FtstanError, StoreError, WireError
@@ -37,6 +37,8 @@ TOO_LARGE = "stan: invalid publish request: up to {size} bytes when delivered, t
 #: A publish for another channel than that of its subject. The permissions of NATS are on subjects, and so is the
 #: choice of the partition: a message that named another channel would get past both.
 WRONG_SUBJECT = b"stan: invalid publish request: published on the subject of another channel"
+#: What the log says of a message that was passed over.
+OVERSIZED_MESSAGE = "{size} bytes, the NATS server of this link carries {most}: another server's max_payload is larger"
 #: Why a request is refused whose answer would go where servers listen.
 SERVERS_REPLY = "reply subject of a server"
 
@@ -119,12 +121,22 @@ cdef class Core(Delivery):
             return start
         p = <const char*>&data[0]
         while start < end:
+            if self.passing_over:
+                if not self.leave_out(p, &start, end):
+                    break
+                continue
             if requests >= BATCH_REQUESTS or len(self.touched) >= BATCH_CHANNELS:
                 self.is_full = True
                 break
             took = next_frame(p + start, <size_t>(end - start), self.max_payload, &f)
             if took == 0:
                 break
+            if took == OVERSIZED:
+                # The bytes of the payload and the end of the line behind it.
+                self.passing_over = f.payload.n + 2
+                start = f.payload.p - p
+                self.on_malformed("message", b"", OVERSIZED_MESSAGE.format(size=f.payload.n, most=self.max_payload))
+                continue
             if took < 0:
                 raise WireError(
                     f"not the NATS protocol: {PyBytes_FromStringAndSize(p + start, min(end - start, 64))!r}"
@@ -147,6 +159,22 @@ cdef class Core(Delivery):
                 self.on_link(<int>f.kind, as_bytes(f.payload))
         return start
 
+    cdef bint leave_out(self, const char* p, Py_ssize_t* start, Py_ssize_t end) except -1:
+        """Leave out what has come of a message that is too large to be kept; whether that was the end of it."""
+        cdef Py_ssize_t there = end - start[0]
+        cdef Py_ssize_t some = min(there, <Py_ssize_t>self.passing_over - 2)
+        if some > 0:
+            start[0] += some
+            self.passing_over -= some
+            return True
+        if there < 2:
+            return False
+        if memcmp(p + start[0], b"\r\n", 2) != 0:
+            raise WireError("not the NATS protocol: a message is longer than its first line says")
+        start[0] += 2
+        self.passing_over = 0
+        return True
+
     cdef int request(self, Frame* f) except -1:
         large = f.payload.n > most_of_request or f.headers.n > most_of_request
         self.on_request(
@@ -168,6 +196,10 @@ cdef class Core(Delivery):
 
     def on_malformed(self, kind, client_id, reason):
         """A message that could not be carried out, whatever the server knows."""
+        raise FtstanError("Core is not a broker")
+
+    def on_refused(self, kind):
+        """A well-formed message that was refused all the same."""
         raise FtstanError("Core is not a broker")
 
     def open_channel(self, name):
@@ -292,6 +324,7 @@ cdef class Core(Delivery):
         if size > self.max_payload:
             # Not malformed: it may be what the client has always sent, and the NATS server's limit that is new.
             self.refuse(f.reply, m.guid, TOO_LARGE.format(size=size, most=self.max_payload).encode())
+            self.on_refused("publish too large")
             return 0
         if self.tracer is not None:
             self.tracer.received(as_bytes(m.client_id), as_bytes(m.subject), as_bytes(m.guid))
@@ -300,11 +333,13 @@ cdef class Core(Delivery):
                 channel = self.open_channel(as_bytes(m.subject))
             except StoreError as error:
                 self.refuse(f.reply, m.guid, error.text.encode())
+                self.on_refused("publish to a new channel")
                 return 0
         else:
             channel = <Channel>found
         if channel.refused is not None:
             self.refuse(f.reply, m.guid, channel.refused)
+            self.on_refused("publish to a closed channel")
             return 0
         ts = self.wall if self.wall > channel.last_ts else channel.last_ts
         if (

@@ -6,6 +6,7 @@ Clients get their error on the wire, or silence; the line is for the operator wh
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from ftstan.log import stream as log
@@ -29,6 +30,8 @@ class Malformed:
 
     def __init__(self) -> None:
         self._kinds: dict[str, _Kind] = {}
+        self.refused: Counter[str] = Counter()
+        """Well-formed publishes that were refused, by reason: their senders know why, and no line tells of them."""
 
     def note(self, kind: str, client_id: bytes, reason: str) -> None:
         """Count one; ``client_id`` is empty if nobody knows whose it is."""

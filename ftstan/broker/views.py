@@ -7,13 +7,13 @@ subscriptions of a channel, is copied as a list of objects first and looked at i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ftstan.broker.records import all_subs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ftstan.broker.broker import Broker
     from ftstan.broker.client import Client
@@ -90,6 +90,7 @@ class Counters:
     out_bytes: int = 0
     redelivered: int = 0
     skipped: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
 
 
 def counters(broker: Broker) -> Counters:
@@ -103,6 +104,8 @@ def counters(broker: Broker) -> Counters:
         out_bytes=broker.out_bytes,
         redelivered=broker.redelivered,
         skipped=broker.skipped,
+        refused={f"malformed {kind}": count for kind, count in broker.malformed.totals.items()}
+        | broker.malformed.refused,
     )
 
 

@@ -13,31 +13,32 @@ import contextlib
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ftstan.cli import contexts, store_change
 from ftstan.cli.terminal import print_json, print_table, progress, say, size_of, text_of, time_of
 from ftstan.disk import LocalDisk
-from ftstan.errors import ConfigError, StoreError
+from ftstan.errors import ConfigError, FtstanError, StoreError
 from ftstan.ft.lock import is_held
 from ftstan.ft.loss import EpochFacts, find_epochs
 from ftstan.stores.file import records
-from ftstan.stores.file.tools.checking import MAX_PAYLOAD, Finding, Kind, check_channel, check_root
+from ftstan.stores.file.tools.checking import MAX_PAYLOAD, Finding, Kind, check_channel, check_root, unreadable
 from ftstan.stores.file.tools.reading import (
     NEVER_OURS,
     ChannelFiles,
     SliceFile,
     Source,
-    Typed,
     channel_names,
-    read_clients,
-    read_server,
 )
+from ftstan.stores.file.tools.statereading import Typed, read_clients, read_server
+from ftstan.stores.file.view import show
 from ftstan.wire import codec
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
 
 EXIT_CLEAN = 0
 EXIT_DAMAGE = 1
@@ -117,7 +118,7 @@ def opened(arguments: argparse.Namespace) -> Iterator[Opened]:
     disk = LocalDisk()
     root = disk.open_dir(arguments.dir)
     try:
-        epochs = find_epochs(disk, root)
+        epochs = find_epochs(disk, root, looking=True)
         ours_from = NEVER_OURS if epochs.ours_from is None else epochs.ours_from
         source = Source(disk, root, records.Crc(arguments.crc_poly), ours_from, live=is_held(disk, root))
         names, _ = channel_names(source)
@@ -137,10 +138,11 @@ def _ls(arguments: argparse.Namespace) -> int:
     with opened(arguments) as store:
         if arguments.channel is not None:
             return _ls_channel(arguments, store)
-        rows = [_channel_row(store.source, name) for name in store.channels]
+        rows = [row for name in store.channels if (row := _named(name, _channel_row, store.source, name)) is not None]
+    status = EXIT_DAMAGE if len(rows) < len(store.channels) or any(row["state"] for row in rows) else EXIT_CLEAN
     if arguments.output == "json":
         print_json({"live": store.source.live, "channels": rows})
-        return EXIT_CLEAN
+        return status
     numbers = ("msgs", "bytes", "first", "last", "slices", "subs")
     print_table(
         ("channel", *numbers, "last written", "state"),
@@ -149,13 +151,24 @@ def _ls(arguments: argparse.Namespace) -> int:
     )
     if store.source.live:
         say("a server has this datastore open: shown is what it has confirmed", file=sys.stderr)
-    return EXIT_CLEAN
+    return status
+
+
+def _named(name: bytes, work: Callable[..., T], *words: Any) -> T | None:
+    """What ``work`` gives; ``None`` for a channel that cannot be read, which is named: the others go on."""
+    try:
+        return work(*words)
+    except (OSError, FtstanError) as error:
+        say(f"{show(name)}: {unreadable(error)}", file=sys.stderr)
+        return None
 
 
 def _channel_row(source: Source, name: bytes) -> dict[str, Any]:
     with ChannelFiles(source, name) as files:
-        subs, _ = files.subs()
-        odd = any(s.refused or any(bad.start < s.end for bad in s.bad) for s in files.all)
+        file = files.subs_file()
+        subs, _ = files.subs(file)
+        odd = bool(file.refused or file.bad)
+        odd = odd or any(s.refused or any(bad.start < s.end for bad in s.bad) for s in files.all)
         return {
             "name": text_of(name),
             "msgs": files.count,
@@ -213,16 +226,19 @@ def _slice_row(s: SliceFile) -> dict[str, Any]:
 
 def _du(arguments: argparse.Namespace) -> int:
     with opened(arguments) as store:
-        rows = [_du_row(store.source, name) for name in store.channels]
+        rows = [row for name in store.channels if (row := _named(name, _du_row, store.source, name)) is not None]
+    status = EXIT_DAMAGE if len(rows) < len(store.channels) else EXIT_CLEAN
+    if not rows:
+        return status
     heads = ("messages", "index", "subs", "hidden", "other", "total")
     if arguments.channel is None:
         rows.append({"channel": "", **{head: sum(row[head] for row in rows) for head in heads}})
     if arguments.output == "json":
         total = rows.pop() if arguments.channel is None else rows[0]
         print_json({"channels": rows, "total": total["total"]})
-        return EXIT_CLEAN
+        return status
     print_table(("channel", *heads), [(r["channel"], *(size_of(r[h]) for h in heads)) for r in rows], right=heads)
-    return EXIT_CLEAN
+    return status
 
 
 def _du_row(source: Source, name: bytes) -> dict[str, Any]:
@@ -256,7 +272,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     with opened(arguments) as store:
         total = 0
         for name in store.channels:
-            with ChannelFiles(store.source, name) as files:
+            # What cannot be read is a finding of the check below.
+            with contextlib.suppress(OSError), ChannelFiles(store.source, name) as files:
                 total += sum(s.end for s in files.slices)
         findings: list[Finding] = []
         with progress("verifying", total, shown=arguments.output == "table") as advance:
@@ -323,16 +340,30 @@ def _served_rows(arguments: argparse.Namespace, store: Opened) -> Iterator[dict[
         for client in clients.values():
             yield {"kind": "client", **_plain(client)}
     for name in store.channels:
-        with ChannelFiles(store.source, name) as files:
-            channel = text_of(name)
-            yield from _bad_rows(f"{channel}/subs.dat", files.subs_file())
-            for sub in files.subs()[0].values():
-                yield {"kind": "subscription", "channel": channel, **_plain(sub.state), "pending": sorted(sub.pending)}
-            for s in files.slices:
-                first = max(arguments.first, files.first)
-                if s.last < first or (arguments.last and s.first > arguments.last):
-                    continue
-                yield from _message_rows(arguments, files, s, first)
+        yield from _readable(name, _channel_rows(arguments, store.source, name))
+
+
+def _readable(name: bytes, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The rows of a channel; one that cannot be read, or not to its end, is named, and the others go on."""
+    try:
+        yield from rows
+    except (OSError, FtstanError) as error:
+        say(f"{show(name)}: {unreadable(error)}", file=sys.stderr)
+        yield {"kind": "bad", "file": text_of(name), "offset": 0, "why": unreadable(error)}
+
+
+def _channel_rows(arguments: argparse.Namespace, source: Source, name: bytes) -> Iterator[dict[str, Any]]:
+    with ChannelFiles(source, name) as files:
+        channel = text_of(name)
+        typed = files.subs_file()
+        yield from _bad_rows(f"{channel}/subs.dat", typed)
+        for sub in files.subs(typed)[0].values():
+            yield {"kind": "subscription", "channel": channel, **_plain(sub.state), "pending": sorted(sub.pending)}
+        for s in files.slices:
+            first = max(arguments.first, files.first)
+            if s.last < first or (arguments.last and s.first > arguments.last):
+                continue
+            yield from _message_rows(arguments, files, s, first)
 
 
 def _message_rows(
@@ -363,24 +394,28 @@ def _raw_rows(arguments: argparse.Namespace, store: Opened) -> Iterator[dict[str
     if arguments.channel is None:
         yield from _typed_rows("clients.dat", read_clients(store.source)[0])
     for name in store.channels:
-        with ChannelFiles(store.source, name) as files:
-            channel = text_of(name)
-            yield from _typed_rows(f"{channel}/subs.dat", files.subs_file())
-            for s in files.all:
-                if s.refused:
-                    yield {"kind": "bad", "file": f"{channel}/{s.dat}", "offset": 0, "why": s.refused}
-                for sequence, offset, payload in files.raw_records(s):
-                    if sequence >= arguments.first and (not arguments.last or sequence <= arguments.last):
-                        yield {
-                            "kind": "record",
-                            "file": f"{channel}/{s.dat}",
-                            "offset": offset,
-                            "sequence": sequence,
-                            "counts": max(s.first, files.first) <= sequence <= s.last,
-                            "payload": base64.b64encode(payload).decode(),
-                        }
-                for bad in s.bad:
-                    yield {"kind": "bad", "file": f"{channel}/{s.dat}", "offset": bad.start, "why": bad.why}
+        yield from _readable(name, _raw_channel_rows(arguments, store.source, name))
+
+
+def _raw_channel_rows(arguments: argparse.Namespace, source: Source, name: bytes) -> Iterator[dict[str, Any]]:
+    with ChannelFiles(source, name) as files:
+        channel = text_of(name)
+        yield from _typed_rows(f"{channel}/subs.dat", files.subs_file())
+        for s in files.all:
+            if s.refused:
+                yield {"kind": "bad", "file": f"{channel}/{s.dat}", "offset": 0, "why": s.refused}
+            for sequence, offset, payload in files.raw_records(s):
+                if sequence >= arguments.first and (not arguments.last or sequence <= arguments.last):
+                    yield {
+                        "kind": "record",
+                        "file": f"{channel}/{s.dat}",
+                        "offset": offset,
+                        "sequence": sequence,
+                        "counts": max(s.first, files.first) <= sequence <= s.last,
+                        "payload": base64.b64encode(payload).decode(),
+                    }
+            for bad in s.bad:
+                yield {"kind": "bad", "file": f"{channel}/{s.dat}", "offset": bad.start, "why": bad.why}
 
 
 def _typed_rows(file: str, typed: Typed) -> Iterator[dict[str, Any]]:

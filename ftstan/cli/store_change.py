@@ -155,7 +155,7 @@ def _look(arguments: argparse.Namespace) -> Plan:
     disk = LocalDisk()
     root = disk.open_dir(arguments.dir)
     try:
-        epochs = find_epochs(disk, root)
+        epochs = find_epochs(disk, root, looking=True)
         ours_from = NEVER_OURS if epochs.ours_from is None else epochs.ours_from
         source = Source(disk, root, records.Crc(arguments.crc_poly), ours_from)
         only = None

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 LOCK_NAME = ".rootdir.lck"
 
+_ODD_HINT = f"stop every server of the datastore and move it away: {LOCK_NAME} is a file that servers make and lock"
+
 # struct flock: l_type, l_whence, l_start, l_len, l_pid, and the padding that the compiler adds at its end.
 _FLOCK = struct.Struct("@hhqqi0q")
 
@@ -177,12 +179,14 @@ class StoreLock:
     def _try(self, *, create: bool) -> None:
         try:
             if self._fd is None:
-                flags = os.O_RDWR | (os.O_CREAT if create else 0)
-                self._fd = self._disk.open(self._root_fd, LOCK_NAME, flags)
+                self._fd = _open(self._disk, self._root_fd, os.O_RDWR | (os.O_CREAT if create else 0))
             self._locker.lock(self._fd, LockFlags.EXCLUSIVE | LockFlags.NON_BLOCKING)
         except AlreadyLocked as error:
             self.counts.add(LockOutcome.BUSY)
             raise LockBusyError(f"{self._path}: the store lock is held by another server") from error
+        except _OddFileError as error:
+            self.counts.add(LockOutcome.OTHER)
+            raise LockFaultError(f"{self._path} is no regular file", hint=_ODD_HINT) from error
         except OSError as error:
             raise self._fault("open", error) from error
         except LockException as error:
@@ -215,15 +219,39 @@ class StoreLock:
         return made(text, hint=advice(error))
 
 
+class _OddFileError(Exception):
+    """Something else than a file has the name of the lock file."""
+
+
+def _open(disk: Disk, root_fd: int, flags: int) -> int:
+    """Open the lock file. Raises ``OSError`` and ``_OddFileError``."""
+    try:
+        # NONBLOCK: a pipe of that name would be waited for, and with it everything that this thread has to do.
+        fd = disk.open(root_fd, LOCK_NAME, flags | os.O_NONBLOCK)
+    except IsADirectoryError:
+        raise _OddFileError from None
+    try:
+        odd = not disk.fstat(fd).is_file
+    except OSError:
+        disk.close(fd)
+        raise
+    if odd:
+        disk.close(fd)
+        raise _OddFileError
+    return fd
+
+
 def is_held(disk: Disk, root_fd: int) -> bool:
     """Whether somebody holds the store lock at this moment, without trying to take it; creates nothing.
 
     For tools that only read. Raises ``LockFaultError`` if the lock file cannot be asked.
     """
     try:
-        fd = disk.open(root_fd, LOCK_NAME, os.O_RDONLY)
+        fd = _open(disk, root_fd, os.O_RDONLY)
     except FileNotFoundError:
         return False
+    except _OddFileError as error:
+        raise LockFaultError(f"{LOCK_NAME} is no regular file", hint=_ODD_HINT) from error
     try:
         command = getattr(fcntl, "F_OFD_GETLK", None)
         if not isinstance(command, int):

@@ -33,10 +33,14 @@ class EpochFacts:
     lost: LostEpochs | None = None
 
 
-def find_epochs(disk: Disk, root_fd: int) -> EpochFacts:
-    """Compare the epoch file with everything else that names an epoch. Raises ``OSError`` and ``StoreError``."""
+def find_epochs(disk: Disk, root_fd: int, *, looking: bool = False) -> EpochFacts:
+    """Compare the epoch file with everything else that names an epoch. Raises ``OSError`` and ``StoreError``.
+
+    ``looking``: channels that this user may not read are passed over. Nothing may be written after that: such a channel
+    may name the highest epoch.
+    """
     state = read_state(disk, root_fd)
-    confirmed, slices = _highest(disk, root_fd)
+    confirmed, slices = _highest(disk, root_fd, looking=looking)
     if state.newest is None and not state.claims and not confirmed:
         return EpochFacts(None, 0)
     shown = confirmed
@@ -55,18 +59,27 @@ def find_epochs(disk: Disk, root_fd: int) -> EpochFacts:
     return EpochFacts(ours_from, state.top)
 
 
-def _highest(disk: Disk, root_fd: int) -> tuple[int, int]:
+def _highest(disk: Disk, root_fd: int, *, looking: bool) -> tuple[int, int]:
     """The highest epoch that a channel was confirmed under, and the highest slice number; 0 if there is none."""
     epoch, slice_number = 0, 0
     for name, is_dir in disk.listdir(root_fd):
         if not is_dir:
             continue
-        fd = disk.open_dir_at(root_fd, name)
         try:
-            confirmed = read_confirmed(disk, fd)
-            epoch = max(epoch, confirmed.epoch if confirmed else 0)
-            found = (_DAT.match(n) for n, folder in disk.listdir(fd) if not folder)
-            slice_number = max([slice_number, *(int(m[1]) for m in found if m)])
-        finally:
-            disk.close(fd)
+            named, number = _highest_of(disk, root_fd, name)
+        except OSError:
+            if not looking:
+                raise
+            continue
+        epoch, slice_number = max(epoch, named), max(slice_number, number)
     return epoch, slice_number
+
+
+def _highest_of(disk: Disk, root_fd: int, name: str) -> tuple[int, int]:
+    fd = disk.open_dir_at(root_fd, name)
+    try:
+        confirmed = read_confirmed(disk, fd)
+        found = (_DAT.match(n) for n, folder in disk.listdir(fd) if not folder)
+        return confirmed.epoch if confirmed else 0, max([0, *(int(m[1]) for m in found if m)])
+    finally:
+        disk.close(fd)

@@ -134,7 +134,7 @@ class StoreOwner:
     def read_watch(self) -> bytes | None:
         """What an owner rewrites once a second; empty if there is none, ``None`` if it cannot be read."""
         try:
-            fd = self._asking_disk.open(self.root, WATCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
+            fd = self._asking_disk.open(self.root, WATCH_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return b""
         except (OSError, StoreError):

@@ -21,8 +21,13 @@ T = TypeVar("T")
 #: Rows that are rendered before the other tasks of the loop, and with them the data plane's thread, have their turn.
 _ROWS_A_TURN: Final = 32
 JAVASCRIPT: Final = "application/javascript"
+#: On every answer.
+NOSNIFF: Final = {"X-Content-Type-Options": "nosniff"}
 #: Larger bodies are sent in chunks, as readers have always seen them.
 _CHUNKED_ABOVE: Final = 2048
+
+#: Identifiers with dots between them; ASCII, because the page names no charset.
+_FUNCTION: Final = re.compile(r"[A-Za-z_$][\w$]*(?:\.[A-Za-z_$][\w$]*)*", re.ASCII)
 
 _quoted = json.encoder.encode_basestring
 # The last range is what bytes became that are no UTF-8.
@@ -117,6 +122,22 @@ def _integer(text: str) -> int | None:
     return max(-value, -_MAX - 1) if found[1] == "-" else min(value, _MAX)
 
 
+def callback_refusal(request: web.Request, *, guarded: bool) -> web.Response | None:
+    """The answer to a request whose ``callback`` is refused, ``None`` for every other request.
+
+    A script of another site that loads a page as JSONP has the login that the browser keeps for it: ``guarded`` pages,
+    which ask for one, are never written so. Names are those of JavaScript functions, because the page is run as it is.
+    """
+    callback = Query(request).text("callback")
+    if not callback:
+        return None
+    if guarded:
+        return error_answer(403, "403 forbidden: no callback is taken where the pages ask for a token or a certificate")
+    if _FUNCTION.fullmatch(callback) is None:
+        return error_answer(400, "400 bad request: callback is no name of a JavaScript function")
+    return None
+
+
 def json_answer(request: web.Request, values: Mapping[str, object]) -> web.Response:
     """A JSON page, or JSONP if a ``callback`` is given."""
     body = write(dict(values))
@@ -129,7 +150,7 @@ def json_answer(request: web.Request, values: Mapping[str, object]) -> web.Respo
 
 def error_answer(status: int, text: str) -> web.Response:
     """An error page."""
-    return answer(status, f"{text}\n", "text/plain; charset=utf-8", **{"X-Content-Type-Options": "nosniff"})
+    return answer(status, f"{text}\n", "text/plain; charset=utf-8")
 
 
 def answer(status: int, body: str | bytes, content_type: str, **headers: str) -> web.Response:

@@ -20,7 +20,7 @@ from ftstan import log
 from ftstan.errors import NatsError
 from ftstan.log import errno_text
 from ftstan.monitor import passthrough
-from ftstan.monitor.answers import not_found, sent_in_chunks
+from ftstan.monitor.answers import NOSNIFF, callback_refusal, not_found, sent_in_chunks
 from ftstan.monitor.gate import ask_for_certificates
 from ftstan.monitor.listener import IDLE_S, Listener
 from ftstan.monitor.metrics import MetricsPage, MetricsViews
@@ -163,6 +163,9 @@ class Monitor:
             refusal = await self._gate(request)
             if refusal is not None:
                 return refusal
+        refusal = callback_refusal(request, guarded=self._gate is not None)
+        if refusal is not None:
+            return refusal
         return sent_in_chunks(request, await handler(request))
 
 
@@ -192,8 +195,9 @@ def _named(handler: Handler, page: str) -> Handler:
 
 
 async def _trim_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Take out what aiohttp adds and the original does not send."""
+    """Take out what aiohttp adds and the original does not send; no browser guesses what an answer is."""
     response.headers.popall("Server", None)
+    response.headers.update(NOSNIFF)
     if isinstance(response, web.Response) and not response.body:
         response.headers.popall("Content-Type", None)
         if request.method == "HEAD":

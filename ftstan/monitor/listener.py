@@ -42,7 +42,10 @@ _BACKLOG: Final = 128
 _AGAIN_S: Final = 0.1
 _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _PLAIN: Final = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
-_FULL: Final = b"HTTP/1.0 503 Service Unavailable\r\nConnection: close\r\n\r\ntoo many connections\n"
+_FULL: Final = (
+    b"HTTP/1.0 503 Service Unavailable\r\nConnection: close\r\nX-Content-Type-Options: nosniff\r\n\r\n"
+    b"too many connections\n"
+)
 
 
 class Listener:

@@ -35,7 +35,7 @@ class NodeFigures:
     """One node at one moment. Times in seconds; ``None`` where there is nothing to say. Counters count since its start.
 
     ``takeovers`` by cause, ``takeover_tries`` by result, ``lock_attempts`` by outcome, ``reconnects`` and ``connected``
-    by connection. ``now`` is the wall clock; ``room`` that of the datastore's file system.
+    by connection, ``refused`` by kind. ``now`` is the wall clock; ``room`` that of the datastore's file system.
     """
 
     cluster_id: str
@@ -74,6 +74,7 @@ class NodeFigures:
     lock_attempts: Mapping[str, int] = field(default_factory=dict)
     reconnects: Mapping[str, int] = field(default_factory=dict)
     connected: Mapping[str, bool] = field(default_factory=dict)
+    refused: Mapping[str, int] = field(default_factory=dict)
 
 
 class MetricsViews(Protocol):
@@ -176,6 +177,7 @@ METRICS: Final = {
             "counter",
             "Deliveries left out because the NATS server does not carry a message of that size",
         ),
+        _m("refused", "counter", "What was not carried out, or not taken, by kind", "kind"),
         _m("channel_messages", "gauge", "Messages in the channel", "channel"),
         _m("channel_bytes", "gauge", "Bytes of those messages", "channel"),
         _m("channel_last_sequence", "gauge", "Sequence of the last message", "channel"),
@@ -253,6 +255,7 @@ def node_families(f: NodeFigures, kept: int) -> Iterator[Family]:
         ("lock_attempts", f.lock_attempts),
         ("nats_reconnects", f.reconnects),
         ("nats_connected", f.connected),
+        ("refused", f.refused),
     ):
         yield _samples(name, {(value,): count for value, count in by.items()})
     for name, histogram in (("probe_seconds", f.probes), ("commit_seconds", f.commits)):

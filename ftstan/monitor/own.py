@@ -26,7 +26,6 @@ _POLICY: Final = (
 _HEADERS: Final = {
     "Content-Security-Policy": _POLICY,
     "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",
 }
 

@@ -40,7 +40,7 @@ PATHS: Final = (
     "/stacksz",
 )
 _WITHIN_S: Final = 10.0
-_PASSED_ON: Final = ("Access-Control-Allow-Origin", "X-Content-Type-Options")
+_PASSED_ON: Final = ("Access-Control-Allow-Origin",)
 _VARZ = re.compile(rb'^(  "(http_host|http_port|https_port|http_base_path)": )[^,\n]*', re.MULTILINE)
 
 

@@ -24,7 +24,8 @@ from ftstan.spark.report import Finding, Report
 from ftstan.spark.resolve import ENDLESS, checksum, directory, resolved
 from ftstan.spark.scan import Listing, channel_names, look, uncollected
 from ftstan.stores.file import states
-from ftstan.stores.file.tools.reading import SUB_KINDS, Source, read_state
+from ftstan.stores.file.tools.reading import Source
+from ftstan.stores.file.tools.statereading import SUB_KINDS, read_state
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from ftstan.wire.block import MsgBlock, SubEvents
 
 __all__ = [
+    "AHEAD_NS",
     "BEING_DELETED",
     "CLIENTS",
+    "MAX_NUMBER",
     "REMEMBERED_SIZE",
     "ChannelLimits",
     "ChannelStore",
@@ -56,6 +58,13 @@ CLIENTS = b""
 
 #: What a client is told while a deleted channel is still being removed (``docs/compat/protocol.md``, error strings).
 BEING_DELETED = "stan: channel is being deleted"
+
+#: The highest sequence and subscription id of a channel that goes on. Files have 64 bits for them: behind the last one
+#: an acknowledged message would have a number that no start can read. Nobody counts as far as this.
+MAX_NUMBER = (1 << 63) - 1
+
+#: A message that is stamped with a time further ahead than this was stored under a clock that was wrong (ns).
+AHEAD_NS = 86_400_000_000_000
 
 #: Bytes in the digest of a remembered publish.
 REMEMBERED_SIZE = 16

@@ -14,6 +14,8 @@ from ftstan.errors import WireError
 cdef enum:
     #: Longest line accepted: INFO lists every route of a large NATS cluster.
     MAX_LINE = 1 << 20
+    #: Longest message that is passed over; NATS servers do not take a larger max_payload.
+    MAX_PASSED_OVER = 1 << 30
 
 
 cdef inline bint is_word(const char* p, size_t n, const char* word, size_t wn) noexcept nogil:
@@ -77,7 +79,11 @@ cdef inline Py_ssize_t message(const char* p, size_t n, size_t line, size_t eol,
         return -1
     # A header is not part of the payload limit's purpose, but the sum must stay bounded.
     if size > max_payload + 65536:
-        return -1
+        if size > MAX_PASSED_OVER:
+            return -1
+        out.payload.p = p + eol
+        out.payload.n = <size_t>size
+        return OVERSIZED
     out.subject = w[0]
     if count == most:
         out.reply = w[2]

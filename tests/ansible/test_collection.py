@@ -122,6 +122,8 @@ def test_with_passwords_clients_cannot_speak_for_the_servers(
             "operator": ["_STAN.ft.>", "_STAN.part.>"],
             "client": ["_STAN.ft.>", "_STAN.part.>", "_FTSTAN.>"],
         }
+        heard = {user["user"]: user.get("permissions", {}).get("subscribe", {}).get("deny", []) for user in users}
+        assert heard == {"stan": [], "operator": [], "client": ["_FTSTAN.>"]}
         assert '\nno_auth_user: "client"\n' in text
         assert '"user": "stan"' in text.partition("\nstreaming: ")[2]
         cluster = json.loads(re.findall(r"^cluster: (\{.*?^\})", text, re.DOTALL | re.MULTILINE)[0])

@@ -102,6 +102,15 @@ def test_the_token_opens_every_page_as_a_header_or_as_a_browsers_password(stage:
     assert ask(server, "/nothing", bearer(TOKEN))[0] == 404
 
 
+def test_a_script_of_another_site_gets_no_page_with_the_login_that_a_browser_keeps(stage: Stage) -> None:
+    server = protected(stage)
+    for page in ("/streaming/clientsz", "/varz", "/dashboard/data"):
+        status, headers, body = asked(server, f"{page}?callback=f", basic("anybody", TOKEN))
+        assert (status, headers["X-Content-Type-Options"]) == (403, "nosniff"), page
+        assert body.startswith(b"403 forbidden: no callback is taken"), page
+    assert ask(server, "/streaming/clientsz?callback=f")[0] == 401
+
+
 def test_load_balancers_are_answered_without_a_token_where_the_operator_says_so(stage: Stage) -> None:
     server = protected(stage, "-monitor_open_health")
     for path in HEALTH:

@@ -27,7 +27,7 @@ STAN = "s3cret-of-stan"
 #: What ``docs/security.md`` calls the least: who names no user may say everything but what servers say.
 USERS = f"""
 authorization {{
-  CLIENT = {{ publish: {{ deny: ["_STAN.ft.>", "_STAN.part.>", "_FTSTAN.>"] }} }}
+  CLIENT = {{ publish: {{ deny: ["_STAN.ft.>", "_STAN.part.>", "_FTSTAN.>"] }}, subscribe: {{ deny: ["_FTSTAN.>"] }} }}
   users: [ {{ user: stan, password: "{STAN}" }}, {{ user: client, password: c, permissions: $CLIENT }} ]
 }}
 no_auth_user: client

@@ -118,7 +118,8 @@ def test_every_example_of_a_group_has_users() -> None:
     assert len(GROUPS) == 8
     for name in GROUPS:
         text = (EXAMPLES / name).read_text(encoding="utf-8")
-        assert 'CLIENT = { publish: { deny: ["_STAN.ft.>", "_STAN.part.>", "_FTSTAN.>"] } }' in text
+        denied = 'publish: { deny: ["_STAN.ft.>", "_STAN.part.>", "_FTSTAN.>"] }, subscribe: { deny: ["_FTSTAN.>"] }'
+        assert f"CLIENT = {{ {denied} }}" in text
         assert "\nno_auth_user: client\n" in text
 
 

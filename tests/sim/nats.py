@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from ftstan.errors import NatsError
@@ -180,6 +180,7 @@ def _answer(done: asyncio.Future[None]) -> None:
         done.set_result(None)
 
 
+@cache
 def _matches(pattern: str, subject: str) -> bool:
     """Whether a pattern with wildcards says that subject."""
     wanted, given = pattern.split("."), subject.split(".")

@@ -1,4 +1,4 @@
-"""Channels whose files name a number that nothing can follow: they take nothing new, and hurt nobody else."""
+"""Channels whose files name a number that nothing can follow, or a time still to come: they hurt nobody else."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ HIGHEST = (1 << 64) - 1
 VERSION = b"\1\0\0\0"
 
 
-def log_with(sequence: int) -> bytes:
+def log_with(sequence: int, timestamp: int = 1_000_000_000) -> bytes:
     """A slice of the original's with one message."""
     block = MsgBlock()
-    block.append(sequence, b"foo", b"", b"data", 1_000_000_000)
+    block.append(sequence, b"foo", b"", b"data", timestamp)
     records.seal(block, records.Crc())
     return VERSION + bytes(memoryview(block))
 
@@ -76,3 +76,17 @@ def test_the_last_numbers_that_a_channel_goes_on_behind() -> None:
     driver.subscribe()
     driver.publish(b"b")
     assert sequences(driver.out) == [MAX_NUMBER, MAX_NUMBER + 1, MAX_NUMBER + 2]
+
+
+def test_a_time_that_is_still_to_come_is_told_once_and_the_channel_serves(capfd: pytest.CaptureFixture[str]) -> None:
+    driver = server_on(subs_dat=VERSION, msgs_1_dat=log_with(7, MAX_NUMBER))
+    assert driver.publish(b"later")[0].error == b""
+    lines = [line for line in capfd.readouterr().err.splitlines() if "days from now" in line]
+    assert len(lines) == 1
+    assert 'channel "foo": message 7 has the time 2262-04-11 23:47:16Z' in lines[0]
+    assert "docs/operate.md" in lines[0]
+
+
+def test_a_time_of_today_is_not_told(capfd: pytest.CaptureFixture[str]) -> None:
+    server_on(subs_dat=VERSION, msgs_1_dat=log_with(7, ManualClock().wall_ns() + 3600 * 1_000_000_000))
+    assert "days from now" not in capfd.readouterr().err

@@ -16,7 +16,7 @@ from portalocker.exceptions import LockException
 
 from ftstan.disk import LocalDisk
 from ftstan.errors import FencedError, LockBusyError, LockFaultError, LockMissingError
-from ftstan.ft.lock import LOCK_NAME, OfdLocker, StoreLock
+from ftstan.ft.lock import LOCK_NAME, OfdLocker, StoreLock, is_held
 from ftstan.ft.lockfaults import LockOutcome
 
 if TYPE_CHECKING:
@@ -354,3 +354,18 @@ def test_a_platform_without_ofd_locks_is_refused_in_plain_words(monkeypatch: pyt
     monkeypatch.delattr(fcntl, "F_OFD_SETLK")
     with pytest.raises(LockFaultError, match="no open-file-description locks"):
         OfdLocker()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory"])
+def test_what_is_no_file_is_refused_at_once_and_named(root: Root, kind: str) -> None:
+    if kind == "pipe":
+        os.mkfifo(root.file)
+    else:
+        root.file.mkdir()
+    lock = root.lock()
+    with pytest.raises(LockFaultError, match=r"rootdir\.lck is no regular file") as caught:
+        lock.acquire()
+    assert "move it away" in caught.value.hint
+    assert not lock.held
+    with pytest.raises(LockFaultError, match=r"rootdir\.lck is no regular file"):
+        is_held(root.disk, root.fd)

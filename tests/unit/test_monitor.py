@@ -111,6 +111,7 @@ def figures() -> NodeFigures:
         lock_attempts={"io": 1},
         reconnects={"general": 1, "ft": 2},
         connected={"general": True, "ft": False},
+        refused={"malformed_publish": 3},
     )
 
 
@@ -226,6 +227,7 @@ def test_serverz_is_the_page_of_the_original_byte_for_byte() -> None:
     assert answer.headers == {
         "Content-Type": "application/json",
         "Access-Control-Allow-Origin": "*",
+        "X-Content-Type-Options": "nosniff",
         "Content-Length": str(len(ACTIVE)),
         "Connection": "close",
     }
@@ -259,10 +261,55 @@ def test_head_has_no_body() -> None:
 
 
 def test_a_callback_gives_jsonp_without_cors() -> None:
-    answer = ask(FakeViews(), "/streaming/serverz?callback=f%28x&callback=g")
-    assert answer.body == f"f(x({ACTIVE})"
+    answer = ask(FakeViews(), "/streaming/serverz?callback=app.f_1&callback=g")
+    assert answer.body == f"app.f_1({ACTIVE})"
     assert answer.headers["Content-Type"] == "application/javascript"
     assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+@pytest.mark.parametrize("name", ["f", "$", "_", "jQuery3600_17", "angular.callbacks._0", "a.b.c"])
+def test_a_callback_is_a_name_of_a_javascript_function(name: str) -> None:
+    assert ask(FakeViews(), f"/streaming/serverz?callback={name}").body == f"{name}({ACTIVE})"
+
+
+@pytest.mark.parametrize("page", ["/streaming/serverz", "/varz", "/streaming/ftz"])
+@pytest.mark.parametrize(
+    "name", ["f%28x", "alert%281%29%2F%2F", "%3Cscript%3E", "1f", "a..b", ".a", "a.", "f%0A", "%FF", "%C3%A9"]
+)
+def test_any_other_callback_is_refused_and_not_repeated(page: str, name: str) -> None:
+    answer = ask(FakeViews(), f"{page}?callback={name}")
+    assert answer.status == "HTTP/1.1 400 Bad Request"
+    assert answer.body == "400 bad request: callback is no name of a JavaScript function\n"
+    assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
+
+
+def test_pages_that_ask_for_a_login_take_no_callback() -> None:
+    async def let_in(_request: web.Request) -> None:
+        return None
+
+    answer = ask(FakeViews(), "/streaming/serverz?callback=f", gate=let_in)
+    assert (answer.status, answer.body) == (
+        "HTTP/1.1 403 Forbidden",
+        "403 forbidden: no callback is taken where the pages ask for a token or a certificate\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/streaming",
+        "/streaming/storez",
+        "/streaming/isFTActive",
+        "/metrics",
+        "/dashboard",
+        "/livez",
+        "/varz",
+        "/",
+        "/no",
+    ],
+)
+def test_no_browser_guesses_what_an_answer_is(target: str) -> None:
+    assert ask(FakeViews(), target).headers["X-Content-Type-Options"] == "nosniff"
 
 
 @pytest.mark.parametrize("target", ["/streaming/serverz?callback=", "/streaming/serverz?subs=1"])

@@ -83,8 +83,9 @@ def test_a_channel_that_cannot_be_opened_stops_the_start() -> None:
             raise PermissionError(13, "Permission denied")
 
     disk.on_call = refuse
-    with pytest.raises(RecoveryError, match="Permission denied"):
+    with pytest.raises(RecoveryError, match=r'^unable to recover channel "foo": Permission denied') as caught:
         Node(disk)
+    assert "the user that the servers run as" in caught.value.hint
 
 
 def test_a_linked_directory_is_neither_recovered_nor_written_through(datastore: Path, tmp_path: Path) -> None:

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 from ftstan.disk import LocalDisk
 from ftstan.errors import StoreError, WireError
 from ftstan.stores.file import records, states
-from ftstan.stores.file.tools.reading import NEVER_OURS, SUB_KINDS, Source, read_state
+from ftstan.stores.file.tools.reading import NEVER_OURS, Source
+from ftstan.stores.file.tools.statereading import SUB_KINDS, read_state
 from ftstan.wire import messages
 from ftstan.wire.pb import stan_internal_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ftstan.stores.file.tools.reading import Typed
+    from ftstan.stores.file.tools.statereading import Typed
     from ftstan.stores.interface import SubState
 
 _WORDS = {

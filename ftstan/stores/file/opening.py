@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ftstan.errors import RecoveryError
 from ftstan.log import stream as log
 from ftstan.reserved import ROOT_FILES
 from ftstan.stores.file import checkpoint, damage, purged, quarantine, records, recovery, statescan
@@ -34,7 +35,7 @@ _CHUNK = 64
 _LONG_S = 0.002
 
 #: Made by file system tools in every mount point, for root alone.
-_FOREIGN = b"lost+found"
+FOREIGN = "lost+found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def read_channel(env: FileEnv, slog: SliceLog, known: Entry | None) -> Reading |
     try:
         dirfd = slog.dirfd
     except PermissionError:
-        if slog.name != _FOREIGN:
+        if os.fsdecode(slog.name) != FOREIGN:
             raise
         log.warning(f'directory "{show(slog.name)}" in the datastore is the file system\'s own: skipped')
         return None
@@ -122,14 +123,17 @@ def _read_mark(env: FileEnv, slog: SliceLog, dirfd: int, names: list[tuple[str, 
 
 
 def read_all(env: FileEnv, logs: Sequence[SliceLog], known: Checkpoint, *, parallel: bool) -> Iterator[Reading | None]:
-    """Read channels, ``parallel_recovery`` at a time. ``OSError`` passes through.
+    """Read channels, ``parallel_recovery`` at a time. Raises ``RecoveryError`` that names the channel.
 
     With 1, the default, it is one for each core, as soon as channels take long: threads that never wait for storage
     only get into each other's way.
     """
 
     def read(slog: SliceLog) -> Reading | None:
-        return read_channel(env, slog, known.get(slog.name))
+        try:
+            return read_channel(env, slog, known.get(slog.name))
+        except OSError as error:
+            raise _unreadable(slog.name, error) from error
 
     threads = env.options.parallel_recovery
     done = 0
@@ -145,6 +149,16 @@ def read_all(env: FileEnv, logs: Sequence[SliceLog], known: Checkpoint, *, paral
         with ThreadPoolExecutor(threads, "recovery") as pool:
             for start in range(done, len(logs), _CHUNK):
                 yield from pool.map(read, logs[start : start + _CHUNK])
+
+
+def _unreadable(channel: bytes, error: OSError) -> RecoveryError:
+    file = f": {error.filename!r}" if error.filename else ""
+    hint = "check the storage"
+    if isinstance(error, PermissionError):
+        hint = (
+            f'give "{show(channel)}" with all its files to the user that the servers run as (chown -R, chmod -R u+rwX)'
+        )
+    return RecoveryError(f'unable to recover channel "{show(channel)}": {error.strerror or error}{file}', hint=hint)
 
 
 def settle(env: FileEnv, slog: SliceLog, file: ConfirmedFile, reading: Reading) -> bool:

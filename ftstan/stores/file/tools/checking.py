@@ -12,9 +12,12 @@ import json
 import os
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from ftstan.clock import SystemClock
+from ftstan.errors import FtstanError
 from ftstan.reserved import is_reserved
 from ftstan.stores.file import purged, records
 from ftstan.stores.file.rootfiles import find_occupied
@@ -22,21 +25,20 @@ from ftstan.stores.file.slices import show
 from ftstan.stores.file.statefile import read_whole
 from ftstan.stores.file.tools.reading import (
     INDEX,
-    Bad,
     ChannelFiles,
     SliceFile,
     Source,
-    Typed,
     bad_record,
     channel_names,
-    read_clients,
-    read_server,
 )
+from ftstan.stores.file.tools.statereading import Bad, Typed, read_clients, read_server
+from ftstan.stores.interface import AHEAD_NS, MAX_NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _ENTRY = records.INDEX_SIZE
+_SECOND = 1_000_000_000
 
 #: Bytes of the largest message that a NATS server carries, if nobody configured it.
 MAX_PAYLOAD = 1 << 20
@@ -102,8 +104,25 @@ def check_channel(
 ) -> Iterator[Finding]:
     """Look at everything in a channel's directory; ``progress`` is told how many bytes were read.
 
-    ``max_payload``: bytes of the largest message that the NATS servers carry.
+    ``max_payload``: bytes of the largest message that the NATS servers carry. What storage, or the rights of whoever
+    asks, keep from being read is a finding like any other.
     """
+    try:
+        yield from _check_files(source, name, progress, max_payload)
+    except OSError as error:
+        yield Finding(Kind.DAMAGE, name, show(name), unreadable(error), by_hand=True)
+
+
+def unreadable(error: OSError | FtstanError) -> str:
+    """What keeps a channel from being read, and what to do."""
+    if isinstance(error, FtstanError):
+        return f"cannot be read: {error.text}"
+    file = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+    cure = "give it to this user" if isinstance(error, PermissionError) else "check the storage"
+    return f"cannot be read: {file}{error.strerror or error}: {cure}"
+
+
+def _check_files(source: Source, name: bytes, progress: Callable[[int], None], max_payload: int) -> Iterator[Finding]:
     with ChannelFiles(source, name) as files:
         checker = ChannelCheck(source, files)
         yield from checker.check_names()
@@ -111,7 +130,10 @@ def check_channel(
             yield from checker.check_slice(s, progress)
         yield from checker.check_order()
         yield from checker.check_sizes(max_payload)
-        yield from _check_typed(name, f"{show(name)}/subs.dat", files.subs_file())
+        yield from checker.check_times()
+        typed = files.subs_file()
+        yield from _check_typed(name, f"{show(name)}/subs.dat", typed)
+        yield from checker.check_numbers(files.subs(typed)[1])
 
 
 class ChannelCheck:
@@ -240,6 +262,38 @@ class ChannelCheck:
                     f"with {size}: no NATS server with this max_payload carries them, and deliveries leave them out"
                 )
                 yield self._found(Kind.NOTE, s.dat, text)
+
+    def check_times(self) -> Iterator[Finding]:
+        """Messages whose times are still to come: everything behind them gets those times, too."""
+        files, latest = self._files, SystemClock().wall_ns() + AHEAD_NS
+        for s in files.slices:
+            if max(s.first_ts, s.last_ts) <= latest or s.last < files.first:
+                continue
+            rows = [(sequence, time) for sequence, _, time, _, _ in INDEX.iter_unpack(files.entries_of(s))]
+            ahead = [(sequence, time) for sequence, time in rows if time > latest and sequence >= files.first]
+            if not ahead:
+                continue
+            sequence, time = ahead[0]
+            when = datetime.fromtimestamp(time // _SECOND, UTC)
+            text = (
+                f"{len(ahead)} messages have times that are still to come, the first one is sequence {sequence} with "
+                f"{when:%Y-%m-%d %H:%M:%SZ}: until then new messages get that time, and max_age removes none of them"
+            )
+            yield self._found(Kind.NOTE, s.dat, text)
+
+    def check_numbers(self, highest_sub: int) -> Iterator[Finding]:
+        """Numbers that nothing can follow: the channel takes nothing new."""
+        files = self._files
+        for file, what, number in (
+            (files.slices[-1].dat if files.slices else "", "sequence", files.last),
+            ("subs.dat", "subscription id", highest_sub),
+        ):
+            if number > MAX_NUMBER:
+                text = (
+                    f"names {what} {number}: behind 2^63 - 1 there is no other, and the channel takes nothing new: "
+                    "move its directory out of the datastore while no server runs"
+                )
+                yield Finding(Kind.DAMAGE, files.name, f"{self._show}/{file}", text, by_hand=True)
 
     def _holes_inside(self, s: SliceFile) -> Iterator[tuple[int, int]]:
         expected = s.first

@@ -13,10 +13,12 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from ftstan.errors import WireError
 from ftstan.stores.file import purged, records, states
 from ftstan.stores.file.confirmed import read_confirmed
+from ftstan.stores.file.opening import FOREIGN
 from ftstan.stores.file.statefile import check_version, read_whole
+from ftstan.stores.file.tools.statereading import SUB_KINDS, Bad, Typed, plain, read_state, without_undecodable
+from ftstan.stores.file.view import show
 from ftstan.wire.subjects import valid_channel
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from ftstan.disk import Disk
     from ftstan.stores.file.confirmed import Confirmed
     from ftstan.stores.file.records import Crc
-    from ftstan.stores.interface import ClientInfo, ServerInfo, StoredSub
+    from ftstan.stores.interface import StoredSub
     from ftstan.wire.block import MsgBlock
 
 _ENTRY = records.INDEX_SIZE
@@ -41,9 +43,6 @@ CHUNK = 4 << 20
 _BATCH = 16384
 _CHUNK = 1 << 20
 
-CLIENT_KINDS = 2
-SUB_KINDS = 5
-
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -57,15 +56,6 @@ class Source:
     crc: Crc
     ours_from: int
     live: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Bad:
-    """Bytes ``start`` to ``end`` of a file that are no records, and why (in the original's words where it has some)."""
-
-    start: int
-    end: int
-    why: str
 
 
 @dataclass(slots=True)
@@ -115,22 +105,6 @@ class SliceFile:
             and self.idx_size == _VERSION + self.entries * _ENTRY
             and self.dat_size == self.end
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Typed:
-    """The records of a state file: ``rows`` are ``(offset, type, payload)``; ``bad`` lies between good ones.
-
-    ``tail`` is what follows the last good record, ``None`` if nothing does; ``missing`` says that there is no file, or
-    one of up to three bytes; ``refused`` why it cannot be read at all.
-    """
-
-    rows: list[tuple[int, int, bytes]] = field(default_factory=list)
-    bad: list[Bad] = field(default_factory=list)
-    tail: Bad | None = None
-    size: int = 0
-    missing: bool = False
-    refused: str = ""
 
 
 class ChannelFiles:
@@ -249,12 +223,12 @@ class ChannelFiles:
 
     def subs_file(self) -> Typed:
         """The records of ``subs.dat``."""
-        return read_state(self._source, self.dirfd, "subs.dat", SUB_KINDS)
+        return without_undecodable(read_state(self._source, self.dirfd, "subs.dat", SUB_KINDS))
 
-    def subs(self) -> tuple[dict[int, StoredSub], int]:
-        """The subscriptions after all readable records, by id, and the highest id ever seen."""
-        rows = [(kind, payload) for _, kind, payload in self.subs_file().rows]
-        return states.replay_subs(rows, f"{self.name!r}/subs.dat")
+    def subs(self, file: Typed | None = None) -> tuple[dict[int, StoredSub], int]:
+        """The subscriptions after all readable records, by id, and the highest id seen; ``file``: ``subs_file``."""
+        rows = [(kind, payload) for _, kind, payload in (file or self.subs_file()).rows]
+        return states.replay_subs(rows, f"{show(self.name)}/subs.dat")
 
     # ---- measuring -----------------------------------------------------------------------------------------------
 
@@ -331,7 +305,7 @@ class ChannelFiles:
                 break
             following = records.next_record(data, at + 1, self.name, after, crc)
             bad_end = len(data) if following < 0 else following
-            s.bad.append(Bad(base + at, base + bad_end, _plain(why)))
+            s.bad.append(Bad(base + at, base + bad_end, plain(why)))
             at = bad_end
         return bytes(index)
 
@@ -372,75 +346,27 @@ def channel_names(source: Source) -> tuple[list[bytes], list[str]]:
         if not is_dir:
             continue
         encoded = os.fsencode(name)
-        if not valid_channel(encoded):
-            others.append(name)
-            continue
-        fd = source.disk.open_dir_at(source.root, name)
-        try:
-            inside = [n for n, folder in source.disk.listdir(fd) if not folder]
-        finally:
-            source.disk.close(fd)
-        if any(n == "subs.dat" or n.startswith("msgs.") for n in inside):
+        if valid_channel(encoded) and _may_be_channel(source, name):
             channels.append(encoded)
         else:
             others.append(name)
     return channels, others
 
 
-def read_state(source: Source, dirfd: int, name: str, kinds: int) -> Typed:
-    """The records of a typed state file whose types go from 1 to ``kinds``. Raises ``OSError``."""
-    data = read_whole(source.disk, dirfd, name)
-    if data is None or len(data) < _VERSION:
-        return Typed(size=len(data or b""), missing=True)
-    if wrong := check_version(data):
-        return Typed(size=len(data), refused=wrong)
-    rows: list[tuple[int, int, bytes]] = []
-    bad: list[Bad] = []
-    at = _VERSION
-    while True:
-        found, end, why = records.scan_typed(data[at:], source.crc)
-        for kind, payload in found:
-            rows.append((at, kind, payload))
-            at += 8 + len(payload)
-        del end
-        if not why:
-            return Typed(rows, bad, None, len(data))
-        following = records.next_typed(data, at + 1, kinds, source.crc)
-        if following < 0:
-            return Typed(rows, bad, Bad(at, len(data), _plain(why)), len(data))
-        bad.append(Bad(at, following, _plain(why)))
-        at = following
-
-
-def read_clients(source: Source) -> tuple[Typed, dict[bytes, ClientInfo]]:
-    """The records of ``clients.dat``, and the clients that are registered after them."""
-    typed = read_state(source, source.root, "clients.dat", CLIENT_KINDS)
-    return typed, states.replay_clients([(kind, payload) for _, kind, payload in typed.rows], "clients.dat")
-
-
-def read_server(source: Source) -> tuple[ServerInfo | None, str]:
-    """The server's record, and what is wrong with its file (in the original's words); neither if there is none yet."""
-    data = read_whole(source.disk, source.root, "server.dat")
-    if data is None or len(data) <= _VERSION or len(data) == _VERSION + 8:
-        return None, ""
-    if wrong := check_version(data):
-        return None, wrong
-    size = int.from_bytes(data[4:8], "little")
-    if len(data) != 12 + size:
-        return None, f"incorrect file size, expected {12 + size} bytes, got {len(data)} bytes"
-    stored, found = int.from_bytes(data[8:12], "little"), source.crc(data[12:])
-    if stored != found:
-        return None, f"corrupted data, expected crc to be 0x{stored:08x}, got 0x{found:08x}"
+def _may_be_channel(source: Source, name: str) -> bool:
+    """Whether a directory holds a channel, or may: one that cannot be looked into is not passed over."""
     try:
-        return states.decode_server(data[12:]), ""
-    except WireError as error:
-        return None, error.text
-
-
-def _plain(why: str) -> str:
-    """What ended the records, for people."""
-    words = {"torn": "unexpected EOF", "zeros": "padded with zeros"}
-    return words.get(why, why.removeprefix("bad: "))
+        fd = source.disk.open_dir_at(source.root, name)
+    except OSError:
+        # The file system's own is for root alone.
+        return name != FOREIGN
+    try:
+        inside = [n for n, folder in source.disk.listdir(fd) if not folder]
+    except OSError:
+        return True
+    finally:
+        source.disk.close(fd)
+    return any(n == "subs.dat" or n.startswith("msgs.") for n in inside)
 
 
 def _end_of(index: bytes) -> int:

@@ -19,7 +19,8 @@ from ftstan.stores.file.slices import show
 from ftstan.stores.file.statefile import replace_file
 from ftstan.stores.file.tools.checking import ACCEPTED, ChannelCheck, Finding, Kind, check_channel, check_root
 from ftstan.stores.file.tools.exact import put_file
-from ftstan.stores.file.tools.reading import ChannelFiles, SliceFile, Source, Typed, channel_names, read_clients
+from ftstan.stores.file.tools.reading import ChannelFiles, SliceFile, Source, channel_names
+from ftstan.stores.file.tools.statereading import Typed, read_clients
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -137,7 +138,10 @@ class Repair:
     # ---- channels ------------------------------------------------------------------------------------------------
 
     def _channel(self, name: bytes, findings: list[Finding]) -> list[Step]:
-        done: list[Step] = []
+        done = [Step(name, f.file, _text(f)) for f in findings if f.by_hand]
+        if done:
+            # What cannot be read may be more than what was found.
+            return done
         damaged = {f.file.rpartition("/")[2] for f in findings if f.kind is Kind.DAMAGE}
         leftovers = [f.file.rpartition("/")[2] for f in findings if f.kind is Kind.LEFTOVER]
         with ChannelFiles(self._source, name) as files:
