@@ -22,6 +22,7 @@ from ftstan.log import stream as log
 from ftstan.stores.file import records
 from ftstan.stores.file.env import NUMBERS_PER_EPOCH, FileEnv
 from ftstan.stores.file.leftovers import is_leftover, remove_leftover
+from ftstan.stores.file.regular import IrregularError, open_file
 from ftstan.stores.file.view import idx_name, show
 
 if TYPE_CHECKING:
@@ -214,7 +215,11 @@ def _used_since(env: FileEnv, intent: Intent) -> bool:
     except FileNotFoundError:
         return False
     try:
-        number, end = _newest(env, dirfd)
+        try:
+            number, end = _newest(env, dirfd)
+        except IrregularError:
+            # What it names cannot be known: the channel stays, and is quarantined.
+            return True
         return number > intent.highest or end > intent.last
     finally:
         env.disk.close(dirfd)
@@ -237,7 +242,7 @@ def _newest(env: FileEnv, dirfd: int) -> tuple[int, int]:
 
 def _proven_end(env: FileEnv, dirfd: int, number: int) -> int:
     try:
-        fd = env.fresh.open(dirfd, idx_name(number), os.O_RDONLY)
+        fd = open_file(env.fresh, dirfd, idx_name(number))
     except FileNotFoundError:
         # Its index went first: the deletion had begun.
         return 0

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from ftstan.errors import FencedError
 from ftstan.log import stream as log
 from ftstan.stores.file import records, subreplay
+from ftstan.stores.file.regular import open_file
 from ftstan.stores.file.slices import Slice, SliceLog, dat_name, idx_name, show
 from ftstan.stores.file.statefile import check_version, read_file, replace_file
 from ftstan.wire.subjects import valid_channel
@@ -129,7 +130,7 @@ def make_state_exact(env: FileEnv, dirfd: int, name: str, *, durable: bool = Fal
                 return
             if not env.is_remembered:
                 # Whole, but perhaps in the page cache only: a killed owner's last records, not written since.
-                fd = env.disk.open(dirfd, name, os.O_RDONLY)
+                fd = open_file(env.disk, dirfd, name)
                 try:
                     env.disk.fdatasync(fd)
                 finally:
@@ -202,7 +203,7 @@ def _cut(env: FileEnv, slog: SliceLog, s: Slice) -> None:
         # and would make damage of what nobody was told.
         wanted = records.VERSION_SIZE + s.entries * _ENTRY
         index = (read_file(env, dirfd, idx_name(s.number)) or b"")[records.VERSION_SIZE : wanted]
-    fd = disk.open(dirfd, dat_name(s.number), os.O_RDWR)
+    fd = open_file(disk, dirfd, dat_name(s.number), os.O_RDWR)
     try:
         # Opened by path and confirmed after that: so this is our file, not a successor's.
         env.owner.confirm()
