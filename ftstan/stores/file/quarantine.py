@@ -77,7 +77,8 @@ def adopt_readable(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> Non
         kept = index[records.find_entry(index, slices[-1].last + 1) * _ENTRY :] if slices else index
         if kept:
             slices.append(_slice(f.number, kept))
-    slog.adopt(slices, set(), m.highest)
+    # Its indexes are read no more, and nobody is going to rely on them: there is nothing to sync.
+    slog.adopt(slices, set(), m.highest, durable=True)
     slog.last = max(slog.last, v.last)
     if not slog.count:
         slog.first = slog.last + 1 if slog.last else 0

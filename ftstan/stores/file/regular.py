@@ -27,8 +27,8 @@ class IrregularError(OSError):
 
     def __init__(self, what: str, name: str) -> None:
         """``what``: as ``irregular`` says it."""
-        super().__init__(errno.EINVAL, f"{what}, where a server keeps a file", name)
-        self.words = self.strerror or ""
+        self.words = f"{what}, where a server keeps a file"
+        super().__init__(errno.EINVAL, f"{name} is {self.words}", name)
 
 
 def irregular(stat: FileStat) -> str:
