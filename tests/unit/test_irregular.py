@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import socket
 import stat
 from contextlib import chdir
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,13 +18,14 @@ from ftstan.cli.ctl import main
 from ftstan.disk import LocalDisk
 from ftstan.errors import QuarantineError
 from ftstan.ft.direct import DirectDisk
+from ftstan.spark.pieces import SliceReader
+from ftstan.spark.report import Report
+from ftstan.spark.scan import SliceFile
+from ftstan.stores.file import records, regular
 from ftstan.stores.file.regular import IrregularError, open_file
 from ftstan.stores.interface import SubState
 from tests.datastores import serve
 from tests.filenode import FileNode, Owner
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # A pipe that is waited for makes a test hang.
 pytestmark = pytest.mark.timeout(60)
@@ -231,7 +234,30 @@ def test_a_copy_of_what_is_cut_goes_through_no_link_and_into_no_pipe(
     assert (node.store.quarantined, node.sequences()) == ([], [1, 2, 3])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_spark_reads_the_data_where_an_index_is_no_file(tmp_path: Path, kind: str) -> None:
+    store_at(tmp_path, stop=True)
+    make(kind, tmp_path / "foo" / "msgs.1.idx")
+    dirfd = os.open(tmp_path / "foo", os.O_RDONLY)
+    file = SliceFile(1, (tmp_path / "foo" / "msgs.1.dat").stat().st_size)
+    with SliceReader(dirfd, b"foo", file, records.Crc(), Report()) as reader:
+        assert (reader.first()[0], reader.last()) == (1, 3)
+    os.close(dirfd)
+
+
 # ---- opening -------------------------------------------------------------------------------------------------------
+
+
+def test_files_of_a_channel_that_are_there_are_opened_in_one_place() -> None:
+    # What is made anew is made exclusively, or in a directory of its own; ``rootfiles`` looks at the root's.
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in sorted(Path(regular.__file__).parent.rglob("*.py"))
+        for line in path.read_text().splitlines()
+        if re.search(r"\bO_(RDONLY|RDWR|WRONLY)\b", line) and ".open(" in line
+        if "O_CREAT" not in line and "env.root" not in line and path.name != "archive.py"
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
