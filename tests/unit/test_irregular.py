@@ -245,6 +245,24 @@ def test_spark_reads_the_data_where_an_index_is_no_file(tmp_path: Path, kind: st
     os.close(dirfd)
 
 
+def test_a_directory_of_a_name_that_no_file_has_is_in_nobodys_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "store"
+    store_at(path, stop=True)
+    for name in ("msgs.old.dat", "msgs.01.dat", "msgs.old.idx", "notes"):
+        (path / "foo" / name).mkdir()
+    for epoch in (2, 3):
+        node = start(path, epoch)
+        assert (node.store.quarantined, node.sequences()) == ([], [1, 2, 3])
+        node.store.close()
+    capsys.readouterr()
+    main(["store", "verify", str(path), "--output", "json"])
+    assert [f for f in json.loads(capsys.readouterr().out)["findings"] if f["channel"]] == []
+    files = json.loads((path / "ckpt.bin").read_bytes().splitlines()[-1].partition(b"\t")[2])["files"]
+    assert sorted(files) == ["confirmed.bin", "msgs.1.dat", "msgs.1.idx", "subs.dat"]
+
+
 # ---- opening -------------------------------------------------------------------------------------------------------
 
 

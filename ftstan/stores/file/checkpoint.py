@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import struct
 import zlib
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ _MAGIC = b"FTSTCKP2"
 # CRC-32 of all that follows it, epoch, nonce
 _HEAD = struct.Struct("<IQ16s")
 _CRC_SIZE = 4
+_SLICE = re.compile(r"msgs\.(0|-?[1-9][0-9]*)\.(dat|idx)\Z")
 
 #: Size, time of change in nanoseconds, inode.
 FileId = tuple[int, int, int]
@@ -85,8 +87,13 @@ class Entry:
                 slog.first = self.last + 1
 
 
-def is_bound(name: str) -> bool:
-    """Whether a file of a channel's directory is one that a checkpoint speaks of."""
+def is_bound(name: str, *, is_dir: bool = False) -> bool:
+    """Whether a file of a channel's directory is one that a checkpoint speaks of.
+
+    ``is_dir``: whether a directory of that name is in the way of such a file.
+    """
+    if is_dir and name.startswith("msgs."):
+        return _SLICE.match(name) is not None
     return name in ("subs.dat", CONFIRMED, purged.NAME) or (
         name.startswith("msgs.") and name.endswith((".dat", ".idx"))
     )
@@ -95,8 +102,8 @@ def is_bound(name: str) -> bool:
 def files_of(env: FileEnv, dirfd: int, names: Iterable[tuple[str, bool]]) -> Files:
     """The files among ``names`` that a checkpoint speaks of. ``IrregularError`` and ``OSError`` pass through."""
     found: Files = {}
-    for name, _ in names:
-        if is_bound(name):
+    for name, is_dir in names:
+        if is_bound(name, is_dir=is_dir):
             found[name] = _id_of(env, dirfd, name)
     return found
 

@@ -61,7 +61,12 @@ def open_file(disk: Disk, dirfd: int, name: str, flags: int = os.O_RDONLY) -> in
 
 
 def _check_name(disk: Disk, dirfd: int, name: str) -> None:
-    _check(disk.stat(dirfd, name), name)
+    try:
+        found = disk.stat(dirfd, name)
+    except OSError:
+        # What the open said is what there is to say.
+        return
+    _check(found, name)
 
 
 def _check(stat: FileStat, name: str) -> None:

@@ -122,7 +122,7 @@ class ChannelFiles:
         """Names of the channel's files under which something else stands, and what: nothing of it is read."""
         self.names: set[str] = set()
         for n, is_dir in source.disk.listdir(self.dirfd):
-            if is_bound(n) and (what := self._irregular(n)):
+            if is_bound(n, is_dir=is_dir) and (what := self._irregular(n)):
                 self.irregular[n] = what
             elif not is_dir:
                 self.names.add(n)
