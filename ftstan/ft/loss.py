@@ -11,14 +11,17 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ftstan.errors import StoreError
 from ftstan.ft.epoch import EPOCH_NAME, SLICES_PER_EPOCH, LostEpochs, read_state
 from ftstan.ft.survey import HIGHEST_COUNTED
 from ftstan.stores.file.confirmed import read_confirmed
+from ftstan.stores.file.regular import IrregularError
 
 if TYPE_CHECKING:
     from ftstan.disk import Disk
 
 _DAT = re.compile(r"msgs\.([1-9][0-9]{0,17})\.dat\Z")
+_CURE = "stop every server and move it out of the datastore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +71,13 @@ def _highest(disk: Disk, root_fd: int, *, looking: bool) -> tuple[int, int]:
             continue
         try:
             named, number = _highest_of(disk, root_fd, name)
-        except OSError:
-            if not looking:
-                raise
-            continue
+        except OSError as error:
+            if looking:
+                continue
+            if isinstance(error, IrregularError):
+                # Moved elsewhere and linked to, say: it may name the highest epoch all the same.
+                raise StoreError(f"{name}/{error.strerror}", hint=_CURE) from error
+            raise
         epoch, slice_number = max(epoch, named), max(slice_number, number)
     return epoch, slice_number
 

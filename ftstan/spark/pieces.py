@@ -11,8 +11,10 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from ftstan.disk import LocalDisk
 from ftstan.spark.decode import beginning, ending
 from ftstan.stores.file import records
+from ftstan.stores.file.regular import IrregularError, open_file
 from ftstan.stores.file.statefile import check_version
 from ftstan.stores.file.view import idx_name
 
@@ -87,7 +89,7 @@ class SliceReader:
         self._crc = crc
         self._report = report
         self._idx = -1
-        self._dat = os.open(file.dat, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dirfd)
+        self._dat = open_file(LocalDisk(), dirfd, file.dat)
         try:
             # Not longer than it was when somebody looked, and perhaps shorter by now.
             self.size = min(file.size, os.fstat(self._dat).st_size)
@@ -119,8 +121,8 @@ class SliceReader:
     def _open_index(self, dirfd: int) -> int:
         """The index; -1 if there is none that can be used."""
         try:
-            fd = os.open(idx_name(self.file.number), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dirfd)
-        except FileNotFoundError:
+            fd = open_file(LocalDisk(), dirfd, idx_name(self.file.number))
+        except (FileNotFoundError, IrregularError):
             return -1
         if check_version(os.pread(fd, _START, 0)):
             os.close(fd)

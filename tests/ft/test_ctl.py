@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import signal
 import socket
@@ -19,6 +18,7 @@ from ftstan.ft.seal import Recipient, plain, seal
 from ftstan.ft.subjects import control_subject
 from ftstan.wire.subjects import Subjects
 from tests.ft.client import NatsConnection, StanClient
+from tests.ft.hung import Hanging
 from tests.ft.load import CHANNEL
 from tests.ft.operator import Operator, run
 from tests.ft.test_pair import owner_of
@@ -423,25 +423,26 @@ def test_a_standalone_server_has_the_page_too(stage: Stage) -> None:
 
 def test_nobody_listens_to_clients_while_the_active_recovers(stage: Stage) -> None:
     nats = stage.nats()
-    stage.store.mkdir()
-    # Recovery waits on this for a writer that never comes, as on storage that hangs.
-    os.mkfifo(stage.store / "server.dat")
-    a = stage.member("a", "-ns", nats.url)
+    storage = Hanging(stage.directory)
+    a = stage.member("a", "-ns", nats.url, wrap=storage.wrap)
     a.wait_for("Recovering the state...")
     subjects = Subjects.for_cluster(CLUSTER)
     asked = (subjects.discovery, f"{subjects.publish}.foo", subjects.subscribe, subjects.close, subjects.pings)
     # NATS itself says at once that nobody listens, with an empty message; a server would answer these with an error.
     answers = [NatsConnection(nats.port).request(subject, b"") for subject in asked]
     assert [answer.payload if answer is not None else None for answer in answers] == [b""] * len(asked)
-    assert a.running
+    assert json.loads(a.get("/streaming/ftz")[1])["phase"] == "recovering"
+    storage.answer()
+    a.wait_until_active()
+    client = StanClient(nats.port)
+    client.connect()
+    client.publish(CHANNEL, b"one")
 
 
 def test_every_page_answers_while_the_active_recovers_and_again_and_again(stage: Stage) -> None:
     nats = stage.nats()
-    stage.store.mkdir()
-    # Recovery waits on this for a writer that never comes, as on storage that hangs.
-    os.mkfifo(stage.store / "server.dat")
-    a = stage.member("a", "-ns", nats.url)
+    storage = Hanging(stage.directory)
+    a = stage.member("a", "-ns", nats.url, wrap=storage.wrap)
     a.wait_for("Recovering the state...")
     for _ in range(5):
         assert a.serverz()["state"] == "FT_ACTIVE"
@@ -456,4 +457,6 @@ def test_every_page_answers_while_the_active_recovers_and_again_and_again(stage:
     )
     refused = Operator(nats.url, stage.store).change("switchover")
     assert (refused.status, "is recovering" in refused.err) == (2, True)
-    assert a.running
+    storage.answer()
+    a.wait_until_active()
+    assert Operator(nats.url, stage.store).status().json["problems"] != said.json["problems"]

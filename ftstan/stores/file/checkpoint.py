@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import struct
 import zlib
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ftstan.stores.file import purged, records, states
 from ftstan.stores.file.confirmed import NAME as CONFIRMED
+from ftstan.stores.file.regular import IrregularError, open_file
 from ftstan.stores.file.statefile import read_file, replace_file
 from ftstan.stores.file.statescan import read_subs
 from ftstan.stores.file.view import Slice, dat_name, idx_name
@@ -36,6 +38,7 @@ _MAGIC = b"FTSTCKP2"
 # CRC-32 of all that follows it, epoch, nonce
 _HEAD = struct.Struct("<IQ16s")
 _CRC_SIZE = 4
+_SLICE = re.compile(r"msgs\.(0|-?[1-9][0-9]*)\.(dat|idx)\Z")
 
 #: Size, time of change in nanoseconds, inode.
 FileId = tuple[int, int, int]
@@ -84,20 +87,24 @@ class Entry:
                 slog.first = self.last + 1
 
 
-def is_bound(name: str) -> bool:
-    """Whether a file of a channel's directory is one that a checkpoint speaks of."""
+def is_bound(name: str, *, is_dir: bool = False) -> bool:
+    """Whether a file of a channel's directory is one that a checkpoint speaks of.
+
+    ``is_dir``: whether a directory of that name is in the way of such a file.
+    """
+    if is_dir and name.startswith("msgs."):
+        return _SLICE.match(name) is not None
     return name in ("subs.dat", CONFIRMED, purged.NAME) or (
         name.startswith("msgs.") and name.endswith((".dat", ".idx"))
     )
 
 
 def files_of(env: FileEnv, dirfd: int, names: Iterable[tuple[str, bool]]) -> Files:
-    """The files among ``names`` that a checkpoint speaks of. ``OSError`` passes through."""
+    """The files among ``names`` that a checkpoint speaks of. ``IrregularError`` and ``OSError`` pass through."""
     found: Files = {}
     for name, is_dir in names:
-        if is_dir or not is_bound(name):
-            continue
-        found[name] = _id_of(env, dirfd, name)
+        if is_bound(name, is_dir=is_dir):
+            found[name] = _id_of(env, dirfd, name)
     return found
 
 
@@ -106,17 +113,28 @@ def _id_of(env: FileEnv, dirfd: int, name: str) -> FileId:
     if env.is_remembered:
         # Even an open may be answered by a host that does not know yet what it has lost. A read is not; the open that
         # follows it asks storage.
-        fd = env.fresh.open(dirfd, name, os.O_RDONLY)
+        fd = open_file(env.fresh, dirfd, name)
         try:
             env.fresh.pread(fd, 1, 0)
         finally:
             env.fresh.close(fd)
-    fd = env.fresh.open(dirfd, name, os.O_RDONLY)
+    fd = open_file(env.fresh, dirfd, name)
     try:
         s = env.fresh.fstat(fd)
         return env.size(fd), s.mtime_ns, s.ino
     finally:
         env.fresh.close(fd)
+
+
+def is_as_left(env: FileEnv, dirfd: int, names: Iterable[tuple[str, bool]], known: Entry) -> bool:
+    """Whether a channel's files are those that a checkpoint speaks of, and nothing else has their names.
+
+    ``OSError`` passes through.
+    """
+    try:
+        return files_of(env, dirfd, names) == known.files
+    except IrregularError:
+        return False
 
 
 def entry_of(env: FileEnv, slog: SliceLog) -> Entry | None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.log import stream as log
 from ftstan.stores.file.env import NUMBERS_PER_EPOCH, FileEnv
+from ftstan.stores.file.regular import open_file
 from ftstan.stores.file.statefile import replace_file
 from ftstan.stores.file.view import show
 
@@ -105,7 +106,7 @@ def read_confirmed(disk: Disk, dirfd: int) -> Confirmed | None:
     Safe beside a writer: one of the two slots is always whole. ``OSError`` passes through.
     """
     try:
-        fd = disk.open(dirfd, NAME, os.O_RDONLY)
+        fd = open_file(disk, dirfd, NAME)
     except FileNotFoundError:
         return None
     try:
@@ -209,6 +210,6 @@ def write_all(env: FileEnv, items: Iterable[tuple[ConfirmedFile, SliceLog, Confi
 def _open(disk: Disk, dirfd: int) -> int:
     """The file, open for writing; -1 if somebody has removed it."""
     try:
-        return disk.open(dirfd, NAME, os.O_WRONLY)
+        return open_file(disk, dirfd, NAME, os.O_WRONLY)
     except FileNotFoundError:
         return -1

@@ -16,6 +16,7 @@ from ftstan.log import stream as log
 from ftstan.stores.file import records
 from ftstan.stores.file.confirmed import epoch_of
 from ftstan.stores.file.env import is_full
+from ftstan.stores.file.regular import IrregularError, open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,12 +151,13 @@ def cut(env: FileEnv, dirfd: int, name: str, bad: Bad) -> None:
         try:
             save(env, dirfd, saved, bad.rest)
         except OSError as error:
-            if not is_full(error):
+            if not (is_full(error) or isinstance(error, IrregularError)):
                 raise
             path = env.shown(bad.shown)
-            log.error(f'File "{path}" is not cut at offset {bad.offset}: no space for a copy of the rest')
+            why = f"{saved}: {error.words}" if isinstance(error, IrregularError) else "no space for a copy of the rest"
+            log.error(f'File "{path}" is not cut at offset {bad.offset}: {why}')
             return
-    fd = disk.open(dirfd, name, os.O_RDWR)
+    fd = open_file(disk, dirfd, name, os.O_RDWR)
     try:
         # Opened first, confirmed after that: so the file that is cut was ours, not a successor's.
         env.owner.confirm()
@@ -172,9 +174,14 @@ def cut(env: FileEnv, dirfd: int, name: str, bad: Bad) -> None:
 def save(env: FileEnv, dirfd: int, name: str, data: bytes) -> None:
     """Write ``data`` to a new file and make it and its name durable. Raises ``OSError``."""
     disk = env.disk
-    fd = disk.open(dirfd, name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        fd = disk.open(dirfd, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        # Of an attempt that was cut short, or somebody's: what that is, is looked at before it is written to.
+        fd = open_file(disk, dirfd, name, os.O_WRONLY)
     try:
         disk.pwrite(fd, data, 0)
+        disk.ftruncate(fd, len(data))
         disk.fsync(fd)
     finally:
         disk.close(fd)

@@ -35,6 +35,7 @@ from ftstan.stores.file.confirmed import Confirmed, ConfirmedFile, read_confirme
 from ftstan.stores.file.env import NUMBERS_PER_EPOCH, FileEnv
 from ftstan.stores.file.leftovers import is_leftover, remove_leftover
 from ftstan.stores.file.measure import read_entries
+from ftstan.stores.file.regular import IrregularError, open_file, sync_file
 from ftstan.stores.file.statefile import read_file
 from ftstan.stores.file.view import dat_name, idx_name, show
 
@@ -137,20 +138,12 @@ def _intent(env: FileEnv, channel: bytes, last: int) -> Intent:
         names = {name for name, is_dir in env.disk.listdir(dirfd) if not is_dir}
         for name in sorted({dat_name(number), _SUBS} & names):
             # What a power cut takes back of them would look like somebody's work.
-            _sync(env, dirfd, name)
+            sync_file(env.disk, dirfd, name)
         # The index of a batch that was refused may name more, which is no use that somebody made of the channel.
         last = max(last, _proven_end(env, dirfd, number))
         return Intent(channel, _epoch(env), last, number, _slice(env, dirfd, number), _subs(env, dirfd))
     finally:
         env.disk.close(dirfd)
-
-
-def _sync(env: FileEnv, dirfd: int, name: str) -> None:
-    fd = env.disk.open(dirfd, name, os.O_RDWR)
-    try:
-        env.disk.fdatasync(fd)
-    finally:
-        env.disk.close(fd)
 
 
 def _epoch(env: FileEnv) -> int:
@@ -292,6 +285,9 @@ def _used_since(env: FileEnv, intent: Intent) -> bool:
                 before, numbers = numbers, _numbers(env, dirfd)
                 if numbers == before:
                     raise
+            except IrregularError:
+                # What it names cannot be known: the channel stays, and is quarantined.
+                return True
     finally:
         env.disk.close(dirfd)
 
@@ -347,7 +343,7 @@ def _is_left(env: FileEnv, dirfd: int, intent: Intent) -> bool:
 def _slice(env: FileEnv, dirfd: int, number: int, head: int = _HEAD) -> Content:
     if not number:
         return Content()
-    fd = env.fresh.open(dirfd, dat_name(number), os.O_RDONLY)
+    fd = open_file(env.fresh, dirfd, dat_name(number))
     try:
         return Content(env.size(fd), zlib.crc32(env.fresh.pread(fd, head, 0)))
     finally:

@@ -7,13 +7,13 @@ read.
 from __future__ import annotations
 
 import errno
-import os
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from ftstan.stores.file.files import Files
 from ftstan.stores.file.places import Places
+from ftstan.stores.file.regular import open_file
 
 if TYPE_CHECKING:
     from ftstan.clock import Clock
@@ -178,7 +178,7 @@ class FileEnv:
 
         ``OSError`` passes through.
         """
-        fd = self.fresh.open(dirfd, name, os.O_RDONLY)
+        fd = open_file(self.fresh, dirfd, name)
         try:
             return self.size(fd)
         finally:

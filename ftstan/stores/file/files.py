@@ -9,11 +9,12 @@ a descriptor until it calls ``trim`` or ``reader`` again. Never syncs and never 
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
+
+from ftstan.stores.file.regular import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +80,7 @@ class Files:
             if fd < 0:
                 if self._trimming:
                     self.trim(2)
-                fd = self.opened(self._disk.open(directory(), name, os.O_RDONLY))
+                fd = self.opened(open_file(self._disk, directory(), name))
                 self._readers.setdefault(channel, {})[name] = fd
             self.used((channel, name), lambda: self._close_reader(channel, name))
             return fd

@@ -103,4 +103,4 @@ class Leaving:
 
     def _unchanged(self, channel: FileChannel, known: Entry) -> bool:
         dirfd = channel.log.dirfd
-        return checkpoint.files_of(self._env, dirfd, self._env.disk.listdir(dirfd)) == known.files
+        return checkpoint.is_as_left(self._env, dirfd, self._env.disk.listdir(dirfd), known)

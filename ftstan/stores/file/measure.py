@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftstan.stores.file import interlude, records
+from ftstan.stores.file.confirmed import NAME as CONFIRMED
 from ftstan.stores.file.confirmed import Confirmed, read_confirmed
 from ftstan.stores.file.damage import Bad
+from ftstan.stores.file.regular import DIRECTORY, IrregularError, open_file
 from ftstan.stores.file.statefile import check_version
 from ftstan.stores.file.view import dat_name, idx_name, show
 
@@ -78,6 +80,8 @@ class Measured:
     confirmed: Confirmed | None = None
     problems: list[tuple[str, str]] = field(default_factory=list)
     foreign: bool = False
+    #: Slices whose data are no file, by number: the first sequence that the index names.
+    seals: dict[int, int] = field(default_factory=dict)
 
     @property
     def synced(self) -> bool:
@@ -132,27 +136,48 @@ def measure(env: FileEnv, name: bytes, dirfd: int, names: list[tuple[str, bool]]
     behind the last of our epochs that confirmed anything of this channel.
     """
     numbers, wrong = slice_numbers(names)
-    confirmed = read_confirmed(env.fresh, dirfd)
+    problems = [(file, f"message log has an invalid name: {file}") for file in wrong]
+    confirmed = None
+    try:
+        confirmed = read_confirmed(env.fresh, dirfd)
+    except IrregularError as error:
+        problems.append((CONFIRMED, error.words))
     ours_since = confirmed.epoch if confirmed is not None else 1
-    m = Measured(confirmed=confirmed, foreign=foreign or env.owner.originals_through >= ours_since)
-    m.problems = [(file, f"message log has an invalid name: {file}") for file in wrong]
+    m = Measured(confirmed=confirmed, foreign=foreign or env.owner.originals_through >= ours_since, problems=problems)
     m.odd = {number: file for number, file in numbers.items() if file != dat_name(number)}
     top = max(numbers, default=0)
     for number in sorted(numbers):
-        if m.may_be_foreign(number) or (number == top and number < env.owner.ours_from):
-            # Before its index is read: an original server writes entries of what it has not synced yet.
-            _sync(env, dirfd, numbers[number])
-        m.found.append(_slice(env, name, dirfd, number, m))
+        try:
+            if m.may_be_foreign(number) or (number == top and number < env.owner.ours_from):
+                # Before its index is read: an original server writes entries of what it has not synced yet.
+                _sync(env, dirfd, numbers[number])
+            m.found.append(_slice(env, name, dirfd, number, m))
+        except IrregularError as error:
+            _without_data(env, dirfd, number, m, error.words)
     for file, is_dir in names:
-        if not is_dir and (i := _IDX.match(file)) and int(i[1]) not in numbers:
-            m.orphans.append((int(i[1]), _scan(env, dirfd, file).last))
+        if is_dir and (d := _DAT.match(file)) and file == dat_name(int(d[1])):
+            _without_data(env, dirfd, int(d[1]), m, DIRECTORY)
+    known = {*numbers, *(number for number, _ in m.orphans)}
+    for file, _ in names:
+        if (i := _IDX.match(file)) and int(i[1]) not in known:
+            m.orphans.append((int(i[1]), _scan(env, dirfd, file, m).last))
     return m
+
+
+def _without_data(env: FileEnv, dirfd: int, number: int, m: Measured, words: str) -> None:
+    """Note a slice whose data are no file: what its index says of it still counts."""
+    m.odd.pop(number, None)
+    m.problems.append((dat_name(number), words))
+    scan = _scan(env, dirfd, idx_name(number), m)
+    m.orphans.append((number, scan.last))
+    if scan.count:
+        m.seals[number] = scan.first
 
 
 def read_entries(env: FileEnv, dirfd: int, name: str) -> bytes:
     """The entries of an index file; nothing if it is absent or its version is not ours."""
     try:
-        fd = env.fresh.open(dirfd, name, os.O_RDONLY)
+        fd = open_file(env.fresh, dirfd, name)
     except FileNotFoundError:
         return b""
     try:
@@ -162,12 +187,22 @@ def read_entries(env: FileEnv, dirfd: int, name: str) -> bytes:
     return b"" if check_version(data[: records.VERSION_SIZE]) else data[records.VERSION_SIZE :]
 
 
-def _scan(env: FileEnv, dirfd: int, name: str) -> records.IndexScan:
-    return records.scan_index(read_entries(env, dirfd, name), env.crc, env.options.check_crc)
+def _entries(env: FileEnv, dirfd: int, name: str, m: Measured) -> bytes:
+    """``read_entries``; nothing, and a problem, if it is no file."""
+    try:
+        return read_entries(env, dirfd, name)
+    except IrregularError as error:
+        if (name, error.words) not in m.problems:
+            m.problems.append((name, error.words))
+        return b""
+
+
+def _scan(env: FileEnv, dirfd: int, name: str, m: Measured) -> records.IndexScan:
+    return records.scan_index(_entries(env, dirfd, name, m), env.crc, env.options.check_crc)
 
 
 def _sync(env: FileEnv, dirfd: int, name: str) -> None:
-    fd = env.disk.open(dirfd, name, os.O_RDWR)
+    fd = open_file(env.disk, dirfd, name, os.O_RDWR)
     try:
         env.disk.fdatasync(fd)
     finally:
@@ -176,7 +211,7 @@ def _sync(env: FileEnv, dirfd: int, name: str) -> None:
 
 def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -> Found:
     disk, file = env.fresh, m.odd.get(number, dat_name(number))
-    index = read_entries(env, dirfd, idx_name(number))
+    index = _entries(env, dirfd, idx_name(number), m)
     proven = records.scan_index(index, env.crc, env.options.check_crc)
     # An index with gaps in it, or that begins elsewhere, may be another file's: it names nothing of this one.
     named_first = proven.first
@@ -185,7 +220,7 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
     if foreign:
         sure = interlude.confirmed_entries(index, proven, number, m.confirmed)
         proven = records.scan_index(sure, env.crc, env.options.check_crc)
-    fd = disk.open(dirfd, file, os.O_RDONLY)
+    fd = open_file(disk, dirfd, file)
     try:
         version = disk.pread(fd, records.VERSION_SIZE, 0)
         trusted = proven.count and proven.contiguous and _last_entry_holds(env, channel, fd, index, proven)
@@ -247,7 +282,7 @@ def bytes_of(env: FileEnv, dirfd: int, f: Found, first: int, last: int) -> bytes
         return b""
     start = records.entry(index, i)[1]
     _, offset, _, size = records.entry(index, j - 1)
-    fd = env.fresh.open(dirfd, dat_name(f.number), os.O_RDONLY)
+    fd = open_file(env.fresh, dirfd, dat_name(f.number))
     try:
         return env.fresh.pread(fd, offset + 8 + size - start, start)
     finally:
@@ -256,7 +291,7 @@ def bytes_of(env: FileEnv, dirfd: int, f: Found, first: int, last: int) -> bytes
 
 def dense(env: FileEnv, dirfd: int, f: Found) -> bytes:
     """The file of a scattered slice as it would be with its records in one piece."""
-    fd = env.fresh.open(dirfd, dat_name(f.number), os.O_RDONLY)
+    fd = open_file(env.fresh, dirfd, dat_name(f.number))
     try:
         return env.fresh.pread(fd, f.proven.end, 0) + _records(f.tail)
     finally:

@@ -17,6 +17,7 @@ from ftstan.reserved import ROOT_FILES
 from ftstan.stores.file import checkpoint, damage, purged, quarantine, records, recovery, statescan
 from ftstan.stores.file.confirmed import Confirmed, ConfirmedFile, epoch_of
 from ftstan.stores.file.measure import Measured, measure
+from ftstan.stores.file.regular import IrregularError
 from ftstan.stores.file.view import show
 from ftstan.wire.subjects import valid_channel
 
@@ -100,8 +101,8 @@ def _read_listed(
     if not any(name == "subs.dat" or name.startswith("msgs.") for name, is_dir in names if not is_dir):
         log.warning(f'directory "{show(slog.name)}" in the datastore holds no channel: skipped')
         return None
-    mark = _read_mark(env, slog, dirfd, names)
-    if known is not None and checkpoint.files_of(env, dirfd, names) == known.files:
+    mark, no_file = _read_mark(env, slog, dirfd, names)
+    if known is not None and checkpoint.is_as_left(env, dirfd, names, known):
         subs = statescan.Subs()
         statescan.replay(env, show(slog.name), records.VERSION + known.subs, subs)
         return Reading(Measured(), subs, mark, known)
@@ -110,16 +111,23 @@ def _read_listed(
     if os.fsdecode(slog.name) in ROOT_FILES:
         # What is written there would be lost with the cure: the directory has to go elsewhere.
         measured.problems.append((".", "it has the name of a file of the server: move it out of the datastore"))
+    measured.problems += no_file
     return Reading(measured, statescan.read_subs(env, slog.name, dirfd), mark)
 
 
-def _read_mark(env: FileEnv, slog: SliceLog, dirfd: int, names: list[tuple[str, bool]]) -> purged.Mark | None:
-    if (purged.NAME, False) not in names:
-        return None
-    mark, wrong = purged.read(env.fresh, dirfd)
+def _read_mark(
+    env: FileEnv, slog: SliceLog, dirfd: int, names: list[tuple[str, bool]]
+) -> tuple[purged.Mark | None, list[tuple[str, str]]]:
+    """The mark of a purge, and what quarantines the channel for it."""
+    if not any(name == purged.NAME for name, _ in names):
+        return None, []
+    try:
+        mark, wrong = purged.read(env.fresh, dirfd)
+    except IrregularError as error:
+        return None, [(purged.NAME, error.words)]
     if wrong:
         log.error(f'channel "{show(slog.name)}": {purged.NAME}: {wrong}')
-    return mark
+    return mark, []
 
 
 def read_all(env: FileEnv, logs: Sequence[SliceLog], known: Checkpoint, *, parallel: bool) -> Iterator[Reading | None]:

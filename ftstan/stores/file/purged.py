@@ -10,13 +10,13 @@ Layout: ``docs/compat/filestore.md`` (side files). Argument: ``docs/store.md`` (
 
 from __future__ import annotations
 
-import os
 import struct
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.stores.file.confirmed import epoch_of
+from ftstan.stores.file.regular import open_file
 from ftstan.stores.file.statefile import replace_file
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def read(disk: Disk, dirfd: int) -> tuple[Mark | None, str]:
     ``OSError`` passes through.
     """
     try:
-        fd = disk.open(dirfd, NAME, os.O_RDONLY)
+        fd = open_file(disk, dirfd, NAME)
     except FileNotFoundError:
         return None, ""
     try:

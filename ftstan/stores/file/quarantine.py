@@ -7,7 +7,6 @@ repaired here: ``ftstanctl store verify`` shows the damage, ``ftstanctl store re
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from ftstan.errors import DamageError, QuarantineError
@@ -16,6 +15,7 @@ from ftstan.stores.file import records
 from ftstan.stores.file.damage import FOREIGN
 from ftstan.stores.file.measure import Found, Measured, entries_of
 from ftstan.stores.file.recovery import sync
+from ftstan.stores.file.regular import open_file
 from ftstan.stores.file.view import Slice, dat_name, show
 
 if TYPE_CHECKING:
@@ -57,7 +57,12 @@ def adopt_readable(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> Non
     found = [(f, index) for f, index in found if index]
     end: int | None = None
     rows: list[tuple[Found, bytes]] = []
+    seals = sorted((number, first) for number, first in m.seals.items() if number >= ours)
     for f, index in reversed(found):
+        while seals and seals[-1][0] > f.number:
+            # Its messages cannot be read, and what it ends was never acknowledged all the same.
+            first = seals.pop()[1]
+            end = first if end is None else min(end, first)
         kept = index if end is None or v.unsealed else index[: records.find_entry(index, end) * _ENTRY]
         if kept:
             rows.append((f, kept))
@@ -72,7 +77,8 @@ def adopt_readable(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> Non
         kept = index[records.find_entry(index, slices[-1].last + 1) * _ENTRY :] if slices else index
         if kept:
             slices.append(_slice(f.number, kept))
-    slog.adopt(slices, set(), m.highest)
+    # Its indexes are read no more, and nobody is going to rely on them: there is nothing to sync.
+    slog.adopt(slices, set(), m.highest, durable=True)
     slog.last = max(slog.last, v.last)
     if not slog.count:
         slog.first = slog.last + 1 if slog.last else 0
@@ -112,7 +118,7 @@ def _slice(number: int, index: bytes) -> Slice:
 
 def rebuild_index(env: FileEnv, channel: bytes, dirfd: int, s: Slice) -> bytes:
     """Entries of what a slice's data holds between its first and last sequence, for an index that cannot be read."""
-    fd = env.fresh.open(dirfd, dat_name(s.number), os.O_RDONLY)
+    fd = open_file(env.fresh, dirfd, dat_name(s.number))
     try:
         data = env.fresh.pread(fd, s.end - records.VERSION_SIZE, records.VERSION_SIZE)
     finally:

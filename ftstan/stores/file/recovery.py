@@ -21,6 +21,7 @@ from ftstan.stores.file import damage, records
 from ftstan.stores.file.env import TEMPORARY, FileEnv
 from ftstan.stores.file.leftovers import is_leftover, remove_leftover
 from ftstan.stores.file.measure import Found, Measured, bad_of, bytes_of, dense, entries_of
+from ftstan.stores.file.regular import open_file
 from ftstan.stores.file.tools import exact
 from ftstan.stores.file.view import Slice, dat_name, show
 
@@ -347,7 +348,7 @@ def _summary(env: FileEnv, slog: SliceLog, f: Found, last: int) -> Slice:
 
 def sync(env: FileEnv, slog: SliceLog, number: int) -> None:
     """Make a slice durable that is not ours to copy: what it holds behind its index is about to be delivered."""
-    fd = env.disk.open(slog.dirfd, dat_name(number), os.O_RDWR)
+    fd = open_file(env.disk, slog.dirfd, dat_name(number), os.O_RDWR)
     try:
         env.disk.fsync(fd)
     finally:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ftstan.errors import DamageError, StoreError
 from ftstan.log import stream as log
 from ftstan.stores.file import records
+from ftstan.stores.file.regular import open_file
 from ftstan.stores.file.statefile import read_file
 from ftstan.stores.file.view import Slice, SliceView, dat_name, idx_name, show
 from ftstan.stores.limits import reached_limits
@@ -260,7 +261,7 @@ class RetainedSlices(SliceView):
         """Rename both files of a slice, the index first: a start reads data without one."""
         disk, owner = self._env.disk, self._env.owner
         if self._env.size_of(dirfd, dat_name(s.number)) > s.end:
-            fd = disk.open(dirfd, dat_name(s.number), os.O_RDWR)
+            fd = open_file(disk, dirfd, dat_name(s.number), os.O_RDWR)
             try:
                 # Opened by path and confirmed after that: so this is our file, not a successor's.
                 owner.confirm()

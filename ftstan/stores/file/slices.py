@@ -19,6 +19,7 @@ from ftstan.errors import DamageError, FencedError, StoreError
 from ftstan.log import stream as log
 from ftstan.stores.file import records
 from ftstan.stores.file.env import NUMBERS_PER_EPOCH, TEMPORARY, FileEnv
+from ftstan.stores.file.regular import open_file
 from ftstan.stores.file.retention import RetainedSlices
 from ftstan.stores.file.view import Slice, SliceView, dat_name, idx_name, show, store_error
 
@@ -412,7 +413,7 @@ class SliceLog(RetainedSlices):
 
     def _reopen(self, name: str) -> int:
         """Open a file of the active slice, which is closed: by ``park``, or since it got its name."""
-        fd = self._env.files.opened(self._env.disk.open(self.dirfd, name, os.O_RDWR))
+        fd = self._env.files.opened(open_file(self._env.disk, self.dirfd, name, os.O_RDWR))
         try:
             # Opened by its path: only now is it known that it was ours.
             self._env.owner.confirm()
@@ -570,7 +571,7 @@ class SliceLog(RetainedSlices):
 
     def _sync_closed(self, name: str) -> None:
         try:
-            fd = self._env.disk.open(self.dirfd, name, os.O_RDONLY)
+            fd = open_file(self._env.disk, self.dirfd, name)
         except FileNotFoundError:
             # The limits have removed it since.
             return

@@ -18,6 +18,7 @@ from ftstan.errors import FencedError, StoreError
 from ftstan.stores.file import records
 from ftstan.stores.file.env import FileEnv, is_full
 from ftstan.stores.file.patience import Patience
+from ftstan.stores.file.regular import open_file
 from ftstan.stores.file.view import store_error
 
 if TYPE_CHECKING:
@@ -255,7 +256,7 @@ class StateFile:
 
     def _open(self) -> int:
         if self._fd < 0:
-            self._fd = self._env.files.opened(self._env.disk.open(self._directory(), self._name, os.O_RDWR))
+            self._fd = self._env.files.opened(open_file(self._env.disk, self._directory(), self._name, os.O_RDWR))
             # Opened by its path: only now is it known that it was ours.
             self._env.owner.confirm()
         self._env.files.used(self._unit, self.park)
@@ -296,7 +297,7 @@ def read_file(env: FileEnv, dirfd: int, name: str) -> bytes | None:
 def read_whole(disk: Disk, dirfd: int, name: str) -> bytes | None:
     """The whole file, or ``None`` if it is absent."""
     try:
-        fd = disk.open(dirfd, name, os.O_RDONLY)
+        fd = open_file(disk, dirfd, name)
     except FileNotFoundError:
         return None
     try:

@@ -16,6 +16,7 @@ from ftstan.log import stream as log
 from ftstan.stores.file import damage, records, states, subreplay
 from ftstan.stores.file.confirmed import epoch_of
 from ftstan.stores.file.damage import Bad
+from ftstan.stores.file.regular import IrregularError
 from ftstan.stores.file.statefile import check_version, read_file
 from ftstan.stores.file.view import show
 
@@ -153,7 +154,11 @@ class Subs:
 def read_subs(env: FileEnv, channel: bytes, dirfd: int) -> Subs:
     """Read a channel's ``subs.dat``; writes nothing. ``OSError`` passes through."""
     found = Subs()
-    data = read_file(env, dirfd, "subs.dat")
+    try:
+        data = read_file(env, dirfd, "subs.dat")
+    except IrregularError as error:
+        found.wrong = error.words
+        return found
     if data is None:
         return found
     shown = f"{show(channel)}/subs.dat"

@@ -127,7 +127,8 @@ def _check_files(source: Source, name: bytes, progress: Callable[[int], None], m
         yield from checker.check_sizes(max_payload)
         yield from checker.check_times()
         typed = files.subs_file()
-        yield from _check_typed(name, f"{show(name)}/subs.dat", typed)
+        if "subs.dat" not in files.irregular:
+            yield from _check_typed(name, f"{show(name)}/subs.dat", typed)
         yield from checker.check_numbers(files.subs(typed)[1])
 
 
@@ -145,8 +146,11 @@ class ChannelCheck:
         return Finding(kind, self._files.name, f"{self._show}/{file}", text, offset)
 
     def check_names(self) -> Iterator[Finding]:
-        """Files that are no part of the log."""
+        """Files that are no part of the log, and what stands in the place of one that is."""
         names = self._files.names
+        for name, what in sorted(self._files.irregular.items()):
+            text = f"{what}, where a server keeps a file: stop every server and move it out of the datastore"
+            yield Finding(Kind.DAMAGE, self._files.name, f"{self._show}/{name}", text, by_hand=True)
         if self._files.purged_wrong:
             yield self._found(Kind.NOTE, purged.NAME, self._files.purged_wrong)
         for name in sorted(names):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from ftstan.errors import DamageError, FencedError
 from ftstan.log import stream as log
 from ftstan.stores.file import records, subreplay
+from ftstan.stores.file.regular import open_file, sync_file
 from ftstan.stores.file.slices import Slice, SliceLog, dat_name, idx_name, show
 from ftstan.stores.file.statefile import check_version, read_file, replace_file
 from ftstan.wire.subjects import valid_channel
@@ -119,14 +120,6 @@ def _put_index(env: FileEnv, slog: SliceLog, s: Slice) -> None:
     put_file(env, slog.dirfd, idx_name(s.number), lambda fd: env.disk.pwrite(fd, whole, 0))
 
 
-def _sync(env: FileEnv, dirfd: int, name: str) -> None:
-    fd = env.disk.open(dirfd, name, os.O_RDONLY)
-    try:
-        env.disk.fdatasync(fd)
-    finally:
-        env.disk.close(fd)
-
-
 def _number(s: Slice) -> int:
     return s.number
 
@@ -173,7 +166,7 @@ def make_state_exact(env: FileEnv, dirfd: int, name: str, *, durable: bool = Fal
                 return
             if not env.is_remembered:
                 # Whole, but perhaps in the page cache only: a killed owner's last records, not written since.
-                _sync(env, dirfd, name)
+                sync_file(env.disk, dirfd, name)
                 return
             # Or in the file server's memory, and a sync commits only what this host sent: so it sends all of it.
             end = len(data)
@@ -242,7 +235,7 @@ def _cut(env: FileEnv, slog: SliceLog, s: Slice) -> None:
         # and would make damage of what nobody was told.
         wanted = records.VERSION_SIZE + s.entries * _ENTRY
         index = (read_file(env, dirfd, idx_name(s.number)) or b"")[records.VERSION_SIZE : wanted]
-    fd = disk.open(dirfd, dat_name(s.number), os.O_RDWR)
+    fd = open_file(disk, dirfd, dat_name(s.number), os.O_RDWR)
     try:
         # Opened by path and confirmed after that: so this is our file, not a successor's.
         env.owner.confirm()

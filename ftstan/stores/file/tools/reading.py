@@ -14,8 +14,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from ftstan.stores.file import purged, records, states
+from ftstan.stores.file.checkpoint import is_bound
+from ftstan.stores.file.confirmed import NAME as CONFIRMED
 from ftstan.stores.file.confirmed import read_confirmed
 from ftstan.stores.file.opening import FOREIGN
+from ftstan.stores.file.regular import irregular, open_file
 from ftstan.stores.file.statefile import check_version, read_whole
 from ftstan.stores.file.tools.statereading import SUB_KINDS, Bad, Typed, plain, read_state, without_undecodable
 from ftstan.stores.file.view import show
@@ -100,8 +103,17 @@ class ChannelFiles:
         self._source = source
         self.name = name
         self.dirfd = source.disk.open_dir_at(source.root, os.fsdecode(name))
-        self.names = {n for n, is_dir in source.disk.listdir(self.dirfd) if not is_dir}
-        self.confirmed: Confirmed | None = read_confirmed(source.disk, self.dirfd)
+        self.irregular: dict[str, str] = {}
+        """Names of the channel's files under which something else stands, and what: nothing of it is read."""
+        self.names: set[str] = set()
+        for n, is_dir in source.disk.listdir(self.dirfd):
+            if is_bound(n, is_dir=is_dir) and (what := self._irregular(n)):
+                self.irregular[n] = what
+            elif not is_dir:
+                self.names.add(n)
+        self.confirmed: Confirmed | None = (
+            None if CONFIRMED in self.irregular else read_confirmed(source.disk, self.dirfd)
+        )
         self.purged = 0
         """Messages up to this sequence were purged: they may be in the slices, and nobody is shown them."""
         self.all: list[SliceFile] = []
@@ -112,9 +124,16 @@ class ChannelFiles:
             if not self._unconfirmed(number):
                 self.all.append(self._measure(number)[0])
         self._settle()
-        mark, self.purged_wrong = purged.read(source.disk, self.dirfd)
+        mark, self.purged_wrong = (None, "") if purged.NAME in self.irregular else purged.read(source.disk, self.dirfd)
         if mark is not None and self.slices and mark.speaks_of(self.slices[0].first_ts):
             self.purged = mark.sequence
+
+    def _irregular(self, name: str) -> str:
+        try:
+            return irregular(self._source.disk.stat(self.dirfd, name))
+        except FileNotFoundError:
+            # A running server replaces and removes its files while a tool looks.
+            return ""
 
     def __enter__(self) -> Self:
         return self
@@ -176,7 +195,7 @@ class ChannelFiles:
         index = self.entries_of(s)
         at = records.find_entry(index, first) * _ENTRY
         disk = self._source.disk
-        fd = disk.open(self.dirfd, s.dat, os.O_RDONLY)
+        fd = open_file(disk, self.dirfd, s.dat)
         try:
             while at < len(index):
                 batch = index[at : at + _BATCH * _ENTRY]
@@ -199,7 +218,7 @@ class ChannelFiles:
         """Every record that can be located, whether or not it counts: ``(sequence, offset, payload)``."""
         _, index = self._measure(s.number)
         disk = self._source.disk
-        fd = disk.open(self.dirfd, s.dat, os.O_RDONLY)
+        fd = open_file(disk, self.dirfd, s.dat)
         try:
             for sequence, offset, _, size, _ in INDEX.iter_unpack(index):
                 yield sequence, offset, disk.pread(fd, size, offset + records.HEADER_SIZE)
@@ -224,10 +243,10 @@ class ChannelFiles:
         """What the files of a slice hold, and the index entries of every record that can be located."""
         source = self._source
         s = SliceFile(number, 0, -1)
-        data_fd = source.disk.open(self.dirfd, s.dat, os.O_RDONLY)
+        data_fd = open_file(source.disk, self.dirfd, s.dat)
         try:
             s.dat_size = _size(source, data_fd)
-            index = read_whole(source.disk, self.dirfd, s.idx)
+            index = None if s.idx in self.irregular else read_whole(source.disk, self.dirfd, s.idx)
             s.idx_size = -1 if index is None else len(index)
             version = source.disk.pread(data_fd, _VERSION, 0)
             if len(version) < _VERSION:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.stores.file import confirmed, records
 from ftstan.stores.file.confirmed import Confirmed, ConfirmedFile, epoch_of
+from ftstan.stores.file.regular import open_file
 from ftstan.stores.file.slices import show
 from ftstan.stores.file.statefile import replace_file
 from ftstan.stores.file.tools.checking import ACCEPTED, ChannelCheck, Finding, Kind, check_channel, check_root
@@ -246,7 +247,7 @@ class Repair:
 
     def _copy(self, dirfd: int, name: str, aside: int) -> None:
         """Copy a file to the side directory, durable on return."""
-        source = self._disk.open(dirfd, name, os.O_RDONLY)
+        source = open_file(self._disk, dirfd, name)
         try:
             target = self._disk.open(aside, name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             try:
