@@ -151,7 +151,7 @@ class Reader(Publisher):
             sid = f"in.{inbox}"
             self._inboxes[sid] = inbox
             self._connection.sent.append(("SUB", (sid, inbox)))
-            self._connection.sent.append(("SUB", ("sub", f"{self.name}.sub.*")))
+            self._connection.sent.append(("SUB", ("sub", f"{self.name}.sub.>")))
         name = self.name.encode()
         stored = durable + b":" + queue if durable and queue else durable
         self.group.ledger.asked_subs[inbox.encode()] = (name, inbox.encode(), most, stored)
@@ -465,7 +465,8 @@ def test_a_stop_right_behind_a_switchover_that_was_refused_is_followed() -> None
         assert move(group, lambda: bool(owner.ended), also=publishing(client))
         since = group.clock.mono()
         assert move(group, lambda: any(node.serving and node.epoch > owner.epoch for node in group.nodes))
-        assert (group.clock.mono() - since < 1, settled(group, client)) == (True, set())
+        waited = group.clock.mono() - since
+        assert (waited < 1, settled(group, client)) == (True, set()), waited
 
 
 @pytest.mark.xfail(
