@@ -17,6 +17,7 @@ from ftstan.broker.broker import publish_rows
 from ftstan.errors import NatsError, RefusedError
 from ftstan.ft.handover import (
     LONGEST_KEY,
+    Following,
     Leaving,
     Message,
     Subscribed,
@@ -27,6 +28,7 @@ from ftstan.ft.handover import (
     split_keys,
 )
 from ftstan.ft.slots import Cause
+from ftstan.ft.states import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -40,6 +42,10 @@ TOOK_WITHIN_S: Final = 0.5
 OURS_WITHIN_S: Final = 10.0
 #: How long members that were not named hold back.
 YIELD_S: Final = 5.0
+#: How often the successor says that it is on its way (before a member that starts tries the lock), and for how long
+#: that is good.
+_FOLLOW_EVERY_S: Final = 0.05
+_FOLLOW_YIELD_S: Final = 0.5
 _LEAVE_WITHIN_S: Final = 2.0
 _ASK_EVERY_S: Final = 0.1
 _LOOK_AGAIN_S: Final = 1.0
@@ -189,6 +195,8 @@ class Succession:
                     self._found.set_result(message.server_id)
             case Took():
                 return self._took(message)
+            case Following():
+                return [_FOLLOW_YIELD_S]
         return []
 
     def _took(self, took: Took) -> list[Coroutine[None, None, None] | float]:
@@ -198,13 +206,26 @@ class Succession:
             todo.append(YIELD_S)
         taken = self._taken
         if taken is not None:
+            before = taken.successor
             taken.add(took)
+            if taken.successor == self._node.server_id != before:
+                todo.append(self._say_who_follows(taken))
             if taken.successor not in {"", self._node.server_id}:
                 self._taken = None
                 todo.append(self._drop("another member was chosen"))
             elif taken.is_whole:
                 self._whole.set()
         return todo
+
+    async def _say_who_follows(self, taken: TakenElsewhere) -> None:
+        """Members that start now have not heard whom the owner named; the owner itself may be the first of them."""
+        node, leaving = self._node, taken.leaving
+        following = encode(Following(node.server_id, leaving.epoch, leaving.store_id, leaving.search))
+        end = node.clock.mono() + YIELD_S
+        with contextlib.suppress(NatsError):
+            while self._taken is taken and node.state == NodeState.STANDBY and node.clock.mono() < end:
+                await self._send(following)
+                await asyncio.sleep(_FOLLOW_EVERY_S)
 
     async def _follow(self, taken: TakenElsewhere, *, again: bool) -> None:
         """Keep publishes from now on, and say so. ``again``: something may be kept since an earlier question."""

@@ -71,7 +71,7 @@ class Resumed:
 class YieldTo:
     """Another member was named as the successor: hold back for ``seconds``, or until somebody serves.
 
-    0: the one that was named does not follow, hold back no longer.
+    As long as was said before, if that was longer. 0: the one that was named does not follow, hold back no longer.
     """
 
     seconds: float

@@ -59,3 +59,17 @@ class OwnerSilence:
         if self._silent < self._after:
             return ""
         return f"was silent on NATS and on storage for {self._silent:.0f}s (ft_steal_after {self._after:g}s)"
+
+
+def taking_line(owner: EpochRecord, why: str) -> str:
+    """The warning of a takeover from ``owner`` without the lock."""
+    return f"ft: TAKING THE DATASTORE WITHOUT ITS LOCK: {owner.describe()} {why}; it can acknowledge nothing any more"
+
+
+def refused_lines(owner: EpochRecord | None) -> tuple[str, str]:
+    """What is said when the lock is held and nobody is heard. ``owner``: who took the store last."""
+    holder = f"it was taken last by {owner.describe()}" if owner else "no ftstan server ever owned it"
+    return (
+        "ft: unable to get store lock at this time, going back to standby",
+        f"ft: the datastore's lock is held, and no owner is heard: {holder}",
+    )

@@ -238,6 +238,38 @@ def test_of_three_members_the_one_that_was_named_follows(seed: int) -> None:
         assert named.epoch > owner.epoch
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_former_owner_that_is_started_again_at_once_does_not_overtake_its_successor(seed: int) -> None:
+    """It has not heard whom it named, and its successor's storage is slow."""
+    with group_of(replace(LOCAL, members=2), seed) as group:
+        owner, standby = pair(group)
+        client = publisher(group)
+        owner.switchover()
+        assert move(group, lambda: bool(owner.successor), steps=100, also=publishing(client))
+        assert move(group, lambda: bool(owner.ended), owner, also=publishing(client))
+        group._start_at[owner.member] = group.clock.mono()
+        standby.stalled_until = standby.clock.mono() + 3
+        run(group, 4, client.publish)
+        assert len({node.name for node in group.nodes} - {owner.name, standby.name}) == 1
+        assert move(group, lambda: any(node.serving and node.epoch > owner.epoch for node in group.nodes))
+        assert standby.serving
+        assert settled(group, client) == set()
+
+
+def test_when_the_member_that_was_named_dies_another_one_waits_no_longer_than_said() -> None:
+    with group_of(replace(LOCAL, members=3)) as group:
+        owner, others = three(group)
+        owner.stopping = True
+        assert move(group, lambda: bool(owner.successor), steps=100)
+        named = next(node for node in others if node.name == owner.successor)
+        assert move(group, lambda: bool(owner.ended), owner)
+        named.kill()
+        group._bury(named)
+        for node in (owner, named):
+            group._start_at[node.member] = group.clock.mono() + 60
+        assert outage(group, owner) < 6
+
+
 # ---- successors that cannot follow -----------------------------------------------------------------------------------
 
 
@@ -263,6 +295,21 @@ def test_the_store_of_an_owner_without_its_lock_is_handed_over_at_once() -> None
         run(group, 3)
         owner.switchover()
         assert outage(group, owner) < 2
+
+
+def test_a_stop_of_an_owner_without_its_lock_is_followed_at_once() -> None:
+    with group_of(replace(LOCAL, members=3, steal_after=20)) as group:
+        holder, others = three(group)
+        holder.paused = True
+        assert move(group, lambda: any(node.serving and node.epoch > holder.epoch for node in group.nodes), *others)
+        owner = group.serve()
+        client = publisher(group)
+        group._start_at[owner.member] = group.clock.mono() + 60
+        owner.stopping = True
+        assert move(group, lambda: bool(owner.ended), also=publishing(client))
+        assert outage(group, owner) < 1
+        assert holder.paused
+        assert settled(group, client) == set()
 
 
 def test_a_standby_that_has_said_that_it_could_not_take_over_is_not_chosen() -> None:
@@ -457,6 +504,20 @@ def test_a_stop_right_behind_a_switchover_that_was_refused_is_followed() -> None
         assert move(group, lambda: any(node.serving and node.epoch > owner.epoch for node in group.nodes))
         waited = group.clock.mono() - since
         assert (waited < 1, settled(group, client)) == (True, set()), waited
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_switchover_right_behind_one_that_was_refused_is_carried_out(*, by_name: bool) -> None:
+    with group_of(replace(LOCAL, members=3)) as group:
+        owner, (away, other) = three(group)
+        away.kill()
+        group._bury(away)
+        group._start_at[away.member] = group.clock.mono() + 60
+        owner.ask(lambda: owner.product.member.switchover(away.name))
+        run(group, 2.5)
+        assert owner.serving
+        owner.ask(lambda: owner.product.member.switchover(other.name if by_name else ""))
+        assert move(group, lambda: other.serving, steps=60)
 
 
 @pytest.mark.xfail(
