@@ -217,13 +217,11 @@ class FtGroup:
         message = handover.decode(data)
         if message is None:
             return
-        ready = self._active is None and self._standby.may_succeed(message.store_id, self._now())
-        match self._succession.heard(message, ready=ready):
-            case None:
-                pass
-            case float(seconds):
-                self._event(sb.YieldTo(seconds))
-            case work:
+        ready = self._active is None and self._standby.may_follow(message.store_id, self._now())
+        for work in self._succession.heard(message, ready=ready):
+            if isinstance(work, float):
+                self._event(sb.YieldTo(work))
+            else:
                 self._spawn(work)
 
     def _nats_down(self, error: NatsError) -> None:

@@ -17,6 +17,7 @@ from ftstan.broker.lines import publish_rows
 from ftstan.errors import NatsError, RefusedError
 from ftstan.ft.handover import (
     LONGEST_KEY,
+    Following,
     Leaving,
     Message,
     Subscribed,
@@ -27,6 +28,7 @@ from ftstan.ft.handover import (
     split_keys,
 )
 from ftstan.ft.slots import Cause
+from ftstan.ft.states import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -40,6 +42,10 @@ TOOK_WITHIN_S: Final = 0.5
 OURS_WITHIN_S: Final = 10.0
 #: How long members that were not named hold back.
 YIELD_S: Final = 5.0
+#: How often the successor says that it is on its way (before a member that starts tries the lock), and for how long
+#: that is good.
+_FOLLOW_EVERY_S: Final = 0.05
+_FOLLOW_YIELD_S: Final = 0.5
 _LEAVE_WITHIN_S: Final = 2.0
 _ASK_EVERY_S: Final = 0.1
 _LOOK_AGAIN_S: Final = 1.0
@@ -67,6 +73,8 @@ class Succession:
         self.successor = ""
         """Server id of the member that was chosen to follow us; empty while there is none."""
         self._taken: TakenElsewhere | None = None
+        self._named: Leaving | Took | None = None
+        """What named another member last, so that we hold back."""
         self._whole = asyncio.Event()
         self._since = 0.0
 
@@ -149,28 +157,32 @@ class Succession:
 
     # ---- the successor -------------------------------------------------------------------------------------------
 
-    def heard(self, message: Message, *, ready: bool) -> Coroutine[None, None, None] | float | None:
-        """Take a message. Returns work to do, or for how many seconds to hold back, or nothing.
+    def heard(self, message: Message, *, ready: bool) -> list[Coroutine[None, None, None] | float]:
+        """Take a message. Returns what to do: work, or for how many seconds to hold back (0: no longer).
 
         ``ready``: whether this member would take over that store now.
         """
         me = self._node.server_id
         if message.server_id == me:
-            return None
+            return []
         match message:
             case Leaving():
                 if message.to and message.to != me:
-                    return YIELD_S
-                if self._taken is not None and self._taken.leaving == message:
-                    return None
-                if not ready:
-                    return None
+                    self._named = message
+                    return [YIELD_S]
+                todo: list[Coroutine[None, None, None] | float] = []
+                if self._named is not None and _is_later(message, self._named):
+                    # Whoever was named does not follow. The question comes again, when we do not hold back any more.
+                    self._named = None
+                    todo.append(0.0)
+                if not ready or (self._taken is not None and self._taken.leaving == message):
+                    return todo
                 # At once, and not when the task begins: the question is asked again and again, and two of them may be
                 # read together. A second one would drop what is kept since the first.
                 former, self._taken = self._taken, TakenElsewhere(message)
                 self._whole.clear()
                 self._since = self._node.clock.mono()
-                return self._follow(self._taken, again=former is not None)
+                return [*todo, self._follow(self._taken, again=former is not None)]
             case Subscribed():
                 asked = self._asking
                 if (
@@ -183,18 +195,37 @@ class Succession:
                     self._found.set_result(message.server_id)
             case Took():
                 return self._took(message)
-        return None
+            case Following():
+                return [_FOLLOW_YIELD_S]
+        return []
 
-    def _took(self, took: Took) -> Coroutine[None, None, None] | float | None:
+    def _took(self, took: Took) -> list[Coroutine[None, None, None] | float]:
+        todo: list[Coroutine[None, None, None] | float] = []
+        if took.successor != self._node.server_id:
+            self._named = took
+            todo.append(YIELD_S)
         taken = self._taken
         if taken is not None:
+            before = taken.successor
             taken.add(took)
+            if taken.successor == self._node.server_id != before:
+                todo.append(self._say_who_follows(taken))
             if taken.successor not in {"", self._node.server_id}:
                 self._taken = None
-                return self._drop("another member was chosen")
-            if taken.is_whole:
+                todo.append(self._drop("another member was chosen"))
+            elif taken.is_whole:
                 self._whole.set()
-        return YIELD_S if took.successor != self._node.server_id else None
+        return todo
+
+    async def _say_who_follows(self, taken: TakenElsewhere) -> None:
+        """Members that start now have not heard whom the owner named; the owner itself may be the first of them."""
+        node, leaving = self._node, taken.leaving
+        following = encode(Following(node.server_id, leaving.epoch, leaving.store_id, leaving.search))
+        end = node.clock.mono() + YIELD_S
+        with contextlib.suppress(NatsError):
+            while self._taken is taken and node.state == NodeState.STANDBY and node.clock.mono() < end:
+                await self._send(following)
+                await asyncio.sleep(_FOLLOW_EVERY_S)
 
     async def _follow(self, taken: TakenElsewhere, *, again: bool) -> None:
         """Keep publishes from now on, and say so. ``again``: something may be kept since an earlier question."""
@@ -283,6 +314,11 @@ class Succession:
             log.stream.warning(f"ft: publishes that arrived during the hand-over are not answered: {ahead}")
             return None
         return ahead
+
+
+def _is_later(asked: Leaving, named: Leaving | Took) -> bool:
+    """Whether an owner of the same store asks anew, behind the search in which somebody was named."""
+    return asked.store_id == named.store_id and (asked.epoch, asked.search) > (named.epoch, named.search)
 
 
 def _nameable(keys: list[bytes]) -> list[bytes]:

@@ -69,7 +69,10 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class YieldTo:
-    """Another member was named as the successor: hold back for ``seconds``, or until somebody serves."""
+    """Another member was named as the successor: hold back for ``seconds``, or until somebody serves.
+
+    As long as was said before, if that was longer. 0: the one that was named does not follow, hold back no longer.
+    """
 
     seconds: float
 

@@ -8,6 +8,7 @@ On the group's own subject, in this order:
 3. ``Took``: the owner has stopped listening, has answered everything that it took and confirmed it, and names those
    publishes and its successor. In parts, because the list can be long.
 4. ``Released`` (``ft/subjects.py``): the store is unlocked.
+5. ``Following``, again and again from 3 on: the successor is on its way.
 
 The successor stores what it kept and what nobody named. Without a whole ``Took`` it stores nothing of that: the
 publishers' ack timeout rules, as after a crash. Nothing here can hurt the promise of the store; it only decides which
@@ -83,7 +84,20 @@ class Took:
     search: int = 1
 
 
-Message = Leaving | Subscribed | Took
+@dataclass(frozen=True, slots=True)
+class Following:
+    """``server_id`` was named by the owner of ``epoch``, and has not taken the store yet.
+
+    For members that have started since: they did not hear who was named.
+    """
+
+    server_id: str
+    epoch: int
+    store_id: bytes
+    search: int = 1
+
+
+Message = Leaving | Subscribed | Took | Following
 
 
 def part_bytes(max_payload: int) -> int:
@@ -153,6 +167,8 @@ def _message(fields: dict[str, Any]) -> Message | None:
             return Leaving(server_id, epoch, store_id, publishes, _text(fields.get("to", "")), asked, search)
         case "subscribed":
             return Subscribed(server_id, epoch, store_id, search)
+        case "following":
+            return Following(server_id, epoch, store_id, search)
         case "took":
             parts = _number(fields["parts"], _MAX_PARTS)
             part = _number(fields["part"] + 1, parts + 1) - 1

@@ -104,3 +104,11 @@ class GroupStore:
             f"ft: not the group's datastore: {named}, but the directory of this server {shown}: it will not become "
             "active; check that the group's storage is mounted here"
         )
+
+
+def stranger_line(beat: Heartbeat) -> str:
+    """The line for an operator when a stranger is heard."""
+    return (
+        f'ft: serverID "{beat.server_id}" is active in this group on another datastore '
+        f"({beat.store_id.hex()}): all members must share one"
+    )

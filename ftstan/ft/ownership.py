@@ -21,7 +21,7 @@ from ftstan.ft.modes import cure, make_directories
 from ftstan.ft.mounts import find_mount
 from ftstan.ft.slots import SLOT_SIZE, Cause
 from ftstan.ft.survey import SERVER_NAME, survey_store
-from ftstan.ft.watch import WATCH_NAME
+from ftstan.ft.watch import WATCH_NAME, farewell
 from ftstan.log import stream as log
 
 if TYPE_CHECKING:
@@ -429,6 +429,8 @@ class StoreOwner:
 
     def release(self) -> None:
         """Give the lock back. What was written under it stays valid until somebody takes a higher epoch."""
+        if self._lockless:
+            self._say_farewell()
         if self._confirmer is not None:
             with contextlib.suppress(OSError):
                 self._confirmer.close()
@@ -437,6 +439,19 @@ class StoreOwner:
         self._lost = None
         self._lockless = False
         self._lock.release()
+
+    def _say_farewell(self) -> None:
+        """There is no lock to give back: say on storage that nobody has to wait for this owner. A hint, no more."""
+        with contextlib.suppress(OSError, StoreError, FencedError):
+            # A successor's file is not ours to write.
+            self.confirm()
+            data = farewell(self.activation.epoch, self._server_id)
+            fd = self._disk.open(self.root, WATCH_NAME, os.O_WRONLY | os.O_NOFOLLOW)
+            try:
+                self._disk.pwrite(fd, data, 0)
+                self._disk.fdatasync(fd)
+            finally:
+                self._disk.close(fd)
 
     def close(self) -> None:
         """Release everything, the directory handle too; harmless when it has been done."""

@@ -14,7 +14,8 @@ Theory of operation. Events come in with the time (seconds of ``Clock.mono``); a
 - **First start.** Where nothing shows that our directory is the group's, a whole interval of silence comes before the
   first attempt: a share that is not mounted must not become a second store of a group that is alive.
 - **Stealing**, if the operator wants it: an owner whose lock stays and who is silent on NATS and storage for long
-  (``ft/steal.py``) is replaced without its lock. While the new owner has none, the others poll for it slowly.
+  (``ft/steal.py``) is replaced without its lock. While the new owner has none, the others poll for it slowly; when
+  it stops before it has one, it says so on storage, and is replaced at once.
 - One attempt at a time. Its answer may take for ever (storage hangs): past the deadline that is reported, not feared.
 
 A granted lock ends the machine's work with ``Activate``, a stolen store with ``Steal``; the driver claims the epoch
@@ -30,7 +31,7 @@ event                 while waiting                               while a try is
 ``TryDone`` granted   cannot be                                   ``Activate``, or give it back
 ``TryDone`` other     cannot be                                   note it, wait again
 ``NatsDown``          timers stop                                 a grant will be given back
-``YieldTo``           nothing for a while                         a grant will be given back
+``YieldTo``           nothing for a while (0: no longer)          a grant will be given back
 ``ActivationLost``    back to waiting                             cannot be
 ``Stopped``           nothing any more                            a grant will be given back
 ====================  ==========================================  ===============================
@@ -41,7 +42,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftstan.ft.cadence import POLL_SPREAD, SPREAD, FtTiming, spread
-from ftstan.ft.deadlines import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S, LONGEST_YIELD_S
+from ftstan.ft.deadlines import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S
 from ftstan.ft.events import (
     Action,
     Activate,
@@ -69,11 +70,13 @@ from ftstan.ft.events import (
     TryResult,
     YieldTo,
 )
-from ftstan.ft.identity import GroupStore
+from ftstan.ft.holdback import HoldBack
+from ftstan.ft.identity import GroupStore, stranger_line
 from ftstan.ft.mixed import Belief
+from ftstan.ft.polls import Polls
 from ftstan.ft.slots import Cause
 from ftstan.ft.states import NodeState, Phase
-from ftstan.ft.steal import OwnerSilence
+from ftstan.ft.steal import OwnerSilence, refused_lines, taking_line
 from ftstan.ratelimit import RateLimit
 
 if TYPE_CHECKING:
@@ -137,15 +140,14 @@ class Standby:
         self._group = Belief(mixed)
         self._store = GroupStore(store_id)
         self._silence = OwnerSilence(self._timing.steal_after, 2 * self._missed)
-        self._owner_has_lock = True
+        self._polls = Polls(rng, self._timing)
+        self._hold = HoldBack()
+        self._blind = self._faulty = False
         self._reading = self._started = False
         self._top_epoch = 0
         self._state = NodeState.STANDBY
         self._nats = self._paused = False
-        self._yield_until = float("-inf")
-        self._yield_most: float | None = None
         self._suspect_at: float | None = None
-        self._poll_at: float | None = None
         self._look_at: float | None = None
         self._try_since: float | None = None
         self._try_suspects = self._try_again = self._try_late = False
@@ -203,6 +205,11 @@ class Standby:
         """Whether this member would take over the store ``store_id`` now, if it were free."""
         return self._store.own == store_id and self._may_try(now)
 
+    def may_follow(self, store_id: bytes, now: float) -> bool:
+        """Whether an owner that plans to go may count on this member to take over ``store_id`` now."""
+        could = not self._blind and not self._faulty and (self._polls.owner_has_lock or self._may_steal)
+        return could and self.may_succeed(store_id, now)
+
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take one event at ``now`` seconds."""
         if isinstance(event, TimerFired):
@@ -243,12 +250,14 @@ class Standby:
                 self._paused = False
                 self._listen(now)
             case YieldTo(seconds):
-                self._hold_back(seconds, now)
+                self._hold.named(seconds, now, due=self._suspects(now) or self._polls.is_due(now))
             case StoreSeen(store_id):
-                self._reading = False
+                self._reading, self._blind = False, store_id is None
                 if store_id is None:
                     return self._unseen(event.error, now)
-                return [*self._record_seen(event, now), *self._store_seen(store_id, now, served=event.served)]
+                actions = [*self._record_seen(event, now), *self._store_seen(store_id, now, served=event.served)]
+                self._look_past_fault(now)
+                return actions
             case HeartbeatHeard(beat):
                 return self._heard(beat, now)
             case ReleasedHeard(released):
@@ -278,39 +287,21 @@ class Standby:
         if was_wrong:
             self._listen(now)
         if beat.epoch > self._top_epoch:
-            self._yield_until = float("-inf")
+            self._hold.followed()
             self._released_by = 0
         if beat.epoch >= self._top_epoch:
             # A former owner that does not know it yet must not keep the group waiting.
             self._top_epoch = beat.epoch
             self._suspect_at = now + self._missed
-            self._yield_most = None
             self._silence.broken()
-            self._heed_lock(now, held=beat.has_lock)
+            self._polls.heed(now, held=beat.has_lock, mixed=self.mixed)
         return []
-
-    def _hold_back(self, seconds: float, now: float) -> None:
-        """Somebody else was named. Words can be forged: after a long spell of this comes an attempt, or an owner."""
-        self._yield_most = self._yield_most or now + LONGEST_YIELD_S
-        if now < self._yield_most:
-            self._yield_until = min(now + seconds, self._yield_most)
-            self._listen(now)
 
     def _stranger(self, beat: Heartbeat, now: float) -> list[Action]:
         """Another datastore is served under our group's name, although an owner of ours was heard."""
         if not self._store.is_proven or not self._store_notice.allow(now):
             return []
-        text = (
-            f'ft: serverID "{beat.server_id}" is active in this group on another datastore '
-            f"({beat.store_id.hex()}): all members must share one"
-        )
-        return [Log(Level.ERROR, text)]
-
-    def _heed_lock(self, now: float, *, held: bool) -> None:
-        """An owner without the lock is alive all the same: once it is free, leave it time to take it."""
-        if held != self._owner_has_lock:
-            self._owner_has_lock = held
-            self._poll_after(now)
+        return [Log(Level.ERROR, stranger_line(beat))]
 
     def _released(self, released: Released, now: float) -> list[Action]:
         if released.server_id == self._server_id or released.epoch < self._top_epoch:
@@ -318,7 +309,10 @@ class Standby:
         if self._store.own and released.store_id != self._store.own:
             return []
         self._top_epoch = self._released_by = released.epoch
-        self._owner_has_lock = True
+        if not self._polls.owner_has_lock:
+            # Somebody else may have it still: the attempt has to look what storage says of that.
+            self._suspect_at = now
+        self._polls.owner_has_lock = True
         self._silence.broken()
         if self._try_since is not None:
             # The attempt under way may have been refused before the owner let go.
@@ -358,7 +352,7 @@ class Standby:
 
     def _mixed(self, change: str, now: float) -> list[Action]:
         if change and self._started and self._nats:
-            self._poll_after(now)
+            self._polls.after(now, mixed=self.mixed)
         return [Log(Level.INFO, change)] if change else []
 
     # --- trying ---
@@ -369,8 +363,7 @@ class Standby:
         if self._back_at is not None and now >= self._back_at:
             self._back_at = None
             return self._try(now)
-        suspects = self._suspect_at is not None and now >= self._suspect_at
-        polls = self._poll_at is not None and now >= self._poll_at
+        suspects, polls = self._suspects(now), self._polls.is_due(now)
         looks = self._is_listening and self._look_at is not None and now >= self._look_at
         if looks:
             self._look_after(now)
@@ -380,11 +373,14 @@ class Standby:
         looking = self._read_store() if looks else []
         return [*looking, *self._try(now)] if suspects or polls else looking
 
+    def _suspects(self, now: float) -> bool:
+        return self._suspect_at is not None and now >= self._suspect_at
+
     def _try(self, now: float) -> list[Action]:
         if not self._may_try(now):
             return []
         self._try_since, self._late_at = now, now + self._timing.try_deadline
-        self._try_suspects = self._suspect_at is not None and now >= self._suspect_at
+        self._try_suspects = self._suspects(now)
         self._try_again = False
         if not self._try_suspects:
             return [TryLock()]
@@ -406,7 +402,7 @@ class Standby:
     def _may_try(self, now: float) -> bool:
         return (
             self._state is NodeState.STANDBY
-            and now >= self._yield_until
+            and now >= self._hold.until
             and self._back_at is None
             and self._is_listening
             and not self._store.is_wrong
@@ -416,30 +412,43 @@ class Standby:
         if self._try_since is None:
             unasked = done.result is TryResult.GRANTED and self._state is not NodeState.ACTIVE
             return [ReleaseLock()] if unasked else []
-        self._yield_most = None
         suspected, again = self._try_suspects, self._try_again
         self._try_since = None
         self._try_suspects = self._try_again = self._try_late = False
+        if done.store_id is not None:
+            self._blind = False
         actions = self._store_seen(done.store_id, now, served=done.served) if done.store_id is not None else []
         if done.result is TryResult.GRANTED:
             if self._may_try(now):
                 self._state = NodeState.ACTIVE
+                self._hold.tried()
                 return [*actions, Activate(*self._cause(suspected=suspected))]
             self._listen(now)
             return [*actions, ReleaseLock()]
+        self._hold.tried()
+        self._polls.answered()
         if suspected:
             self._suspect_at = now + self._missed
         if done.result is TryResult.FAULT:
             # No quick polling of a storage that fails; suspicion tries again.
-            self._poll_at = None
+            self._polls.at, self._faulty = None, True
             self._silence.broken()
             return [*actions, *self._fault(done, now)]
-        self._poll_after(now)
+        self._faulty = False
+        self._polls.after(now, mixed=self.mixed)
         if again:
             return [*actions, *self._try(now)]
         if suspected and done.result is TryResult.BUSY:
             return [*actions, *self._refused(done, now)]
         return actions
+
+    def _look_past_fault(self, now: float) -> None:
+        """Storage has failed an attempt, and can be read: ask for the lock again, whatever is heard meanwhile."""
+        if self._faulty and self._try_since is None and self._store.expected is not None:
+            # In a mixed group nobody asks while an owner is heard.
+            self._faulty = not self.mixed
+            if self._polls.at is None:
+                self._polls.after(now, mixed=self.mixed)
 
     def _fault(self, done: TryDone, now: float) -> list[Action]:
         if not self._fault_notice.allow(now):
@@ -449,23 +458,18 @@ class Standby:
 
     def _refused(self, done: TryDone, now: float) -> list[Action]:
         """Nobody was heard, and the lock is held: whoever has it is named, and replaced if the operator wants that."""
-        silent = self._silence.refused(done.owner, done.watch, now)
-        # Whoever obeys no epoch must not be stolen from.
-        if silent and done.owner is not None and not (self.mixed or self._group.heard) and self._may_try(now):
+        gone = self._silence.refused(done.owner, done.watch, now)
+        if gone and done.owner is not None and self._may_steal and self._may_try(now):
             self._state = NodeState.ACTIVE
-            text = (
-                f"ft: TAKING THE DATASTORE WITHOUT ITS LOCK: {done.owner.describe()} was silent on NATS and on storage "
-                f"for {self._silence.seconds:.0f}s (ft_steal_after {self._timing.steal_after:g}s); it can acknowledge "
-                "nothing any more"
-            )
-            return [Log(Level.WARNING, text), Steal()]
+            return [Log(Level.WARNING, taking_line(done.owner, gone)), Steal()]
         if not self._busy_notice.allow(now):
             return []
-        holder = f"it was taken last by {done.owner.describe()}" if done.owner else "no ftstan server ever owned it"
-        return [
-            Log(Level.INFO, "ft: unable to get store lock at this time, going back to standby"),
-            Log(Level.INFO, f"ft: the datastore's lock is held, and no owner is heard: {holder}"),
-        ]
+        return [Log(Level.INFO, line) for line in refused_lines(done.owner)]
+
+    @property
+    def _may_steal(self) -> bool:
+        """Whoever obeys no epoch must not be stolen from."""
+        return self._timing.steal_after > 0 and not (self.mixed or self._group.heard)
 
     def _cause(self, *, suspected: bool) -> tuple[Cause, int]:
         if self._released_by:
@@ -483,7 +487,7 @@ class Standby:
             text = f"ft: this server could not become active: {why}; standing by, next try in {pause:.1f}s"
             return [Log(Level.ERROR, text)]
         # Whatever took the store from us is alive: give it a whole interval to be heard.
-        self._poll_at = None
+        self._polls.at = None
         return [Log(Level.WARNING, f"ft: going back to standby: {why}")]
 
     # --- timers ---
@@ -495,16 +499,12 @@ class Standby:
         self._suspect_at = now + self._missed
         self._look_after(now)
         if not first:
-            self._poll_after(now)
+            self._polls.after(now, mixed=self.mixed)
         elif self._store.expected is not None:
-            self._poll_at = now + spread(self._rng, self._timing.first_listen, SPREAD)
+            self._polls.first(now)
 
     def _look_after(self, now: float) -> None:
         self._look_at = now + spread(self._rng, self._timing.look_interval, POLL_SPREAD)
-
-    def _poll_after(self, now: float) -> None:
-        interval = self._timing.poll_interval if self._owner_has_lock else self._timing.hb_missed_interval
-        self._poll_at = None if self.mixed else now + spread(self._rng, interval, POLL_SPREAD)
 
     def _next_timer(self) -> float | None:
         if self._state is not NodeState.STANDBY:
@@ -515,6 +515,6 @@ class Standby:
             return None
         if self._back_at is not None:
             return self._back_at
-        poll_at = None if self._store.is_wrong else self._poll_at
+        poll_at = None if self._store.is_wrong else self._polls.at
         times = [at for at in (self._suspect_at, poll_at, self._look_at) if at is not None]
-        return max(min(times), self._yield_until) if times else None
+        return max(min(times), self._hold.until) if times else None

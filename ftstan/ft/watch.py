@@ -13,6 +13,9 @@ running, and the control loop judges that (``ft/guard.py``). A probe is, in this
 Last it looks how much **room** there is, for monitoring: whatever comes of that, nobody is judged by it.
 
 ``ft.watch`` is a new file for each activation: a former owner on the same host may hold the lock of the old one.
+
+Its last word may be a *farewell*, which no probe writes: an owner that stops without having the lock says there that it
+is gone (``ft/steal.py``).
 """
 
 from __future__ import annotations
@@ -77,6 +80,21 @@ def decode_watch(data: bytes) -> WatchRecord | None:
         return None
     epoch, counter, size, server_id = _BODY.unpack_from(data, _HEAD_SIZE)
     return WatchRecord(epoch, server_id[:size].decode("utf-8", "replace"), counter)
+
+
+_FAREWELL = 0
+"""Probes count from 1."""
+
+
+def farewell(epoch: int, server_id: str) -> bytes:
+    """What the owner of ``epoch`` leaves that stops without having the lock."""
+    return WatchRecord(epoch, server_id, _FAREWELL).encode()
+
+
+def is_farewell(data: bytes, epoch: int) -> bool:
+    """Whether the owner of ``epoch`` has left that."""
+    record = decode_watch(data)
+    return record is not None and (record.epoch, record.counter) == (epoch, _FAREWELL)
 
 
 class Watched(Protocol):

@@ -17,6 +17,7 @@ from ftstan.ft.epoch import EPOCH_NAME
 from ftstan.ft.events import TryLock, TryResult
 from ftstan.ft.lock import LOCK_NAME
 from ftstan.ft.ownership import StoreOwner
+from ftstan.ft.watch import WATCH_NAME, is_farewell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -254,6 +255,51 @@ def test_a_stolen_store_can_be_left_and_taken_again(node: Node) -> None:
     assert attempt(b, suspicious()).result is TryResult.GRANTED
     assert b.activate().epoch == 3
     b.verify_lock()
+
+
+def left_by(owner: StoreOwner, epoch: int) -> bool:
+    return is_farewell(owner.read_watch() or b"", epoch)
+
+
+def test_an_owner_that_leaves_without_the_lock_says_so_on_storage(node: Node, store: Path) -> None:
+    a, b = active(node), node("B")
+    (store / WATCH_NAME).write_bytes(b"a probe of its own")
+    b.activate(without_lock=True)
+    assert not left_by(a, 2)
+    b.release()
+    assert left_by(a, 2)
+    done = attempt(node("C"), suspicious())
+    assert done.result is TryResult.BUSY
+    assert done.owner is not None
+    assert is_farewell(done.watch or b"", done.owner.epoch)
+
+
+def test_an_owner_that_leaves_with_its_lock_says_nothing_more(node: Node, store: Path) -> None:
+    a, b = active(node), node("B")
+    (store / WATCH_NAME).write_bytes(b"a probe of its own")
+    b.activate(without_lock=True)
+    a.close()
+    assert b.regain_lock()
+    b.release()
+    assert (store / WATCH_NAME).read_bytes() == b"a probe of its own"
+
+
+def test_an_owner_that_was_replaced_leaves_its_successors_file_alone(node: Node, store: Path) -> None:
+    _, b, c = active(node), node("B"), node("C")
+    (store / WATCH_NAME).write_bytes(b"a probe of its successor")
+    b.activate(without_lock=True)
+    c.activate(without_lock=True)
+    b.release()
+    assert (store / WATCH_NAME).read_bytes() == b"a probe of its successor"
+
+
+def test_an_owner_that_cannot_say_that_it_leaves_leaves_all_the_same(node: Node, store: Path) -> None:
+    a, b = active(node), node("B")
+    b.activate(without_lock=True)
+    b.release()
+    assert not (store / WATCH_NAME).exists()
+    a.close()
+    assert attempt(b, suspicious()).result is TryResult.GRANTED
 
 
 def test_a_heartbeat_of_an_original_does_not_end_an_owner_without_lock(node: Node) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ftstan.ft.handover import (
     PART_BYTES,
+    Following,
     Leaving,
     Message,
     Subscribed,
@@ -32,6 +33,7 @@ def test_what_is_encoded_is_read_back(server: str, epoch: int, other: str, keys:
         Leaving(server, epoch, STORE, "_STAN.pub.c.>", other),
         Leaving(server, epoch, STORE, "_STAN.pub.c.>", switchover=True),
         Subscribed(server, epoch, STORE, parts),
+        Following(server, epoch, STORE, parts),
         Took(server, epoch, STORE, other, parts - 1, parts, tuple(keys)),
     ]
     assert [decode(encode(message)) for message in messages] == messages

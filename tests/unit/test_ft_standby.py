@@ -44,6 +44,7 @@ from ftstan.ft.standby import (
 )
 from ftstan.ft.states import NodeState, Phase
 from ftstan.ft.subjects import Released
+from ftstan.ft.watch import farewell
 
 STORE = bytes(range(16))
 OTHER_STORE = bytes(16)
@@ -57,6 +58,8 @@ SUSPICIOUS = TryLock(suspicious=True, expect=STORE)
 BUSY = TryDone(TryResult.BUSY)
 REFUSED = TryDone(TryResult.BUSY, STORE, owner=OWNER, watch=b"epoch 5, probe 1")
 GRANTED = TryDone(TryResult.GRANTED, STORE)
+#: What an owner leaves that stops before it has the lock that it took the store without.
+GONE = replace(REFUSED, watch=farewell(OWNER.epoch, OWNER.server_id))
 NOTICE = Log(Level.INFO, "ft: unable to get store lock at this time, going back to standby")
 # Slow polling keeps histories readable where polling is not the point.
 NO_POLL = FtTiming(poll_interval=1000.0, look_interval=1000.0)
@@ -891,6 +894,47 @@ def test_the_time_that_a_standby_slept_itself_is_not_the_owners_silence() -> Non
     assert Steal() not in refuse(node, REFUSED, 1)
 
 
+def test_an_owner_that_stopped_without_its_lock_is_replaced_at_once() -> None:
+    node = Node(STEAL)
+    node.stand_by()
+    node.on(HeartbeatHeard(replace(PEER, has_lock=False)))
+    assert node.machine.may_follow(STORE, node.now)
+    assert node.on(ReleasedHeard(RELEASED)) == [SUSPICIOUS]
+    line, steal = node.on(GONE)
+    assert isinstance(line, Log)
+    assert "WITHOUT ITS LOCK" in line.text
+    assert "stopped, and had no lock to give back" in line.text
+    assert steal == Steal()
+
+
+def test_without_the_word_of_storage_an_owner_that_is_said_to_have_stopped_is_not_stolen_from() -> None:
+    """Words on NATS can be forged."""
+    node = Node(STEAL)
+    node.stand_by()
+    node.on(HeartbeatHeard(replace(PEER, has_lock=False)))
+    assert node.on(ReleasedHeard(RELEASED)) == [SUSPICIOUS]
+    assert Steal() not in node.on(REFUSED)
+    former = replace(REFUSED, watch=farewell(OWNER.epoch - 1, OWNER.server_id))
+    for _ in range(3):
+        assert Steal() not in refuse(node, former, 1)
+
+
+@pytest.mark.parametrize(
+    ("timing", "mixed"), [(NO_POLL, None), (STEAL, True)], ids=["the operator does not want it", "a mixed group"]
+)
+def test_who_takes_no_store_without_its_lock_follows_no_owner_without_it(
+    timing: FtTiming, *, mixed: bool | None
+) -> None:
+    node = Node(timing, mixed=mixed)
+    node.stand_by()
+    node.on(HeartbeatHeard(replace(PEER, has_lock=False)))
+    assert not node.machine.may_follow(STORE, node.now)
+    node.on(ReleasedHeard(RELEASED))
+    assert Steal() not in node.on(GONE)
+    node.on(HeartbeatHeard(PEER))
+    assert node.machine.may_follow(STORE, node.now)
+
+
 def test_an_owner_without_the_lock_is_given_time_to_take_it() -> None:
     """Else its lock, freed at last by the one that it was stolen from, would go to whoever polls first."""
     node = Node()
@@ -911,6 +955,7 @@ EVENTS = st.sampled_from([
     ActivationFailed(), ActivationLost("x"), TimerFired(),
     HeartbeatHeard(PEER), HeartbeatHeard(ORIGINAL), HeartbeatHeard(replace(PEER, store_id=OTHER_STORE)),
     ReleasedHeard(RELEASED), StoreSeen(STORE), StoreSeen(b""), StoreSeen(None), GRANTED, BUSY,
+    YieldTo(5.0), YieldTo(0.0), HeartbeatHeard(replace(PEER, has_lock=False)), GONE,
     REFUSED, TryDone(TryResult.NOT_ASKED, b""), TryDone(TryResult.GRANTED, OTHER_STORE),
     TryDone(TryResult.FAULT, error="x"),
 ])  # fmt: skip
@@ -996,6 +1041,119 @@ def test_a_grant_after_the_longest_time_of_holding_back_is_kept() -> None:
         node.on(TimerFired())
     node.on(YieldTo(5.0))
     assert Activate(Cause.SILENCE, PEER.epoch) in node.on(GRANTED)
+
+
+def forged(node: Node, seconds: float, *words: Event) -> float:
+    """Those words in turn, a hundred a second; the longest time between two attempts at the lock, all refused."""
+    tried, longest = node.now, 0.0
+    end = node.now + seconds
+    for word in itertools.cycle(words):
+        node.now += 0.01
+        for actions in (node.on(word), node.wait() if node.timer is not None and node.timer <= node.now else []):
+            if any(isinstance(action, TryLock) for action in actions):
+                longest, tried = max(longest, node.now - tried), node.now
+                node.on(BUSY)
+        if node.now >= end:
+            return max(longest, node.now - tried)
+    raise AssertionError
+
+
+def rising(*, has_lock: bool) -> list[Event]:
+    """Heartbeats of one new owner after the other, each of whom names a successor."""
+    return [
+        word
+        for epoch in range(6, 6000)
+        for word in (HeartbeatHeard(replace(PEER, epoch=epoch, has_lock=has_lock)), YieldTo(5.0))
+    ]
+
+
+LOCKLESS = HeartbeatHeard(replace(PEER, has_lock=False))
+
+
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [
+        ([HeartbeatHeard(PEER), LOCKLESS], 1.6),
+        ([HeartbeatHeard(PEER), LOCKLESS, YieldTo(5.0)], 16.0),
+        ([HeartbeatHeard(PEER), YieldTo(0.0), YieldTo(5.0)], 16.0),
+        (rising(has_lock=True), 16.0),
+        (rising(has_lock=False), 16.0),
+    ],
+    ids=["with and without the lock", "and names", "names and their end", "rising epochs", "rising, without the lock"],
+)
+def test_no_words_keep_the_lock_from_being_tried_for_longer_than_said(words: list[Event], most: float) -> None:
+    node = Node()
+    node.stand_by()
+    assert forged(node, 58, *words) < most
+
+
+def test_heartbeats_do_not_end_the_looking_at_the_lock_when_storage_has_failed_once() -> None:
+    node = Node()
+    node.stand_by()
+    node.wait()
+    node.on(TryDone(TryResult.FAULT, error="x"))
+    tried = 0
+    for _ in range(300):
+        node.now += 0.1
+        node.on(HeartbeatHeard(PEER))
+        for action in node.on(TimerFired()):
+            if isinstance(action, ReadStore):
+                node.on(StoreSeen(STORE, owner=OWNER))
+            if isinstance(action, TryLock):
+                tried += 1
+                node.on(BUSY)
+    assert tried > 100
+
+
+def test_whoever_is_not_named_any_more_may_follow() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(YieldTo(5.0))
+    assert not node.machine.may_follow(STORE, node.now)
+    node.on(YieldTo(0.0))
+    assert node.machine.may_follow(STORE, node.now)
+    assert node.wait() == [TryLock()]
+
+
+def test_a_shorter_time_of_holding_back_ends_no_longer_one() -> None:
+    node = Node()
+    node.stand_by()
+    node.on(YieldTo(5.0))
+    node.on(YieldTo(0.5))
+    since = node.now
+    node.wait()
+    assert node.now - since >= 5.0
+
+
+def test_who_could_not_read_the_datastore_may_not_follow_until_it_can() -> None:
+    node = Node(NO_POLL)
+    node.stand_by()
+    node.on(StoreSeen(None, error="ft.epoch: Input/output error"))
+    assert not node.machine.may_follow(STORE, node.now)
+    node.on(StoreSeen(STORE))
+    assert node.machine.may_follow(STORE, node.now)
+
+
+def test_who_could_not_ask_for_the_lock_may_not_follow_until_it_can() -> None:
+    node = Node()
+    node.stand_by()
+    assert node.wait() == [TryLock()]
+    node.on(TryDone(TryResult.FAULT, error="x"))
+    node.on(StoreSeen(STORE))
+    assert not node.machine.may_follow(STORE, node.now)
+    assert node.wait() == [TryLock()]
+    node.on(BUSY)
+    assert node.machine.may_follow(STORE, node.now)
+
+
+def test_in_a_mixed_group_a_look_at_the_datastore_is_enough_to_follow_again() -> None:
+    node = Node(mixed=True)
+    node.stand_by()
+    assert node.wait() == [SUSPICIOUS]
+    node.on(TryDone(TryResult.FAULT, error="x"))
+    assert not node.machine.may_follow(STORE, node.now)
+    node.on(StoreSeen(STORE))
+    assert node.machine.may_follow(STORE, node.now)
 
 
 def test_members_hold_back_once_more_for_the_next_hand_over() -> None:

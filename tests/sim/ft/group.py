@@ -100,6 +100,8 @@ class Group:
         self.hub = Hub(random.Random(f"hub {seed}"))
         self.ledger = Ledger(shape.limits)
         self.reader = LiveReader(self.ledger)
+        self._crashed_behind = -1
+        """The epoch behind which an original server crashed last."""
         self.violations: list[Violation] = []
         self.lock_harmed = False
         self._late = 0
@@ -608,10 +610,16 @@ class Group:
                 self.when(lambda: bool(owner.ended), self._restart_storage if self.network else self._power_cut)
 
     def _original_serves(self) -> None:
-        """After a clean stop an original server gets the lock first, publishes, and leaves."""
+        """After a clean stop an original server gets the lock first, publishes, and leaves.
+
+        Not behind one that crashed: it would first repair what that left, which the simulated one cannot.
+        """
         file = self.volume.root.entries.get(LOCK_NAME)
-        if self._clean and file is not None and not self.locks.holders.get(file):
+        crashes, top = self.met["fault: an original server crashes"], self.ledger.top
+        if self._clean and self._crashed_behind != top and file is not None and not self.locks.holders.get(file):
             self.met["fault: an original server serves"] += interlude(self, self.rng, may_crash=True) > 0
+            if self.met["fault: an original server crashes"] > crashes:
+                self._crashed_behind = top
 
     def _land_one(self) -> None:
         """A late page arrives: of a host that lives, stands still or is long dead."""

@@ -1,0 +1,58 @@
+"""When the lock is asked for beside a living owner: pure bookkeeping, part of the standby.
+
+Not in a mixed group: original servers expect their own cadence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftstan.ft.cadence import POLL_SPREAD, SPREAD, spread
+
+if TYPE_CHECKING:
+    import random
+
+    from ftstan.ft.cadence import FtTiming
+
+
+class Polls:
+    """The time of the next poll, ``at``; ``None``: there is none."""
+
+    def __init__(self, rng: random.Random, timing: FtTiming) -> None:
+        self._rng = rng
+        self._timing = timing
+        self._put_off = False
+        self.at: float | None = None
+        self.owner_has_lock = True
+        """Whether the owner has it, as far as it says."""
+
+    def is_due(self, now: float) -> bool:
+        """Whether the time has come."""
+        return self.at is not None and now >= self.at
+
+    def first(self, now: float) -> None:
+        """A node has just started."""
+        self.at = now + spread(self._rng, self._timing.first_listen, SPREAD)
+
+    def after(self, now: float, *, mixed: bool) -> None:
+        """The next one comes an interval from now."""
+        interval = self._timing.poll_interval if self.owner_has_lock else self._timing.hb_missed_interval
+        self.at = None if mixed else now + spread(self._rng, interval, POLL_SPREAD)
+
+    def answered(self) -> None:
+        """The lock was asked for."""
+        self._put_off = False
+
+    def heed(self, now: float, *, held: bool, mixed: bool) -> None:
+        """An owner without the lock is alive all the same: once it is free, leave it time to take it.
+
+        Words can be forged: they put off each poll once at most.
+        """
+        if held == self.owner_has_lock:
+            return
+        self.owner_has_lock = held
+        before = self.at
+        self.after(now, mixed=mixed)
+        if before is not None and self.at is not None and (held or self._put_off):
+            self.at = min(before, self.at)
+        self._put_off = self._put_off or not held
