@@ -120,6 +120,7 @@ def test_a_subs_file_that_an_original_wrote_anew_with_the_same_size_stays() -> N
     node = channel_of(b"a")
     disk = die(node, removes("subs.dat"))
     before = disk.tree("/store/foo")["subs.dat"]
+    assert before is not None
     record = sub_record(b"e")
     other = before[: -len(record)] + record
     assert (len(other), other == before) == (len(before), False)

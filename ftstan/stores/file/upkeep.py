@@ -130,7 +130,7 @@ class Upkeep:
             raise StoreError(f'channel "{show(name)}" is in use', hint="try again when its batch has been committed")
         intent = None
         if channel.created:
-            last, highest = slog.last, slog.highest
+            last = slog.last
             taking_back = deletion.retraction_of(self._env, name)
             try:
                 intent = deletion.declare(self._env, name, last)

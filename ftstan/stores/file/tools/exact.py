@@ -114,7 +114,7 @@ def _put_index(env: FileEnv, slog: SliceLog, s: Slice) -> None:
             hint=f"run: ftstanctl store verify --channel {show(slog.name)}",
         )
     if not env.options.sync:
-        _sync(env, slog.dirfd, dat_name(s.number))
+        sync_file(env.disk, slog.dirfd, dat_name(s.number))
     slog.let_go(s.number)
     whole = records.VERSION + index
     put_file(env, slog.dirfd, idx_name(s.number), lambda fd: env.disk.pwrite(fd, whole, 0))
