@@ -116,6 +116,7 @@ MAX_LINES = 520
 LONG: dict[str, str] = {
     "broker/core.pyx": "the road of a publish and of an ack, one class that the compiler joins with its base",
     "ft/epoch.py": "the only module that knows the epoch file: taking a number, going on to one, confirming it",
+    "stores/file/channel.py": "one channel: what it stages, writes, mends behind a refused batch, and recovers",
     "stores/file/store.py": "the face of the file store: what it hands on to whom, and the order of a commit",
     "stores/file/slices.py": "the only module that makes, fills and shows slices",
 }
