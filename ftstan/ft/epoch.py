@@ -143,6 +143,13 @@ class _Slots:
         """The slots below ``number`` that nobody used, those above the top included."""
         return [*self.blanks, *range(self.top + 1, number)]
 
+    def beneath(self) -> _Slots:
+        """The same without the top slot."""
+        blank = set(self.blanks)
+        top = next((slot for slot in range(self.top - 1, 0, -1) if slot not in blank), 0)
+        records = tuple(record for record in self.records if record.slot != self.top)
+        return _Slots(top, records, tuple(slot for slot in self.blanks if slot < top))
+
     @property
     def mixed(self) -> bool:
         """Whether one of them says that original servers may be members.
@@ -200,32 +207,50 @@ def claim(
         found = _scan_path(disk, root_fd)
         if found.top >= number:
             raise _overtaken(number, found.newest)
-        previous = found.newest
-        mixed = _mixed(ft_mixed, found, seen, in_group=in_group)
-        if mixed and not locked:
-            # Recorded since this server made up its mind: whoever holds the lock may obey no epoch.
-            raise FencedError(
-                f"ft: epoch {number} was not taken: the group is mixed by now, and the store lock is not held",
-                hint=_STAND_BY,
+        nonce, store_id, since_ns = token(NONCE_SIZE), token(NONCE_SIZE), clock.wall_ns()
+
+        def carry_on(found: _Slots) -> Activation:
+            previous = found.newest
+            mixed = _mixed(ft_mixed, found, seen, in_group=in_group)
+            if mixed and not locked:
+                # Recorded since this server made up its mind: whoever holds the lock may obey no epoch.
+                raise FencedError(
+                    f"ft: epoch {number} was not taken: the group is mixed by now, and the store lock is not held",
+                    hint=_STAND_BY,
+                )
+            return Activation(
+                epoch=number,
+                nonce=nonce,
+                store_id=previous.store_id if previous else store_id,
+                # The survey came before a look that found no record: so it saw no slice of ours, only an original
+                # server's.
+                ours_from=previous.ours_from if previous else lost.ours_from,
+                server_id=server_id,
+                host=socket.gethostname() if host is None else host,
+                pid=os.getpid() if pid is None else pid,
+                since_ns=since_ns,
+                ft_mixed=mixed,
+                # A torn slot on top was somebody's whose name is lost: then nobody is known to have been just before
+                # us.
+                predecessor=(previous.epoch, previous.nonce) if previous and previous.slot == found.top else (0, b""),
+                cause=Cause.FIRST_START if seen is not None and previous is None and cause is not Cause.TOOL else cause,
+                after=after,
+                was_mixed=found.mixed,
+                originals_through=_originals_through(number, found, heard_under),
             )
-        activation = Activation(
-            epoch=number,
-            nonce=token(NONCE_SIZE),
-            store_id=previous.store_id if previous else token(NONCE_SIZE),
-            # The survey came before a look that found no record: so it saw no slice of ours, only an original server's.
-            ours_from=previous.ours_from if previous else lost.ours_from,
-            server_id=server_id,
-            host=socket.gethostname() if host is None else host,
-            pid=os.getpid() if pid is None else pid,
-            since_ns=clock.wall_ns(),
-            ft_mixed=mixed,
-            # A torn slot on top was somebody's whose name is lost: then nobody is known to have been just before us.
-            predecessor=(previous.epoch, previous.nonce) if previous and previous.slot == found.top else (0, b""),
-            cause=Cause.FIRST_START if seen is not None and previous is None and cause is not Cause.TOOL else cause,
-            after=after,
-            was_mixed=found.mixed,
-            originals_through=_originals_through(number, found, heard_under),
-        )
+
+        activation = carry_on(found)
+        if found.blanks_below(number):
+            # Numbers that were claimed before ours: whoever has one may get its record written, and own the store, at
+            # any moment. Once our own slot is used nobody can any more, and who has done so is seen, before its record
+            # is written over.
+            ahead = replace(activation.record(), epoch=number + 1, ft_mixed=activation.ft_mixed or found.mixed)
+            _announce(disk, root_fd, ahead)
+            found = _scan_path(disk, root_fd)
+            if found.top != number:
+                raise _overtaken(number, found.newest)
+            found = found.beneath()
+            activation = carry_on(found)
         _write(disk, root_fd, activation, found.blanks_below(number), activation.record().filling)
         _read_back(disk, root_fd, activation)
     except OSError as error:
@@ -278,7 +303,8 @@ def claim_next(
             originals_through=number - 1 if before.ft_mixed else before.originals_through,
         )
         if number > before.epoch + 1:
-            _announce(disk, root_fd, before, number)
+            # It says what is recorded now, not what is about to be.
+            _announce(disk, root_fd, _filler(before, number))
             _check_unowned(disk, root_fd, before, number)
         # The slot behind our present one comes last of those below: until it is used, we are confirmed by it.
         below = reversed(range(before.epoch + 1, number))
@@ -292,12 +318,14 @@ def claim_next(
     return activation
 
 
-def _announce(disk: Disk, root_fd: int, before: Activation, number: int) -> None:
-    """Put a filler into the slot of our own number, durable. It says what is recorded now, not what is about to be."""
+def _announce(disk: Disk, root_fd: int, ahead: EpochRecord) -> None:
+    """Put a filler into the slot of our own number, durable: nobody with a lower one becomes an owner from here on.
+
+    It is of a number above its slot: that is what makes it a filler, at which no reader stops.
+    """
     fd = disk.open(root_fd, EPOCH_NAME, os.O_RDWR | os.O_NOFOLLOW)
     try:
-        # Of a number above the slot: that is what makes it a filler, at which no reader stops.
-        disk.pwrite(fd, encode_slot(_filler(before, number)), number * SLOT_SIZE)
+        disk.pwrite(fd, encode_slot(ahead), ahead.slot * SLOT_SIZE)
         disk.fsync(fd)
     finally:
         disk.close(fd)
@@ -336,7 +364,10 @@ def read_owner(disk: Disk, root_fd: int) -> EpochRecord | None:
         found = _look(disk, root_fd)
     except OSError as error:
         raise StoreError(f"{EPOCH_NAME}: {error.strerror or error}", hint="check the datastore's storage") from error
-    return found.newest if found else None
+    if found is None or found.newest is None:
+        return None
+    # A filler on top says what its writer had seen, and whoever is below it may have recorded more since.
+    return replace(found.newest, ft_mixed=found.mixed)
 
 
 def read_state(disk: Disk, root_fd: int) -> EpochState:

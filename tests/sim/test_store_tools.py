@@ -230,8 +230,8 @@ def die_in_many(at: str) -> None:
 
 def test_removing_the_old_slices_from_the_top_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The seals of those that are left then hide what only the removed ones held."""
-    real = rewriting.remove_parts
-    monkeypatch.setattr(rewriting, "remove_parts", lambda env, files, parts: real(env, files, tuple(reversed(parts))))
+    real = rewriting.retire_parts
+    monkeypatch.setattr(rewriting, "retire_parts", lambda env, files, parts: real(env, files, tuple(reversed(parts))))
     with pytest.raises(Violation, match="gone"):
         die_in_many("unlink")
 

@@ -145,6 +145,7 @@ def slots_used_again(patch: Patch) -> None:
     patch.setattr(epoch, "_scan", scan)
     patch.setattr(epoch, "_write", write)
     patch.setattr(epoch, "_read_back", read_back)
+    patch.setattr(epoch._Slots, "blanks_below", lambda *_: [])
     patch.setattr(Confirmer, "__call__", confirm)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.config.limits import Limits
 from ftstan.errors import DamageError
-from ftstan.stores.file import checkpoint, remembered
+from ftstan.stores.file import checkpoint
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.file.tools.reading import ChannelFiles, channel_names
 from ftstan.stores.file.tools.source import Source
@@ -72,11 +72,12 @@ def rewrite(
             f"damaged channels: {', '.join(quarantined)}",
             hint="nothing was merged or renumbered; run: ftstanctl store repair",
         )
-    # What it says of slices is about to be wrong. That would be found out, but nobody should have to.
+    # What it says of slices is about to be wrong. That would be found out, but nobody should have to. Should it be that
+    # of a successor, by a removal that comes late, the next start reads every file. No other file goes: what was
+    # remembered of publishes, say, is still true, and a successor would not write its own a second time.
     env.owner.confirm()
-    for side_file in (checkpoint.NAME, remembered.NAME):
-        with contextlib.suppress(FileNotFoundError):
-            env.disk.unlink(env.root, side_file)
+    with contextlib.suppress(FileNotFoundError):
+        env.disk.unlink(env.root, checkpoint.NAME)
     env.disk.fsync(env.root)
     names: Sequence[bytes] = channel_names(source_of(env))[0] if only is None else [only]
     done = []

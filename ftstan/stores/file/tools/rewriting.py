@@ -1,10 +1,16 @@
 """Slices merged and renumbered by copying: for ``compact`` and ``handover``, on a store that we own and that is exact.
 
-A group of neighbouring slices becomes one, under a number that is free or that of the group's first slice. In this
-order, each step durable before the next and after a confirm: the new ``.dat`` with all messages of the group; its
-``.idx``; then the old slices are removed, lowest number first. So at every moment each message is in a slice that
-counts: the new one below the old ones is ended by their first sequence, and what they hide in it they hold themselves.
-Where the new slice replaces the first old one, the old index names a valid beginning of it until the new one is there.
+A group of neighbouring slices becomes one. A removal can be late: whoever pauses before it may wake up when a successor
+has cut, or removed, what did not count. So no slice is removed while it counts, and a copy goes under no name that a
+former owner may be about to remove. Each step is durable before the next, and comes after a confirm.
+
+- ``compact`` puts the group into the place of its highest slice. The limits remove that one last, and from the moment
+  it is there it ends the others at their first message. They count no more, and are removed.
+- ``handover`` numbers from 1, below slices that end the copy. While an old slice counts, the copy of its messages does
+  not. So it is *retired* first, lowest number first: empty files take the place of its index and then of its data, and
+  from there on the copy counts. A late rename finds no source, because a successor removes the temporaries of a
+  directory before it reads it. Then it is removed. Numbers are used again here: so every process that ever had the
+  store must have ended (``docs/handover.md``).
 
 Copying is the point: a slice that a crashed owner may still hold open gets a new inode, which no late write can reach.
 """
@@ -17,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.errors import DamageError
 from ftstan.stores.file import confirmed, records
+from ftstan.stores.file.confirmed import Confirmed, ConfirmedFile, epoch_of
 from ftstan.stores.file.slices import dat_name, idx_name, show
 from ftstan.stores.file.tools.exact import put_file
 from ftstan.wire.block import MsgBlock
@@ -43,18 +50,23 @@ class Group:
         return len(self.parts) == 1 and self.parts[0].number == self.target
 
     @property
+    def others(self) -> list[SliceFile]:
+        """The slices that go."""
+        return [s for s in self.parts if s.number != self.target]
+
+    @property
     def size(self) -> int:
         """Bytes to copy."""
         return sum(s.dat_size for s in self.parts)
 
 
 def plan_compaction(slices: Sequence[SliceFile], max_bytes: int) -> list[Group]:
-    """Merge neighbours while they fit into ``max_bytes``, without renumbering; the newest slice stays as it is.
+    """Merge neighbours while they fit into ``max_bytes``, each group into its highest; the newest slice stays as it is.
 
     ``confirmed.bin`` names the newest slice, and so remains true all the while.
     """
     groups = _gather(slices[:-1], max_bytes)
-    return [Group(parts[0].number, parts) for parts in groups if len(parts) > 1]
+    return [Group(max(s.number for s in parts), parts) for parts in groups if len(parts) > 1]
 
 
 def plan_handover(slices: Sequence[SliceFile], max_bytes: int) -> list[Group]:
@@ -90,6 +102,7 @@ def compact_channel(
     groups = plan_compaction(files.slices, max_bytes)
     for group in groups:
         _rewrite(env, files, group, None, progress)
+        remove_parts(env, files, group.others)
     return sum(len(g.parts) - 1 for g in groups)
 
 
@@ -113,20 +126,30 @@ def hand_over_channel(
         )
         records.seal(filler, env.crc)
         groups = groups or [Group(1, ())]
+    targets = {group.target for group in groups}
     for group in groups:
         last = group is groups[-1]
         if last and known is not None:
-            # From here on its slice number is wrong, and nothing but the slices counts.
-            env.owner.confirm()
-            env.disk.unlink(files.dirfd, confirmed.NAME)
-            env.disk.fsync(files.dirfd)
+            # From here on its slice number is wrong. Until the filler counts nothing else remembers the last sequence.
+            ConfirmedFile(env).replace(files.dirfd, Confirmed(epoch_of(env), 0, 0, 0, max(known.last, files.last)))
         _rewrite(env, files, group, filler if last else None, progress)
+        retire_parts(env, files, group.others)
+        # A name that is about to be used again, here or by who runs this once more behind us, stays: a late removal
+        # would hit what stands there then.
+        remove_parts(env, files, [s for s in group.others if s.number not in targets])
+    if known is not None:
+        env.owner.confirm()
+        # Should that be a successor's by now: it writes another one, and nothing that was acknowledged depends on it.
+        with contextlib.suppress(FileNotFoundError):
+            env.disk.unlink(files.dirfd, confirmed.NAME)
+        env.disk.fsync(files.dirfd)
     return len(groups)
 
 
 def _rewrite(
     env: FileEnv, files: ChannelFiles, group: Group, extra: MsgBlock | None, progress: Callable[[int], None]
 ) -> None:
+    """Put the messages of a group, and ``extra``, under its number."""
     index = bytearray(records.VERSION)
 
     def write_data(fd: int) -> None:
@@ -144,13 +167,27 @@ def _rewrite(
         if extra is not None:
             append_block(env, fd, index, extra, end)
 
+    if any(s.number == group.target for s in group.parts[1:]):
+        # An index with the old offsets would be read; the one of the first part names a valid beginning.
+        put_file(env, files.dirfd, idx_name(group.target), _nothing)
     put_file(env, files.dirfd, dat_name(group.target), write_data)
     put_file(env, files.dirfd, idx_name(group.target), lambda fd: env.disk.pwrite(fd, index, 0))
-    remove_parts(env, files, [s for s in group.parts if s.number != group.target])
+
+
+def _nothing(_fd: int) -> None:
+    """Leave a file empty."""
+
+
+def retire_parts(env: FileEnv, files: ChannelFiles, parts: Sequence[SliceFile]) -> None:
+    """See that slices which have been copied count no more, lowest first, each durably before the next one."""
+    for s in parts:
+        # The index first: data without one is read, and an index without data names messages that are missing.
+        for name in (s.idx, s.dat):
+            put_file(env, files.dirfd, name, _nothing)
 
 
 def remove_parts(env: FileEnv, files: ChannelFiles, parts: Sequence[SliceFile]) -> None:
-    """Remove slices that have been copied, lowest first, each durably gone before the next one goes."""
+    """Remove slices that count no more."""
     for s in parts:
         env.owner.confirm()
         for name in (s.idx, s.dat):
