@@ -38,7 +38,7 @@ _MAGIC = b"FTSTCKP2"
 # CRC-32 of all that follows it, epoch, nonce
 _HEAD = struct.Struct("<IQ16s")
 _CRC_SIZE = 4
-_SLICE = re.compile(r"msgs\.(0|-?[1-9][0-9]*)\.(dat|idx)\Z")
+_INDEX = re.compile(r"msgs\.(0|-?[1-9][0-9]*)\.idx\Z")
 
 #: Size, time of change in nanoseconds, inode.
 FileId = tuple[int, int, int]
@@ -90,10 +90,11 @@ class Entry:
 def is_bound(name: str, *, is_dir: bool = False) -> bool:
     """Whether a file of a channel's directory is one that a checkpoint speaks of.
 
-    ``is_dir``: whether a directory of that name is in the way of such a file.
+    ``is_dir``: whether a directory of that name is in the way of such a file. One with the name of a slice's data is
+    not, as long as there is no index.
     """
     if is_dir and name.startswith("msgs."):
-        return _SLICE.match(name) is not None
+        return _INDEX.match(name) is not None
     return name in ("subs.dat", CONFIRMED, purged.NAME) or (
         name.startswith("msgs.") and name.endswith((".dat", ".idx"))
     )

@@ -154,8 +154,10 @@ def measure(env: FileEnv, name: bytes, dirfd: int, names: list[tuple[str, bool]]
             m.found.append(_slice(env, name, dirfd, number, m))
         except IrregularError as error:
             _without_data(env, dirfd, number, m, error.words)
+    there = {file for file, _ in names}
     for file, is_dir in names:
-        if is_dir and (d := _DAT.match(file)) and file == dat_name(int(d[1])):
+        # Without an index it takes no slice's place: to the original it is nothing, either.
+        if is_dir and (d := _DAT.match(file)) and file == dat_name(int(d[1])) and idx_name(int(d[1])) in there:
             _without_data(env, dirfd, int(d[1]), m, DIRECTORY)
     known = {*numbers, *(number for number, _ in m.orphans)}
     for file, _ in names:

@@ -106,8 +106,11 @@ class ChannelFiles:
         self.irregular: dict[str, str] = {}
         """Names of the channel's files under which something else stands, and what: nothing of it is read."""
         self.names: set[str] = set()
-        for n, is_dir in source.disk.listdir(self.dirfd):
-            if is_bound(n, is_dir=is_dir) and (what := self._irregular(n)):
+        listed = source.disk.listdir(self.dirfd)
+        indexes = {n for n, _ in listed if n.endswith(".idx")}
+        for n, is_dir in listed:
+            in_place = is_bound(n, is_dir=is_dir) or (bool(_DAT.match(n)) and f"{n[:-4]}.idx" in indexes)
+            if in_place and (what := self._irregular(n)):
                 self.irregular[n] = what
             elif not is_dir:
                 self.names.add(n)
