@@ -38,11 +38,14 @@ def grown(seed: int, kills: int = 4, *, purges: bool = False) -> tuple[SimDisk, 
     run_history(
         open_file_store,
         seed,
-        kills=[rng.randint(20, 90) for _ in range(kills)],
+        kills=[rng.randint(100, 300) for _ in range(kills)],
         shape=Shape(purges=purges),
         judge=lambda disk, model: found.append((disk.crash(process_only=True), copy.deepcopy(model))),
     )
-    return found[0]
+    disk, model = found[0]
+    # Of one slice a tool has little to do: starts that cost more calls than a life has would prove nothing.
+    assert purges or max(map(len, slices(disk).values())) > 1
+    return disk, model
 
 
 def run(disk: SimDisk, work: Work, max_bytes: int = 2500) -> None:
@@ -232,7 +235,7 @@ def test_removing_the_old_slices_from_the_top_is_caught(monkeypatch: pytest.Monk
     """The seals of those that are left then hide what only the removed ones held."""
     real = rewriting.retire_parts
     monkeypatch.setattr(rewriting, "retire_parts", lambda env, files, parts: real(env, files, tuple(reversed(parts))))
-    with pytest.raises(Violation, match="gone"):
+    with pytest.raises(Violation, match="gone|nothing at or after"):
         die_in_many("unlink")
 
 
