@@ -235,7 +235,7 @@ def test_removing_the_old_slices_from_the_top_is_caught(monkeypatch: pytest.Monk
     """The seals of those that are left then hide what only the removed ones held."""
     real = rewriting.retire_parts
     monkeypatch.setattr(rewriting, "retire_parts", lambda env, files, parts: real(env, files, tuple(reversed(parts))))
-    with pytest.raises(Violation, match="gone|nothing at or after"):
+    with pytest.raises(Violation, match=r"gone|nothing at or after"):
         die_in_many("unlink")
 
 
