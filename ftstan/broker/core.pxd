@@ -48,9 +48,11 @@ cdef class Core(Delivery):
     cdef bint is_held(self, Frame* f, PubMsg* m) except -1
     cdef int ack(self, Frame* f, Subscription sub) except -1
     cdef bint is_repeat(self, PubMsg* m, Channel channel, int64_t ts, Span reply) except -1
-    cdef bint is_answered(self, PubMsg* m) except -1
+    cdef bint hands_over(self) noexcept
+    cdef bint is_answered(self, bytes key) except -1
     cdef int acknowledge(self, Span reply, PubMsg* m, Channel channel, Py_ssize_t depends) except -1
     cdef int touch(self, Channel channel) except -1
+    cdef refuse_unnamed(self, Frame* f, PubMsg* m, str reason)
     cdef refuse_invalid(self, Span reply, PubMsg* m, str reason)
     cdef refuse(self, Span reply, Span guid, bytes error)
     cdef fail_acks(self, dict failed)

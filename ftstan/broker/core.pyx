@@ -27,6 +27,8 @@ from ftstan.wire.codec cimport (
 )
 from ftstan.wire.frames cimport HMSG, MSG, OVERSIZED, Frame, OutBuf, next_frame
 
+from hashlib import blake2b
+
 from ftstan.broker.bounds import LARGE, MAX_ID, MAX_NAME, MAX_REQUEST
 from ftstan.errors import FtstanError, StoreError, WireError
 
@@ -79,7 +81,8 @@ cdef class Core(Delivery):
         self.touched = []
         #: Publishes that were stored before; ``None``: every publish is a new one.
         self.window = None
-        #: While this owner is leaving: every publish taken, as connection id (or client id), a zero byte, guid.
+        #: While this owner is leaving: every publish taken, as connection id (or client id), a zero byte, guid; one that
+        #: names none of them, or too long ones, as a zero byte and a digest of all of it.
         self.taken = None
         #: For a successor: publishes that the former owner has answered, spelled in the same way, and how often.
         self.answered = None
@@ -287,15 +290,17 @@ cdef class Core(Delivery):
             return 0
         if undecodable:
             if not read_ctrl_msg(f.payload.p, f.payload.n):
-                self.refuse_invalid(f.reply, &m, "undecodable PubMsg")
+                self.refuse_unnamed(f, &m, "undecodable PubMsg")
             return 0
         if m.guid.n == 0:
-            self.refuse_invalid(f.reply, &m, "no guid")
+            self.refuse_unnamed(f, &m, "no guid")
             return 0
         if m.guid.n > most_of_id or m.client_id.n > most_of_id or m.conn_id.n > most_of_id:
-            self.refuse_invalid(f.reply, &m, f"guid, client id or connection id of more than {MAX_ID} bytes")
+            self.refuse_unnamed(f, &m, f"guid, client id or connection id of more than {MAX_ID} bytes")
             return 0
-        if (self.taken is not None or self.answered is not None) and self.is_answered(&m):
+        if self.hands_over() and self.is_answered(
+            as_bytes(m.conn_id if m.conn_id.n else m.client_id) + b"\0" + as_bytes(m.guid)
+        ):
             return 0
         found = self.channels.find(m.subject.p, m.subject.n)
         if found == NULL and m.subject.n > most_of_name:
@@ -366,9 +371,12 @@ cdef class Core(Delivery):
         self.acknowledge(reply, m, channel, channel.position if seq > channel.durable else DURABLE)
         return True
 
-    cdef bint is_answered(self, PubMsg* m) except -1:
-        """Note the publish; whether the former owner has answered it."""
-        key = as_bytes(m.conn_id if m.conn_id.n else m.client_id) + b"\0" + as_bytes(m.guid)
+    cdef bint hands_over(self) noexcept:
+        """Whether this server leaves, or follows one that has left: what one of them answers, the other one does not."""
+        return self.taken is not None or self.answered is not None
+
+    cdef bint is_answered(self, bytes key) except -1:
+        """Note the publish that is called ``key``; whether the former owner has answered it."""
         if self.taken is not None:
             self.taken.append(key)
         if self.answered is None or not (left := self.answered.get(key, 0)):
@@ -376,6 +384,14 @@ cdef class Core(Delivery):
         # As often as it was answered: a client that missed the answers may publish it again.
         self.answered[key] = left - 1
         return True
+
+    cdef refuse_unnamed(self, Frame* f, PubMsg* m, str reason):
+        """Refuse a publish that has no names to be known by: at a hand-over it is known by all of its bytes."""
+        if self.hands_over() and self.is_answered(
+            b"\0" + blake2b(as_bytes(f.reply) + b" " + as_bytes(f.payload), digest_size=16).digest()
+        ):
+            return
+        self.refuse_invalid(f.reply, m, reason)
 
     cdef refuse_invalid(self, Span reply, PubMsg* m, str reason):
         """Refuse a publish that nothing can be done with; the log tells the operator why."""
