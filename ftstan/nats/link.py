@@ -34,6 +34,7 @@ RECONNECT_WAIT_S = 0.25
 _BUFFER_BYTES = 4 * 1024 * 1024
 _MAX_LINE = 1024 * 1024
 _DEFAULT_MAX_PAYLOAD = 1024 * 1024
+_DROP_BYTES = 64 * 1024
 # A peer that vanished without a word (power, cable): noticed after 25 s of silence, or 30 s of unacknowledged data.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 _USER_TIMEOUT_MS = 30_000
@@ -180,6 +181,24 @@ class Link:
             self._socket = self._tls = None
             self.connected, self._fd = False, -1
         self.leftover = b""
+
+    def finish(self, seconds: float) -> None:
+        """Close the link when the server has read all that was sent, or after ``seconds``.
+
+        What it says meanwhile is dropped. With bytes that nobody read, a close makes the kernel reset the connection
+        and throw away what is still on its way to the server.
+        """
+        end = self._clock.mono() + seconds
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+        dropped = memoryview(bytearray(_DROP_BYTES))
+        # The server closes its side behind the last byte that it read.
+        while self.connected and (left := end - self._clock.mono()) > 0:
+            self.wait(left)
+            with contextlib.suppress(ConnectionLostError):
+                self.recv_into(dropped)
+        self.close()
 
     def _writable(self, seconds: float) -> bool:
         return seconds > 0 and bool(self._poll.poll(math.ceil(seconds * 1000)))

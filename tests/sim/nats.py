@@ -275,6 +275,10 @@ class SimLink:
         self._is_cut = True
         self.close()
 
+    def finish(self, _seconds: float) -> None:
+        """As the real one; what was sent arrives whether or not anybody waits for that."""
+        self.close()
+
     def close(self) -> None:
         """Close the link; what was sent still arrives."""
         connection, self._connection = self._connection, None

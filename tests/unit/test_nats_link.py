@@ -9,6 +9,7 @@ import select
 import signal
 import socket
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -195,6 +196,44 @@ def test_a_server_that_closes_during_the_handshake_is_not_available() -> None:
         link = link_to(url)
         with pytest.raises(NatsError, match=r"no servers available .*closed by the server"):
             link.connect(10)
+
+
+def test_a_link_that_is_finished_waits_for_the_server_to_read_everything() -> None:
+    """It drops what the server says meanwhile, and is back as soon as the server has closed its side."""
+    heard = bytearray()
+
+    def script(peer: Peer) -> None:
+        peer.greet()
+        peer.socket.sendall(b"MSG a 1 4\r\nmore\r\n" * 20_000)
+        while data := peer.socket.recv(1 << 16):
+            heard.extend(data)
+        peer.socket.shutdown(socket.SHUT_RDWR)
+
+    with server(script) as (url, _):
+        link = link_to(url)
+        link.connect(10)
+        link.send(b"PUB a 1\r\nx\r\n" * 1000, 10)
+        began = time.monotonic()
+        link.finish(20)
+        assert time.monotonic() - began < 10
+        assert not link.connected
+        link.finish(20)
+    assert heard.count(b"PUB") == 1000
+
+
+def test_a_server_that_does_not_close_is_not_waited_for() -> None:
+    gone = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.greet()
+        assert gone.wait(20)
+
+    with server(script) as (url, _):
+        link = link_to(url)
+        link.connect(10)
+        link.finish(0.1)
+        assert link.fileno() == -1
+        gone.set()
 
 
 def test_reading_returns_zero_when_nothing_has_arrived_and_fails_when_the_server_is_gone() -> None:

@@ -319,6 +319,23 @@ class TestDataLink:
 
 
 @pytest.mark.processes
+def test_a_nats_server_has_read_everything_when_a_link_was_finished(
+    stage: Stage, certificates: Certificates, trusting: LinkOptions
+) -> None:
+    nats = stage.nats(settings=certificates.server_lines())
+    reader, writer = link_to(nats.url, trusting), link_to(nats.url, trusting)
+    reader.connect(_PATIENCE_S)
+    reader.send(b"SUB a 1\r\nPING\r\n", 10)
+    read_until(reader, b"PONG\r\n")
+    writer.connect(_PATIENCE_S)
+    # It hears all of it, too, and reads nothing.
+    writer.send(b"SUB a 1\r\n" + b"PUB a 4\r\nsome\r\n" * 50_000 + b"PUB a 4\r\nlast\r\n", 10)
+    writer.finish(_PATIENCE_S)
+    read_until(reader, b"last\r\n")
+    reader.close()
+
+
+@pytest.mark.processes
 def test_the_control_link_speaks_tls_and_says_in_the_log_why_it_cannot(
     stage: Stage, certificates: Certificates, trusting: LinkOptions, capfd: pytest.CaptureFixture[str]
 ) -> None:
