@@ -46,6 +46,8 @@ _OPEN_BESIDE_S: Final = 0.001
 #: The same for the work of a stop that can be done while publishes are still served.
 _PREPARE_S: Final = 0.004
 _LATE_COPIES_S: Final = 2.0
+#: Seconds in which who leaves still carries out requests that wait: half of what its successor has patience for.
+_REQUESTS_S: Final = 0.25
 
 
 class Serving:
@@ -80,6 +82,7 @@ class Serving:
         self._pongs_due = 0
         self._forget_at = float("inf")
         self._leaving: Future[list[bytes]] | None = None
+        self._leave_by = 0.0
         self._has_left = False
         """A hand-over took our subscriptions back: what is published is the successor's from here on, for good."""
         self._clock = clock
@@ -211,7 +214,7 @@ class Serving:
                     self._road()
                 if self._leaving is None:
                     self.broker.inactivity.delete_due()
-                elif self.ready and not self._more and not self.broker.goes_on:
+                elif self.ready and (not self.broker.goes_on or now >= self._leave_by):
                     self._left()
                 if not applied:
                     self._feel_pulse(now, slept=now - before > 2 * _TICK_S)
@@ -409,6 +412,9 @@ class Serving:
         """
         self._has_left = True
         self.broker.latecomers.give_up()
+        # Readers are the successor's: a long way to go must not keep publishers waiting.
+        self.broker.budget = 0
+        self._leave_by = self._clock.mono() + _REQUESTS_S
         self.link.send(self.broker.unsubscribe_lines() + b"PING\r\n", _SEND_DEADLINE_S)
         self._pongs_due += 1
         self.ready = False
@@ -416,7 +422,7 @@ class Serving:
         return self._leaving
 
     def _left(self) -> None:
-        """NATS has given us everything that it had: the road of it is behind us."""
+        """NATS has given us everything that it had, and every publish of it is answered."""
         leaving, self._leaving = self._leaving, None
         assert leaving is not None
         # Whoever asked has a deadline, which a slow commit can outlast.

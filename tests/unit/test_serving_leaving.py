@@ -44,6 +44,31 @@ def test_a_commit_that_outlasts_the_patience_of_the_stop_does_not_end_the_proces
     server.turn(readable=True)
 
 
+def test_requests_that_wait_do_not_keep_a_successor_waiting() -> None:
+    """Thousands of clients may connect at once; only publishes have to be answered before another one goes on."""
+    node, server = serving()
+    node.goes_on = True
+    left = server.leave()
+    server.turn(readable=True)
+    node.link_events.append((_PONG, b""))
+    server.turn(readable=True)
+    assert not left.done()
+    node.clock.advance(0.25)
+    server.turn(readable=True)
+    assert left.done()
+
+
+def test_readers_with_a_long_way_to_go_do_not_keep_a_successor_waiting() -> None:
+    node, server = serving()
+    node.budget = 1 << 20
+    node.more = True
+    left = server.leave()
+    assert node.budget == 0
+    node.link_events.append((_PONG, b""))
+    server.turn(readable=True)
+    assert left.done()
+
+
 @pytest.mark.parametrize("cancelled", [True, False])
 def test_a_link_that_breaks_while_leaving_is_lost_as_always(*, cancelled: bool) -> None:
     node, server = serving()

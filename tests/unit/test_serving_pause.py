@@ -36,6 +36,8 @@ class Everything:
         self.has_work = False
         self.events_first = False
         self.answered = None
+        self.budget = 0
+        self.more = False
         self.window: Remembering | None = None
         self.closing = self.inactivity = self.latecomers = self.timers = self
 
@@ -70,7 +72,7 @@ class Everything:
 
     def conclude(self, _: object) -> bool:
         self.done.append("conclude")
-        return False
+        return self.more
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: self.done.append(name)
