@@ -252,9 +252,14 @@ class Context:
     # ---- ending --------------------------------------------------------------------------------------------------
 
     def request_stop(self, number: int) -> None:
-        """Stop cleanly. ``number``: the signal that asked for it, or 0."""
+        """Stop cleanly. ``number``: the signal that asked for it, or 0.
+
+        A successor finishes its takeover first, for publishers wait for it; who asks a second time does not want that.
+        """
         self.stop_signal = number
-        self._end()
+        if self.stopping.is_set() or self.group is None:
+            self._no_more.set()
+        self.stopping.set()
 
     def leave(self, why: str, status: int = EXIT_FENCED) -> None:
         """Stop cleanly with one line that says why; by default to come back as a standby."""
@@ -319,6 +324,11 @@ class Context:
         """Whether clients are answered now."""
         serving = self.plane.serving
         return serving is not None and serving.ready
+
+    @property
+    def ends(self) -> bool:
+        """Whether nothing is to be finished any more, not even a takeover."""
+        return self._no_more.is_set()
 
     @property
     def hears_nats(self) -> bool:

@@ -218,6 +218,8 @@ class FtGroup:
         if message is None:
             return
         ready = self._active is None and self._standby.may_follow(message.store_id, self._now())
+        # Who has been asked to stop finishes what it has begun, and begins nothing.
+        ready = ready and not self._node.stopping.is_set()
         for work in self._succession.heard(message, ready=ready):
             if isinstance(work, float):
                 self._event(sb.YieldTo(work))
@@ -368,6 +370,8 @@ class FtGroup:
         except FtstanError as error:
             await self._not_activated(error)
             return
+        finally:
+            self._succession.opens = False
         self._active.handle(act.PhaseChanged(BeatPhase.SERVING), self._now())
         self._spawn(self.peers.tell(activation))
 
@@ -463,8 +467,13 @@ class FtGroup:
         self._node.request_handover(successor)
         return successor
 
+    async def finish_takeover(self) -> None:
+        """Before a stop: let a takeover go on until what was kept is answered; not for long, and not without NATS."""
+        await self._succession.finish()
+
     async def find_successor(self) -> bool:
         """Before the store is closed: let a standby keep what is published from now on; returns whether one does."""
+        await self._succession.give_up("this server stops")
         if self._activation is None or not self._node.is_ft_active():
             return False
         self.note_epoch()

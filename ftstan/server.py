@@ -33,7 +33,7 @@ from ftstan.errors import (
     StoreError,
 )
 from ftstan.ft.access import FileAccess
-from ftstan.ft.deadlines import STOP_S, STOP_UNOWNED_S
+from ftstan.ft.deadlines import LAST_ANSWERS_S, STOP_S, STOP_UNOWNED_S
 from ftstan.group import FtGroup
 from ftstan.handlers import Handlers
 from ftstan.host import raise_file_limit
@@ -316,6 +316,9 @@ class Node(Context):
 
     async def _stop(self) -> int:
         log.stream.info("Shutting down.")
+        if self.group is not None:
+            await self.group.finish_takeover()
+        self._no_more.set()
         released = False
         status = self.handlers.status(self._exit_status)
         patience = STOP_S if self.owns else STOP_UNOWNED_S
@@ -337,6 +340,8 @@ class Node(Context):
             self.host.end(f"storage has not answered for {patience:g}s while stopping", EXIT_FENCED)
         if self.group is not None:
             await self.group.stopped(released=released)
+        # Behind the word that the store is free: NATS may take its time for the last answers.
+        await self.call(self._end_link)
         return status
 
     async def _prepare_stop(self) -> None:
@@ -363,10 +368,12 @@ class Node(Context):
         self.protection.disown()
         if self._access is not None:
             self._access.close()
-        if self.link is not None:
-            self.link.close()
-            log.stream.debug(f'connection "{self._name("general")}" has been closed')
         return active
+
+    def _end_link(self) -> None:
+        if self.link is not None:
+            self.link.finish(LAST_ANSWERS_S)
+            log.stream.debug(f'connection "{self._name("general")}" has been closed')
 
     def give_back(self) -> None:
         """On the data plane's thread: what was opened is closed, the lock is free for another node."""

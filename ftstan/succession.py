@@ -15,6 +15,7 @@ from ftstan import log
 from ftstan.bridge import Ahead, Bridge
 from ftstan.broker.lines import publish_rows
 from ftstan.errors import NatsError, RefusedError
+from ftstan.ft.deadlines import FINISH_S
 from ftstan.ft.handover import (
     LONGEST_KEY,
     Following,
@@ -49,6 +50,7 @@ _FOLLOW_YIELD_S: Final = 0.5
 _LEAVE_WITHIN_S: Final = 2.0
 _ASK_EVERY_S: Final = 0.1
 _LOOK_AGAIN_S: Final = 1.0
+_LOOK_EVERY_S: Final = 0.005
 #: How long a stop waits, serving on, for a standby that keeps what is published; a switchover has more patience.
 _STOP_FIND_S: Final = 1.0
 SWITCHOVER_S: Final = 2.0
@@ -75,6 +77,8 @@ class Succession:
         self._taken: TakenElsewhere | None = None
         self._named: Leaving | Took | None = None
         """What named another member last, so that we hold back."""
+        self.opens = False
+        """Whether what was kept is on its way to the broker, which does not serve yet."""
         self._whole = asyncio.Event()
         self._since = 0.0
 
@@ -199,6 +203,26 @@ class Succession:
                 return [_FOLLOW_YIELD_S]
         return []
 
+    @property
+    def takes_over(self) -> bool:
+        """Whether an owner that leaves counts on this member, which does not serve yet."""
+        if self._node.state == NodeState.FAILED:
+            return False
+        return self._taken is not None or (self.opens and not self._node.is_serving())
+
+    async def finish(self) -> None:
+        """Wait until what was kept is answered, for as long as that may become true soon."""
+        node = self._node
+        end = node.clock.mono() + FINISH_S
+        while self.takes_over and node.hears_nats and not node.ends and node.clock.mono() < end:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def give_up(self, why: str) -> None:
+        """Follow nobody any more: what was kept is dropped."""
+        if self._taken is not None:
+            self._taken = None
+            await self._drop(why)
+
     def _took(self, took: Took) -> list[Coroutine[None, None, None] | float]:
         todo: list[Coroutine[None, None, None] | float] = []
         if took.successor != self._node.server_id:
@@ -279,6 +303,12 @@ class Succession:
 
     async def decide(self, activation: Activation) -> Ahead | None:
         """What may be used of what was kept, now that the store is ours; waits for the former owner's last word."""
+        self.opens = self._taken is not None
+        ahead = await self._decide(activation)
+        self.opens = ahead is not None
+        return ahead
+
+    async def _decide(self, activation: Activation) -> Ahead | None:
         taken = self._taken
         if taken is None:
             return None

@@ -20,6 +20,10 @@ LATE_TURN_S = 1.0
 
 #: A clean stop of an owner: what was accepted is written and the lock is given back.
 STOP_S = 60.0
+#: Before it, of a successor: its takeover goes on until what it kept for publishers is answered.
+FINISH_S = 10.0
+#: Behind it: NATS reads the last answers.
+LAST_ANSWERS_S = 1.0
 #: A stop of a node that owns nothing: it has nothing to write, and waits for storage out of politeness only.
 STOP_UNOWNED_S = 0.5
 #: The end of the watch thread at a clean stop.
