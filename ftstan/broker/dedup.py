@@ -9,6 +9,7 @@ when limits or a purge have removed it since, until its channel is deleted.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -36,6 +37,8 @@ class Window:
         self._size = size
         self._proven: dict[bytes, bytes] = {}
         """What was in a log in this activation, by digest: its channel."""
+        self._proven_of: defaultdict[bytes, set[bytes]] = defaultdict(set)
+        """The same by channel: many may be deleted at once."""
         self._fresh: dict[bytes, bytes] = {}
         """The same of what is in no log yet, but in the batch."""
         self._shrink()
@@ -49,7 +52,7 @@ class Window:
         if digest not in self._fresh and not (digest in self._proven and found.sequence < log.first):
             if not _holds(log, found):
                 return 0
-            self._proven[digest] = channel
+            self._prove(digest, channel)
         return found.sequence
 
     def add(self, channel: bytes, guid: bytes, sequence: int, timestamp: int, data: bytes) -> None:
@@ -72,16 +75,26 @@ class Window:
             if channel in failed:
                 self._forget(digest)
             else:
-                self._proven[digest] = channel
+                self._prove(digest, channel)
 
     def ended(self, channel: bytes) -> None:
         """The channel was deleted: what it held has not been in the log of the next one of that name."""
-        self._proven = {digest: name for digest, name in self._proven.items() if name != channel}
+        for digest in self._proven_of.pop(channel, ()):
+            del self._proven[digest]
+
+    def _prove(self, digest: bytes, channel: bytes) -> None:
+        self._proven[digest] = channel
+        self._proven_of[channel].add(digest)
 
     def _forget(self, digest: bytes) -> None:
         self.known.pop(digest, None)
-        self._proven.pop(digest, None)
         self._fresh.pop(digest, None)
+        channel = self._proven.pop(digest, None)
+        if channel is not None:
+            of_channel = self._proven_of[channel]
+            of_channel.discard(digest)
+            if not of_channel:
+                del self._proven_of[channel]
 
     def _shrink(self) -> None:
         while len(self.known) > self._size:
