@@ -59,7 +59,7 @@ retried: build
 # networks and mounts that are cut, the demo and the benchmarks.
 # Also left out are whole groups in simulation: their threads are greenlets, whose stacks the sanitizer cannot follow; and
 # the look for leaks of memory, which the sanitizer holds back.
-GREENLETS := $(shell grep -rlE '^from (tests\.sim\.ft\.group|greenlet) import' --include='test_*.py' tests)
+GREENLETS := $(shell grep -rlE '^from (tests\.sim\.ft\.(group|test_[a-z_0-9]+)|greenlet) import' --include='test_*.py' tests)
 DEBUG_TESTS := tests/contract tests/fuzz tests/model tests/oracle tests/sim tests/unit \
 	$(addprefix --ignore ,$(GREENLETS)) --ignore tests/fuzz/test_live.py \
 	$(wildcard tests/compat/test_*.py) \
