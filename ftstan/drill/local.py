@@ -43,7 +43,7 @@ _START_S, _END_S, _GONE_S = 30.0, 90.0, 60.0
 _VOLUME_MIB = 64
 _LAST_LINES = 15
 _STALL_S, _BREATH_S = 0.3, 0.1
-#: Of an external NATS server, as ``docs/ft.md`` asks for: a node that was paused must not be dropped.
+#: Of the drill's NATS server: it keeps what comes for a node that is paused, so that the fault is the pause alone.
 _NATS_SETTINGS = "max_pending: 512MB\nwrite_deadline: 30s\n"
 _DOWN = frozenset({"EXITED", "STOPPED", "FATAL"})
 _SIGNALS = {"kill": "KILL", "stop": "TERM", "pause": "STOP"}

@@ -9,7 +9,6 @@ import select
 import signal
 import socket
 import threading
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -213,11 +212,10 @@ def test_a_link_that_is_finished_waits_for_the_server_to_read_everything() -> No
         link = link_to(url)
         link.connect(10)
         link.send(b"PUB a 1\r\nx\r\n" * 1000, 10)
-        began = time.monotonic()
-        link.finish(20)
-        assert time.monotonic() - began < 10
+        # Whoever waited for all of it would run into the limit of the test.
+        link.finish(3600)
         assert not link.connected
-        link.finish(20)
+        link.finish(3600)
     assert heard.count(b"PUB") == 1000
 
 

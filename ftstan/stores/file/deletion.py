@@ -48,7 +48,6 @@ _MAGIC = b"ftstan deletion 2\n"
 _SLICE = re.compile(r"msgs\.([1-9][0-9]{0,17})\.(?:dat|idx)(?:\.bak)?\Z")
 _DAT = re.compile(r"msgs\.([1-9][0-9]{0,17})\.dat\Z")
 
-
 _SUBS = "subs.dat"
 #: Bytes of a slice that tell it from every other one: in its first record are sequence, time and a checksum.
 _HEAD = 4096
