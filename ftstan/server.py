@@ -363,6 +363,11 @@ class Node(Context):
                 serving.stop(tidy=not followed)
             except StoreError as error:
                 log.stream.error(f"{error.text}; what was acknowledged is safe")
+        elif self._store is not None and self._store.kind == "FILE":
+            log.stream.warning(
+                "The recovery was not finished: the store is as its last owner left it; "
+                "before an original server starts on it, run: ftstanctl store handover"
+            )
         self._abandon()
         active = self.owner is not None and serving is not None
         self.protection.disown()

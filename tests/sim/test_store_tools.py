@@ -249,5 +249,7 @@ def put_unsynced(env: FileEnv, dirfd: int, name: str, fill: Callable[[int], None
 
 def test_removing_the_old_slices_before_the_copy_is_durable_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewriting, "put_file", put_unsynced)
-    with pytest.raises((Violation, DamageError), match=r"gone|was answered|should be|record|quarantined|damaged"):
+    with pytest.raises(
+        (Violation, DamageError), match=r"gone|nothing at|was answered|should be|record|quarantined|damaged"
+    ):
         die_in_many("unlink")

@@ -225,12 +225,14 @@ class FileChannel:
         """The subscriptions found at recovery, until the file is replaced."""
         return list((self._recovered or {}).values())
 
-    def replace_recovered(self) -> None:
+    def replace_recovered(self, *, also_empty: bool = False) -> None:
         """Have the ``subs.dat`` that a killed owner left replaced soon.
 
         What it says may be in some memory only, and records of former owners that come late still go there.
+        ``also_empty``: for an original server, who goes on in a file without subscriptions, too.
         """
-        if self._recovered and not (self._subs.replaced or self._subs_durable):
+        wanted = self._recovered is not None if also_empty else bool(self._recovered)
+        if wanted and not (self._subs.replaced or self._subs_durable):
             self._replace_soon()
 
     def purge(self, sequence: int) -> None:
@@ -509,7 +511,7 @@ class FileChannel:
 
     def close(self) -> bool:
         """Write and sync what is left, release every handle; returns whether the files are exact for the original."""
-        self.replace_recovered()
+        self.replace_recovered(also_empty=True)
         self.settle()
         self.sync()
         done = True

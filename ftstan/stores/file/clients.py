@@ -98,7 +98,7 @@ class Clients:
     def settle(self) -> None:
         """Once a second: write the file again if it must be, or is worth compacting. Raises ``StoreError``."""
         try:
-            if self._rewrite or self.is_inherited:
+            if self._rewrite or self.is_inherited or (self._env.owner.mixed and not self.file.replaced):
                 self.write()
             elif not self._rows and self._compaction.may(self.file.size) and self.file.replaced and self._worth():
                 self._compact()
@@ -122,5 +122,7 @@ class Clients:
 
     def close(self) -> None:
         """Write and sync what is left. Raises ``StoreError`` and ``OSError``."""
+        # An original server that follows goes on in this file: not in one that a former owner may have open.
+        self._rewrite = self._rewrite or not self.file.replaced
         self.settle()
         self.file.sync()

@@ -202,7 +202,7 @@ def _fit_steps(env: FileEnv, channel: FileChannel) -> Iterator[bool]:
     while channel.log.sync_one():
         yield True
         env.files.trim(_A_CHANNEL)
-    channel.replace_recovered()
+    channel.replace_recovered(also_empty=True)
     channel.settle(mend=False)
     channel.sync()
     yield purging.tidy(env, channel.log, channel.confirmed)

@@ -66,6 +66,8 @@ class SliceLog(RetainedSlices):
         self._refused: set[int] = set()
         self._gap_behind = 0
         """A slice of ours with such an index: the number behind it is not used, which tells a successor so."""
+        self._inherited = 0
+        """The newest slice if a former owner that stood still may have it open to write; 0: none."""
         self._max_msgs, self._max_bytes, self._max_age = _slice_limits(env, limits)
 
     def set_limits(self, limits: ChannelLimits) -> None:
@@ -94,6 +96,8 @@ class SliceLog(RetainedSlices):
         self.slices = slices
         self._loose = {} if durable else dict.fromkeys((s.number for s in slices), not synced)
         self._names_loose = not durable
+        if slices and not durable and slices[-1].number >= self._env.owner.ours_from:
+            self._inherited = slices[-1].number
         if not durable:
             self.unsure.update(self._doubtful(slices, synced=synced))
         self.dead = dead
@@ -124,6 +128,49 @@ class SliceLog(RetainedSlices):
         # Nothing marks the channel as one that has something to sync: without this the next start would copy it again.
         self.sync()
         self.park()
+
+    def end_inherited(self) -> None:
+        """Have the log end in a slice of ours if a former owner may have the newest one open: its last record goes there.
+
+        An original server goes on behind the last record of the newest slice, in the same file. A former owner that was
+        paused within a write there would write over that when it wakes up. The record is left to the lower slice until
+        that is made exact. Everything is synced. Raises ``OSError``, ``StoreError`` and ``FencedError``.
+        """
+        s = self.slices[-1] if self.slices else None
+        if s is None or s.number != self._inherited or self._active is not None:
+            return
+        known = self.first, self.last, self.last_timestamp, self.count, self.size, self.look_again
+        record = next(self.blocks(s, s.last))
+        before = self._entry_before(s)
+        try:
+            self._open_slice(record, 0, 1)
+            self._finish_parts(record)
+            self._sync_all()
+        except (OSError, StoreError):
+            self.give_up_slice()
+            raise
+        finally:
+            # A message has moved, and none has come: it may even be one that was purged.
+            self.first, self.last, self.last_timestamp, self.count, self.size, self.look_again = known
+        self._inherited = 0
+        if before is None:
+            self.slices.remove(s)
+            self.dead.add(s.number)
+            self.unsure.discard(s.number)
+        else:
+            if s.index is not None:
+                s.index = s.index[: (s.entries - 1) * _ENTRY]
+            s.entries -= 1
+            s.last, offset, s.last_ts, size = before
+            s.end = offset + 8 + size
+
+    def _entry_before(self, s: Slice) -> tuple[int, int, int, int] | None:
+        """The index entry before the last one of a slice; ``None`` if it has one only."""
+        if s.entries == 1:
+            return None
+        if s.contiguous:
+            return records.entry(self._entries_from(s, s.last - 1, 1)[0], 0)
+        return records.entry(self.entries(s), s.entries - 2)
 
     # ---- writing -------------------------------------------------------------------------------------------------
 

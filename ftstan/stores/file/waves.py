@@ -55,7 +55,7 @@ class Waves:
     def begin_second(self) -> None:
         """Note what this second has to do, besides what comes meanwhile."""
         for _ in range(min(len(self.unsure), _RECOVERED_A_SECOND)):
-            self.unsure.popitem()[1].replace_recovered()
+            self.unsure.popitem()[1].replace_recovered(also_empty=self._env.owner.mixed)
         for channel in self._register.touched.values():
             if channel.is_late and channel.name not in self._register.acked:
                 self._register.late(channel, acked=False)

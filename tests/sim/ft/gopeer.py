@@ -47,13 +47,12 @@ def interlude(group: Group, rng: Random, *, may_crash: bool = False) -> int:
 
 def _publish(group: Group, disk: SimDisk, folder: int, channel: bytes, rng: Random) -> int:
     crc = records.Crc(group.shape.options.crc_polynomial)
-    number, last = _find_end(disk, folder, crc)
+    number, last = find_end(disk, folder, crc)
     if not number:
         return 0
     block = MsgBlock()
     for sequence in range(last + 1, last + 1 + rng.randint(1, 3)):
         block.append(sequence, channel, b"", b"go %d" % group.serial(), group.clock.wall_ns())
-    records.seal(block, crc)
     if rng.random() < 0.3:
         number += 1
         for kind in ("dat", "idx"):
@@ -61,23 +60,29 @@ def _publish(group: Group, disk: SimDisk, folder: int, channel: bytes, rng: Rand
             disk.pwrite(fd, records.VERSION, 0)
             disk.close(fd)
         disk.fsync(folder)
-    dat = disk.open(folder, f"msgs.{number}.dat", os.O_RDWR)
-    idx = disk.open(folder, f"msgs.{number}.idx", os.O_RDWR)
-    at = disk.fstat(dat).size
     life = group.ledger.generation(channel)
     for i in range(len(block)):
         group.ledger.offer(life, block.sequence(i), block.payload(i), block.timestamp(i))
-    disk.pwrite(dat, bytes(memoryview(block)), at)
-    disk.pwrite(idx, records.index_entries(block, 0, len(block), at, crc), disk.fstat(idx).size)
-    for fd in (dat, idx):
-        disk.fsync(fd)
-        disk.close(fd)
+    append(disk, folder, number, block, crc)
     for i in range(len(block)):
         group.ledger.ack(life, block.sequence(i), block.payload(i), group.ledger.top)
     return len(block)
 
 
-def _find_end(disk: SimDisk, folder: int, crc: records.Crc) -> tuple[int, int]:
+def append(disk: SimDisk, folder: int, number: int, block: MsgBlock, crc: records.Crc) -> None:
+    """Write messages behind everything that is in a slice's files, and sync them."""
+    records.seal(block, crc)
+    dat = disk.open(folder, f"msgs.{number}.dat", os.O_RDWR)
+    idx = disk.open(folder, f"msgs.{number}.idx", os.O_RDWR)
+    at = disk.fstat(dat).size
+    disk.pwrite(dat, bytes(memoryview(block)), at)
+    disk.pwrite(idx, records.index_entries(block, 0, len(block), at, crc), disk.fstat(idx).size)
+    for fd in (dat, idx):
+        disk.fsync(fd)
+        disk.close(fd)
+
+
+def find_end(disk: SimDisk, folder: int, crc: records.Crc) -> tuple[int, int]:
     """Number of the highest slice, and the last sequence that its index names; zeros if there is no slice."""
     numbers = [int(m[1]) for name, is_dir in disk.listdir(folder) if not is_dir and (m := _DAT.match(name))]
     if not numbers:

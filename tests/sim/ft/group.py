@@ -215,8 +215,8 @@ class Group:
 
     @property
     def _clean(self) -> bool:
-        """Whether the last owner stopped cleanly, and nobody has begun to write since."""
-        owners = [n for n in self.nodes if n.epoch == self.ledger.top and n.epoch]
+        """Whether the last owner, who had recovered, stopped cleanly, and nobody has begun to write since."""
+        owners = [n for n in self.nodes if n.epoch == self.ledger.top and n.epoch and n.recovered]
         return bool(owners) and owners[0].ended == "stopped" and not self.somebody_reached_above(self.ledger.top)
 
     def _bury(self, node: Node) -> None:

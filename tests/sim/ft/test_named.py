@@ -22,12 +22,14 @@ from ftstan.ft.ctl import Verb
 from ftstan.ft.epoch import EPOCH_NAME
 from ftstan.ft.lock import LOCK_NAME
 from ftstan.ft.slots import SLOT_SIZE
+from ftstan.stores.file import records
+from ftstan.stores.file.slices import SliceLog
 from ftstan.stores.interface import SubState
 from ftstan.wire.block import MsgBlock, SubEvents
 from tests.sim.disk import CrashMode, SimDisk
-from tests.sim.filestore import open_file_store
+from tests.sim.filestore import SimOwner, open_file_store
 from tests.sim.ft import broken
-from tests.sim.ft.gopeer import interlude
+from tests.sim.ft.gopeer import append, find_end, interlude
 from tests.sim.ft.group import Group, Shape, numbers_of
 from tests.sim.ft.hosts import Client as Host
 from tests.sim.ft.hosts import ClientDisk, put
@@ -614,6 +616,65 @@ def subs_file(disk: SimDisk) -> FileNode:
     node = channel.entries["subs.dat"]
     assert isinstance(node, FileNode)
     return node
+
+
+_OURS, _ORIGINALS = b"of our server", b"of the original"
+
+
+def paused_in_a_write_while_an_original_appends(*, stops: bool) -> tuple[dict[bytes, str], list[bytes]]:
+    """A former owner wakes up within a write to its slice, behind what an original server appended to the newest one.
+
+    ``stops``: its successor wrote nothing, and stopped cleanly; else it is killed, in a mixed group. Returns the
+    channels that the next owner refuses, and the messages that it finds.
+    """
+    disk, clock, crc = SimDisk(), ManualClock(), records.Crc()
+    disk.make_dirs(STORE)
+    former = open_file_store(disk, clock)
+    former.recover()
+    channel = former.create_channel(b"foo", UNLIMITED)
+    others = [disk.sibling() for _ in range(3)]
+    writes: list[str] = []
+
+    def message(sequence: int, payload: bytes) -> MsgBlock:
+        block = MsgBlock()
+        block.append(sequence, b"foo", b"", payload, clock.wall_ns())
+        return block
+
+    def before_the_write(_number: int, call: str, _args: tuple[object, ...]) -> None:
+        if call == "pwrite" and not writes:
+            writes.append(call)
+            successor = open_file_store(others[0], clock)
+            successor.recover()
+            if stops:
+                successor.close()
+            others[0].kill()
+            folder = others[1].open_dir_at(others[1].open_dir(STORE), "foo")
+            number, last = find_end(others[1], folder, crc)
+            assert last == 2
+            append(others[1], folder, number, message(3, _ORIGINALS), crc)
+
+    for sequence in (1, 2, 3):
+        if sequence == 3:
+            disk.on_call = before_the_write
+        channel.append(message(sequence, _OURS))
+        former.commit()
+    assert writes
+    found = open_file_store(others[2], clock).recover()
+    messages = read_all(found.channels[0]).values()
+    return found.refused, [next(who for who in (_OURS, _ORIGINALS) if who in message) for message in messages]
+
+
+@pytest.mark.parametrize("stops", [True, False], ids=["stopped", "mixed"])
+def test_a_former_owners_late_write_misses_what_an_original_appended(
+    stops: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimOwner, "mixed", not stops)
+    assert paused_in_a_write_while_an_original_appends(stops=stops) == ({}, [_OURS, _OURS, _ORIGINALS])
+
+
+def test_a_log_that_ends_in_a_former_owners_slice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SliceLog, "end_inherited", lambda _self: None)
+    assert _ORIGINALS not in paused_in_a_write_while_an_original_appends(stops=True)[1]
 
 
 def test_a_late_index_entry_does_not_name_what_a_clean_stop_has_cut() -> None:

@@ -84,7 +84,8 @@ def test_what_arrived_since_the_start_is_cut_by_a_clean_stop() -> None:
     store = hosts.open(1)
     store.recover()
     log = store._channels[b"foo"].log
-    ends = {s.number: (s.end, records.VERSION_SIZE + s.entries * records.INDEX_SIZE) for s in log.slices}
+    # The newest one, of a single message, is made anew by the stop.
+    ends = {s.number: (s.end, records.VERSION_SIZE + s.entries * records.INDEX_SIZE) for s in log.slices[:-1]}
     for number in (1, 2):
         hosts.late(f"msgs.{number}.dat", b"late")
         hosts.late(f"msgs.{number}.idx", b"late")

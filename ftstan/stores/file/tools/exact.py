@@ -17,7 +17,7 @@ import re
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from ftstan.errors import DamageError, FencedError
+from ftstan.errors import DamageError, FencedError, StoreError
 from ftstan.log import stream as log
 from ftstan.stores.file import records, subreplay
 from ftstan.stores.file.regular import open_file, sync_file
@@ -65,6 +65,7 @@ def slice_steps(env: FileEnv, slog: SliceLog) -> Iterator[bool]:
     Raises ``FencedError``.
     """
     try:
+        slog.end_inherited()
         for s in list(slog.slices):
             # It may have gone since the step before.
             at = bisect_left(slog.slices, s.number, key=_number)
@@ -81,6 +82,9 @@ def slice_steps(env: FileEnv, slog: SliceLog) -> Iterator[bool]:
             yield True
     except OSError as error:
         report(f'channel "{show(slog.name)}"', error.strerror or str(error))
+        yield False
+    except StoreError as error:
+        report(f'channel "{show(slog.name)}"', error.text)
         yield False
 
 
