@@ -10,9 +10,12 @@ import pytest
 from ftstan.broker.dedup import Window
 from ftstan.broker.records import info_of
 from ftstan.config.limits import Limits
-from ftstan.errors import FencedError
+from ftstan.errors import FencedError, NatsError
+from ftstan.nats.link import ConnectionLostError
+from ftstan.serving import Serving
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
+from ftstan.wire import messages
 from tests.compat.driver import CLUSTER, SUBJECTS, Driver, PubAck, sequences
 from tests.filenode import NO_LIMITS, FileNode, Owner, simulated
 from tests.sim.ft.test_attack_handover_2 import HOUR, Server, set_back
@@ -195,3 +198,77 @@ def test_a_durable_that_was_closed_right_behind_a_start_can_be_resumed_behind_th
     assert sequences(driver.wait(100), b"in.old") == []
     driver.subscribe(channel=b"a", inbox=b"in.new", durable=b"d")
     assert sequences(driver.out, b"in.new") == [1]
+
+
+# ---- a link that breaks ----------------------------------------------------------------------------------------------
+
+
+class BreakingLink:
+    """A link that gives ``data`` once; nothing can be sent on it, and it cannot be made again."""
+
+    max_payload = 1 << 20
+    leftover = b""
+    url_shown = "nats://here"
+    pending = False
+
+    def __init__(self, data: bytes) -> None:
+        self.connected = True
+        self._data = data
+
+    def fileno(self) -> int:
+        return -1
+
+    def recv_into(self, buffer: memoryview) -> int:
+        data, self._data = self._data, b""
+        buffer[: len(data)] = data
+        return len(data)
+
+    def send(self, _data: bytes, _deadline: float) -> None:
+        self.connected = False
+        raise ConnectionLostError("nats: connection lost")
+
+    def connect(self, _timeout: float) -> None:
+        raise NatsError("nats: no servers available for connection")
+
+    def close(self) -> None:
+        self.connected = False
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        False,
+        pytest.param(
+            True,
+            marks=pytest.mark.xfail(
+                strict=True,
+                reason="A link that breaks while a PING is answered leaves the acks that came with it in the broker's "
+                "memory. No batch hands them to the store until the link is back, and the stop of a server that is "
+                "cut off does not either.",
+            ),
+        ),
+    ],
+    ids=["nothing asked", "NATS asks"],
+)
+def test_acks_that_were_taken_before_a_link_broke_are_kept_by_the_stop_of_who_is_cut_off(*, asks: bool) -> None:
+    server = Server()
+    driver = server.start()
+    driver.connect()
+    ack_inbox = driver.subscribe(channel=b"a", durable=b"d")
+    driver.publish(b"1", channel=b"a")
+    driver.store.tick(server.clock.wall_ns())
+    (sid,) = [sid for sid, subject in driver.subs.items() if subject == ack_inbox]
+    ack = messages.encode(messages.Ack(subject=b"a", sequence=1))
+    data = b"MSG %b %d %d\r\n%b\r\n" % (ack_inbox, sid, len(ack), ack) + (b"PING\r\n" if asks else b"")
+    link = BreakingLink(data)
+    road = Serving(driver.store, driver.broker, link, server.clock, "test", suspicion_s=10)  # type: ignore[arg-type]
+    road.turn(readable=True)
+    link.close()
+    # Cut off for as long as a member waits before it stops: every second the store does the work of a second.
+    for _ in range(5):
+        server.clock.advance(1)
+        road.turn(readable=False)
+    road.stop()
+    (channel,) = FileNode(server.disk, owner=Owner(9)).recovered.channels
+    (sub,) = channel.recovered_subs()
+    assert sub.pending == set()
