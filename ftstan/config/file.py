@@ -56,6 +56,4 @@ def _warn_of_nats_keys(document: Document, settings: Settings) -> None:
         return
     for key, node in document.entries.items():
         if key.lower() not in streamfile.known_names() and node.place not in document.used and key != "}":
-            text = f'{node.place}: the key "{key}" is ignored: the NATS half reads only the file of -c'
-            settings.unknown.append(text)
-            settings.warnings.append(text)
+            settings.warn_of_key(f'{node.place}: the key "{key}" is ignored: the NATS half reads only the file of -c')

@@ -11,13 +11,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ftstan.config.table import Kind
+from ftstan.config.declaration import Kind
 from ftstan.config.tree import Node, Value, type_name
 from ftstan.config.units import SECOND, parse_duration
 from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ftstan.config.table import Option
+    from ftstan.config.declaration import Option
 
 #: What to write for each kind.
 EXPECTED = {
@@ -115,7 +115,7 @@ def nats_value(option: Option, key: str, node: Node, warnings: list[str]) -> obj
     if kind is Kind.MAP or (option.key == "jetstream" and not isinstance(value, bool)):
         return plain(value)
     if kind is Kind.FLOAT:
-        return _seconds(key, node)
+        return seconds(f"{node.place}: ", key, node, hint(key, node, kind))
     wanted = _NATS_TYPES[kind]
     if go_name(value) != wanted:
         raise conversion_error(key, node, wanted, kind)
@@ -140,15 +140,16 @@ def _nats_duration(name: str, key: str, node: Node, warnings: list[str]) -> int:
     return value * SECOND
 
 
-def _seconds(key: str, node: Node) -> float:
+def seconds(wrong: str, key: str, node: Node, hint: str) -> float:
+    """A number of seconds, or a duration. Raises ``ConfigError`` with a text that begins with ``wrong``."""
     value = node.value
     if isinstance(value, str):
         try:
             return parse_duration(value) / SECOND
         except ConfigError as error:
-            raise ConfigError(f"{node.place}: '{key}' {error.text}", hint=hint(key, node, Kind.FLOAT)) from error
+            raise ConfigError(f"{wrong}'{key}' {error.text}", hint=hint) from error
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"{node.place}: '{key}' wrong type", hint=hint(key, node, Kind.FLOAT))
+        raise ConfigError(f"{wrong}'{key}' wrong type", hint=hint)
     return float(value)
 
 

@@ -31,9 +31,7 @@ def did_you_mean(word: str, known: Collection[str]) -> str:
     return f'; did you mean "{near}"?' if near else ""
 
 
-def warn(settings: Settings, place: Place, key: str, known: Collection[str], where: str = "") -> None:
+def warn_unknown(settings: Settings, place: Place, key: str, known: Collection[str], where: str = "") -> None:
     """Note that ``key`` is unknown; ``where`` is the map in which it stands."""
     inside = f" in {where}" if where else ""
-    text = f'{place}: unknown key "{key}"{inside} is ignored{did_you_mean(key, known)}'
-    settings.unknown.append(text)
-    settings.warnings.append(text)
+    settings.warn_of_key(f'{place}: unknown key "{key}"{inside} is ignored{did_you_mean(key, known)}')
