@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
 T = TypeVar("T")
 Value = str | int | bool | float
@@ -156,12 +156,14 @@ class Option:
 
 
 class Traits(TypedDict, total=False):
-    """What a declaration may say besides default and help, by the names of ``Option``.
+    """What a declaration may say besides its help, by the names of ``Option``.
 
     ``flags`` and ``names`` are separated by blanks, empty for none. The key is the first flag if no
-    ``key`` is said, the name in a file the key without the prefix of the section.
+    ``key`` is said, the name in a file the key without the prefix of the section. A field says its
+    default itself; without a field the default is nothing, as the kind says it.
     """
 
+    default: Value
     key: str
     flags: str
     names: str
@@ -180,7 +182,7 @@ class Traits(TypedDict, total=False):
     help_after: str
 
 
-def option(default: T, text: str, *, shown: bool = True, **traits: Unpack[Traits]) -> T:
+def option(default: T, text: str, /, shown: bool = True, **traits: Unpack[Traits]) -> T:
     """Declare an option as a field; ``text`` is its help. ``shown``: its value stands in a repr."""
     return dataclasses.field(
         default=default,
@@ -197,40 +199,40 @@ def part(of: type[T], prefix: str = "", **traits: Unpack[Traits]) -> T:
     )
 
 
-def fieldless(key: str, kind: Kind, text: str, default: Value | None, *traits: Traits) -> Option:
-    """Declare an option without a field. The last of several traits counts.
-
-    The default ``None`` is nothing, as the kind says it.
-    """
-    said = _EMPTY.get(kind, "") if default is None else default
-    return _made(key, kind, said, text, {name: value for one in traits for name, value in one.items()})
+def fieldless(key: str, kind: Kind, text: str, *traits: Traits) -> Option:
+    """Declare an option without a field. The last of several equal traits counts."""
+    return _made(key, kind, text, {name: said for one in traits for name, said in one.items()})
 
 
-def declared(of: type[Any], inherited: Mapping[str, Any], path: str = "", prefix: str = "") -> Iterator[Option]:
+def declared(of: type[Any], inherited: Traits, path: str = "", prefix: str = "") -> list[Option]:
     """The options of a class and of its parts, in the order of their fields.
 
-    ``inherited``: their traits where a declaration says nothing; ``path``: where the class stands.
+    ``inherited``: their traits where a declaration says nothing. ``path``: where the class stands,
+    and ``prefix``: how its keys begin.
     """
+    found: list[Option] = []
     for field in dataclasses.fields(of):
         said = field.metadata
-        traits = {**inherited, **said.get("traits", {})}
-        here = f"{path}{field.name}"
+        traits: Traits = {**inherited, **said.get("traits", {})}
+        here = path + field.name
         if "part" in said:
-            yield from declared(said["part"], traits, f"{here}.", prefix + said["prefix"])
+            found += declared(said["part"], traits, f"{here}.", prefix + said["prefix"])
         elif "help" in said:
             kind = _KINDS[str(field.type)]
             default = "" if kind is Kind.LIST else field.default
-            yield _made(prefix + field.name, kind, default, said["help"], traits | {"field": here})
+            own = {"default": default, "field": here}
+            found.append(_made(prefix + field.name, kind, said["help"], {**traits, **own}))
+    return found
 
 
-def _made(key: str, kind: Kind, default: Any, text: str, traits: Mapping[str, Any]) -> Option:
-    rest = dict(traits)
+def _made(key: str, kind: Kind, text: str, traits: Mapping[str, Any]) -> Option:
+    rest = {"default": _EMPTY.get(kind, ""), **traits}
     flags = tuple(rest.pop("flags", key).split())
     key = rest.pop("key", flags[0] if flags else key)
     section = rest.get("section")
     usual = key.removeprefix(section.prefix) if section else ""
     names = tuple(rest.pop("names", usual).split())
-    return Option(key, kind, default, help=text, flags=flags, names=names, **rest)
+    return Option(key, kind, help=text, flags=flags, names=names, **rest)
 
 
 def in_order(options: Iterable[Option], place: str) -> list[Option]:

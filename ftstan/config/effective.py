@@ -1,7 +1,8 @@
-"""What holds in the end: as lines for people, with where each value came from, and as a file that says the same.
+"""The effective configuration: as lines for people, and as a file.
 
-The lines show secrets as ``***``. The file loads back to the same options and so holds them; it leaves out what is at
-its default, and names in a comment what has no key on purpose (``-file_truncate_bad_eof``).
+The lines say where each value came from and show secrets as ``***``. The file loads back to the
+same options and so holds secrets; it leaves out what is at its default, and names in a comment what
+has no key on purpose (``-file_truncate_bad_eof``).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 HIDDEN = "***"
 
-_SECRET_KEYS = frozenset({"password", "pass", "token", "secret", "issuer_seed", "signing_key", "jwt"})
+_SECRET_KEYS = {"password", "pass", "token", "secret", "issuer_seed", "signing_key", "jwt"}
 #: Up to the last "@" of an address: a password may hold one.
 _USERINFO = re.compile(r"(?<=://)[^/\s]*(?=@)")
 
@@ -37,10 +38,9 @@ def effective_lines(settings: Settings, options: ServerOptions) -> list[str]:
         value = given.value if given and not option.field else field_value(options, option)
         if value is not None:
             rows.append((option.path, shown(option, value), given.source if given else DEFAULT))
-    rows += [
-        (f"streaming.store_limits.channels.{quote(name)}", _limits_line(limits), settings.channels_source)
-        for name, limits in options.limits.channels
-    ]
+    for name, limits in options.limits.channels:
+        path = f"streaming.store_limits.channels.{quote(name)}"
+        rows.append((path, _limits_line(limits), settings.channels_source))
     width = max(len(f"{name} = {value}") for name, value, _ in rows if len(value) < 40)
     return [f"{f'{name} = {value}':<{width}}  ({source})" for name, value, source in rows]
 
@@ -58,7 +58,8 @@ def masked(value: Any) -> Any:
     """``value`` with the passwords, tokens and user infos of URLs in it replaced."""
     match value:
         case dict():
-            return {key: HIDDEN if key.lower() in _SECRET_KEYS else masked(item) for key, item in value.items()}
+            hidden = {key: HIDDEN for key in value if key.lower() in _SECRET_KEYS}
+            return {key: hidden.get(key) or masked(item) for key, item in value.items()}
         case list() | tuple():
             return [masked(item) for item in value]
         case str():
@@ -74,9 +75,9 @@ def _own_limits(limits: ChannelLimits) -> dict[str, object]:
 
 
 def _limits_line(limits: ChannelLimits) -> str:
-    said = [
-        f"{name}: {value if getattr(limits, name) > 0 else 'unlimited'}" for name, value in _own_limits(limits).items()
-    ]
+    said = []
+    for name, value in _own_limits(limits).items():
+        said.append(f"{name}: {value if getattr(limits, name) > 0 else 'unlimited'}")
     return "{ " + ", ".join(said) + " }" if said else "{ }"
 
 
@@ -101,14 +102,15 @@ def dump(options: ServerOptions) -> str:
         channels = {name: _own_limits(limits) for name, limits in options.limits.channels}
         plant(tree, "streaming.store_limits.channels", channels)
     # Always there: without it the map of routes would make the server clustered.
-    streaming = tree.pop("streaming", {})
-    return comment + "".join(f"{entry(key, item, '')}\n" for key, item in [*tree.items(), ("streaming", streaming)])
+    tree["streaming"] = tree.pop("streaming", {})
+    return comment + "".join(f"{entry(key, item, '')}\n" for key, item in tree.items())
 
 
 def _writable(option: Option, value: Any) -> object:
     if option.key == "nats_server":
         return ",".join(value)
-    return format_duration(value) if option.kind is Kind.DURATION and isinstance(value, int) else value
+    is_duration = option.kind is Kind.DURATION and isinstance(value, int)
+    return format_duration(value) if is_duration else value
 
 
 def _dump_monitor(options: ServerOptions, tree: dict[str, Any]) -> None:

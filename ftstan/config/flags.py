@@ -1,4 +1,4 @@
-"""The command line: argument words in, options out. It knows the syntax; what the flags are stands in ``table``.
+"""The command line: argument words in, options out. It knows the syntax; ``table`` knows the flags.
 
 Nothing is printed and nothing ends the process here: ``parse`` raises ``FlagSyntaxError`` for a malformed command line
 (which the original answers with its help and exit status 0), the others raise ``ConfigError`` (exit status 1).
@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftstan.config.declaration import Kind, Section
+from ftstan.config.declaration import Group, Kind, Section
 from ftstan.config.file import apply_files
 from ftstan.config.grammar import parse_size
 from ftstan.config.settings import Settings
-from ftstan.config.table import BY_FLAG, BY_KEY
+from ftstan.config.table import BY_FLAG, BY_KEY, FLAGS
 from ftstan.config.units import parse_duration, parse_int, quote
 from ftstan.config.unknown_keys import nearest
 from ftstan.config.validation import check_modes, refuse_unsupported
@@ -184,7 +184,7 @@ def to_options(line: CommandLine, environment: Mapping[str, str] | None = None) 
 
 
 #: Server TLS as a whole: one of these flags replaces the map of a file.
-_TLS_FLAGS = ("tls", "tlscert", "tlskey", "tlsverify", "tlscacert")
+_TLS_FLAGS = tuple(flag.key for flag in FLAGS if flag.group is Group.TLS)
 #: Read before the file in the original, so that the file wins.
 _EARLY = ("cluster_peers", "encryption_key")
 #: Applied only after the pass over the file of -c: what the file of -sc alone says wins.

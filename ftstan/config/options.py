@@ -36,7 +36,7 @@ FT_MIXED = (FT_MIXED_AUTO, "on", "off")
 class MountRisk(enum.StrEnum):
     """Ways to mount a datastore with which a group's member refuses to start.
 
-    The values are the names that ``-ft_allow`` takes. ``docs/ft.md`` (Mounts) says what each can do.
+    The values are the names that ``-ft_allow`` takes. What each can do: ``docs/ft.md``, Mounts.
     """
 
     NOLOCK = "nolock"
@@ -269,8 +269,8 @@ class LogOptions:
 class MonitorOptions:
     """The HTTP pages. Port 0 is none, -1 any free one.
 
-    ``token`` or ``client_ca`` protects them if it is not empty. ``base_path`` stands in front of the
-    NATS server's pages only. An empty ``advertise`` is what the server listens on.
+    ``token`` or ``client_ca`` protects them if it is not empty. ``base_path`` stands in front of
+    the NATS server's pages only. An empty ``advertise`` is what the server listens on.
     """
 
     http_port: int = option(

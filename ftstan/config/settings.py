@@ -1,6 +1,7 @@
-"""The values of all options while they are collected, each with where it came from, and what is made of them.
+"""The values of all options while they are collected, and the server's options made of them.
 
-A later ``put`` wins: the file first, then the flags that were given. What nobody put has its default.
+A later ``put`` wins: the file first, then the flags that were given. What nobody put has its
+default.
 
 Source: ``docs/compat/config.md`` (precedence).
 """
@@ -117,7 +118,10 @@ def _shaped(option: Option, value: Any) -> Any:
 
 
 def field_value(options: ServerOptions, option: Option) -> Any:
-    """The value of an option in finished ``options``, ``None`` if it has no field or the NATS server's default."""
+    """The value of an option in finished ``options``.
+
+    ``None`` if it has no field, or if the NATS server's default holds.
+    """
     value: Any = options if option.field else None
     for name in option.field.split("."):
         if value is None:

@@ -18,7 +18,7 @@ from ftstan.config.units import MILLISECOND, SECOND
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from ftstan.config.declaration import Traits, Value
+    from ftstan.config.declaration import Traits
 
 #: Where ``ServerOptions`` keeps the keys of the NATS server's own file.
 SETTINGS = "nats.settings."
@@ -27,10 +27,10 @@ _S, _I, _B, _L = Kind.STRING, Kind.INT, Kind.BOOL, Kind.LIST
 _D, _F, _M = Kind.DURATION, Kind.FLOAT, Kind.MAP
 
 
-def _handed(key: str, kind: Kind, text: str, section: Section = Section.NATS, /, **traits: Unpack[Traits]) -> Option:
+def _handed(key: str, kind: Kind, text: str, /, **traits: Unpack[Traits]) -> Option:
     """A key of the NATS server's own file, where it has the first of its names."""
-    usual: Traits = {"section": section, "group": Group.HANDED, "flags": "", "reloadable": True}
-    made = fieldless(key, kind, text, None, usual, traits)
+    usual: Traits = {"section": Section.NATS, "group": Group.HANDED}
+    made = fieldless(key, kind, text, usual, {"flags": "", "reloadable": True}, traits)
     return made if made.field else replace(made, field=SETTINGS + made.path)
 
 
@@ -106,43 +106,47 @@ _HANDED = (
     _handed("trace_headers", _B, "Trace lines of headers only"),
     _handed("prof_block_rate", _I, "Rate of the block profile"),
     _handed(
-        "auth_timeout", _F, "Seconds that a login may take (0: 2)", Section.AUTHORIZATION,
+        "auth_timeout", _F, "Seconds that a login may take (0: 2)", section=Section.AUTHORIZATION,
         names="timeout"),
     _handed(
-        "users", _M, "Users that may connect, each with its permissions", Section.AUTHORIZATION),
+        "users", _M, "Users that may connect, each with its permissions",
+        section=Section.AUTHORIZATION),
     _handed(
         "default_permissions", _M, "Permissions of users that have none of their own",
-        Section.AUTHORIZATION, names="default_permissions default_permission permissions"),
-    _handed("auth_callout", _M, "Ask a service who may connect", Section.AUTHORIZATION),
+        section=Section.AUTHORIZATION, names="default_permissions default_permission permissions"),
+    _handed("auth_callout", _M, "Ask a service who may connect", section=Section.AUTHORIZATION),
     _handed(
-        "cluster_advertise", _S, "Address that other NATS servers are told", Section.ROUTES,
+        "cluster_advertise", _S, "Address that other NATS servers are told", section=Section.ROUTES,
         flags="cluster_advertise", group=Group.ROUTES, names="cluster_advertise advertise"),
     _handed(
-        "no_advertise", _B, "Tell clients nothing about other servers", Section.ROUTES,
+        "no_advertise", _B, "Tell clients nothing about other servers", section=Section.ROUTES,
         flags="no_advertise", group=Group.ROUTES),
     _handed(
         "connect_retries", _I, "Attempts to reach a route that is not there at start",
-        Section.ROUTES, flags="connect_retries", group=Group.ROUTES),
+        section=Section.ROUTES, flags="connect_retries", group=Group.ROUTES),
     _handed(
-        "cluster_name", _S, "", Section.ROUTES, flags="cluster_name", group=Group.ROUTES,
+        "cluster_name", _S, "", section=Section.ROUTES, flags="cluster_name", group=Group.ROUTES,
         note="Name of the NATS cluster"),
     _handed(
         "cluster_auth_timeout", _F, "Seconds that the login of a route may take (0: 2)",
-        Section.ROUTES, names="", field=f"{SETTINGS}cluster.authorization.timeout"),
-    _handed("cluster_tls", _M, "TLS of routes", Section.ROUTES),
-    _handed("cluster_permissions", _M, "What routes may exchange", Section.ROUTES),
-    _handed("cluster_pool_size", _I, "Connections of one route", Section.ROUTES),
-    _handed("cluster_compression", _M, "Compression of routes", Section.ROUTES),
-    _handed("cluster_accounts", _M, "Accounts with a route of their own", Section.ROUTES),
-    _handed("cluster_ping_interval", _S, "Time between two pings of a route", Section.ROUTES),
-    _handed("cluster_write_deadline", _S, "How long a write to a route may take", Section.ROUTES),
+        section=Section.ROUTES, names="", field=f"{SETTINGS}cluster.authorization.timeout"),
+    _handed("cluster_tls", _M, "TLS of routes", section=Section.ROUTES),
+    _handed("cluster_permissions", _M, "What routes may exchange", section=Section.ROUTES),
+    _handed("cluster_pool_size", _I, "Connections of one route", section=Section.ROUTES),
+    _handed("cluster_compression", _M, "Compression of routes", section=Section.ROUTES),
+    _handed("cluster_accounts", _M, "Accounts with a route of their own", section=Section.ROUTES),
+    _handed(
+        "cluster_ping_interval", _S, "Time between two pings of a route", section=Section.ROUTES),
+    _handed(
+        "cluster_write_deadline", _S, "How long a write to a route may take",
+        section=Section.ROUTES),
 )  # fmt: skip
 
 
-def _refused(key: str, kind: Kind, text: str, default: Value | None = None, /, **traits: Unpack[Traits]) -> Option:
+def _refused(key: str, kind: Kind, text: str, /, **traits: Unpack[Traits]) -> Option:
     """An option that this version does not carry out."""
-    usual: Traits = {"group": Group.CLUSTERING, "section": Section.CLUSTER, "supported": False}
-    return fieldless(key, kind, text, default, usual, traits)
+    usual: Traits = {"section": Section.CLUSTER, "group": Group.CLUSTERING, "supported": False}
+    return fieldless(key, kind, text, usual, traits)
 
 
 _REFUSED = (
@@ -176,9 +180,9 @@ _REFUSED = (
     _refused("cluster_bootstrap", _B, "Let this node found the cluster"),
     _refused("cluster_peers", _L, "Ids of the other nodes, comma separated"),
     _refused("cluster_log_path", _S, "Directory of the replication log", takes="directory"),
-    _refused("cluster_log_cache_size", _I, "Log entries kept in memory", 512),
-    _refused("cluster_log_snapshots", _I, "Snapshots kept", 2),
-    _refused("cluster_trailing_logs", _I, "Log entries kept behind a snapshot", 10_240),
+    _refused("cluster_log_cache_size", _I, "Log entries kept in memory", default=512),
+    _refused("cluster_log_snapshots", _I, "Snapshots kept", default=2),
+    _refused("cluster_trailing_logs", _I, "Log entries kept behind a snapshot", default=10_240),
     _refused("cluster_sync", _B, "Sync the log with every write"),
     _refused("cluster_raft_logging", _B, "Log what the replication layer does"),
     _refused(
@@ -187,45 +191,47 @@ _REFUSED = (
         help_after="cluster_allow_add_remove_node"),
     _refused("cluster_allow_add_remove_node", _B, "Allow nodes to be added and removed by request"),
     _refused(
-        "raft_heartbeat_timeout", _D, "Silence after which a follower wants to lead", 2 * SECOND,
-        flags=""),
-    _refused("raft_election_timeout", _D, "How long an election may take", 2 * SECOND, flags=""),
+        "raft_heartbeat_timeout", _D, "Silence after which a follower wants to lead",
+        default=2 * SECOND, flags=""),
     _refused(
-        "raft_lease_timeout", _D, "How long a leader leads without hearing from the others", SECOND,
-        flags=""),
+        "raft_election_timeout", _D, "How long an election may take", default=2 * SECOND, flags=""),
     _refused(
-        "raft_commit_timeout", _D, "Time between two commits without messages", 100 * MILLISECOND,
-        flags=""),
+        "raft_lease_timeout", _D, "How long a leader leads without hearing from the others",
+        default=SECOND, flags=""),
+    _refused(
+        "raft_commit_timeout", _D, "Time between two commits without messages",
+        default=100 * MILLISECOND, flags=""),
     _refused("bolt_free_list_sync", _B, "Sync the free list of the replication log", flags=""),
     _refused("bolt_free_list_map", _B, "Keep that list in a map", flags=""),
     _refused("nodes_connections", _B, "Connections of their own between the nodes", flags=""),
 )  # fmt: skip
 
 
-def _command(flags: str, kind: Kind, text: str, group: Group = Group.COMMON, /, **traits: Unpack[Traits]) -> Option:
+def _command(flags: str, kind: Kind, text: str, /, **traits: Unpack[Traits]) -> Option:
     """A flag that says what to do, which files to read, or what several options are."""
-    return fieldless(flags, kind, text, None, {"group": group, "flags": flags}, traits)
+    return fieldless(flags, kind, text, {"group": Group.COMMON, "flags": flags}, traits)
 
 
 _COMMANDS = (
     _command(
-        "stan_config sc", _S, "File with streaming options", Group.STREAMING,
+        "stan_config sc", _S, "File with streaming options", group=Group.STREAMING,
         help_after="nats_server", takes="file"),
     _command(
         "signal sl", _S, "Send <signal>=<pid or pid file>: stop, quit, term, reopen, reload, ldm",
-        Group.STREAMING, help_after="io_buffer_size",
+        group=Group.STREAMING, help_after="io_buffer_size",
         choices=("stop", "quit", "term", "reopen", "reload", "ldm")),
-    _command("SDV", _B, "Both of them", Group.STREAMING_LOG, help_after="stan_trace"),
+    _command("SDV", _B, "Both of them", group=Group.STREAMING_LOG, help_after="stan_trace"),
     _command(
-        "config c", _S, "File with options of both halves", Group.NATS,
+        "config c", _S, "File with options of both halves", group=Group.NATS,
         help_after="monitor_open_health", takes="file"),
     _command(
-        "t", _B, "", Group.NATS,
+        "t", _B, "", group=Group.NATS,
         note="No effect, as in the original, but that this host alone is served;"
         " `-check_config` checks",
         help_after="config"),
-    _command("DV", _B, "Both of them", Group.NATS_LOG, help_after="trace"),
-    _command("DVV", _B, "Debug lines, and the same trace lines", Group.NATS_LOG, help_after="VV"),
+    _command("DV", _B, "Both of them", group=Group.NATS_LOG, help_after="trace"),
+    _command(
+        "DVV", _B, "Debug lines, and the same trace lines", group=Group.NATS_LOG, help_after="VV"),
     _command("help h", _B, "Show this text"),
     _command(
         "check_config check-config", _B,
@@ -241,13 +247,13 @@ _COMMANDS = (
     _command("help_tls", _B, "Show help about TLS"),
 )  # fmt: skip
 
-_USUAL = {"group": Group.STREAMING, "section": Section.STREAMING}
-_DECLARED = in_order([*declared(ServerOptions, _USUAL), *_HANDED, *_REFUSED, *_COMMANDS], place="after")
-_GROUPS = list(Group)
-_SECTIONS = list(Section)
+_USUAL: Traits = {"group": Group.STREAMING, "section": Section.STREAMING}
+_ALL = (*declared(ServerOptions, _USUAL), *_HANDED, *_REFUSED, *_COMMANDS)
+_DECLARED = in_order(_ALL, place="after")
+_SHOWN = in_order(_DECLARED, place="help_after")
 
 #: Every option, in the order of the help text.
-OPTIONS = tuple(sorted(in_order(_DECLARED, place="help_after"), key=lambda one: _GROUPS.index(one.group)))
+OPTIONS = tuple(one for group in Group for one in _SHOWN if one.group is group)
 
 #: Those that the command line takes.
 FLAGS = tuple(one for one in OPTIONS if one.flags)
@@ -258,13 +264,10 @@ BY_FLAG = {flag: one for one in FLAGS for flag in one.flags}
 #: Every option by its key.
 BY_KEY = {one.key: one for one in OPTIONS}
 
+_FILED = [one for section in Section for one in _DECLARED if one.section is section]
+
 #: What a file says, or a flag of the same kind: everything but commands, in the order of a file.
-CONFIGURED = tuple(
-    sorted(
-        (one for one in _DECLARED if one.section),
-        key=lambda one: (one.last, _SECTIONS.index(one.section or Section.STREAMING)),
-    )
-)
+CONFIGURED = tuple(sorted(_FILED, key=lambda one: one.last))
 
 #: Those of a single channel, too.
 CHANNEL_LIMITS = tuple(one for one in CONFIGURED if one.field.startswith("limits.channel."))

@@ -1,12 +1,12 @@
 """The help text and the completion scripts of shells, made from the table of options.
 
-Each script is a text to be sourced or put where the shell looks; ``docs/configuration.md`` says where.
+A script is sourced, or put where the shell looks (``docs/configuration.md``).
 """
 
 from __future__ import annotations
 
 from ftstan.config.declaration import Group, Kind, Option
-from ftstan.config.table import BY_KEY, FLAGS
+from ftstan.config.table import FLAGS
 from ftstan.config.units import format_duration
 from ftstan.errors import ConfigError
 
@@ -32,7 +32,8 @@ def _help_line(flag: Option) -> str:
         form += f"={flag.kind.value}"
     short = f"-{flag.short}," if flag.short else ""
     notes = "" if flag.supported else " [not supported yet]"
-    return f"    {short:<6}{form}".ljust(_DESCRIPTION_COLUMN - 1) + f" {flag.help}{_default(flag)}{notes}"
+    begin = f"    {short:<6}{form}".ljust(_DESCRIPTION_COLUMN - 1)
+    return f"{begin} {flag.help}{_default(flag)}{notes}"
 
 
 def _default(flag: Option) -> str:
@@ -47,9 +48,11 @@ def _default(flag: Option) -> str:
 
 def completion(shell: str) -> str:
     """The script of ``bash``, ``zsh`` or ``fish``. Raises ``ConfigError`` for another shell."""
-    if shell not in BY_KEY["completion"].choices:
-        raise ConfigError(f"no completion for the shell {shell}", hint="there is one for bash, zsh and fish")
-    return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell]()
+    scripts = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+    if shell not in scripts:
+        text = f"no completion for the shell {shell}"
+        raise ConfigError(text, hint="there is one for bash, zsh and fish")
+    return scripts[shell]()
 
 
 def _dashed(name: str) -> str:
@@ -84,7 +87,8 @@ def _zsh() -> str:
     lines = [f"#compdef {' '.join(PROGRAMS)}", "_arguments \\"]
     for flag in FLAGS:
         text = _described(flag).replace("[", "(").replace("]", ")").replace(":", " ")
-        value = _offered(flag, f":value:({' '.join(flag.choices)})", ":directory:_files -/", ":file:_files", ":value:")
+        choices = f":value:({' '.join(flag.choices)})"
+        value = _offered(flag, choices, ":directory:_files -/", ":file:_files", ":value:")
         lines += [f"  '{_dashed(name)}[{text}]{value}' \\" for name in flag.flags]
     return "\n".join([*lines, "  '*::'", ""])
 
@@ -93,7 +97,7 @@ def _fish() -> str:
     lines = []
     for program in PROGRAMS:
         for flag in FLAGS:
-            names = "".join(f" -l {name}" if len(name) > 1 else f" -s {name}" for name in flag.flags)
+            names = "".join(f" -{'l' if len(name) > 1 else 's'} {name}" for name in flag.flags)
             directories = " -x -a '(__fish_complete_directories)'"
             value = _offered(flag, f" -x -a '{' '.join(flag.choices)}'", directories, " -r", " -x")
             lines.append(f"complete -c {program}{names}{value} -d '{_described(flag)}'")
