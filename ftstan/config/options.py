@@ -396,6 +396,7 @@ class ServerOptions:
         0, "Keep processors awake so long after an answer, for a client that waits for each")
     io_buffer_size: Size = option(
         1_048_576, "Buffer that NATS is read into, at first; it grows to 4 MiB, or a message")
+    file: FileOptions = part(FileOptions, "file_", group=Group.FILE, section=Section.FILE)
     nats: NatsOptions = part(NatsOptions, group=Group.NATS, section=Section.NATS)
     partitioning: bool = option(
         False, "Serve only the channels listed under store_limits, with other servers", flags="")
@@ -419,5 +420,4 @@ class ServerOptions:
         "", "Write a file with the ports in use to this directory", group=Group.NATS,
         section=Section.NATS, takes="directory", help_after="monitor_open_health")
     monitor: MonitorOptions = part(MonitorOptions, group=Group.NATS)
-    file: FileOptions = part(FileOptions, "file_", group=Group.FILE, section=Section.FILE)
     config_file: str = field(default="", compare=False)

@@ -124,36 +124,31 @@ def _names(option: Option, wrong: str, key: str, node: Node) -> tuple[str, ...]:
     return tuple(str(item.value) for item in node.value)
 
 
+_TLS_HELP = """
+TLS of clients stands in a map of the configuration file:
+
+    tls {
+        cert_file: "./certs/server-cert.pem"
+        key_file:  "./certs/server-key.pem"
+        ca_file:   "./certs/ca.pem"
+        verify:    true
+        timeout:   2
+
+        cipher_suites: [
+            "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+            "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
+        ]
+        curve_preferences: [
+            "CurveP256",
+            "X25519"
+        ]
+    }
+"""
+
+
 def tls_help() -> str:
     """Return what ``-help_tls`` prints: an example, then the names of cipher suites and curves."""
-    lines = [
-        "",
-        "TLS of clients stands in a map of the configuration file:",
-        "",
-        "    tls {",
-        '        cert_file: "./certs/server-cert.pem"',
-        '        key_file:  "./certs/server-key.pem"',
-        '        ca_file:   "./certs/ca.pem"',
-        "        verify:    true",
-        "        timeout:   2",
-        "",
-        "        cipher_suites: [",
-        '            "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",',
-        '            "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"',
-        "        ]",
-        "        curve_preferences: [",
-        '            "CurveP256",',
-        '            "X25519"',
-        "        ]",
-        "    }",
-        "",
-        "Available cipher suites:",
-        "",
-        *(f"    {name}" for name in CIPHER_SUITES),
-        "",
-        "Available curve preferences:",
-        "",
-        *(f"    {name}" for name in CURVES),
-        "",
-    ]
-    return "\n".join(lines) + "\n"
+    text = _TLS_HELP
+    for title, names in (("cipher suites", CIPHER_SUITES), ("curve preferences", CURVES)):
+        text += f"\nAvailable {title}:\n\n" + "".join(f"    {name}\n" for name in names)
+    return text + "\n"

@@ -12,7 +12,8 @@ import shutil
 import string
 from typing import TYPE_CHECKING
 
-from ftstan.config.options import FT_ALLOW, FT_MIXED, LOG_FORMATS, STORE_FILE, STORE_MEMORY, STORE_SQL
+from ftstan.config.options import FT_ALLOW, STORE_FILE, STORE_MEMORY, STORE_SQL
+from ftstan.config.settings import field_value
 from ftstan.config.table import BY_KEY
 from ftstan.config.units import MILLISECOND, format_duration, quote
 from ftstan.errors import ConfigError
@@ -21,7 +22,7 @@ from ftstan.reserved import RESERVED_HINT, is_reserved
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from ftstan.config.options import FtOptions, ServerOptions, StoreLimits
+    from ftstan.config.options import ServerOptions, StoreLimits
     from ftstan.config.settings import Settings
 
 MOST_PORT = 65535
@@ -99,8 +100,7 @@ def check_before_logging(options: ServerOptions) -> None:
             "solicited routes require cluster capabilities, e.g. --cluster",
             hint="add -cluster nats://<host>:<port>, the address on which this server accepts routes",
         )
-    if options.log.format not in LOG_FORMATS:
-        raise ConfigError(f'log_format is "{options.log.format}"', hint="use one of: " + ", ".join(LOG_FORMATS))
+    _check_choice(options, "log_format")
     if options.log.size_limit < 0:
         raise ConfigError("log_size_limit cannot be negative", hint="give a number of bytes, or 0 for no limit")
 
@@ -134,7 +134,7 @@ def check_start(options: ServerOptions, kinds: Collection[str] = (STORE_FILE, ST
             hint="the group name becomes part of a subject: no blanks, no empty tokens",
             option="ft_group",
         )
-    _check_ft(options.ft)
+    _check_ft(options)
     if options.io_spin < 0:
         raise ConfigError("io_spin cannot be negative", hint="give a duration such as 500us, or 0s for none")
     if options.io_spin > _LONGEST_SPIN:
@@ -283,8 +283,16 @@ def _check_file(options: ServerOptions) -> None:
             raise ConfigError(text)
 
 
-def _check_ft(ft: FtOptions) -> None:
+def _check_choice(options: ServerOptions, key: str) -> None:
+    option = BY_KEY[key]
+    value = field_value(options, option)
+    if value not in option.choices:
+        raise ConfigError(f'{key} is "{value}"', hint="use one of: " + ", ".join(option.choices))
+
+
+def _check_ft(options: ServerOptions) -> None:
     """Check what no original has; how the two heartbeat intervals go together is ``FtTiming``'s to say."""
+    ft = options.ft
     for name in ("hb_interval", "hb_missed_interval", "probe_interval"):
         if getattr(ft, name) <= 0:
             raise ConfigError(f"ft_{name} must be longer than zero", hint="give a duration such as 1s")
@@ -307,8 +315,7 @@ def _check_ft(ft: FtOptions) -> None:
             raise ConfigError(
                 f'ft_allow has no problem of the name "{name}"', hint="use some of: " + ", ".join(FT_ALLOW)
             )
-    if ft.mixed not in FT_MIXED:
-        raise ConfigError(f'ft_mixed is "{ft.mixed}"', hint="use one of: " + ", ".join(FT_MIXED))
+    _check_choice(options, "ft_mixed")
 
 
 def _is_subject(name: str) -> bool:
