@@ -1,4 +1,4 @@
-"""Configuration files on the disk: which half reads which, in what order, and in what language they are written.
+"""Configuration files on the disk: their language, and which half reads which, in what order.
 
 Source: ``docs/compat/config.md`` (which half reads what).
 """
@@ -26,10 +26,10 @@ def load(path: str, environment: Mapping[str, str] | None = None) -> Document:
 
 
 def apply_files(settings: Settings, both: str, streaming: str, environment: Mapping[str, str] | None = None) -> None:
-    """Put what the files of ``-c`` (``both``) and ``-sc`` (``streaming``) say into ``settings``; empty for none.
+    """Put what files say into ``settings``: ``both`` that of ``-c``, ``streaming`` that of ``-sc``.
 
-    With one of them both halves read it; with two, the NATS half reads the first and the streaming half the second.
-    Raises ``ConfigError``.
+    An empty path is none. If there is one, both halves read it. If there are two, the NATS half
+    reads the first and the streaming half the second. Raises ``ConfigError``.
     """
     if not both and not streaming:
         return

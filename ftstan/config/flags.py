@@ -1,7 +1,8 @@
-"""The command line: argument words in, options out. It knows the syntax; ``table`` knows the flags.
+"""The command line: argument words in, options out. ``table`` knows the flags.
 
-Nothing is printed and nothing ends the process here: ``parse`` raises ``FlagSyntaxError`` for a malformed command line
-(which the original answers with its help and exit status 0), the others raise ``ConfigError`` (exit status 1).
+Nothing here prints or ends the process. ``parse`` raises ``FlagSyntaxError`` for a malformed
+command line, which the original answers with its help and exit status 0. Everything else raises
+``ConfigError`` (exit status 1).
 
 Source: ``docs/compat/config.md`` (command line).
 """

@@ -1,4 +1,4 @@
-"""The streaming half's pass over a file: its keys, in a ``streaming`` map or at top level, into settings.
+"""The streaming half's pass over a file: keys of a ``streaming`` map, or of the top level.
 
 Errors are those of the original; nothing is read but what the tree has.
 
@@ -38,7 +38,7 @@ CHANNELS = ("channels", "channels_limits", "channelslimits", "per_channel", "per
 
 
 def streaming_map(document: Document) -> dict[str, Node] | None:
-    """The ``streaming`` map, ``None`` if there is no such key. Raises ``ConfigError`` if it is no map."""
+    """The ``streaming`` map, ``None`` without such a key. Raises ``ConfigError`` if it is no map."""
     for key, node in document.entries.items():
         if key.lower() == STREAMING:
             return _map_of(node, "streaming section", "write streaming { ... }")
@@ -54,15 +54,11 @@ def _map_of(node: Node, what: str, hint: str) -> dict[str, Node]:
     return node.value
 
 
-def read(document: Document, settings: Settings) -> set[str]:
-    """Put what the streaming half finds into ``settings``; the lower-case names at the level that it read.
-
-    Raises ``ConfigError``.
-    """
+def read(document: Document, settings: Settings) -> None:
+    """Put what the streaming half finds into ``settings``. Raises ``ConfigError``."""
     section = streaming_map(document)
     entries = document.entries if section is None else section
     _Reader(settings, document).level(entries, alone=section is not None)
-    return known_names()
 
 
 def known_names() -> set[str]:
@@ -77,7 +73,7 @@ class _Reader:
         self._used = document.used
 
     def level(self, entries: dict[str, Node], *, alone: bool) -> None:
-        """Read the streaming half's first level; ``alone``: it is its own map, so that nobody else knows its keys."""
+        """Read the first level; ``alone``: it is a map of its own, no other half reads its keys."""
         maps = {name: section for section, (names, _) in STREAMING_MAPS.items() for name in names}
         known = names_of(Section.STREAMING)
         for key, node in entries.items():

@@ -1,6 +1,6 @@
 """What a start refuses before it touches anything, and what it warns of.
 
-``ConfigError`` has the text that the original prints behind ``Failed to start: ``, where it has one.
+``ConfigError`` has the text that the original prints behind ``Failed to start: ``, if any.
 
 Source: ``docs/compat/config.md`` (options, refused combinations).
 """
@@ -59,7 +59,10 @@ def check_modes(settings: Settings) -> None:
 
 
 def check_encryption(settings: Settings, environment: Mapping[str, str]) -> None:
-    """Refuse encryption: with the original's words if it could not be carried out there either. ``ConfigError``."""
+    """Refuse encryption, with the original's words where it refuses as well.
+
+    Raises ``ConfigError``.
+    """
     if not settings.value("encrypt"):
         return
     if settings.value("encryption_cipher").upper() not in ("", *CIPHERS):
@@ -80,7 +83,7 @@ def not_supported(settings: Settings, key: str) -> ConfigError:
 
 
 def refuse_unsupported(settings: Settings) -> None:
-    """Raise ``ConfigError`` for the first option that this version does not carry out and that is not at its default.
+    """Raise ``ConfigError`` for the first unsupported option that is not at its default.
 
     Encryption that is switched on is left to ``check_encryption``.
     """
@@ -94,7 +97,10 @@ def refuse_unsupported(settings: Settings) -> None:
 
 
 def check_before_logging(options: ServerOptions) -> None:
-    """Refuse what is wrong before a log exists: these texts stand alone on standard error. Raises ``ConfigError``."""
+    """Refuse what is wrong before a log exists. Raises ``ConfigError``.
+
+    These texts stand alone on standard error.
+    """
     if options.nats.routes and not options.nats.cluster_listen:
         raise ConfigError(
             "solicited routes require cluster capabilities, e.g. --cluster",
@@ -202,8 +208,8 @@ def _check_pages(options: ServerOptions) -> None:
     if https and not (tls.cert_file and tls.key_file):
         raise ConfigError(
             "Can't start monitoring: TLS cert and key required for HTTPS",
-            hint="give the certificate and the key of the NATS server with -tlscert and -tlskey, or cert_file and"
-            " key_file in tls { }",
+            hint="give the certificate and the key of the NATS server with -tlscert and -tlskey,"
+            " or cert_file and key_file in tls { }",
         )
 
 
@@ -219,7 +225,7 @@ def _check_store(options: ServerOptions, kinds: Collection[str]) -> None:
 
 
 def check_limits(limits: StoreLimits) -> None:
-    """Refuse limits that no store takes, in the original's order and words. Raises ``ConfigError``."""
+    """Refuse limits that no store takes, as the original does. Raises ``ConfigError``."""
     channel = limits.channel
     for name, value, shown in (
         ("max channels", limits.max_channels, str(limits.max_channels)),
@@ -249,7 +255,10 @@ def check_limits(limits: StoreLimits) -> None:
 
 
 def is_channel_pattern(name: str) -> bool:
-    """Whether limits can be given for ``name``: a channel, or one with ``*`` and ``>`` as whole tokens, ``>`` last."""
+    """Whether limits can be given for ``name``.
+
+    It is a channel, or has ``*`` and ``>`` as whole tokens, ``>`` as the last.
+    """
     tokens = name.split(".")
     if "/" in name or not all(tokens):
         return False
@@ -291,7 +300,7 @@ def _check_choice(options: ServerOptions, key: str) -> None:
 
 
 def _check_ft(options: ServerOptions) -> None:
-    """Check what no original has; how the two heartbeat intervals go together is ``FtTiming``'s to say."""
+    """Check what no original has. ``FtTiming`` compares the two heartbeat intervals."""
     ft = options.ft
     for name in ("hb_interval", "hb_missed_interval", "probe_interval"):
         if getattr(ft, name) <= 0:
@@ -324,7 +333,10 @@ def _is_subject(name: str) -> bool:
 
 
 def warnings_of(options: ServerOptions) -> list[str]:
-    """What to warn of, in the order of the options; a start and ``-check_config`` show it."""
+    """Values that are taken, as by the original, and that nobody can want; one warning each.
+
+    A start and ``-check_config`` show them.
+    """
     warnings = []
     if options.hb_interval <= 0:
         warnings.append(

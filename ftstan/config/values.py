@@ -1,7 +1,8 @@
-"""One value of a file, checked against the kind of its option. The two halves of the original complain differently.
+"""One value of a file, checked against the kind of its option.
 
-The streaming half says ``parameter "<key>" value is expected to be <type>, got <type>``; the NATS half begins with the
-place and names types as its language does.
+The two halves of the original complain differently. The streaming half says ``parameter "<key>"
+value is expected to be <type>, got <type>``; the NATS half begins with the place and names types as
+its language does.
 
 Source: ``docs/compat/config.md`` (keys).
 """
@@ -108,7 +109,7 @@ def conversion_error(key: str, node: Node, wanted: str, kind: Kind) -> ConfigErr
 
 
 def nats_value(option: Option, key: str, node: Node, warnings: list[str]) -> object:
-    """The value of an option of the NATS half. Raises ``ConfigError``; what is only unwise goes to ``warnings``."""
+    """The value of an option of the NATS half. Raises ``ConfigError``, or adds to ``warnings``."""
     value, kind = node.value, option.kind
     if kind is Kind.DURATION:
         return _nats_duration(option.key, key, node, warnings)
@@ -133,15 +134,18 @@ def _nats_duration(name: str, key: str, node: Node, warnings: list[str]) -> int:
             raise ConfigError(
                 f"{node.place}: error parsing {name}: {error.text}", hint=hint(key, node, Kind.DURATION)
             ) from error
-    unwise = f'{node.place}: invalid use of field "{key}": {name} should be converted to a duration'
+    misuse = f'{node.place}: invalid use of field "{key}": {name} should be converted to a duration'
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(unwise, hint=hint(key, node, Kind.DURATION))
-    warnings.append(f'{unwise}; write "{value}s"')
+        raise ConfigError(misuse, hint=hint(key, node, Kind.DURATION))
+    warnings.append(f'{misuse}; write "{value}s"')
     return value * SECOND
 
 
 def seconds(wrong: str, key: str, node: Node, hint: str) -> float:
-    """A number of seconds, or a duration. Raises ``ConfigError`` with a text that begins with ``wrong``."""
+    """A number of seconds, or a duration.
+
+    Raises ``ConfigError`` with a text that begins with ``wrong``.
+    """
     value = node.value
     if isinstance(value, str):
         try:
