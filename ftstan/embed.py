@@ -27,9 +27,8 @@ from ftstan.config.options import (
     ServerOptions,
     ServerTlsOptions,
     StoreLimits,
-    check_before_logging,
-    check_start,
 )
+from ftstan.config.validation import check_before_logging, check_start
 from ftstan.context import EXIT_FENCED
 from ftstan.disk import ShuttableDisk
 from ftstan.ending import say

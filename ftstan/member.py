@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ftstan.administration import Administration, within
 from ftstan.config.limits import changes
-from ftstan.config.options import check_limits
+from ftstan.config.validation import check_limits
 from ftstan.errors import FencedError, RefusedError
 from ftstan.ft.adminkey import read_key_at
 from ftstan.ft.ctl import Answer, Lag, NodeStatus, Request

@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING
 
 from ftstan import log
-from ftstan.config.keys import BINDINGS
+from ftstan.config.table import OPTIONS, RELOADABLE
 from ftstan.errors import ConfigError, FtstanError, RefusedError, StoreError
 from ftstan.nats.credentials import presented
 from ftstan.nats.generated import child_options
@@ -28,23 +28,8 @@ if TYPE_CHECKING:
 NO_FILE = "can only reload config when a file is provided using -c or --config"
 ONLY_EMBEDDED = "Reload supported only for embedded NATS Server's configuration"
 
-#: Options, or groups of them, that a running server takes over.
-_CAN_CHANGE = (
-    "debug",
-    "trace",
-    "limits",
-    "nats.debug",
-    "nats.trace",
-    "nats.routes",
-    "nats.settings",
-    "nats.tls",
-    "nats.user",
-    "nats.password",
-    "nats.token",
-    "link",
-)
 #: Names that operators know.
-_KEYS = {binding.field: binding.option.key for binding in BINDINGS if binding.field}
+_KEYS = {option.field: option.key for option in OPTIONS if option.field}
 
 
 def changed(old: object, new: object, path: str = "") -> Iterator[str]:
@@ -61,10 +46,6 @@ def changed(old: object, new: object, path: str = "") -> Iterator[str]:
 def key_of(path: str) -> str:
     """The name by which operators know an option."""
     return _KEYS.get(path, path)
-
-
-def _can_change(path: str) -> bool:
-    return any(path == free or path.startswith(f"{free}.") for free in _CAN_CHANGE)
 
 
 class Reloader:
@@ -97,7 +78,7 @@ class Reloader:
             node = self._node
             old, new = node.options, await asyncio.to_thread(self._read)
             paths = list(changed(old, new))
-            fixed = [f'"{key_of(path)}"' for path in paths if not _can_change(path)]
+            fixed = [f'"{key_of(path)}"' for path in paths if path not in RELOADABLE]
             if new.partitioning and "limits.channels" in paths:
                 # The list of channels is what other partitions have agreed to.
                 fixed.append('"channels"')

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from ftstan.collecting import Collecting
-from ftstan.config.options import check_limits
+from ftstan.config.validation import check_limits
 from ftstan.errors import NatsError, StoreError, WireError
 from ftstan.histogram import Histogram
 from ftstan.log import stream as log

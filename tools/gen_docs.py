@@ -1,6 +1,6 @@
 """Writes every page that is made: the configuration reference, manual pages, README's overview, ``docs/coverage.md``.
 
-Run it after a change of ``ftstan/config/table.py``, ``keys.py``, a word of ``ftstanctl`` or
+Run it after a change of ``ftstan/config/options.py``, ``table.py``, a word of ``ftstanctl`` or
 ``docs/capabilities.toml``; a test compares its output with what is there.
 """
 
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ftstan.config.check import shown
-from ftstan.config.keys import BINDINGS, BY_OPTION, CHANNELS, RETIRED, STREAMING_MAPS, Binding, Section
-from ftstan.config.table import FLAGS, OPTIONS, Group, Kind, Option
+from ftstan.config.declaration import Group, Kind, Option, Section
+from ftstan.config.effective import shown
+from ftstan.config.streamfile import CHANNELS
+from ftstan.config.table import CONFIGURED, FLAGS, RETIRED
 from tools import capabilities, man_ftstanctl, man_pipeline
 from tools.roff import head, roff
 
@@ -112,8 +113,7 @@ def default_of(option: Option) -> str:
     """The default as people write it; empty where there is nothing to say."""
     if option.default in ("", 0, False) or option.kind is Kind.MAP:
         return ""
-    binding = BY_OPTION.get(option.key)
-    return shown(binding, option.default).strip('"') if binding else str(option.default)
+    return shown(option, option.default).strip('"') if option.section else str(option.default)
 
 
 def configuration() -> str:
@@ -128,7 +128,7 @@ def configuration() -> str:
                 + '): `"foo.>" { max_msgs: 10 }`. There 0 is unlimited, and what is not said is inherited.\n'
             )
         parts.append("| key | also | kind | default | flag | |\n|---|---|---|---|---|---|")
-        parts += [_row(binding) for binding in BINDINGS if binding.section is section and binding.names]
+        parts += [_row(option) for option in CONFIGURED if option.section is section and option.names]
         if section is Section.ROUTES:
             parts.append("| `listen` | `host`, `net`, `port` | address | | `-cluster` | Where routes connect |")
             parts.append("| `authorization` | | map | | `-cluster` | Login of routes: `user`, `password`, `timeout` |")
@@ -140,43 +140,26 @@ def configuration() -> str:
         parts.append("")
     parts.append("## Only on the command line\n\n| flag | kind | default | |\n|---|---|---|---|")
     for flag in FLAGS:
-        binding = BY_OPTION.get(flag.key)
-        if binding is None or not binding.names:
+        if not flag.names:
             parts.append(f"| {_flags(flag)} | {FILE_FORM[flag.kind]} | {default_of(flag)} | {_text(flag)} |")
     parts.append("\n## Keys of old releases\n\nTaken with a warning; they have no effect.\n")
     parts += [f"- `{name}`: {why}." for names in RETIRED.values() for name, why in names.items()]
     return "\n".join(parts) + "\n"
 
 
-def _row(binding: Binding) -> str:
-    option = binding.option
-    also = ", ".join(f"`{name}`" for name in binding.names[1:])
-    flag = _flags(option) if option.is_flag else ""
-    kind = FILE_FORM[option.kind]
-    return f"| `{binding.names[0]}` | {also} | {kind} | {default_of(option)} | {flag} | {_text(option)} |"
+def _row(option: Option) -> str:
+    first, *others = (f"`{name}`" for name in option.names)
+    cells = (first, ", ".join(others), FILE_FORM[option.kind], default_of(option), _flags(option))
+    return f"| {' | '.join(cells)} | {_text(option)} |"
 
 
 def _flags(option: Option) -> str:
-    return ", ".join(f"`-{name}`" for name in option.names)
+    return ", ".join(f"`-{name}`" for name in option.flags)
 
 
 def _text(option: Option) -> str:
-    text = (option.help or HIDDEN[option.key]).replace("|", "\\|")
+    text = (option.help or option.note).replace("|", "\\|")
     return text if option.supported else f"{text} *(not supported yet)*"
-
-
-#: What the help text leaves out, as in the original.
-HIDDEN = {
-    "io_batch_size": "No effect: a batch is what one read of the link brings",
-    "io_sleep_time": "No effect, in microseconds",
-    "cluster_proceed_on_restore_failure": "Go on when a snapshot cannot be restored",
-    "t": "No effect, as in the original, but that this host alone is served; `-check_config` checks",
-    "profile": "Port of the NATS server's profiler",
-    "name": "Name of the NATS server",
-    "jetstream": "Switch JetStream of the NATS server on",
-    "store_dir": "Directory of JetStream",
-    "cluster_name": "Name of the NATS cluster",
-}
 
 
 # ---- manual pages ------------------------------------------------------------------------------------------------
@@ -200,7 +183,7 @@ def manual_of_the_command() -> str:
             continue
         lines.append(f".SH {group.value.upper()}")
         for flag in flags:
-            names = ", ".join(f"\\fB\\-{roff(name)}\\fR" for name in flag.names)
+            names = ", ".join(f"\\fB\\-{roff(name)}\\fR" for name in flag.flags)
             value = "" if flag.kind is Kind.BOOL else f" \\fI{roff(flag.kind.value.strip('<>'))}\\fR"
             default = f" Default: {default_of(flag)}." if default_of(flag) else ""
             lines += [".TP", names + value, roff(f"{_text(flag)}.{default}")]
@@ -232,11 +215,10 @@ def manual_of_the_file() -> str:
     ]
     for section, title in TITLES.items():
         lines.append(f".SH {roff(title.replace('`', '')).upper()}")
-        for binding in BINDINGS:
-            if binding.section is not section or not binding.names:
+        for option in CONFIGURED:
+            if option.section is not section or not option.names:
                 continue
-            option = binding.option
-            names = ", ".join(f"\\fB{roff(name)}\\fR" for name in binding.names)
+            names = ", ".join(f"\\fB{roff(name)}\\fR" for name in option.names)
             default = f" Default: {default_of(option)}." if default_of(option) else ""
             lines += [".TP", f"{names} \\fI{FILE_FORM[option.kind]}\\fR", roff(f"{_text(option)}.{default}")]
     return "\n".join([*lines, ".SH SEE ALSO", ".BR ftstan (8)"]) + "\n"
@@ -244,9 +226,7 @@ def manual_of_the_file() -> str:
 
 def main() -> None:
     """Write every page."""
-    assert {binding.section for binding in BINDINGS} == set(TITLES)
-    assert set(STREAMING_MAPS) <= set(TITLES)
-    assert {option.key for option in OPTIONS if not option.help} == set(HIDDEN)
+    assert set(Section) == set(TITLES)
     for path, text in pages().items():
         (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / path).write_text(text, encoding="utf-8")

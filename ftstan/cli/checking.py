@@ -10,13 +10,17 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from ftstan.config.check import effective_lines
-from ftstan.config.dump import dump
-from ftstan.config.keys import BINDINGS
-from ftstan.config.options import check_before_logging, check_start
-from ftstan.config.refused import check_encryption, check_modes, refuse_unsupported
+from ftstan.config.effective import dump, effective_lines
 from ftstan.config.settings import DEFAULT
-from ftstan.config.unwise import unwise
+from ftstan.config.table import CONFIGURED, SETTINGS
+from ftstan.config.validation import (
+    check_before_logging,
+    check_encryption,
+    check_modes,
+    check_start,
+    refuse_unsupported,
+    warnings_of,
+)
 from ftstan.errors import ConfigError, FtstanError
 from ftstan.nats.generated import child_options
 from ftstan.nats.routes import check_routes
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
 def check_command_line(settings: Settings) -> ServerOptions:
     """Make the options that a start would have. Raises ``ConfigError``, before a log exists.
 
-    What is unwise becomes one of the warnings.
+    Values that nobody can want become warnings.
     """
     check_modes(settings)
     refuse_unsupported(settings)
@@ -40,7 +44,7 @@ def check_command_line(settings: Settings) -> ServerOptions:
     if options.nats.tls.enabled and not options.nats_servers:
         _check_server_tls(settings, options)
     try:
-        settings.warnings += [*unwise(options), *check_routes(options)]
+        settings.warnings += [*warnings_of(options), *check_routes(options)]
     except ConfigError as error:
         raise placed(error, settings) from error
     return options
@@ -50,12 +54,11 @@ def placed(error: FtstanError, settings: Settings) -> FtstanError:
     """``error`` with the place in a file where the option at fault was said, if that is where it was, in its hint."""
     if not error.option:
         return error
-    handed = f"nats.settings.{error.option}"
-    for binding in BINDINGS:
-        if binding.option.key == error.option or (binding.field or "").startswith(handed):
-            setting = settings.get(binding.option.key)
+    for option in CONFIGURED:
+        if option.key == error.option or option.field.startswith(SETTINGS + error.option):
+            setting = settings.get(option.key)
             if setting.source != DEFAULT and not setting.source.startswith("-"):
-                error.hint = f"{setting.source}: {setting.spelled or binding.option.key}: {error.hint}"
+                error.hint = f"{setting.source}: {setting.spelled or option.key}: {error.hint}"
                 break
     return error
 
@@ -69,8 +72,11 @@ def show(settings: Settings, *, strict: bool) -> None:
     print("\n".join(effective_lines(settings, options)))
     for warning in settings.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    if strict and settings.unknown:
-        raise ConfigError(settings.unknown[0], hint="take the key out, or correct it; without -strict it is a warning")
+    if strict and settings.unknown_keys:
+        raise ConfigError(
+            settings.unknown_keys[0],
+            hint="take the key out, or correct it; without -strict it is a warning",
+        )
     print("\nThe configuration is valid.")
 
 

@@ -20,13 +20,11 @@ from ftstan.cli import checking, signals
 from ftstan.cli.hidden import blank_secrets
 from ftstan.cli.pipes import reader_left
 from ftstan.config.banner import starting_lines
-from ftstan.config.completion import completion
 from ftstan.config.flags import CommandLine, FlagSyntaxError, parse, to_settings
-from ftstan.config.options import ServerOptions, check_start
-from ftstan.config.refused import ModeError, check_encryption
-from ftstan.config.table import help_text
 from ftstan.config.tlsfile import tls_help
 from ftstan.config.units import quote
+from ftstan.config.usage import completion, help_text
+from ftstan.config.validation import ModeError, check_encryption, check_start
 from ftstan.errors import ConfigError, FtstanError
 from ftstan.nats.addresses import check_addresses
 from ftstan.nats.url import parse_urls
@@ -38,6 +36,7 @@ from ftstan.wire.nuid import Nuid
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ftstan.config.options import ServerOptions
     from ftstan.config.settings import Settings
 
 

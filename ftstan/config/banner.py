@@ -11,13 +11,16 @@ import platform
 from typing import TYPE_CHECKING
 
 from ftstan.config.limits import SHOWN, Limits, count
-from ftstan.config.options import ServerOptions, StoreLimits
+from ftstan.config.options import StoreLimits
+from ftstan.config.settings import field_value
+from ftstan.config.table import OPTIONS
 from ftstan.version import COMPATIBLE_VERSION, __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftstan.config.limits import Entry
+    from ftstan.config.options import ServerOptions
 
 _TITLE = "---------- Store Limits ----------"
 _CHANNEL_TITLE = "--------- Channels Limits --------"
@@ -43,25 +46,10 @@ def starting_lines(cluster_id: str, server_id: str) -> list[str]:
 
 def effectless_lines(options: ServerOptions) -> list[str]:
     """Say which tuning flags were given that have nothing to tune here: accepted, and never silently."""
-    usual = ServerOptions()
     return [
-        f"-{flag} has no effect: {why}"
-        for flag, value, default, why in (
-            (
-                "io_batch_size",
-                options.io_batch_size,
-                usual.io_batch_size,
-                "a batch is what one read of the link brings",
-            ),
-            (
-                "io_sleep_time",
-                options.io_sleep_time,
-                usual.io_sleep_time,
-                "a batch is what one read of the link brings",
-            ),
-            ("file_buffer_size", options.file.buffer_size, usual.file.buffer_size, "a batch is one write per channel"),
-        )
-        if value != default
+        f"-{option.key} has no effect: {option.effectless}"
+        for option in OPTIONS
+        if option.effectless and field_value(options, option) != option.default
     ]
 
 

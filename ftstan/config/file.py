@@ -1,4 +1,4 @@
-"""Configuration files on the disk: which half reads which, in what order, and in what language they are written.
+"""Configuration files on the disk: their language, and which half reads which, in what order.
 
 Source: ``docs/compat/config.md`` (which half reads what).
 """
@@ -26,10 +26,10 @@ def load(path: str, environment: Mapping[str, str] | None = None) -> Document:
 
 
 def apply_files(settings: Settings, both: str, streaming: str, environment: Mapping[str, str] | None = None) -> None:
-    """Put what the files of ``-c`` (``both``) and ``-sc`` (``streaming``) say into ``settings``; empty for none.
+    """Put what files say into ``settings``: ``both`` that of ``-c``, ``streaming`` that of ``-sc``.
 
-    With one of them both halves read it; with two, the NATS half reads the first and the streaming half the second.
-    Raises ``ConfigError``.
+    An empty path is none. If there is one, both halves read it. If there are two, the NATS half
+    reads the first and the streaming half the second. Raises ``ConfigError``.
     """
     if not both and not streaming:
         return
@@ -56,6 +56,4 @@ def _warn_of_nats_keys(document: Document, settings: Settings) -> None:
         return
     for key, node in document.entries.items():
         if key.lower() not in streamfile.known_names() and node.place not in document.used and key != "}":
-            text = f'{node.place}: the key "{key}" is ignored: the NATS half reads only the file of -c'
-            settings.unknown.append(text)
-            settings.warnings.append(text)
+            settings.warn_of_key(f'{node.place}: the key "{key}" is ignored: the NATS half reads only the file of -c')

@@ -1,7 +1,8 @@
-"""The command line: argument words in, options out. It knows the syntax; what the flags are stands in ``table``.
+"""The command line: argument words in, options out. ``table`` knows the flags.
 
-Nothing is printed and nothing ends the process here: ``parse`` raises ``FlagSyntaxError`` for a malformed command line
-(which the original answers with its help and exit status 0), the others raise ``ConfigError`` (exit status 1).
+Nothing here prints or ends the process. ``parse`` raises ``FlagSyntaxError`` for a malformed
+command line, which the original answers with its help and exit status 0. Everything else raises
+``ConfigError`` (exit status 1).
 
 Source: ``docs/compat/config.md`` (command line).
 """
@@ -11,19 +12,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ftstan.config.declaration import Group, Kind, Section
 from ftstan.config.file import apply_files
 from ftstan.config.grammar import parse_size
-from ftstan.config.keys import BY_OPTION, Section
-from ftstan.config.refused import check_modes, refuse_unsupported
 from ftstan.config.settings import Settings
-from ftstan.config.table import BY_NAME, Kind, Option, Value
+from ftstan.config.table import BY_FLAG, BY_KEY, FLAGS
 from ftstan.config.units import parse_duration, parse_int, quote
-from ftstan.config.unknown import nearest
+from ftstan.config.unknown_keys import nearest
+from ftstan.config.validation import check_modes, refuse_unsupported
 from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ftstan.config.declaration import Option, Value
     from ftstan.config.options import ServerOptions
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
@@ -59,7 +61,7 @@ class CommandLine:
         return bool(self._value(key, Kind.BOOL))
 
     def _value(self, key: str, *kinds: Kind) -> Value:
-        flag = BY_NAME[key]
+        flag = BY_KEY[key]
         assert flag.kind in kinds
         return self.given.get(key, flag.default)
 
@@ -86,7 +88,7 @@ def parse(words: Sequence[str]) -> CommandLine:
                 f"bad flag syntax: {word}", hint="a flag is one or two dashes and its name; see -help"
             )
         name, equals, text = body.partition("=")
-        flag = BY_NAME.get(name)
+        flag = BY_FLAG.get(name)
         if flag is None:
             raise FlagSyntaxError(f"flag provided but not defined: -{name}", hint=_near(name))
         if not equals:
@@ -105,12 +107,12 @@ def parse(words: Sequence[str]) -> CommandLine:
 
 
 def _near(name: str) -> str:
-    near = nearest(name, BY_NAME)
+    near = nearest(name, BY_FLAG)
     return f"did you mean -{near}?" if near else "-help lists all flags"
 
 
 def _take(line: CommandLine, flag: Option, name: str, text: str) -> None:
-    key = flag.names[0]
+    key = flag.key
     line.spelled[key] = name
     match flag.kind:
         case Kind.STRING | Kind.LIST:
@@ -148,7 +150,7 @@ def evaluate_sizes(line: CommandLine) -> None:
     ``-max_bytes``, as in the original.
     """
     for name in sorted(line.sizes):
-        line.given[BY_NAME[name].names[0]] = parse_size(name, line.sizes[name])
+        line.given[BY_FLAG[name].key] = parse_size(name, line.sizes[name])
 
 
 def to_settings(line: CommandLine, environment: Mapping[str, str] | None = None) -> Settings:
@@ -183,7 +185,7 @@ def to_options(line: CommandLine, environment: Mapping[str, str] | None = None) 
 
 
 #: Server TLS as a whole: one of these flags replaces the map of a file.
-_TLS_FLAGS = ("tls", "tlscert", "tlskey", "tlsverify", "tlscacert")
+_TLS_FLAGS = tuple(flag.key for flag in FLAGS if flag.group is Group.TLS)
 #: Read before the file in the original, so that the file wins.
 _EARLY = ("cluster_peers", "encryption_key")
 #: Applied only after the pass over the file of -c: what the file of -sc alone says wins.
@@ -210,7 +212,7 @@ class _Applying:
         if line.given.get("clustered") is False:
             self._settings.forget(Section.CLUSTER)
         for key, value in line.given.items():
-            if key in BY_OPTION and key not in _TLS_FLAGS:
+            if BY_KEY[key].section and key not in _TLS_FLAGS:
                 self._flag(key, value)
         if line.text("encryption_key") and not self._settings.value("encrypt"):
             self._put("encrypt", True, "encryption_key")
@@ -218,7 +220,7 @@ class _Applying:
         self._both("SDV", ("stan_debug", "stan_trace"))
         evaluate_sizes(line)
         for name in sorted(line.sizes):
-            key = BY_NAME[name].key
+            key = BY_FLAG[name].key
             self._put(key, line.given[key], key)
 
     def _put(self, key: str, value: object, flag: str) -> None:

@@ -12,12 +12,13 @@ import contextlib
 from typing import TYPE_CHECKING
 from urllib.parse import quote as percent
 
-from ftstan.config import unknown
-from ftstan.config.keys import RETIRED, Section, names_of
+from ftstan.config.declaration import Kind, Section
+from ftstan.config.options import ALL_INTERFACES
 from ftstan.config.streamfile import STREAMING, known_names, streaming_map
-from ftstan.config.table import BY_KEY, Kind
+from ftstan.config.table import BY_KEY, RETIRED, names_of
 from ftstan.config.tlsfile import check_tls, read_tls
 from ftstan.config.tree import shown
+from ftstan.config.unknown_keys import did_you_mean, warn_unknown
 from ftstan.config.values import EXPECTED, conversion_error, go_name, nats_value
 from ftstan.errors import ConfigError
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from ftstan.config.settings import Settings
     from ftstan.config.tree import Document, Node
 
-_ALL = "0.0.0.0"  # noqa: S104  # the original's default
 #: The two sizes that the original keeps in 32 bits.
 _NARROW = ("max_payload", "max_control_line")
 _MAX_INT32 = (1 << 31) - 1
@@ -65,7 +65,7 @@ class _Reader:
             if name in self._maps:
                 self._maps[name](key, node)
             elif name in known:
-                self._put(known[name].option.key, key, node)
+                self._put(known[name].key, key, node)
             elif name in RETIRED[Section.NATS]:
                 why = RETIRED[Section.NATS][name]
                 self._settings.warnings.append(f'{node.place}: the key "{key}" of the NATS server has no effect: {why}')
@@ -82,13 +82,13 @@ class _Reader:
             alone = not self._streams or streaming_map(self._document) is not None
         if not alone:
             if name not in known_names():
-                unknown.warn(self._settings, node.place, key, mine | known_names())
+                warn_unknown(self._settings, node.place, key, mine | known_names())
         elif self._streams and name in known_names():
-            text = f'{node.place}: the key "{key}" is ignored: there is a streaming map, and this is outside of it'
-            self._settings.unknown.append(text)
-            self._settings.warnings.append(text)
+            self._settings.warn_of_key(
+                f'{node.place}: the key "{key}" is ignored: there is a streaming map, and this is outside of it'
+            )
         else:
-            unknown.warn(self._settings, node.place, key, mine)
+            warn_unknown(self._settings, node.place, key, mine)
 
     def _put(self, option: str, key: str, node: Node) -> None:
         value = nats_value(BY_KEY[option], key, node, self._settings.warnings)
@@ -113,7 +113,7 @@ class _Reader:
             if inner.lower() not in known and item.place not in self._document.used:
                 raise ConfigError(
                     f'{item.place}: unknown field "{inner}"',
-                    hint=f"{key} knows {', '.join(sorted(known))}{unknown.did_you_mean(inner, known)}",
+                    hint=f"{key} knows {', '.join(sorted(known))}{did_you_mean(inner, known)}",
                 )
         return {inner.lower(): item for inner, item in node.value.items() if inner.lower() in known}
 
@@ -121,11 +121,11 @@ class _Reader:
         entries = self._entries(Section.AUTHORIZATION, key, node)
         known = names_of(Section.AUTHORIZATION)
         for name, item in entries.items():
-            if known[name].option.key == "users":
+            if known[name].key == "users":
                 check_users(item)
-            elif known[name].option.key == "default_permissions":
+            elif known[name].key == "default_permissions":
                 check_permissions(item)
-            self._put(known[name].option.key, name, item)
+            self._put(known[name].key, name, item)
         single = self._settings.value("user") or self._settings.value("pass")
         token, several = self._settings.value("auth"), self._settings.value("users")
         for wrong, text in (
@@ -151,7 +151,7 @@ class _Reader:
                 hint=f"{key} takes {EXPECTED[Kind.MAP]}",
             )
         entries = self._entries(Section.ROUTES, key, node, ("listen", "host", "net", "port", "authorization"))
-        host, port, login = _ALL, 0, ""
+        host, port, login = ALL_INTERFACES, 0, ""
         known = names_of(Section.ROUTES)
         for name, item in entries.items():
             match name:
@@ -166,12 +166,12 @@ class _Reader:
                     login = self._route_login(name, item)
                 case "permissions":
                     check_permissions(item)
-                    self._put(known[name].option.key, name, item)
+                    self._put(known[name].key, name, item)
                 case "tls":
                     check_tls(name, item, self._document.used)
-                    self._put(known[name].option.key, name, item)
+                    self._put(known[name].key, name, item)
                 case _:
-                    self._put(known[name].option.key, name, item)
+                    self._put(known[name].key, name, item)
         if port:
             shown_host = f"[{host}]" if ":" in host else host
             self._settings.put("cluster", f"nats://{login}{shown_host}:{port}", node.source, key)
@@ -183,7 +183,7 @@ class _Reader:
         known = names_of(Section.AUTHORIZATION)
         user = password = ""
         for inner, item in node.value.items():
-            option = known[inner.lower()].option.key if inner.lower() in known else ""
+            option = known[inner.lower()].key if inner.lower() in known else ""
             if option not in ("user", "pass", "auth_timeout"):
                 raise ConfigError(
                     f'{item.place}: unknown field "{inner}"', hint="logins of routes have user, password and timeout"

@@ -1,42 +1,42 @@
-"""What a server was asked to do, as frozen values, and the checks that a start makes before it touches anything.
+"""What a server was asked to do; each field declares one option, once.
 
-Defaults are the original's. Durations are nanoseconds, sizes bytes, and 0 means unlimited for every limit. The checks
-raise ``ConfigError`` with the text that the original prints behind ``Failed to start: ``.
+A declaration says all there is to say about an option: name, type, default, help, flags, names in a
+file, and whether a reload takes it over. ``table`` collects the declarations. Parsing, ``--help``,
+pages, completion, ``-check_config``, ``-dump_config`` and reload read them from there. ``table``
+also declares the options that have no value here.
 
-Source: ``docs/compat/config.md`` (options, refused combinations).
+Defaults are the original's. 0 means unlimited for every limit.
+
+Source: ``docs/compat/config.md`` (options, flags, keys).
 """
 
 from __future__ import annotations
 
 import enum
-import os
-import string
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftstan.config.units import MILLISECOND, MINUTE, SECOND, format_duration, quote
-from ftstan.errors import ConfigError
-from ftstan.reserved import RESERVED_HINT, is_reserved
+from ftstan.config.declaration import Group, Section, option, part
+from ftstan.config.units import MILLISECOND, MINUTE, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
+
+    from ftstan.config.units import Duration, Size
 
 STORE_MEMORY = "MEMORY"
 STORE_FILE = "FILE"
 STORE_SQL = "SQL"
 
 FT_MIXED_AUTO = "auto"
-"""As the datastore says; on for a group on a datastore of an original server that never saw one of ours."""
+"""As the datastore says: on while no server of ours has written to an original's datastore."""
 FT_MIXED = (FT_MIXED_AUTO, "on", "off")
-
-#: Longer than any client takes for its next publish that waits for the last one.
-_LONGEST_SPIN = 10 * MILLISECOND
 
 
 class MountRisk(enum.StrEnum):
-    """Ways to mount a datastore that refuse the start of a group's member, by the names that ``-ft_allow`` takes.
+    """Ways to mount a datastore with which a group's member refuses to start.
 
-    What each one can do is in ``docs/ft.md`` (Mounts).
+    The values are the names that ``-ft_allow`` takes. What each can do: ``docs/ft.md``, Mounts.
     """
 
     NOLOCK = "nolock"
@@ -49,453 +49,375 @@ class MountRisk(enum.StrEnum):
     DIRECT_IO = "direct_io"
 
 
-#: The name for ``-ft_allow`` of a listener for routes that asks nobody for a login (``docs/security.md``, Routes).
+#: Allows a listener for routes that asks nobody for a login (``docs/security.md``, Routes).
 OPEN_ROUTES = "open_routes"
 #: Every name that ``-ft_allow`` takes.
 FT_ALLOW = (*MountRisk, OPEN_ROUTES)
-
-#: What a partitioned server without channels says.
-NO_CHANNEL = "stan: no configured channel"
 
 ALL_INTERFACES = "0.0.0.0"  # noqa: S104  # the original's default, which operators expect
 DEFAULT_PORT = 4222
 LOG_FORMATS = ("text", "json")
 CRC32_IEEE = 0xEDB88320
-LEAST_BUFFER = 4096
+_NO_BATCHES = "a batch is what one read of the link brings"
+
+# One option after the other, like rows of a table.
+# fmt: off
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelLimits:
-    """Limits of one channel; 0 means unlimited. ``max_age`` and ``max_inactivity`` are nanoseconds."""
+    """Limits of one channel."""
 
-    max_msgs: int = 1_000_000
-    max_bytes: int = 1_024_000_000
-    max_age: int = 0
-    max_subs: int = 1000
-    max_inactivity: int = 0
+    max_msgs: int = option(
+        1_000_000, "Messages kept per channel (0: unlimited)", flags="max_msgs mm",
+        names="max_msgs mm maxmsgs max_count maxcount")
+    max_bytes: Size = option(
+        1_024_000_000, "Bytes of messages kept per channel (0: unlimited)", flags="max_bytes mb",
+        names="max_bytes mb maxbytes")
+    max_age: Duration = option(
+        0, "How long a message is kept, such as 24h (0s: for ever)", flags="max_age ma",
+        names="max_age ma maxage")
+    max_subs: int = option(
+        1000, "Subscriptions per channel (0: unlimited)", flags="max_subs msu",
+        names="max_subs msu max_subscriptions maxsubscriptions max_sybs", after="max_channels")
+    max_inactivity: Duration = option(
+        0, "Remove a channel unused for this long (0s: never)", flags="max_inactivity mi",
+        names="max_inactivity mi maxinactivity")
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """Limits of the store: number of channels, and what every channel gets that has no limits of its own.
+    """Limits of the store: number of channels, limits of every channel, limits of single channels.
 
-    ``channels`` are the entries of the per-channel map in its order, names with wildcards included, values as written:
-    there 0 inherits and a negative number is unlimited (in a file, 0 is read as unlimited and a missing key as 0).
-    The last of several entries of one name counts. Start one from ``ftstan.config.limits.INHERIT``: what is left out of
-    a ``ChannelLimits`` is the default. What holds for a channel in the end: ``ftstan.config.limits.Limits``.
+    ``channels`` are the entries of the per-channel map in its order, names with wildcards included,
+    values as written: there 0 inherits and a negative number is unlimited (in a file, 0 is read as
+    unlimited and a missing key as 0). The last of several entries of one name counts. Start one
+    from ``ftstan.config.limits.INHERIT``: what is left out of a ``ChannelLimits`` is the default.
+    ``ftstan.config.limits.Limits`` says what holds for a channel in the end.
     """
 
-    max_channels: int = 100
-    channel: ChannelLimits = field(default_factory=ChannelLimits)
+    max_channels: int = option(
+        100, "Channels that may exist (0: unlimited)", flags="max_channels mc",
+        names="max_channels mc maxchannels")
+    channel: ChannelLimits = part(ChannelLimits)
     channels: tuple[tuple[str, ChannelLimits], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """Options of the file store. Sizes in bytes, ``compact_interval`` in seconds, other times in nanoseconds."""
+    """Options of the file store."""
 
-    compact_enabled: bool = True
-    compact_fragmentation: int = 50
-    compact_interval: int = 300
-    compact_min_size: int = 1_048_576
-    buffer_size: int = 2_097_152
-    crc: bool = True
-    crc_poly: int = CRC32_IEEE
-    sync: bool = True
-    slice_max_msgs: int = 0
-    slice_max_bytes: int = 67_108_864
-    slice_max_age: int = 0
-    slice_archive_script: str = ""
-    fds_limit: int = 0
-    parallel_recovery: int = 1
-    truncate_bad_eof: bool = False
-    read_buffer_size: int = 2_097_152
-    auto_sync: int = MINUTE
-    sync_index: bool = False
-    sync_subs: bool = False
+    compact_enabled: bool = option(
+        True, "Rewrite files that hold much that is dead", names="compact_enabled compact")
+    compact_fragmentation: int = option(
+        50, "Dead share of a file, in percent, that makes it worth rewriting",
+        flags="file_compact_frag", names="compact_fragmentation compact_frag compact_fragmemtation")
+    compact_interval: int = option(300, "Seconds between two rewrites of a file, at least")
+    compact_min_size: Size = option(1_048_576, "Smallest file that is rewritten")
+    buffer_size: Size = option(
+        2_097_152, "Taken and checked; a batch is written at once here",
+        effectless="a batch is one write per channel")
+    crc: bool = option(True, "Check the checksum of every record that is read", names="crc do_crc")
+    crc_poly: int = option(CRC32_IEEE, "Polynomial of the checksum")
+    sync: bool = option(
+        True, "Sync files before publishers are acknowledged", names="sync do_sync sync_on_flush")
+    slice_max_msgs: int = option(
+        0, "Messages in a slice of a channel's log (0: no limit)",
+        names="slice_max_msgs slice_max_count slice_msgs slice_count")
+    slice_max_bytes: Size = option(
+        67_108_864, "Bytes in a slice (0: no limit)",
+        names="slice_max_bytes slice_max_size slice_bytes slice_size")
+    slice_max_age: Duration = option(
+        0, "Time covered by a slice (0s: no limit)",
+        names="slice_max_age slice_age slice_max_time slice_time_limit")
+    slice_archive_script: str = option(
+        "", "Program that gets a slice when it is removed",
+        names="slice_archive_script slice_archive slice_script", takes="file")
+    fds_limit: int = option(
+        0, "File descriptors that the store tries to stay below (0: by the process limit)",
+        names="file_descriptors_limit fds_limit")
+    parallel_recovery: int = option(1, "Channels that are recovered at the same time")
+    truncate_bad_eof: bool = option(
+        False, "Once: cut files whose last record is incomplete", section=Section.STREAMING,
+        names="", last=True)
+    read_buffer_size: Size = option(
+        2_097_152, "Most that is read ahead in a file (0: one message at a time)",
+        names="read_buffer_size file_read_buffer_size")
+    auto_sync: Duration = option(
+        MINUTE, "Sync files this often when -file_sync=false (0s: never)",
+        names="auto_sync file_auto_sync")
+    sync_index: bool = option(
+        False, "Sync the index of messages, too, before publishers are acknowledged")
+    sync_subs: bool = option(
+        False, "Sync what was sent and acknowledged with every batch, not every second")
 
 
 @dataclass(frozen=True, slots=True)
 class FtOptions:
-    """A fault-tolerant group's timing and rules. Times are nanoseconds.
+    """A fault-tolerant group's timing and rules.
 
-    ``poll_interval`` 0 is chosen by the file system: 50 ms on a local one, 500 ms on a network one. ``nats_timeout`` 0
-    means that an active cut off from NATS waits for ever, ``steal_after`` 0 that nobody takes a store without its lock.
-    ``mixed`` says whether original servers may be members; ``allow`` names problems (``FT_ALLOW``) that are not to
-    refuse a start, that of routes also where there is no group.
+    With ``poll_interval`` 0 the kind of file system chooses. ``allow`` names problems of
+    ``FT_ALLOW``; the one of routes counts without a group, too.
     """
 
-    hb_interval: int = SECOND
-    hb_missed_interval: int = 1_250 * MILLISECOND
-    nats_timeout: int = 5 * SECOND
-    probe_interval: int = SECOND
-    poll_interval: int = 0
-    steal_after: int = 0
-    mixed: str = FT_MIXED_AUTO
-    allow: tuple[str, ...] = ()
+    hb_interval: Duration = option(SECOND, "Time between two heartbeats of the active server")
+    hb_missed_interval: Duration = option(
+        1_250 * MILLISECOND, "Silence after which a standby tries the store lock")
+    poll_interval: Duration = option(
+        0, "Time between two looks at the store lock (default: 50ms, 500ms on a network)")
+    nats_timeout: Duration = option(
+        5 * SECOND, "How long an active server may be cut off from NATS (0s: for ever)")
+    probe_interval: Duration = option(
+        SECOND, "Time between two probes of the storage by the active server")
+    steal_after: Duration = option(
+        0, "Take a silent owner's store without its lock after this long (0s: never)")
+    mixed: str = option(
+        FT_MIXED_AUTO, "Whether original servers are members of the group: auto, on or off",
+        choices=FT_MIXED)
+    allow: tuple[str, ...] = option(
+        (), "Problems of mounts and routes that shall not refuse a start, comma separated",
+        choices=FT_ALLOW)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTlsOptions:
-    """TLS of the embedded NATS server and of the HTTPS monitor. Files are PEM; ``timeout`` is seconds (0: default)."""
+    """TLS of the embedded NATS server and of the HTTPS monitor. Files are PEM."""
 
-    enabled: bool = False
-    cert_file: str = ""
-    key_file: str = ""
-    ca_file: str = ""
-    verify: bool = False
-    verify_and_map: bool = False
-    insecure: bool = False
-    timeout: float = 0.0
-    cipher_suites: tuple[str, ...] = ()
-    curve_preferences: tuple[str, ...] = ()
+    enabled: bool = option(False, "Require TLS of clients", flags="tls", names="", last=True)
+    cert_file: str = option(
+        "", "Certificate of the server", flags="tlscert", names="cert_file", takes="file")
+    key_file: str = option(
+        "", "Private key of that certificate", flags="tlskey", names="key_file", takes="file")
+    ca_file: str = option(
+        "", "Authorities that clients' certificates are checked with", flags="tlscacert",
+        names="ca_file", takes="file", help_after="tlsverify")
+    verify: bool = option(
+        False, "Ask clients for a certificate too", flags="tlsverify", names="verify")
+    verify_and_map: bool = option(
+        False, "The same, and take the user from the certificate", key="tls_verify_and_map",
+        flags="")
+    insecure: bool = option(
+        False, "Check no certificates of other servers", key="tls_insecure", flags="")
+    timeout: float = option(
+        0.0, "Seconds that a TLS handshake may take (0: 2)", key="tls_timeout", flags="")
+    cipher_suites: tuple[str, ...] = option(
+        (), "Ciphers that may be used; -help_tls lists them", flags="")
+    curve_preferences: tuple[str, ...] = option(
+        (), "Curves that may be used, best first; -help_tls lists them", flags="")
 
 
 @dataclass(frozen=True, slots=True)
 class LinkOptions:
-    """How the streaming server presents itself to NATS on every link of its own: login and TLS, files by path.
+    """How the streaming server presents itself to NATS on every link of its own: login and TLS.
 
-    ``user``, ``password`` and ``token`` hold, each by itself, where that of ``NatsOptions`` is empty.
+    ``user``, ``password`` and ``token`` hold, each by itself, where that of ``NatsOptions`` is
+    empty.
     """
 
-    user: str = ""
-    password: str = field(default="", repr=False)
-    token: str = field(default="", repr=False)
-    nkey_seed_file: str = ""
-    credentials: str = ""
-    secure: bool = False
-    client_cert: str = ""
-    client_key: str = ""
-    client_ca: str = ""
-    server_name: str = ""
-    insecure: bool = False
+    user: str = option(
+        "", "User that the streaming server names to NATS", key="username", flags="",
+        names="username user")
+    password: str = option(
+        "", "Password that goes with it", flags="", names="password pass", secret=True)
+    token: str = option("", "Token that the streaming server shows to NATS", flags="", secret=True)
+    nkey_seed_file: str = option(
+        "", "File with the seed that the streaming server signs with, for NATS", flags="")
+    credentials: str = option("", "Credentials file of the streaming server, for NATS", flags="")
+    secure: bool = option(False, "Connect to the NATS server with TLS")
+    client_cert: str = option(
+        "", "Certificate shown to the NATS server", section=Section.TLS, flags="tls_client_cert",
+        takes="file")
+    client_key: str = option(
+        "", "Private key of that certificate", section=Section.TLS, flags="tls_client_key",
+        takes="file")
+    client_ca: str = option(
+        "", "Authorities that the NATS server's certificate is checked with", section=Section.TLS,
+        flags="tls_client_cacert", names="client_ca client_cacert", takes="file")
+    server_name: str = option(
+        "", "Name that the NATS server's certificate must have", section=Section.TLS,
+        key="server_hostname", flags="", names="server_name server_hostname")
+    insecure: bool = option(
+        False, "Check neither the NATS server's certificate nor its name", section=Section.TLS,
+        key="skip_verify", flags="", names="skip_verify insecure")
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Where log lines go and how they look. ``size_limit`` is bytes, 0 for never a new file; ``format`` text, json."""
+    """Where log lines go and how they look."""
 
-    file: str = ""
-    time: bool = True
-    size_limit: int = 0
-    format: str = "text"
-    syslog: bool = False
-    remote_syslog: str = ""
-    syslog_name: str = ""
+    time: bool = option(
+        True, "Date and time in log lines", flags="logtime T", names="logtime", help_after="log")
+    file: str = option(
+        "", "Write the log to this file, appending", flags="log l", names="log_file logfile",
+        takes="file")
+    size_limit: int = option(
+        0, "Put the log file aside when it has more bytes (0: never)", flags="log_size_limit",
+        names="log_size_limit logfile_size_limit")
+    syslog: bool = option(False, "Log to the local syslog", flags="syslog s")
+    remote_syslog: str = option(
+        "", "Log to the syslog at this URL: udp://host:port, tcp://host:port",
+        flags="remote_syslog r")
+    syslog_name: str = option(
+        "", "Name in syslog messages instead of the program's", group=Group.STREAMING_LOG,
+        section=Section.STREAMING)
+    format: str = option(
+        LOG_FORMATS[0], "Look of log lines: text or json", flags="log_format",
+        section=Section.STREAMING, choices=LOG_FORMATS, help_after="log_size_limit")
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorOptions:
-    """The HTTP pages. Ports: 0 for none, -1 for any free one; ``token`` or ``client_ca`` protect them if not empty.
+    """The HTTP pages. Port 0 is none, -1 any free one.
 
-    With ``open_health`` those for load balancers stay open to everybody. ``base_path`` stands in front of the NATS
-    server's pages only. ``advertise`` is the ``host`` or ``host:port`` that the pages of other members are told, empty
-    for what it listens on. ``metrics_channels`` channels have series of their own in ``/metrics``; ``metrics_nss`` adds
-    the names of the retired exporter.
+    ``token`` or ``client_ca`` protects them if it is not empty. ``base_path`` stands in front of
+    the NATS server's pages only. An empty ``advertise`` is what the server listens on.
     """
 
-    host: str = ALL_INTERFACES
-    http_port: int = 0
-    https_port: int = 0
-    base_path: str = "/"
-    advertise: str = ""
-    metrics_channels: int = 100
-    metrics_nss: bool = False
-    token: str = field(default="", repr=False)
-    client_ca: str = ""
-    open_health: bool = False
+    http_port: int = option(
+        0, "Serve monitoring pages on this port", flags="http_port m", section=Section.NATS,
+        names="http_port monitor_port")
+    advertise: str = option(
+        "", "host or host:port at which other members' dashboards find these pages",
+        flags="http_advertise")
+    metrics_channels: int = option(100, "Channels with series of their own in /metrics")
+    metrics_nss: bool = option(False, "Add the metric names of the retired NATS exporter")
+    https_port: int = option(
+        0, "Serve monitoring pages on this port with TLS", flags="https_port ms",
+        section=Section.NATS)
+    host: str = option(
+        ALL_INTERFACES, "Address of the monitoring pages, if it is another than that of clients",
+        key="http_host", flags="", names="", section=Section.NATS, last=True)
+    base_path: str = option(
+        "/", "Beginning of the paths of the monitoring pages", key="http_base_path", flags="",
+        section=Section.NATS)
+    token: str = option(
+        "", "Token that the monitoring pages ask for", flags="monitor_token", secret=True)
+    client_ca: str = option(
+        "", "Authorities of the certificates that the monitoring pages ask for",
+        flags="monitor_client_ca", takes="file")
+    open_health: bool = option(
+        False, "Let everybody see the pages that load balancers ask for",
+        flags="monitor_open_health")
 
 
 @dataclass(frozen=True, slots=True)
 class NatsOptions:
-    """The NATS server that is started as a child; with ``ServerOptions.nats_servers`` only the login is used.
+    """The NATS server that runs as a child; ``ServerOptions.nats_servers`` leaves only the login.
 
-    ``port`` -1 is a random one; ``cluster_listen`` and ``routes`` are URLs as written. ``settings`` are more keys of
-    its configuration file, by their names there; maps are nested. ``gomaxprocs`` and ``gogc``: settings of its
-    runtime; 0 leaves them to the environment, or to us where that says nothing.
+    ``cluster_listen`` and ``routes`` are URLs as written. ``settings`` are more keys of its
+    configuration file, by their names there; maps are nested. ``gomaxprocs`` and ``gogc`` are
+    settings of its runtime; 0 leaves them to the environment, or to us if that says nothing.
     """
 
-    host: str = ALL_INTERFACES
-    port: int = DEFAULT_PORT
-    cluster_listen: str = ""
-    routes: tuple[str, ...] = ()
-    user: str = ""
-    password: str = field(default="", repr=False)
-    token: str = field(default="", repr=False)
-    debug: bool = False
-    trace: bool = False
-    gomaxprocs: int = 0
-    gogc: int = 0
-    tls: ServerTlsOptions = field(default_factory=ServerTlsOptions)
+    host: str = option(
+        ALL_INTERFACES, "Address that clients connect to (also --net)", flags="addr a net",
+        names="host net")
+    gomaxprocs: int = option(
+        0, "GOMAXPROCS of the NATS server (0: 1 on one or two processors, else its own)",
+        flags="nats_gomaxprocs", section=Section.STREAMING)
+    gogc: int = option(
+        0, "GOGC of the NATS server (0: 400 on one or two processors, else its own)",
+        flags="nats_gogc", section=Section.STREAMING)
+    port: int = option(
+        DEFAULT_PORT, "Port that clients connect to (-1: any free one)", flags="port p")
+    debug: bool = option(
+        False, "Debug lines of the NATS server", flags="debug D", group=Group.NATS_LOG,
+        reloadable=True, help_after="remote_syslog")
+    trace: bool = option(
+        False, "Trace lines of the NATS server", flags="trace V", group=Group.NATS_LOG,
+        reloadable=True, help_after="debug")
+    cluster_listen: str = option(
+        "", "URL on which other NATS servers may connect, nats://host:port",
+        flags="cluster cluster_listen", group=Group.ROUTES, section=Section.ROUTES, names="")
+    routes: tuple[str, ...] = option(
+        (), "URLs of other NATS servers to connect to, comma separated", group=Group.ROUTES,
+        section=Section.ROUTES, reloadable=True)
+    user: str = option(
+        "", "User that clients must name", group=Group.AUTH, section=Section.AUTHORIZATION,
+        names="user username", reloadable=True)
+    password: str = option(
+        "", "Password that goes with it", flags="pass", group=Group.AUTH,
+        section=Section.AUTHORIZATION, names="password pass", reloadable=True, secret=True)
+    token: str = option(
+        "", "Token that clients must show", flags="auth", group=Group.AUTH,
+        section=Section.AUTHORIZATION, names="token", reloadable=True, secret=True)
+    tls: ServerTlsOptions = part(
+        ServerTlsOptions, group=Group.TLS, section=Section.NATS_TLS, reloadable=True)
     settings: Mapping[str, object] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Everything that one server needs to know. ``store`` is upper case; times are nanoseconds.
+    """Everything that one server needs to know.
 
-    ``io_sleep_time`` is in microseconds, as its flag is; ``dedup_window`` is a number of publishes, 0 for none;
-    ``io_buffer_size``: bytes of the buffer that the data link is read into at first; it grows when more has come.
-    ``io_spin``: how long processors are kept awake after an answer, for a client that waits for each; 0: not at all.
-    ``partition_wait`` is how long publishes wait for other partitions at a start.
+    ``store`` is upper case. ``io_sleep_time`` is in microseconds, as its flag is.
     """
 
-    cluster_id: str = "test-cluster"
-    discover_prefix: str = "_STAN.discover"
-    store: str = STORE_MEMORY
-    dir: str = ""
-    ft_group: str = ""
-    nats_servers: tuple[str, ...] = field(default=(), repr=False)
-    hb_interval: int = 30 * SECOND
-    hb_timeout: int = 10 * SECOND
-    hb_fail_count: int = 10
-    replace_durable: bool = False
-    limits: StoreLimits = field(default_factory=StoreLimits)
-    file: FileOptions = field(default_factory=FileOptions)
-    ft: FtOptions = field(default_factory=FtOptions)
-    nats: NatsOptions = field(default_factory=NatsOptions)
-    link: LinkOptions = field(default_factory=LinkOptions)
-    log: LogOptions = field(default_factory=LogOptions)
-    monitor: MonitorOptions = field(default_factory=MonitorOptions)
-    partitioning: bool = False
-    partition_wait: int = 100 * MILLISECOND
-    strict_permissions: bool = False
-    admin_key: str = ""
-    dedup_window: int = 0
-    debug: bool = False
-    trace: bool = False
+    cluster_id: str = option(
+        "test-cluster", "Name of the streaming cluster that clients connect to",
+        flags="cluster_id cid", names="cluster_id cid id")
+    discover_prefix: str = option(
+        "_STAN.discover", "Beginning of the subject that clients connect on", flags="")
+    store: str = option(
+        STORE_MEMORY, "Where messages rest: MEMORY or FILE", flags="store st",
+        names="store st store_type storetype", choices=("memory", "file"))
+    dir: str = option(
+        "", "Root directory of a FILE store", names="dir datastore", takes="directory")
+    limits: StoreLimits = part(StoreLimits, section=Section.LIMITS, reloadable=True)
+    debug: bool = option(
+        False, "Streaming debug lines", flags="stan_debug SD", group=Group.STREAMING_LOG,
+        names="stan_debug sd stand_debug", reloadable=True)
+    trace: bool = option(
+        False, "Streaming trace lines, some for every message", flags="stan_trace SV",
+        group=Group.STREAMING_LOG, names="stan_trace sv", reloadable=True)
+    nats_servers: tuple[str, ...] = option(
+        (), "Use the NATS servers at these URLs instead of starting one", flags="nats_server ns",
+        names="nats_server_url nats_server ns", shown=False)
+    hb_interval: Duration = option(
+        30 * SECOND, "Time between heartbeats sent to a client", flags="hb_interval hbi",
+        names="hb_interval hbi server_to_client_hb_interval")
+    hb_timeout: Duration = option(
+        10 * SECOND, "How long to wait for a client's answer to a heartbeat",
+        flags="hb_timeout hbt", names="hb_timeout hbt server_to_client_hb_timeout")
+    hb_fail_count: int = option(
+        10, "Heartbeats that may fail in a row before a client is closed",
+        flags="hb_fail_count hbf", names="hb_fail_count hbf server_to_client_hb_fail_count")
+    ft_group: str = option(
+        "", "Name of the fault-tolerant group; members share one datastore",
+        flags="ft_group ft_group_name", names="ft_group ft_group_name")
+    ft: FtOptions = part(FtOptions, "ft_", group=Group.FT)
+    dedup_window: int = option(
+        0, "Publishes of our own client whose repeats are recognised (0: none)", group=Group.FT)
+    io_batch_size: int = option(
+        1024, "", note=f"No effect: {_NO_BATCHES}", effectless=_NO_BATCHES, last=True)
+    io_sleep_time: int = option(
+        0, "", note="No effect, in microseconds", effectless=_NO_BATCHES, last=True)
+    io_spin: Duration = option(
+        0, "Keep processors awake so long after an answer, for a client that waits for each")
+    io_buffer_size: Size = option(
+        1_048_576, "Buffer that NATS is read into, at first; it grows to 4 MiB, or a message")
+    file: FileOptions = part(FileOptions, "file_", group=Group.FILE, section=Section.FILE)
+    nats: NatsOptions = part(NatsOptions, group=Group.NATS, section=Section.NATS)
+    partitioning: bool = option(
+        False, "Serve only the channels listed under store_limits, with other servers", flags="")
+    partition_wait: Duration = option(
+        100 * MILLISECOND, "How long publishes wait for the other partitions at a start")
+    admin_key: str = option(
+        "", "File with the key for ftstanctl, made if missing; for memory stores")
+    strict_permissions: bool = option(
+        False, "Refuse to start on a datastore that everybody may write to")
+    replace_durable: bool = option(
+        False, "Let a new durable take the place of a duplicate",
+        names="replace_durable replace_durables replace_duplicate_durable"
+        " replace_duplicate_durables",
+        help_after="io_buffer_size")
+    link: LinkOptions = part(LinkOptions, group=Group.STREAMING_TLS, reloadable=True)
+    log: LogOptions = part(LogOptions, group=Group.NATS_LOG, section=Section.NATS)
+    pid_file: str = option(
+        "", "Write the process id to this file", flags="pid P", group=Group.NATS,
+        section=Section.NATS, names="pid_file pidfile", takes="file")
+    ports_file_dir: str = option(
+        "", "Write a file with the ports in use to this directory", group=Group.NATS,
+        section=Section.NATS, takes="directory", help_after="monitor_open_health")
+    monitor: MonitorOptions = part(MonitorOptions, group=Group.NATS)
     config_file: str = field(default="", compare=False)
-    pid_file: str = ""
-    ports_file_dir: str = ""
-    io_batch_size: int = 1024
-    io_sleep_time: int = 0
-    io_spin: int = 0
-    io_buffer_size: int = 1_048_576
-
-
-#: Of TCP.
-MOST_PORT = 65535
-
-
-def check_before_logging(options: ServerOptions) -> None:
-    """Refuse what is wrong before a log exists: these texts stand alone on standard error. Raises ``ConfigError``."""
-    if options.nats.routes and not options.nats.cluster_listen:
-        raise ConfigError(
-            "solicited routes require cluster capabilities, e.g. --cluster",
-            hint="add -cluster nats://<host>:<port>, the address on which this server accepts routes",
-        )
-    if options.log.format not in LOG_FORMATS:
-        raise ConfigError(f'log_format is "{options.log.format}"', hint="use one of: " + ", ".join(LOG_FORMATS))
-    if options.log.size_limit < 0:
-        raise ConfigError("log_size_limit cannot be negative", hint="give a number of bytes, or 0 for no limit")
-
-
-def check_start(options: ServerOptions, kinds: Collection[str] = (STORE_FILE, STORE_MEMORY)) -> None:
-    """Refuse what the original refuses at start, in its order and words. Raises ``ConfigError``.
-
-    ``kinds`` are the stores that can be asked for, upper case.
-    """
-    _check_store(options, kinds)
-    check_limits(options.limits)
-    if options.store == STORE_FILE:
-        _check_file(options)
-    if options.admin_key and options.store == STORE_FILE:
-        raise ConfigError("admin_key is for memory stores", hint="the datastore has its own: admin.key in -dir")
-    if options.partitioning and not options.limits.channels:
-        raise ConfigError(
-            NO_CHANNEL,
-            hint="name the channels that this server serves: store_limits { channels { foo: {} } }",
-            option="partitioning",
-        )
-    if options.ft_group and options.store != STORE_FILE:
-        raise ConfigError(
-            "ft: only FILE or SQL stores supported in FT mode",
-            hint="add -store file -dir <directory shared by the group>",
-            option="ft_group",
-        )
-    if options.ft_group and not _is_subject(options.ft_group):
-        raise ConfigError(
-            "ft: unable to subscribe on ft subject: nats: invalid subject",
-            hint="the group name becomes part of a subject: no blanks, no empty tokens",
-            option="ft_group",
-        )
-    _check_ft(options.ft)
-    if options.io_spin < 0:
-        raise ConfigError("io_spin cannot be negative", hint="give a duration such as 500us, or 0s for none")
-    if options.io_spin > _LONGEST_SPIN:
-        raise ConfigError(
-            f"io_spin cannot be more than {format_duration(_LONGEST_SPIN)}",
-            hint="processors are kept busy all that time; give a duration such as 500us, or 0s for none",
-        )
-    if options.io_buffer_size < LEAST_BUFFER:
-        raise ConfigError(
-            f"io_buffer_size must be at least {LEAST_BUFFER} bytes", hint="leave it out, or give a size such as 1MB"
-        )
-    if min(options.nats.gomaxprocs, options.nats.gogc) < 0:
-        raise ConfigError("nats_gomaxprocs and nats_gogc cannot be negative", hint="0 leaves the choice to ftstan")
-    _check_ports(options)
-    _check_pages(options)
-    if options.monitor.client_ca and not options.monitor.https_port and options.monitor.http_port:
-        raise ConfigError(
-            "monitor_client_ca needs HTTPS: on -m nobody can show a certificate",
-            hint="serve the pages with -ms instead of -m, or protect them with monitor_token",
-        )
-    if options.dedup_window < 0:
-        raise ConfigError(
-            "dedup_window cannot be negative", hint="give the number of publishes to remember, 0 for none"
-        )
-    if not _is_subject(options.cluster_id):
-        raise ConfigError(
-            "could not subscribe to discover subject: nats: invalid subject",
-            hint="the cluster id becomes part of a subject: not empty, no blanks, no empty tokens",
-            option="cluster_id",
-        )
-    if ">" in options.cluster_id.split("."):
-        raise ConfigError(
-            "could not flush the subscriptions, nats: connection closed",
-            hint="the cluster id becomes part of a subject that is published to: it cannot have the token '>'",
-            option="cluster_id",
-        )
-
-
-def _check_ports(options: ServerOptions) -> None:
-    for port, text, key in (
-        (
-            0 if options.nats_servers else options.nats.port,
-            f"Error listening on port: {options.nats.host}:%d, ",
-            "port",
-        ),
-        (options.monitor.http_port, "Can't start monitoring: can't listen to the monitor port: ", "http_port"),
-        (options.monitor.https_port, "Can't start monitoring: can't listen to the monitor port: ", "https_port"),
-    ):
-        if not -1 <= port <= MOST_PORT:
-            why = f"listen tcp: address {port}: invalid port"
-            raise ConfigError(
-                text % port + f'"{why}"' if "%d" in text else text + why,
-                hint=f"a port is a number from 1 to {MOST_PORT}; -1 takes any that is free",
-                option=key,
-            )
-
-
-def _check_pages(options: ServerOptions) -> None:
-    http, https, tls = options.monitor.http_port, options.monitor.https_port, options.nats.tls
-    if http and https:
-        raise ConfigError(
-            f"Can't start monitoring: can't specify both HTTP ({http}) and HTTPs ({https}) ports",
-            hint="give -m or -ms, not both; in a file http_port or https_port",
-        )
-    if https and not (tls.cert_file and tls.key_file):
-        raise ConfigError(
-            "Can't start monitoring: TLS cert and key required for HTTPS",
-            hint="give the certificate and the key of the NATS server with -tlscert and -tlskey, or cert_file and"
-            " key_file in tls { }",
-        )
-
-
-def _check_store(options: ServerOptions, kinds: Collection[str]) -> None:
-    if options.store in kinds:
-        return
-    if options.store == STORE_SQL:
-        raise ConfigError("store type SQL is not supported by this version of ftstan (planned)", hint="use -store file")
-    raise ConfigError(
-        f"unsupported store type: {options.store}",
-        hint="use " + " or ".join(f"-store {k.lower()}" for k in sorted(kinds)),
-    )
-
-
-def check_limits(limits: StoreLimits) -> None:
-    """Refuse limits that no store takes, in the original's order and words. Raises ``ConfigError``."""
-    channel = limits.channel
-    for name, value, shown in (
-        ("max channels", limits.max_channels, str(limits.max_channels)),
-        ("max subscriptions", channel.max_subs, str(channel.max_subs)),
-        ("max messages", channel.max_msgs, str(channel.max_msgs)),
-        ("max bytes", channel.max_bytes, str(channel.max_bytes)),
-        ("max age", channel.max_age, format_duration(channel.max_age)),
-        ("max inactivity", channel.max_inactivity, format_duration(channel.max_inactivity)),
-    ):
-        if value < 0:
-            raise ConfigError(f"{name} limit cannot be negative ({shown})", hint="0 means unlimited")
-    names = {name for name, _ in limits.channels}
-    for name, _ in limits.channels:
-        if not is_channel_pattern(name):
-            raise ConfigError(
-                f"invalid channel name {quote(name)}",
-                hint="no empty token, no slash; * and > only as whole tokens, > only as the last",
-            )
-        if is_reserved(os.fsencode(name)) and "*" not in name and ">" not in name:
-            raise ConfigError(f"invalid channel name {quote(name)}", hint=RESERVED_HINT)
-    literal = sum("*" not in name and ">" not in name for name in names)
-    if limits.max_channels and literal > limits.max_channels:
-        raise ConfigError(
-            f"too many channels defined ({literal}). The max channels limit is set to {limits.max_channels}",
-            hint="raise max_channels (0: unlimited), or list fewer channels; names with wildcards do not count",
-        )
-
-
-def is_channel_pattern(name: str) -> bool:
-    """Whether limits can be given for ``name``: a channel, or one with ``*`` and ``>`` as whole tokens, ``>`` last."""
-    tokens = name.split(".")
-    if "/" in name or not all(tokens):
-        return False
-    return all(
-        t == "*" or ("*" not in t and (">" not in t or (t == ">" and i == len(tokens))))
-        for i, t in enumerate(tokens, 1)
-    )
-
-
-def _check_file(options: ServerOptions) -> None:
-    """Check in the original's order: an operator sees the first complaint only."""
-    if not options.dir:
-        raise ConfigError("for FILE stores, root directory must be specified", hint="add -dir <directory>")
-    file = options.file
-    checks = (
-        (file.buffer_size >= 0, "buffer size value must be a positive number"),
-        (file.compact_interval > 0, "compact interval value must at least be 1 seconds"),
-        (file.compact_fragmentation > 0, "compact fragmentation value must at least be 1"),
-        (file.compact_min_size >= 0, "compact minimum file size value must be a positive number"),
-        (0 < file.crc_poly <= 0xFFFF_FFFF, "crc polynomial should be between 1 and 4294967295"),
-        (
-            min(file.slice_max_msgs, file.slice_max_bytes, file.slice_max_age) >= 0,
-            "slice max values must be positive numbers",
-        ),
-        (file.fds_limit >= 0, "file descriptor limit must be a positive number"),
-        (file.parallel_recovery >= 1, "parallel recovery value must be at least 1"),
-        (file.read_buffer_size >= 0, "read buffer size value must be a positive number"),
-    )
-    for holds, text in checks:
-        if not holds:
-            raise ConfigError(text)
-
-
-def _check_ft(ft: FtOptions) -> None:
-    """Check what no original has; how the two heartbeat intervals go together is ``FtTiming``'s to say."""
-    for name in ("hb_interval", "hb_missed_interval", "probe_interval"):
-        if getattr(ft, name) <= 0:
-            raise ConfigError(f"ft_{name} must be longer than zero", hint="give a duration such as 1s")
-    for name in ("nats_timeout", "poll_interval", "steal_after"):
-        if getattr(ft, name) < 0:
-            raise ConfigError(f"ft_{name} cannot be negative", hint="give a duration such as 1s, or 0s for none")
-    if 0 < ft.steal_after < ft.hb_missed_interval:
-        raise ConfigError(
-            f"ft_steal_after ({format_duration(ft.steal_after)}) is shorter than the silence that makes a standby "
-            f"suspect ({format_duration(ft.hb_missed_interval)})",
-            hint="give ft_steal_after several times ft_hb_missed_interval, or 0s for never",
-        )
-    if ft.steal_after and ft.mixed == "on":
-        raise ConfigError(
-            "ft_steal_after cannot be used in a group with original servers: they obey no epoch",
-            hint="leave out -ft_steal_after until every member runs ftstan",
-        )
-    for name in ft.allow:
-        if name not in FT_ALLOW:
-            raise ConfigError(
-                f'ft_allow has no problem of the name "{name}"', hint="use some of: " + ", ".join(FT_ALLOW)
-            )
-    if ft.mixed not in FT_MIXED:
-        raise ConfigError(f'ft_mixed is "{ft.mixed}"', hint="use one of: " + ", ".join(FT_MIXED))
-
-
-def _is_subject(name: str) -> bool:
-    """Whether ``name`` can be the end of a subject: no white space and no empty token."""
-    return not any(c in string.whitespace for c in name) and all(name.split("."))

@@ -1,4 +1,4 @@
-"""The streaming half's pass over a file: its keys, in a ``streaming`` map or at top level, into settings.
+"""The streaming half's pass over a file: keys of a ``streaming`` map, or of the top level.
 
 Errors are those of the original; nothing is read but what the tree has.
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftstan.config import unknown
-from ftstan.config.keys import CHANNEL_LIMITS, CHANNELS, RETIRED, STREAMING_MAPS, Section, names_of
-from ftstan.config.options import ChannelLimits, is_channel_pattern
-from ftstan.config.table import BY_KEY, Kind
+from ftstan.config.declaration import Kind, Section
+from ftstan.config.options import ChannelLimits
+from ftstan.config.table import BY_KEY, CHANNEL_LIMITS, RETIRED, names_of
 from ftstan.config.tree import shown
 from ftstan.config.units import quote
+from ftstan.config.unknown_keys import warn_unknown
+from ftstan.config.validation import is_channel_pattern
 from ftstan.config.values import EXPECTED, streaming_value
 from ftstan.errors import ConfigError
 
@@ -24,29 +25,40 @@ if TYPE_CHECKING:
 
 STREAMING = "streaming"
 
+#: Maps in the streaming half: names, and what messages of the original call them.
+STREAMING_MAPS: dict[Section, tuple[tuple[str, ...], str]] = {
+    Section.TLS: (("tls",), "TLS"),
+    Section.LIMITS: (("store_limits", "limits", "storelimits"), "store limits"),
+    Section.FILE: (("file_options", "file"), "file options"),
+    Section.SQL: (("sql_options", "sql"), "SQL options"),
+    Section.CLUSTER: (("cluster",), "cluster"),
+}
+#: Names of the map of single channels inside ``store_limits``.
+CHANNELS = ("channels", "channels_limits", "channelslimits", "per_channel", "per_channel_limits")
+
 
 def streaming_map(document: Document) -> dict[str, Node] | None:
-    """The ``streaming`` map, ``None`` if there is no such key. Raises ``ConfigError`` if it is no map."""
+    """The ``streaming`` map, ``None`` without such a key. Raises ``ConfigError`` if it is no map."""
     for key, node in document.entries.items():
         if key.lower() == STREAMING:
-            if not isinstance(node.value, dict):
-                raise ConfigError(
-                    f"expected streaming section to be a map/struct, got {shown(node.value)}",
-                    hint=f"{node.place}: write streaming {{ ... }}",
-                )
-            return node.value
+            return _map_of(node, "streaming section", "write streaming { ... }")
     return None
 
 
-def read(document: Document, settings: Settings) -> set[str]:
-    """Put what the streaming half finds into ``settings``; the lower-case names at the level that it read.
+def _map_of(node: Node, what: str, hint: str) -> dict[str, Node]:
+    if not isinstance(node.value, dict):
+        raise ConfigError(
+            f"expected {what} to be a map/struct, got {shown(node.value)}",
+            hint=f"{node.place}: {hint}",
+        )
+    return node.value
 
-    Raises ``ConfigError``.
-    """
+
+def read(document: Document, settings: Settings) -> None:
+    """Put what the streaming half finds into ``settings``. Raises ``ConfigError``."""
     section = streaming_map(document)
     entries = document.entries if section is None else section
     _Reader(settings, document).level(entries, alone=section is not None)
-    return known_names()
 
 
 def known_names() -> set[str]:
@@ -61,7 +73,7 @@ class _Reader:
         self._used = document.used
 
     def level(self, entries: dict[str, Node], *, alone: bool) -> None:
-        """Read the streaming half's first level; ``alone``: it is its own map, so that nobody else knows its keys."""
+        """Read the first level; ``alone``: it is a map of its own, no other half reads its keys."""
         maps = {name: section for section, (names, _) in STREAMING_MAPS.items() for name in names}
         known = names_of(Section.STREAMING)
         for key, node in entries.items():
@@ -72,9 +84,9 @@ class _Reader:
                 why = RETIRED[Section.STREAMING][name]
                 self._settings.warnings.append(f'{node.place}: the key "{key}" of old releases has no effect: {why}')
             elif name in known:
-                self._put(known[name].option.key, key, node)
+                self._put(known[name].key, key, node)
             elif alone and node.place not in self._used:
-                unknown.warn(self._settings, node.place, key, known_names(), STREAMING)
+                warn_unknown(self._settings, node.place, key, known_names(), STREAMING)
 
     def _put(self, option: str, key: str, node: Node) -> None:
         written = key.lower() if option.startswith("sql_") else key
@@ -85,57 +97,44 @@ class _Reader:
             self._settings.put("encrypt", True, node.source, key)
 
     def _map(self, section: Section, key: str, node: Node, *, shared: bool) -> None:
-        what = STREAMING_MAPS[section][1]
-        if not isinstance(node.value, dict):
-            raise ConfigError(
-                f"expected {what} to be a map/struct, got {shown(node.value)}",
-                hint=f"{node.place}: {key} takes {EXPECTED[Kind.MAP]}",
-            )
+        entries = _map_of(node, STREAMING_MAPS[section][1], f"{key} takes {EXPECTED[Kind.MAP]}")
         if section is Section.CLUSTER:
             self._settings.put("clustered", True, node.source, key)
         known = names_of(section)
         channels = CHANNELS if section is Section.LIMITS else ()
-        for inner, item in node.value.items():
+        for inner, item in entries.items():
             name = inner.lower()
             if name in channels:
                 self._channels(item)
             elif name in known:
-                self._put(known[name].option.key, inner, item)
+                self._put(known[name].key, inner, item)
             elif item.place not in self._used and not (shared and section in (Section.TLS, Section.CLUSTER)):
-                unknown.warn(self._settings, item.place, inner, {*known, *channels}, key)
+                warn_unknown(self._settings, item.place, inner, {*known, *channels}, key)
 
     # ---- limits of single channels -------------------------------------------------------------------------------
 
     def _channels(self, node: Node) -> None:
-        if not isinstance(node.value, dict):
-            raise ConfigError(
-                f"expected per channel limits to be a map/struct, got {shown(node.value)}",
-                hint=f'{node.place}: write channels {{ "name" {{ max_msgs: 10 }} }}',
-            )
-        self._settings.channels = tuple((name, self._channel(name, item)) for name, item in node.value.items())
+        entries = _map_of(node, "per channel limits", 'write channels { "name" { max_msgs: 10 } }')
+        self._settings.channels = tuple((name, self._channel(name, item)) for name, item in entries.items())
         self._settings.channels_source = node.source
 
     def _channel(self, channel: str, node: Node) -> ChannelLimits:
-        if not isinstance(node.value, dict):
-            raise ConfigError(
-                f"expected channel limits to be a map/struct, got {shown(node.value)}",
-                hint=f"{node.place}: write {quote(channel)} {{ max_msgs: 10 }}",
-            )
+        entries = _map_of(node, "channel limits", f"write {quote(channel)} {{ max_msgs: 10 }}")
         if not is_channel_pattern(channel):
             raise ConfigError(
                 f"invalid channel name {quote(channel)}",
                 hint=f"{node.place}: tokens with a point between them, not empty; no /; * and > only as whole tokens,"
                 " > only as the last",
             )
-        known = {name: one for name, one in names_of(Section.LIMITS).items() if one.option.key in CHANNEL_LIMITS}
-        limits = dict.fromkeys(CHANNEL_LIMITS, 0)
-        for key, item in node.value.items():
+        limits = {option.key: 0 for option in CHANNEL_LIMITS}
+        known = {name: option for option in CHANNEL_LIMITS for name in option.names}
+        for key, item in entries.items():
             if key.lower() in known:
-                option = known[key.lower()].option
+                option = known[key.lower()]
                 value = streaming_value(option, key, item)
                 assert isinstance(value, int)
                 # Written as 0 it is unlimited, and left out it is inherited.
                 limits[option.key] = value or -1
             elif item.place not in self._used:
-                unknown.warn(self._settings, item.place, key, known, f"channel {quote(channel)}")
+                warn_unknown(self._settings, item.place, key, known, f"channel {quote(channel)}")
         return ChannelLimits(**limits)

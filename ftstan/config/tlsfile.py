@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftstan.config import unknown
-from ftstan.config.keys import Section, names_of
-from ftstan.config.table import Kind, Option
-from ftstan.config.units import SECOND, parse_duration
-from ftstan.config.values import EXPECTED, conversion_error
+from ftstan.config.declaration import Kind, Section
+from ftstan.config.table import names_of
+from ftstan.config.unknown_keys import did_you_mean
+from ftstan.config.values import EXPECTED, conversion_error, seconds
 from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from ftstan.config.declaration import Option
     from ftstan.config.settings import Settings
     from ftstan.config.tree import Node, Place
 
@@ -73,15 +73,15 @@ def check_tls(key: str, node: Node, used: Collection[Place]) -> dict[str, tuple[
     known = names_of(Section.NATS_TLS)
     found: dict[str, tuple[str, object, str]] = {}
     for inner, item in node.value.items():
-        binding = known.get(inner.lower())
-        if binding is None:
+        option = known.get(inner.lower())
+        if option is None:
             if item.place in used:
                 continue
             raise ConfigError(
                 f'{item.place}: error parsing tls config, unknown field ["{inner}"]',
-                hint=f"{key} knows {', '.join(sorted(known))}{unknown.did_you_mean(inner, known)}",
+                hint=f"{key} knows {', '.join(sorted(known))}{did_you_mean(inner, known)}",
             )
-        found[binding.option.key] = (inner, _value(binding.option, inner, item), item.source)
+        found[option.key] = (inner, _value(option, inner, item), item.source)
     certificate, private = (found.get(option, ("", ""))[1] for option in ("tlscert", "tlskey"))
     for has, lacks, name in ((certificate, private, "key_file"), (private, certificate, "cert_file")):
         if has and not lacks:
@@ -105,20 +105,9 @@ def _value(option: Option, key: str, node: Node) -> object:
                 raise ConfigError(f"{wrong}expected '{key}' to be a boolean", hint=hint)
             return value
         case Kind.FLOAT:
-            return _timeout(wrong, key, node, hint)
+            return seconds(wrong, key, node, hint)
         case _:
             return _names(option, wrong, key, node)
-
-
-def _timeout(wrong: str, key: str, node: Node, hint: str) -> float:
-    if isinstance(node.value, str):
-        try:
-            return parse_duration(node.value) / SECOND
-        except ConfigError as error:
-            raise ConfigError(f"{wrong}'{key}' {error.text}", hint=hint) from error
-    if isinstance(node.value, bool) or not isinstance(node.value, int | float):
-        raise ConfigError(f"{wrong}'{key}' wrong type", hint=hint)
-    return float(node.value)
 
 
 def _names(option: Option, wrong: str, key: str, node: Node) -> tuple[str, ...]:
@@ -135,36 +124,31 @@ def _names(option: Option, wrong: str, key: str, node: Node) -> tuple[str, ...]:
     return tuple(str(item.value) for item in node.value)
 
 
+_TLS_HELP = """
+TLS of clients stands in a map of the configuration file:
+
+    tls {
+        cert_file: "./certs/server-cert.pem"
+        key_file:  "./certs/server-key.pem"
+        ca_file:   "./certs/ca.pem"
+        verify:    true
+        timeout:   2
+
+        cipher_suites: [
+            "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+            "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
+        ]
+        curve_preferences: [
+            "CurveP256",
+            "X25519"
+        ]
+    }
+"""
+
+
 def tls_help() -> str:
     """Return what ``-help_tls`` prints: an example, then the names of cipher suites and curves."""
-    lines = [
-        "",
-        "TLS of clients stands in a map of the configuration file:",
-        "",
-        "    tls {",
-        '        cert_file: "./certs/server-cert.pem"',
-        '        key_file:  "./certs/server-key.pem"',
-        '        ca_file:   "./certs/ca.pem"',
-        "        verify:    true",
-        "        timeout:   2",
-        "",
-        "        cipher_suites: [",
-        '            "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",',
-        '            "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"',
-        "        ]",
-        "        curve_preferences: [",
-        '            "CurveP256",',
-        '            "X25519"',
-        "        ]",
-        "    }",
-        "",
-        "Available cipher suites:",
-        "",
-        *(f"    {name}" for name in CIPHER_SUITES),
-        "",
-        "Available curve preferences:",
-        "",
-        *(f"    {name}" for name in CURVES),
-        "",
-    ]
-    return "\n".join(lines) + "\n"
+    text = _TLS_HELP
+    for title, names in (("cipher suites", CIPHER_SUITES), ("curve preferences", CURVES)):
+        text += f"\nAvailable {title}:\n\n" + "".join(f"    {name}\n" for name in names)
+    return text + "\n"

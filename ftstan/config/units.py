@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import math
 import re
+from typing import TypeAlias
 
 from ftstan.errors import ConfigError
 
 MIN_INT64 = -(1 << 63)
 MAX_INT64 = (1 << 63) - 1
+
+Duration: TypeAlias = int
+"""Nanoseconds."""
+Size: TypeAlias = int
+"""Bytes."""
 
 NANOSECOND = 1
 MICROSECOND = 1_000

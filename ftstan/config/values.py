@@ -1,7 +1,8 @@
-"""One value of a file, checked against the kind of its option. The two halves of the original complain differently.
+"""One value of a file, checked against the kind of its option.
 
-The streaming half says ``parameter "<key>" value is expected to be <type>, got <type>``; the NATS half begins with the
-place and names types as its language does.
+The two halves of the original complain differently. The streaming half says ``parameter "<key>"
+value is expected to be <type>, got <type>``; the NATS half begins with the place and names types as
+its language does.
 
 Source: ``docs/compat/config.md`` (keys).
 """
@@ -11,13 +12,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ftstan.config.table import Kind
+from ftstan.config.declaration import Kind
 from ftstan.config.tree import Node, Value, type_name
 from ftstan.config.units import SECOND, parse_duration
 from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ftstan.config.table import Option
+    from ftstan.config.declaration import Option
 
 #: What to write for each kind.
 EXPECTED = {
@@ -108,14 +109,14 @@ def conversion_error(key: str, node: Node, wanted: str, kind: Kind) -> ConfigErr
 
 
 def nats_value(option: Option, key: str, node: Node, warnings: list[str]) -> object:
-    """The value of an option of the NATS half. Raises ``ConfigError``; what is only unwise goes to ``warnings``."""
+    """The value of an option of the NATS half. Raises ``ConfigError``, or adds to ``warnings``."""
     value, kind = node.value, option.kind
     if kind is Kind.DURATION:
         return _nats_duration(option.key, key, node, warnings)
     if kind is Kind.MAP or (option.key == "jetstream" and not isinstance(value, bool)):
         return plain(value)
     if kind is Kind.FLOAT:
-        return _seconds(key, node)
+        return seconds(f"{node.place}: ", key, node, hint(key, node, kind))
     wanted = _NATS_TYPES[kind]
     if go_name(value) != wanted:
         raise conversion_error(key, node, wanted, kind)
@@ -133,22 +134,26 @@ def _nats_duration(name: str, key: str, node: Node, warnings: list[str]) -> int:
             raise ConfigError(
                 f"{node.place}: error parsing {name}: {error.text}", hint=hint(key, node, Kind.DURATION)
             ) from error
-    unwise = f'{node.place}: invalid use of field "{key}": {name} should be converted to a duration'
+    misuse = f'{node.place}: invalid use of field "{key}": {name} should be converted to a duration'
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(unwise, hint=hint(key, node, Kind.DURATION))
-    warnings.append(f'{unwise}; write "{value}s"')
+        raise ConfigError(misuse, hint=hint(key, node, Kind.DURATION))
+    warnings.append(f'{misuse}; write "{value}s"')
     return value * SECOND
 
 
-def _seconds(key: str, node: Node) -> float:
+def seconds(wrong: str, key: str, node: Node, hint: str) -> float:
+    """A number of seconds, or a duration.
+
+    Raises ``ConfigError`` with a text that begins with ``wrong``.
+    """
     value = node.value
     if isinstance(value, str):
         try:
             return parse_duration(value) / SECOND
         except ConfigError as error:
-            raise ConfigError(f"{node.place}: '{key}' {error.text}", hint=hint(key, node, Kind.FLOAT)) from error
+            raise ConfigError(f"{wrong}'{key}' {error.text}", hint=hint) from error
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"{node.place}: '{key}' wrong type", hint=hint(key, node, Kind.FLOAT))
+        raise ConfigError(f"{wrong}'{key}' wrong type", hint=hint)
     return float(value)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ftstan.config import yaml
 from ftstan.config.tree import Node, Place, Value
 from ftstan.config.units import parse_duration
-from ftstan.config.unknown import did_you_mean
+from ftstan.config.unknown_keys import did_you_mean
 from ftstan.drill.errors import ScenarioError
 from ftstan.drill.faults import KINDS, STORAGE, Expect
 from ftstan.drill.inventory import read_inventory

@@ -54,7 +54,7 @@ def test_a_usage_example_is_read_or_refused_by_name(place: str, example: str, tm
         assert place in refused.value.text or key in refused.value.text
         return
     settings = to_settings(line)
-    assert (settings.unknown, settings.warnings) == ([], [])
+    assert (settings.unknown_keys, settings.warnings) == ([], [])
     to_options(line)
 
 

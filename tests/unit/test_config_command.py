@@ -151,7 +151,7 @@ def test_a_dumped_file_starts_the_same_server(capfd: pytest.CaptureFixture[str])
 def test_a_completion_script_knows_every_flag(shell: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["-completion", shell]) == 0
     script = capfd.readouterr().out
-    assert [name for flag in FLAGS for name in flag.names if name not in script] == []
+    assert [name for flag in FLAGS for name in flag.flags if name not in script] == []
     program = shutil.which(shell)
     if program is not None:
         subprocess.run([program, "-n"], input=script, text=True, check=True, timeout=60)

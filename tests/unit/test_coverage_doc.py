@@ -13,7 +13,7 @@ import pytest
 
 from ftstan.cli.ctl import PROGRAM as CTL
 from ftstan.cli.pipeline.command import PROGRAM as PIPELINE
-from ftstan.config.table import help_text
+from ftstan.config.usage import help_text
 from tests.named import ROOT, named_tests, read, wrong_with
 from tools import capabilities
 from tools.capabilities import Area, Feature, State

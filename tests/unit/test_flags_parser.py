@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from ftstan.config.declaration import Group, Kind
 from ftstan.config.flags import FlagSyntaxError, evaluate_sizes, parse, to_options, to_settings
 from ftstan.config.options import ServerOptions
-from ftstan.config.refused import refuse_unsupported
-from ftstan.config.table import BY_NAME, FLAGS, Group, Kind, help_text
+from ftstan.config.table import BY_FLAG, FLAGS
 from ftstan.config.units import HOUR, parse_duration
+from ftstan.config.usage import help_text
+from ftstan.config.validation import refuse_unsupported
 from ftstan.errors import ConfigError
 from ftstan.nats.generated import child_options
 
@@ -43,8 +45,8 @@ def test_every_written_form_of_a_flag_is_taken_or_refused_as_by_the_original(nam
 
 @pytest.mark.parametrize("row", DATA["flags"], ids=lambda row: row["names"][0])
 def test_a_flag_has_the_kind_and_default_of_the_original(row: dict[str, Any]) -> None:
-    flag = BY_NAME[row["names"][0]]
-    assert set(row["names"]) <= set(flag.names)
+    flag = BY_FLAG[row["names"][0]]
+    assert set(row["names"]) <= set(flag.flags)
     kind = {"int64": "int", "list": "string"}.get(row["kind"], row["kind"])
     assert (Kind.STRING if flag.kind is Kind.LIST else flag.kind) is Kind[kind.upper()]
     default = parse_duration(row["default"]) if kind == "duration" else row["default"]
@@ -53,7 +55,7 @@ def test_a_flag_has_the_kind_and_default_of_the_original(row: dict[str, Any]) ->
 
 def test_no_flag_is_missing_from_the_table_and_only_ours_are_added() -> None:
     measured = {name for row in DATA["flags"] for name in row["names"]}
-    assert set(BY_NAME) - measured == {
+    assert set(BY_FLAG) - measured == {
         *("ft_group_name", "file_sync_index", "file_sync_subs", "dedup_window", "ft_allow", "ft_mixed"),
         *("io_spin", "io_buffer_size", "nats_gomaxprocs", "nats_gogc"),
         *("http_advertise", "metrics_channels", "metrics_nss"),
@@ -62,7 +64,7 @@ def test_no_flag_is_missing_from_the_table_and_only_ours_are_added() -> None:
         *("monitor_open_health", "admin_key"),
         *("check_config", "check-config", "strict", "dump_config", "dump-config", "completion"),
     }
-    assert measured <= set(BY_NAME)
+    assert measured <= set(BY_FLAG)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,7 @@ ENCRYPTION = ("encrypt", "encryption_key")
 UNSUPPORTED = [f for f in FLAGS if not f.supported and f.group is not Group.TLS and f.key not in ENCRYPTION]
 
 
-@pytest.mark.parametrize("flag", UNSUPPORTED, ids=lambda flag: flag.names[0])
+@pytest.mark.parametrize("flag", UNSUPPORTED, ids=lambda flag: flag.key)
 def test_a_flag_that_is_not_supported_yet_is_refused_by_the_name_that_was_used(flag: Any) -> None:
     value = {
         Kind.BOOL: str(not flag.default),
@@ -214,7 +216,7 @@ def test_a_flag_that_is_not_supported_yet_is_refused_by_the_name_that_was_used(f
         Kind.STRING: "x",
         Kind.LIST: "x",
     }
-    name = flag.names[-1]
+    name = flag.flags[-1]
     settings = to_settings(parse([f"--{name}={value[flag.kind]}"]))
     with pytest.raises(ConfigError, match=rf"^-{name} is not supported by this version of ftstan \(planned\)$"):
         refuse_unsupported(settings)

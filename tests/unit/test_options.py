@@ -15,9 +15,8 @@ from ftstan.config.options import (
     NatsOptions,
     ServerOptions,
     StoreLimits,
-    check_before_logging,
-    check_start,
 )
+from ftstan.config.validation import check_before_logging, check_start
 from ftstan.errors import ConfigError
 
 FILE = ServerOptions(store="FILE", dir="d")

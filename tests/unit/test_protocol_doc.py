@@ -204,8 +204,8 @@ def test_every_error_string_of_the_code_is_in_the_table() -> None:
     ours -= {f"broker.constants.{name}" for name in REASONS}
     ours |= {"broker.core.INVALID_PUBLISH", "broker.core.WRONG_SUBJECT", "broker.core.TOO_LARGE"}
     ours |= {"stores.interface.BEING_DELETED"}
-    ours |= {"config.options.NO_CHANNEL", "wire.partition.CONFLICT"}
-    ours |= {"config.refused.CLUSTERED_PARTITIONING", "config.refused.CLUSTERED_MEMORY"}
+    ours |= {"config.validation.NO_CHANNEL", "wire.partition.CONFLICT"}
+    ours |= {"config.validation.CLUSTERED_PARTITIONING", "config.validation.CLUSTERED_MEMORY"}
     assert {e.constant for e in ERRORS if e.constant not in ELSEWHERE} == ours
     assert len({e.text for e in ERRORS}) == len(ERRORS)
 

@@ -11,7 +11,8 @@ import pytest
 
 from ftstan.broker import managing
 from ftstan.cli.ctl import main
-from ftstan.config.options import StoreLimits, check_limits
+from ftstan.config.options import StoreLimits
+from ftstan.config.validation import check_limits
 from ftstan.disk import LocalDisk
 from ftstan.errors import ConfigError, RecoveryError, RefusedError, StoreError
 from ftstan.ft import adminkey, epoch, lock, watch

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.clock import ManualClock
-from ftstan.config.options import ServerOptions, check_start
+from ftstan.config.options import ServerOptions
+from ftstan.config.validation import check_start
 from ftstan.errors import ConfigError
 from ftstan.stores import registry
 from ftstan.stores.interface import StoreContext

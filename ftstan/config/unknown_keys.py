@@ -1,4 +1,4 @@
-"""Keys that nobody knows: a warning with the nearest name that is one. The original says nothing about them.
+"""Keys that nobody knows: a warning with the nearest known name. The original ignores them.
 
 Source: ``docs/compat/config.md`` (which half reads what).
 """
@@ -31,9 +31,14 @@ def did_you_mean(word: str, known: Collection[str]) -> str:
     return f'; did you mean "{near}"?' if near else ""
 
 
-def warn(settings: Settings, place: Place, key: str, known: Collection[str], where: str = "") -> None:
+def warn_unknown(
+    settings: Settings,
+    place: Place,
+    key: str,
+    known: Collection[str],
+    where: str = "",
+) -> None:
     """Note that ``key`` is unknown; ``where`` is the map in which it stands."""
     inside = f" in {where}" if where else ""
-    text = f'{place}: unknown key "{key}"{inside} is ignored{did_you_mean(key, known)}'
-    settings.unknown.append(text)
-    settings.warnings.append(text)
+    meant = did_you_mean(key, known)
+    settings.warn_of_key(f'{place}: unknown key "{key}"{inside} is ignored{meant}')
