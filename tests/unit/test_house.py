@@ -36,7 +36,7 @@ FLOORS = {
     "starts": 2,
     "stores": 2,
     "broker": 3,
-    "ft": 4,
+    "ft": 3,
     "monitor": 4,
     "administration": 5,
     "bridge": 5,
@@ -58,6 +58,7 @@ FLOORS = {
     "member": 5,
     "server": 5,
     "serving": 5,
+    "status": 5,
     "awake": 5,
     "storecheck": 5,
     "succession": 5,
@@ -75,7 +76,7 @@ FLOORS = {
 BESIDE = {
     "__init__": {"embed", "version"},
     "client": {"errors", "wire"},
-    "drill": {"client", "config", "errors", "nats", "promise", "supervised"},
+    "drill": {"client", "config", "errors", "ft", "nats", "promise", "supervised"},
     "load": {"clock", "config", "errors", "nats", "wire"},
     "spark": {"__init__", "client", "config", "disk", "errors", "ft", "promise", "stores", "wire"},
     "storecheck": {"clock", "disk", "errors", "ft"},
@@ -105,6 +106,7 @@ TOGETHER = (
         "rival",
         "server",
         "serving",
+        "status",
         "succession",
     },
     {"clock", "disk", "errors", "log", "logs", "ratelimit"},
@@ -297,7 +299,8 @@ def test_every_form_of_an_import_is_seen(text: str, cython: bool, rooms: set[str
 def test_the_ground_floor_knows_nobody_above() -> None:
     assert not may_import("errors", "wire")
     assert not may_import("wire", "config")
-    assert not may_import("monitor", "ft")
+    assert not may_import("ft", "monitor")
+    assert not may_import("broker", "ft")
     assert may_import("serving", "broker")
 
 
