@@ -75,7 +75,7 @@ FLOORS = {
 #: it shows of a room is loaded when it is asked for. ``spark`` asks it where the package lies, nobody else imports it.
 BESIDE = {
     "__init__": {"embed", "version"},
-    "client": {"errors", "wire"},
+    "client": {"errors", "nats", "wire"},
     "drill": {"client", "config", "errors", "ft", "nats", "promise", "supervised"},
     "load": {"clock", "config", "errors", "nats", "wire"},
     "spark": {"__init__", "client", "config", "disk", "errors", "ft", "promise", "stores", "wire"},
@@ -312,4 +312,5 @@ def test_the_server_knows_nobody_beside_it_and_they_know_little_of_it() -> None:
     assert not may_import("server", "drill")
     assert may_import("cli", "client")
     assert may_import("client", "wire")
-    assert not may_import("client", "nats")
+    assert not may_import("client", "config")
+    assert not may_import("client", "log")
