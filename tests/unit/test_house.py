@@ -24,7 +24,6 @@ FLOORS = {
     "errors": 0,
     "histogram": 0,
     "log": 0,
-    "logs": 0,
     "promise": 0,
     "ratelimit": 0,
     "reserved": 0,
@@ -109,7 +108,7 @@ TOGETHER = (
         "status",
         "succession",
     },
-    {"clock", "disk", "errors", "log", "logs", "ratelimit"},
+    {"clock", "disk", "errors", "log", "ratelimit"},
 )
 
 MAX_LINES = 520
