@@ -20,6 +20,7 @@ from ftstan.config.units import SECOND
 from ftstan.dataplane import DataPlane, shown
 from ftstan.errors import EndedError, FencedError, FtstanError, ReleasedError, StoppedError, StoreError
 from ftstan.ft.desk import Member
+from ftstan.ft.states import NodeState
 from ftstan.ft.warm import Warm
 from ftstan.host import Host, ProcessHost
 from ftstan.nats.control import Control
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from ftstan.ft.digest import Member as GroupMember
     from ftstan.ft.ownership import StoreOwner
     from ftstan.ft.standby import Standby
-    from ftstan.ft.states import Phase
+    from ftstan.ft.states import NodeStatus
     from ftstan.ft.warm import WarmLag
     from ftstan.histogram import Histogram
     from ftstan.monitor.http import Monitor
@@ -107,8 +108,8 @@ class GroupPart(Protocol):
         ...
 
     @property
-    def status(self) -> str:
-        """State, phase and epoch in one line, for people."""
+    def trouble(self) -> str:
+        """Why storage refused the last activation."""
         ...
 
     async def switchover(self, to: str = "") -> str:
@@ -133,26 +134,22 @@ class GroupPart(Protocol):
 
 
 class MemberPart(Member, Protocol):
-    """The node as operators see it (``member.NodeMember``), for the other parts."""
-
-    recovered: tuple[int, int]
-
-    @property
-    def progress(self) -> str:
-        """How far a recovery is."""
-        ...
-
-    @property
-    def phase(self) -> Phase:
-        """What the node is doing."""
-        ...
-
-    async def page(self) -> dict[str, object]:
-        """The status with what only monitoring shows."""
-        ...
+    """What operators ask of the node (``member.NodeMember``), for the other parts."""
 
     async def set_limits(self, limits: StoreLimits) -> list[str]:
         """Other limits from now on; returns what changed, a line each."""
+        ...
+
+
+class StatusPart(Protocol):
+    """Where the node's status is made (``status.StatusSource``), for the other parts."""
+
+    def now(self) -> NodeStatus:
+        """From memory alone."""
+        ...
+
+    async def refreshed(self) -> NodeStatus:
+        """The same, after a look at who holds the store."""
         ...
 
 
@@ -201,7 +198,9 @@ class Context:
 
     monitor: Monitor
     member: MemberPart
-    """What operators see of this node, and ask of it."""
+    """What operators ask of this node."""
+    status: StatusPart
+    """How this node is."""
     protection: ProtectionPart
     partitioning: PartitionPart
     group: GroupPart | None = None
@@ -213,8 +212,7 @@ class Context:
         self.clock = clock or SystemClock()
         self.nuid = Nuid()
         self.server_id = self.nuid.next()
-        self.state = "STANDALONE"
-        """As the original's pages name it."""
+        self.state = NodeState.STANDALONE
         self.plane = self.plane_class(self.storage_failed, Awake(options.io_spin / SECOND))
         self.owner: StoreOwner | None = None
         """The right to the directory of a FILE store; a group needs one."""
@@ -318,7 +316,7 @@ class Context:
 
     def is_ft_active(self) -> bool:
         """Whether this node is the active one and serves."""
-        return self.state == "FT_ACTIVE" and self.is_serving()
+        return self.state is NodeState.ACTIVE and self.is_serving()
 
     def is_serving(self) -> bool:
         """Whether clients are answered now."""
@@ -344,10 +342,3 @@ class Context:
     def looks_for_nats(self) -> bool:
         """Whether the control thread has a connection to NATS or tries to; true where there is none."""
         return self.group is None or self.group.looks_for_nats
-
-    @property
-    def status(self) -> str:
-        """State, phase and epoch in one line, for people."""
-        if self.group is not None and self.state != "SHUTDOWN":
-            return self.group.status
-        return f"{self.state}: serving" if self.is_up else f"{self.state}{self.member.progress}"

@@ -33,6 +33,7 @@ from ftstan.context import EXIT_FENCED
 from ftstan.disk import ShuttableDisk
 from ftstan.ending import say
 from ftstan.errors import EndedError, FencedError, FtstanError, NatsError, StoppedError
+from ftstan.ft.states import NodeState
 from ftstan.nats import tasks
 from ftstan.nats.routes import check_routes
 from ftstan.nats.url import parse_urls
@@ -208,7 +209,7 @@ class StanServer:
     @property
     def state(self) -> str:
         """``STANDALONE``, ``FT_STANDBY``, ``FT_ACTIVE``, ``FAILED`` or ``SHUTDOWN``."""
-        return str(self._node.state) if self.is_running and self._node is not None else "SHUTDOWN"
+        return str(self._node.state if self.is_running and self._node is not None else NodeState.SHUTDOWN)
 
     @property
     def client_url(self) -> str:

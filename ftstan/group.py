@@ -22,7 +22,7 @@ from ftstan.ft.cadence import FtTiming
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
 from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, not_mixed_line, too_slow_line, word_of
 from ftstan.ft.slots import Cause
-from ftstan.ft.states import NodeState, Phase
+from ftstan.ft.states import NodeState
 from ftstan.ft.subjects import (
     Released,
     decode_released,
@@ -106,7 +106,8 @@ class FtGroup:
         self._unexpected = RateLimit()
         self._active: act.Active | None = None
         self._activation: Activation | None = None
-        self._trouble = ""
+        self.trouble = ""
+        """Why storage refused the last activation."""
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._control = node.control_class(
@@ -392,7 +393,7 @@ class FtGroup:
         await node.call(self._life.give_back)
         self._warm = self._new_warm()
         self._warm.start()
-        self._trouble = error.text
+        self.trouble = error.text
         self._event(sb.ActivationLost(f"{error.text}; {error.hint}" if error.hint else error.text, refused=True))
 
     async def _regain_lock(self, active: act.Active) -> None:
@@ -415,18 +416,6 @@ class FtGroup:
     def looks_for_nats(self) -> bool:
         """Whether this member has a connection to NATS, or tries to have one."""
         return self._control.running
-
-    @property
-    def status(self) -> str:
-        """State, phase and epoch in one line, for people."""
-        phase = self._standby.phase
-        text = f"{phase} {self._trouble}" if phase is Phase.BACKING_OFF else f"{phase}"
-        if self._active is not None:
-            text = "serving" if self._node.is_ft_active() else f"recovering{self._node.member.progress}"
-            if not self._node.protection.may_beat:
-                text = "waiting for storage"
-        epoch = f", epoch {self._activation.epoch}" if self._activation is not None else ""
-        return f"{self._node.state}: {text}{epoch}"
 
     # ---- operators -----------------------------------------------------------------------------------------------
 

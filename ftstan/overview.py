@@ -56,7 +56,7 @@ class Overview:
     async def page(self) -> dict[str, object]:
         """The figures (``docs/monitoring.md``, figures of the dashboard)."""
         node = self._node
-        status = await node.member.status()
+        status = await node.status.refreshed()
         counters, rows = await self._pages.census()
         self._refresh_epochs(status.holder_epoch)
         serving = node.plane.serving

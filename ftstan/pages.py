@@ -19,14 +19,12 @@ from ftstan.broker.views import Counters, SubRow
 from ftstan.config.banner import runtime_version
 from ftstan.config.limits import Limits
 from ftstan.errors import StoreError
-from ftstan.ft.states import NodeState, Phase
 from ftstan.monitor.metrics import NodeFigures
-from ftstan.monitor.own import Health
 from ftstan.monitor.passthrough import idle_pages
 from ftstan.monitor.zpages import Heading, Page, StoreView, format_time, format_uptime
 from ftstan.nats import tasks
 from ftstan.overview import Overview
-from ftstan.version import COMPATIBLE_VERSION, __version__
+from ftstan.version import COMPATIBLE_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from ftstan.broker.state import Channel
     from ftstan.broker.views import CensusRow, ChannelRow, ClientRow
     from ftstan.context import Context
+    from ftstan.ft.states import NodeStatus
     from ftstan.serving import Serving
 
 T = TypeVar("T")
@@ -49,8 +48,6 @@ _SUBS_A_VISIT: Final = 256
 _CENSUS_SUBS_A_VISIT: Final = 8192
 #: Scrapes and dashboards that come together share one look.
 _FRESH_S: Final = 0.5
-_STATES: Final = ("STANDALONE", *NodeState)
-_READY_PHASES: Final = (Phase.LISTENING, Phase.TRYING)
 
 
 class _Look:
@@ -104,17 +101,18 @@ class Pages:
         """What ``/streaming/serverz`` shows (``docs/compat/monitoring.md``)."""
         node = self._node
         counters, rows = await self._take_census(0.0)
+        status = node.status.now()
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return {
             **self.heading().fields(),
             "version": COMPATIBLE_VERSION,
             "go": runtime_version(),
-            "state": node.state,
+            "state": status.state,
             "start_time": format_time(node.started_ns),
             "uptime": format_uptime(node.uptime),
             "open_fds": len(os.listdir("/proc/self/fd")),
             "max_fds": soft,
-            "ft_phase": str(node.member.phase) if node.options.ft_group else "",
+            "ft_phase": status.phase if status.group else "",
             "clients": counters.clients,
             "subscriptions": sum(row.subs for row in rows),
             "channels": counters.channels,
@@ -197,61 +195,40 @@ class Pages:
 
     async def ftz(self) -> dict[str, object]:
         """What ``/streaming/ftz`` shows."""
-        return await self._node.member.page()
-
-    def health(self) -> Health:
-        """How the node is now."""
         node = self._node
-        stopping = node.stopping.is_set()
-        standing_by = (
-            not stopping
-            and node.group is not None
-            and node.state == NodeState.STANDBY
-            and node.hears_nats
-            and node.member.phase in _READY_PHASES
-        )
-        return Health(node.is_serving() and not stopping, standing_by, str(node.member.phase))
+        group, owner = node.group, node.owner
+        status = await node.status.refreshed()
+        return {
+            **status.to_json(),
+            "lock_tries": group.tries if group is not None else {},
+            "lock_faults": owner.lock.counts.as_dict() if owner is not None else {},
+            "unbridged": node.unbridged,
+        }
+
+    def status(self) -> NodeStatus:
+        """How the node is now, from memory alone."""
+        return self._node.status.now()
 
     async def figures(self) -> NodeFigures:
         """The node in figures, for ``/metrics``."""
         node, group, owner = self._node, self._node.group, self._node.owner
         counters, rows = await self._take_census(_FRESH_S)
-        status = await node.member.status()
         serving = node.plane.serving
-        lag = status.warm_lag
         reconnects = {"general": serving.reconnects if serving is not None else 0}
         connected = {"general": serving.link.connected} if serving is not None else {}
         if group is not None:
             reconnects["ft"] = group.reconnects
             connected["ft"] = group.connected
         return NodeFigures(
-            cluster_id=node.options.cluster_id,
-            server_id=node.server_id,
-            group=node.options.ft_group,
-            version=__version__,
+            status=await node.status.refreshed(),
             compatible=COMPATIBLE_VERSION,
             go=runtime_version(),
-            state=str(node.state),
-            states=_STATES,
-            phase=status.phase,
-            phases=[str(phase) for phase in Phase],
             start_time=node.started_ns / 1e9,
-            uptime=node.uptime,
             now=node.clock.wall_ns() / 1e9,
-            serving=status.serving,
-            standing_by=self.health().standing_by,
-            paused=status.paused,
-            mixed=status.mixed,
-            fit=status.fit,
-            epoch=status.epoch,
-            holder_epoch=status.holder_epoch,
-            probe_age=status.probe_age,
             probes=node.protection.probes,
             room=node.protection.room,
             commits=serving.commits if serving is not None else None,
             failed_commits=serving.failed_commits if serving is not None else 0,
-            warm_lag=(lag.messages, lag.seconds) if lag is not None else None,
-            recovery=node.member.recovered,
             unanswered=node.unbridged,
             counters=counters,
             channels=rows,

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from ftstan.context import Context
-    from ftstan.ft.ctl import NodeStatus
     from ftstan.ft.epoch import Activation
+    from ftstan.ft.states import NodeStatus
     from ftstan.stores.interface import ChannelEnd
 
 _DIGEST_S: Final = 1.0
@@ -73,7 +73,7 @@ class Peers:
                 status = decode_answer(payload).status
                 if status is not None:
                     found[status.server] = _member(status)
-        found[node.server_id] = _member(await node.member.status())
+        found[node.server_id] = _member(await node.status.refreshed())
         self.members = tuple(found[server] for server in sorted(found))
         told = digest.Members(node.server_id, activation.epoch, activation.store_id, self.members)
         await self._say(digest.encode_members(told))

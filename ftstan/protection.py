@@ -149,9 +149,9 @@ class Protection:
             if self._ready:
                 self._ready = False
                 notifier.stopping()
-            notifier.status(node.status)
+            notifier.status(node.status.now().line)
             return
-        notifier.status(node.status)
+        notifier.status(node.status.now().line)
         if not self._ready:
             if not node.is_up:
                 # This loop turns: what the start waits for is a long recovery, or storage. A restart would only begin

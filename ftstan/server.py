@@ -34,6 +34,7 @@ from ftstan.errors import (
 )
 from ftstan.ft.access import FileAccess
 from ftstan.ft.deadlines import LAST_ANSWERS_S, STOP_S, STOP_UNOWNED_S
+from ftstan.ft.states import NodeState
 from ftstan.group import FtGroup
 from ftstan.handlers import Handlers
 from ftstan.host import raise_file_limit
@@ -50,6 +51,7 @@ from ftstan.protection import Protection
 from ftstan.reception import Reception
 from ftstan.reload import Reloader
 from ftstan.serving import Serving
+from ftstan.status import StatusSource
 from ftstan.stores.interface import StoreContext
 from ftstan.wire.subjects import Subjects
 
@@ -93,6 +95,7 @@ class Node(Context):
 
     group: FtGroup | None
     member: NodeMember
+    status: StatusSource
     protection: Protection
     partitioning: Partitioning
 
@@ -113,6 +116,7 @@ class Node(Context):
         self.protection = Protection(self)
         self.reloader = Reloader(self, reread, self._renew)
         self.handlers = Handlers(self, self.reloader.on_signal)
+        self.status = StatusSource(self)
         self.member = NodeMember(self, self.reloader.reload, self.handlers.begin_drain)
         self.reception = Reception(self)
         self.group = None
@@ -167,7 +171,7 @@ class Node(Context):
         # On the data plane's thread: opening the directory may block on storage like everything else in it.
         self.plane.start()
         make = self.store_kind(options.store)
-        disk, progress = self.host.disk(), self.member.on_progress
+        disk, progress = self.host.disk(), self.status.on_progress
         context = StoreContext(options, self.server_id, self.clock, self._no_more, progress, disk)
         self._access = await self.call(lambda: make(context))
         if isinstance(self._access, FileAccess):
@@ -330,7 +334,7 @@ class Node(Context):
                 if self.group is not None:
                     followed = followed and await self.group.hand_over()
                 await self.partitioning.end()
-                self.state = "SHUTDOWN"
+                self.state = NodeState.SHUTDOWN
                 if self.group is not None:
                     await self.group.stopping()
                 released = await self.call(lambda: self._stop_serving(followed=followed))

@@ -206,7 +206,7 @@ class Succession:
     @property
     def takes_over(self) -> bool:
         """Whether an owner that leaves counts on this member, which does not serve yet."""
-        if self._node.state == NodeState.FAILED:
+        if self._node.state is NodeState.FAILED:
             return False
         return self._taken is not None or (self.opens and not self._node.is_serving())
 
@@ -247,7 +247,7 @@ class Succession:
         following = encode(Following(node.server_id, leaving.epoch, leaving.store_id, leaving.search))
         end = node.clock.mono() + YIELD_S
         with contextlib.suppress(NatsError):
-            while self._taken is taken and node.state == NodeState.STANDBY and node.clock.mono() < end:
+            while self._taken is taken and node.state is NodeState.STANDBY and node.clock.mono() < end:
                 await self._send(following)
                 await asyncio.sleep(_FOLLOW_EVERY_S)
 

@@ -15,7 +15,7 @@ from xdist.scheduler import LoadGroupScheduling
 
 from ftstan import log
 from ftstan.errors import NatsError
-from ftstan.logs.repeats import Repeats
+from ftstan.log.repeats import Repeats
 from ftstan.nats.embedded import binary_path
 from tests.certificates import Certificates
 from tests.lateness import pytest_runtest_makereport  # noqa: F401  # a hook

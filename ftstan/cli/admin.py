@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Coroutine, Sequence
 
-    from ftstan.ft.ctl import NodeStatus
+    from ftstan.ft.states import NodeStatus
 
 Row = dict[str, Any]
 

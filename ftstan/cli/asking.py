@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ftstan.clock import SystemClock
 from ftstan.errors import ConfigError, FtstanError, NatsError, RefusedError, StoreError, WireError
 from ftstan.ft.adminkey import KEY_NAME, read_key_at
-from ftstan.ft.ctl import Answer, NodeStatus, Request, decode_answer, encode_who
+from ftstan.ft.ctl import Answer, Request, decode_answer, encode_who
 from ftstan.ft.health import name
 from ftstan.ft.seal import NONCE_SIZE, Recipient, seal
 from ftstan.ft.subjects import control_subject
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
+    from ftstan.ft.states import NodeStatus
     from ftstan.nats.request import Asker
 
 EXIT_DONE = 0

@@ -35,7 +35,6 @@ from ftstan.errors import ConfigError, NatsError, RefusedError
 from ftstan.ft.ctl import (
     MAX_HISTORY,
     EpochEntry,
-    NodeStatus,
     Request,
     Verb,
 )
@@ -50,6 +49,8 @@ from ftstan.nats.request import asking
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Coroutine, Sequence
+
+    from ftstan.ft.states import NodeStatus
 
 _LOOK_EVERY_S = 0.1
 _AGAIN_S = 1.0

@@ -1,9 +1,8 @@
-"""The client's connection to NATS: nats-py, with reconnecting done here.
+"""The client's connection to NATS, which comes back by itself (``ftstan.nats.reconnecting``).
 
-A connection of nats-py is used until it breaks; then another one is made, to each known address in turn, for ever, and
-everything that was listened to is listened to again. So a NATS server that refuses a login for a while, or all of them
-being away, never ends a client, and what is sent while there is no connection is told to the sender at once. Handlers
-are called one message at a time for each subject; one that waits holds up its own subject only.
+So a NATS server that refuses a login for a while, or all of them being away, never ends a client, and what is sent
+while there is no connection is told to the sender at once. Handlers are called one message at a time for each subject;
+one that waits holds up its own subject only.
 
 Nothing here knows STAN. All methods belong to one event loop; there is no thread.
 """
@@ -11,14 +10,12 @@ Nothing here knows STAN. All methods belong to one event loop; there is no threa
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import nats.errors
-from nats.aio.client import Client
 
 from ftstan.client.errors import (
     ConnectionClosedError,
@@ -27,24 +24,20 @@ from ftstan.client.errors import (
     NatsUnreachableError,
     RequestTimeoutError,
 )
+from ftstan.nats.reconnecting import CONNECT_WITHIN_S, FAILURES, Listening, OneClient, Reconnecting
 from ftstan.wire.nuid import Nuid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nats.aio.msg import Msg
-    from nats.aio.subscription import Subscription
 
     from ftstan.client.options import NatsLogin
 
-RECONNECT_WAIT_S = 0.25
-CONNECT_WITHIN_S = 2
-PING_EVERY_S = 5
 _CANCEL_AGAIN_S = 1.0
 _UNBOUNDED = 1 << 62
 """For buffers of nats-py, which would wait inside a publish and lose a cancellation there: our window bounds them."""
 
-_FAILURES = (nats.errors.Error, OSError, TimeoutError)
 _NO_RESPONDERS = "503"
 
 Handler = Callable[["Arrived"], Awaitable[None]]
@@ -67,7 +60,22 @@ class NobodyError(RequestTimeoutError):
     """A request reached nobody: there is no connection, or nobody listens. It can be repeated without harm."""
 
 
-class Link:
+class _Client(OneClient):
+    """nats-py with the login of a client. Its messages are sent before it ends, however long that takes."""
+
+    discard_within_s = None
+
+    async def open(self, **more: Any) -> None:
+        try:
+            await super().open(**more)
+        except FAILURES:
+            raise
+        except Exception as error:
+            # Whatever files of keys make the libraries raise that read them; a package that reads them may be missing.
+            raise nats.errors.Error(f"the credentials cannot be used: {error!r}") from error
+
+
+class Link(Reconnecting[_Client, str]):
     """One client's way to NATS. ``on_up()`` is called whenever a connection stands, ``on_down()`` when it is lost."""
 
     def __init__(
@@ -79,30 +87,26 @@ class Link:
         on_up: Callable[[], None],
         on_down: Callable[[], None],
     ) -> None:
-        self._servers = [_checked(server) for server in servers]
-        if not self._servers:
+        super().__init__(name, [_checked(server) for server in servers])
+        if not self._addresses:
             raise InvalidArgumentError("no address of a NATS server", hint="give at least one, as nats://host:4222")
-        self._arguments = login.arguments()
-        self._name = name
+        self._login = login.arguments()
         self._on_up = on_up
         self._on_down = on_down
         self._nuid = Nuid()
-        self._handlers: dict[str, Handler] = {}
-        self._subscriptions: dict[str, Subscription] = {}
+        self._handled: dict[str, Listening] = {}
         self._asked: dict[str, asyncio.Future[Arrived]] = {}
-        self._client: Client | None = None
         self._task: asyncio.Task[None] | None = None
         self._up = asyncio.Event()
         self._refusals = 0
         self._refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._why = ""
-        self._closed = False
         self._answers = f"{self.inbox()}."
 
     @property
     def up(self) -> bool:
         """Whether there is a connection."""
-        return self._client is not None and self._client.is_connected
+        return self.standing is not None
 
     @property
     def server(self) -> str:
@@ -121,7 +125,7 @@ class Link:
     async def open(self, within: float) -> None:
         """Wait for the first connection; seconds. Raises ``NatsUnreachableError``, ``LoginError``."""
         await self.listen(f"{self._answers}*", self._on_answer)
-        self._task = asyncio.create_task(self._run(), name=self._name)
+        self._task = asyncio.create_task(self.run(), name=self.name)
         up = asyncio.create_task(self._up.wait())
         ends: set[asyncio.Future[Any]] = {up, self._refused}
         try:
@@ -130,7 +134,7 @@ class Link:
             up.cancel()
         if self._up.is_set():
             return
-        where = ", ".join(_shown(server) for server in self._servers)
+        where = ", ".join(_shown(server) for server in self._addresses)
         if self._refused.done():
             raise LoginError(
                 f"NATS refuses the login at {where}: {self._why}", hint="check user, password or credentials"
@@ -142,20 +146,17 @@ class Link:
 
     async def close(self) -> None:
         """Send what is under way and end the connection. Safe to call twice."""
-        self._closed = True
         for future in self._asked.values():
             if not future.done():
                 future.set_exception(ConnectionClosedError("the connection was closed"))
         task, self._task = self._task, None
-        # A cancellation can get lost inside nats-py, so it is repeated.
-        while task is not None and not task.done():
-            task.cancel()
-            await asyncio.wait([task], timeout=_CANCEL_AGAIN_S)
+        if task is not None:
+            await self.end(task, _CANCEL_AGAIN_S, _CANCEL_AGAIN_S)
 
     async def publish(self, subject: str, payload: bytes, reply: str = "") -> bool:
         """Hand a message to NATS; tells whether there was a connection. Raises ``InvalidArgumentError`` (too large)."""
-        client = self._client
-        if client is None or not client.is_connected:
+        client = self.standing
+        if client is None:
             return False
         try:
             await client.publish(subject, payload, reply)
@@ -164,19 +165,20 @@ class Link:
                 f"{len(payload)} bytes are more than this NATS server carries ({client.max_payload})",
                 hint="send less at once, or raise max_payload of the NATS servers",
             ) from None
-        except _FAILURES:
+        except FAILURES:
             return False
         return True
 
     async def settle(self, subject: str, within: float) -> bool:
         """Wait until what was on its way to ``subject`` has been handled; seconds. Tells whether that is so."""
-        client, subscription = self._client, self._subscriptions.get(subject)
+        client, listening = self._client, self._handled.get(subject)
+        subscription = listening.subscription if listening is not None else None
         if client is None or subscription is None:
             return False
         try:
             # The library asks for whole seconds and takes any.
             await client.flush(timeout=within)  # type: ignore[arg-type]
-        except _FAILURES:
+        except FAILURES:
             return False
         while subscription.pending_msgs:  # noqa: ASYNC110  # nats-py shows its queue, and no event of it
             await asyncio.sleep(0)
@@ -184,19 +186,18 @@ class Link:
 
     async def listen(self, subject: str, handler: Handler) -> None:
         """Have ``handler`` called for what comes to ``subject``, now and over every other connection."""
-        self._handlers[subject] = handler
-        if self._client is not None:
-            # A failure is the end of this connection; the next one begins with what is listed.
-            with contextlib.suppress(*_FAILURES):
-                await self._subscribe(self._client, subject, handler)
+
+        async def deliver(message: Msg) -> None:
+            await handler(Arrived(message))
+
+        self._handled[subject] = Listening(subject, deliver)
+        await self.begin(self._handled[subject])
 
     async def drop(self, subject: str) -> None:
         """Listen no more; what has come and was not handled yet is dropped."""
-        self._handlers.pop(subject, None)
-        subscription = self._subscriptions.pop(subject, None)
-        if subscription is not None:
-            with contextlib.suppress(*_FAILURES):
-                await subscription.unsubscribe()
+        listening = self._handled.pop(subject, None)
+        if listening is not None:
+            await self.cease(listening)
 
     async def request(self, subject: str, payload: bytes, within: float, again: float = math.inf) -> bytes:
         """The first answer, seconds. Raises ``NobodyError``, ``RequestTimeoutError``, ``ConnectionClosedError``.
@@ -229,118 +230,35 @@ class Link:
         if future is not None and not future.done():
             future.set_result(arrived)
 
-    async def _run(self) -> None:
-        while not self._closed:
-            connection = _Connection()
-            up = False
-            try:
-                await self._connect(connection)
-                up = True
-                await connection.over.wait()
-            except _FAILURES as error:
-                self._note(connection.error or error)
-            finally:
-                self._client = None
-                self._subscriptions.clear()
-                self._up.clear()
-                if up and not self._closed:
-                    self._on_down()
-                await connection.close()
-            self._servers.append(self._servers.pop(0))
-            await asyncio.sleep(RECONNECT_WAIT_S)
+    # ---- what ``run`` tells --------------------------------------------------------------------------------------
 
-    async def _connect(self, connection: _Connection) -> None:
-        server = self._servers[0]
-        async with asyncio.timeout(4 * CONNECT_WITHIN_S):
-            await connection.open(server, self._name, self._arguments)
-            client = connection.client
-            for subject, handler in list(self._handlers.items()):
-                await self._subscribe(client, subject, handler)
-            await client.flush(timeout=CONNECT_WITHIN_S)
-        if connection.over.is_set():
-            raise nats.errors.ConnectionClosedError
-        for subject, handler in self._handlers.items():
-            # Listed while the others were on their way.
-            if subject not in self._subscriptions:
-                await self._subscribe(client, subject, handler)
-        for uri in client.discovered_servers:
+    _set_up_within_s = 4.0 * CONNECT_WITHIN_S
+
+    def _make(self, address: str) -> _Client:
+        return _Client(address)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"name": self.name, "pending_size": _UNBOUNDED, "flusher_queue_size": 0, **self._login}
+
+    def _was_made(self, address: str) -> None:
+        assert self._client is not None
+        for uri in self._client.discovered_servers:
             found = f"{uri.scheme}://{uri.netloc}"
-            if all(urlsplit(known).netloc.rpartition("@")[2] != uri.netloc for known in self._servers):
-                self._servers.append(_with_login_of(server, found))
-        self._client = client
+            if all(urlsplit(known).netloc.rpartition("@")[2] != uri.netloc for known in self._addresses):
+                self._addresses.append(_with_login_of(address, found))
         self._up.set()
         self._on_up()
 
-    def _note(self, error: Exception) -> None:
-        """Remember why a connection could not be made; a login that every server refused is told at once."""
+    def _was_lost(self, _error: BaseException | None) -> None:
+        self._up.clear()
+        self._on_down()
+
+    def _was_refused(self, _address: str, error: BaseException) -> None:
         self._why = str(error) or type(error).__name__
         self._refusals = self._refusals + 1 if "authorization" in self._why.lower() else 0
-        if self._refusals >= len(self._servers) and not self._refused.done():
+        # A login that every server refused is told at once.
+        if self._refusals >= len(self._addresses) and not self._refused.done():
             self._refused.set_result(None)
-
-    async def _subscribe(self, client: Client, subject: str, handler: Handler) -> None:
-        async def deliver(message: Msg) -> None:
-            await handler(Arrived(message))
-
-        self._subscriptions[subject] = await client.subscribe(subject, cb=deliver)
-
-
-class _Client(Client):
-    """nats-py's, which says in every case that it was closed."""
-
-    async def _close(self, status: int, do_cbs: bool = True) -> None:
-        if not self.is_connected:
-            # Bytes that cannot be sent any more would end its clean-up halfway: no callback, tasks left behind.
-            self._pending, self._pending_data_size = [], 0
-        await super()._close(status, do_cbs)
-
-
-class _Connection:
-    """One nats-py client, for one connection. ``error`` is the last thing that went wrong with it."""
-
-    def __init__(self) -> None:
-        self.client = _Client()
-        self.over = asyncio.Event()
-        self.error: Exception | None = None
-
-    async def open(self, server: str, name: str, arguments: dict[str, object]) -> None:
-        try:
-            await self.client.connect(
-                servers=[server],
-                name=name,
-                allow_reconnect=False,
-                # One more try at once, then an error: its own waits would hold up the next address.
-                max_reconnect_attempts=1,
-                reconnect_time_wait=0,
-                connect_timeout=CONNECT_WITHIN_S,
-                ping_interval=PING_EVERY_S,
-                max_outstanding_pings=2,
-                pending_size=_UNBOUNDED,
-                flusher_queue_size=0,
-                error_cb=self._failed,
-                closed_cb=self._closed,
-                **arguments,  # type: ignore[arg-type]
-            )
-        except _FAILURES:
-            raise
-        except Exception as error:
-            # Whatever files of keys make the libraries raise that read them; a package that reads them may be missing.
-            raise nats.errors.Error(f"the credentials cannot be used: {error!r}") from error
-
-    async def close(self) -> None:
-        with contextlib.suppress(*_FAILURES):
-            await self.client.close()
-
-    async def _failed(self, error: Exception) -> None:
-        if isinstance(error, _FAILURES):
-            self.error = error
-        else:
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": "a message handler failed", "exception": error}
-            )
-
-    async def _closed(self) -> None:
-        self.over.set()
 
 
 def _checked(server: str) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ftstan.drill.ledger import Owner
+from ftstan.ft.states import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +32,6 @@ _LONGEST_ROLE_S, _LONGEST_FIGURE_S = 2.0, 0.5
 _EPOCH = re.compile(rb"^ftstan_epoch ([0-9.e+]+)", re.MULTILINE)
 _COMMITS = re.compile(rb"^ftstan_commit_seconds_count ([0-9.e+]+)", re.MULTILINE)
 _MAX_PAGE = 8 << 20
-_STANDBY = "FT_STANDBY"
 _NOT_NOW = 503
 
 
@@ -57,7 +57,7 @@ class Seen:
     @property
     def standing_by(self) -> bool:
         """Whether it could take over."""
-        return self.answers and self.state == _STANDBY and self.fit
+        return self.answers and self.state == NodeState.STANDBY and self.fit
 
     @property
     def told(self) -> str:
@@ -119,7 +119,7 @@ class Watchers:
             began = loop.time()
             _, body = await get(f"{monitor}/streaming/serverz")
             state = _state(body)
-            node.fit = state != _STANDBY or (await get(f"{monitor}/standby"))[0] != _NOT_NOW
+            node.fit = state != NodeState.STANDBY or (await get(f"{monitor}/standby"))[0] != _NOT_NOW
             node.state = state
             asked = self._now_us()
             _, body = await get(f"{monitor}/metrics")

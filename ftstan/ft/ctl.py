@@ -16,6 +16,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from ftstan.errors import WireError
+from ftstan.ft.states import Lag, NodeStatus, Recovery
 
 T = TypeVar("T")
 
@@ -104,53 +105,6 @@ class Request:
     force: bool = False
     keep: int = 0
     up_to: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """How far the warm standby's reading is behind the active: messages that it has not read ahead, and since when."""
-
-    messages: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
-    """One member, as it sees itself.
-
-    ``state`` and ``phase`` are the words of ``ftstan.ft.states``. ``serving``: clients are answered now. ``epoch`` is
-    the one that it owns (0: none), ``holder`` the newest epoch's record in words. ``probe_age`` is in seconds since
-    storage last answered, ``None`` if it never did; ``warm_lag`` is ``None`` unless the node keeps warm.
-    ``store_id`` is hexadecimal, empty for a store without one; ``monitor`` the URL of its pages, empty for none.
-    ``partitioned``: others of its cluster serve other channels. ``fit``: the group is mixed, and an original server
-    could follow this owner now.
-    """
-
-    cluster: str
-    group: str
-    server: str
-    host: str
-    pid: int
-    state: str
-    phase: str
-    serving: bool
-    paused: bool
-    mixed: bool
-    epoch: int
-    holder_epoch: int
-    holder: str
-    store_id: str
-    probe_age: float | None
-    warm_lag: Lag | None
-    uptime: float
-    version: str
-    monitor: str = ""
-    partitioned: bool = False
-    fit: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """As it stands in messages and in ``--output json``."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,8 +259,12 @@ def decode_answer(payload: bytes) -> Answer:
 def _status(values: object) -> NodeStatus:
     if not isinstance(values, dict):
         raise WireError("an answer's status cannot be understood", hint="use an ftstanctl of the servers' release")
-    lag = values.get("warm_lag")
-    return _build(NodeStatus, values | {"warm_lag": None if lag is None else _build(Lag, lag)})
+    parts = {
+        name: _build(kind, values[name])
+        for name, kind in (("warm_lag", Lag), ("recovery", Recovery))
+        if values.get(name) is not None
+    }
+    return _build(NodeStatus, values | parts)
 
 
 def _is_int(value: object) -> bool:
@@ -322,6 +280,7 @@ _CHECKS: dict[str, Any] = {
     "float": lambda v: isinstance(v, float) or _is_int(v),
     "float | None": lambda v: v is None or isinstance(v, float) or _is_int(v),
     "Lag | None": lambda v: v is None or isinstance(v, Lag),
+    "Recovery": lambda v: isinstance(v, Recovery),
 }
 
 

@@ -11,12 +11,13 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from ftstan.errors import FtstanError, RefusedError, WireError
-from ftstan.ft.ctl import Answer, EpochEntry, NodeStatus, Request, Verb, encode_answer
+from ftstan.ft.ctl import Answer, EpochEntry, Request, Verb, encode_answer
 from ftstan.ft.seal import Recipient, Seals, is_sealed
 from ftstan.log import stream as log
 
 if TYPE_CHECKING:
     from ftstan.clock import Clock
+    from ftstan.ft.states import NodeStatus
 
 _KEY_FOR_S = 1.0
 """How long a key that was read counts: one that was replaced opens nothing any more, and a flood reads it once."""

@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.errors import RefusedError
-from ftstan.ft.states import NodeState, Phase
+from ftstan.ft.states import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ftstan.ft.ctl import NodeStatus
-
-_WAITING = {Phase.LISTENING, Phase.TRYING}
-"""Phases of a standby that takes over when it is time."""
+    from ftstan.ft.states import NodeStatus
 
 
 class Health(enum.IntEnum):
@@ -45,7 +42,7 @@ def judge(nodes: Sequence[NodeStatus], expect: int = 0) -> Verdict:
         problems.append("nobody serves" + "".join(f"; {name(node)} is {node.phase}" for node in actives))
     if len(serving) > 1:
         problems.append(f"{len(serving)} members say that they serve: {', '.join(name(n) for n in serving)}")
-    standbys = [node for node in nodes if can_take_over(node)]
+    standbys = [node for node in nodes if node.can_take_over]
     if serving and not standbys:
         problems.append("no standby could take over")
     problems += [f"{name(node)} is {node.phase}" for node in nodes if node not in actives and node not in standbys]
@@ -57,11 +54,6 @@ def judge(nodes: Sequence[NodeStatus], expect: int = 0) -> Verdict:
     if not serving:
         return Verdict(Health.UNSERVED, tuple(problems))
     return Verdict(Health.DEGRADED if problems else Health.HEALTHY, tuple(problems))
-
-
-def can_take_over(node: NodeStatus) -> bool:
-    """Whether a member is a standby that nothing holds back."""
-    return node.state == NodeState.STANDBY and node.phase in _WAITING
 
 
 def find_active(nodes: Sequence[NodeStatus]) -> NodeStatus | None:
@@ -90,7 +82,7 @@ def find_successor(nodes: Sequence[NodeStatus], active: NodeStatus, word: str) -
     Raises ``RefusedError``: nobody could, or not that one.
     """
     if not word:
-        if not any(can_take_over(node) for node in nodes):
+        if not any(node.can_take_over for node in nodes):
             raise RefusedError("no standby could take over", hint="see ftstanctl ft status; start or resume a standby")
         return None
     target = find_node(nodes, word)
@@ -98,7 +90,7 @@ def find_successor(nodes: Sequence[NodeStatus], active: NodeStatus, word: str) -
         raise RefusedError(f"{name(target)} is the active one already", hint="name a standby, or none for any")
     if target.paused:
         raise RefusedError(f"{name(target)} is paused", hint=f"run ftstanctl ft resume {target.server} first")
-    if not can_take_over(target):
+    if not target.can_take_over:
         raise RefusedError(
             f"{name(target)} cannot take over: it is {target.phase}", hint="see docs/ft.md for its state"
         )

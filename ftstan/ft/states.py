@@ -1,17 +1,20 @@
-"""What a member of a group can be, in the words that monitoring and operators know.
+"""What a node is and does at one moment: its state, its phase, and ``NodeStatus``, which has all of it.
 
-``NodeState`` is what ``/streaming/serverz`` has always shown (``docs/compat/ft.md``); ``Phase`` is our finer word for
-what a node is doing right now. Nothing here decides anything.
+``NodeState`` is what ``/streaming/serverz`` has always shown (``docs/compat/ft.md``); ``Phase`` is
+our finer word for what a node is doing right now. Nothing here decides anything.
 """
 
 from __future__ import annotations
 
 import enum
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 
 class NodeState(enum.StrEnum):
     """The ``state`` of monitoring, spelled as existing dashboards expect it."""
 
+    STANDALONE = "STANDALONE"
     STANDBY = "FT_STANDBY"
     ACTIVE = "FT_ACTIVE"
     FAILED = "FAILED"
@@ -33,3 +36,90 @@ class Phase(enum.StrEnum):
     ACTIVE = "active"
     STOPPED = "stopped"
     FAILED = "failed"
+
+
+_READY_PHASES: Final = frozenset({Phase.LISTENING, Phase.TRYING})
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a warm standby is behind: messages that it has not read ahead, and for how long."""
+
+    messages: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """Channels that a recovery has read, and how many it found."""
+
+    channels: int = 0
+    of: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node, as it sees itself: made by ``ftstan.status``, rendered by whatever shows a node.
+
+    ``state`` and ``phase`` are words of ``NodeState`` and ``Phase``, or words of the release that
+    sent them. ``serving``: it answers clients now. ``epoch`` is the one that it owns (0: none),
+    ``holder`` the newest epoch's record in words. ``probe_age`` is in seconds since storage last
+    answered, ``None`` if it never did; ``warm_lag`` is ``None`` unless the node keeps warm.
+    ``store_id`` is hexadecimal, empty for a store without one; ``monitor`` the URL of its pages,
+    empty for none. ``partitioned``: others of its cluster serve other channels. ``fit``: the group
+    is mixed, and an original server could follow this owner now. ``trouble``: what it backs off
+    after. ``storage_late``: it owns the store, and sends no heartbeats because storage is late.
+    """
+
+    cluster: str
+    group: str
+    server: str
+    host: str
+    pid: int
+    state: str
+    phase: str
+    serving: bool
+    paused: bool
+    mixed: bool
+    epoch: int
+    holder_epoch: int
+    holder: str
+    store_id: str
+    probe_age: float | None
+    warm_lag: Lag | None
+    uptime: float
+    version: str
+    monitor: str = ""
+    partitioned: bool = False
+    fit: bool = False
+    trouble: str = ""
+    storage_late: bool = False
+    recovery: Recovery = Recovery()
+
+    @property
+    def can_take_over(self) -> bool:
+        """Whether it is a standby that nothing holds back."""
+        return self.state == NodeState.STANDBY and self.phase in _READY_PHASES
+
+    @property
+    def activity(self) -> str:
+        """What it is doing, with what is known about that: the phase in full."""
+        if self.storage_late:
+            return "waiting for storage"
+        if self.serving:
+            return "serving"
+        if self.phase == Phase.BACKING_OFF:
+            return f"{self.phase} {self.trouble}".rstrip()
+        if self.phase == Phase.RECOVERING and self.recovery.channels < self.recovery.of:
+            return f"{self.phase} ({self.recovery.channels} of {self.recovery.of} channels)"
+        return self.phase
+
+    @property
+    def line(self) -> str:
+        """State, activity and epoch, for people."""
+        epoch = f", epoch {self.epoch}" if self.group and self.epoch else ""
+        return f"{self.state}: {self.activity}{epoch}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in messages, on pages and in ``--output json``."""
+        return asdict(self)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from prometheus_client import PROCESS_COLLECTOR, exposition
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+from ftstan.ft.states import NodeState, Phase
 from ftstan.monitor.answers import answer, shown
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ftstan.broker.views import CensusRow, Counters, SubRow
     from ftstan.config.options import MonitorOptions
     from ftstan.disk import Space
+    from ftstan.ft.states import NodeStatus
     from ftstan.histogram import Histogram
 
 #: In place of a name: all channels without series of their own.
@@ -38,33 +40,15 @@ class NodeFigures:
     by connection, ``refused`` by kind. ``now`` is the wall clock; ``room`` that of the datastore's file system.
     """
 
-    cluster_id: str
-    server_id: str
-    group: str
-    version: str
+    status: NodeStatus
     compatible: str
     go: str
-    state: str
-    states: Sequence[str]
-    phase: str
-    phases: Sequence[str]
     start_time: float
-    uptime: float
     now: float
-    serving: bool
-    standing_by: bool
-    paused: bool
-    mixed: bool
-    fit: bool
-    epoch: int
-    holder_epoch: int
-    probe_age: float | None
     probes: Histogram | None
     room: Space | None
     commits: Histogram | None
     failed_commits: int
-    warm_lag: tuple[int, float] | None
-    recovery: tuple[int, int]
     unanswered: int
     counters: Counters
     channels: Sequence[CensusRow]
@@ -245,10 +229,11 @@ class Scrape:
 
 def node_families(f: NodeFigures, kept: int) -> Iterator[Family]:
     """Every family of ``METRICS`` that has something to say; ``kept`` channels have series of their own."""
-    yield _samples("build_info", {(f.version, f.compatible): 1})
-    yield _samples("server_info", {(f.cluster_id, f.server_id, f.group): 1})
-    yield _samples("state", {(state,): state == f.state for state in f.states})
-    yield _samples("phase", {(phase,): phase == f.phase for phase in f.phases})
+    status = f.status
+    yield _samples("build_info", {(status.version, f.compatible): 1})
+    yield _samples("server_info", {(status.cluster, status.server, status.group): 1})
+    yield _samples("state", {(state,): state == status.state for state in NodeState})
+    yield _samples("phase", {(phase,): phase == status.phase for phase in Phase})
     for name, by in (
         ("takeovers", f.takeovers),
         ("takeover_tries", f.takeover_tries),
@@ -268,25 +253,25 @@ def node_families(f: NodeFigures, kept: int) -> Iterator[Family]:
 
 
 def _numbers(f: NodeFigures) -> dict[str, float | None]:
-    counters, channels = f.counters, f.channels
+    status, counters, channels = f.status, f.counters, f.channels
     return {
         "start_time_seconds": f.start_time,
         "time_seconds": f.now,
-        "serving": f.serving,
-        "standing_by": f.standing_by,
-        "paused": f.paused,
-        "mixed": f.mixed,
-        "fit": f.fit,
-        "epoch": f.epoch,
-        "holder_epoch": f.holder_epoch,
-        "probe_age_seconds": f.probe_age,
+        "serving": status.serving,
+        "standing_by": status.can_take_over,
+        "paused": status.paused,
+        "mixed": status.mixed,
+        "fit": status.fit,
+        "epoch": status.epoch,
+        "holder_epoch": status.holder_epoch,
+        "probe_age_seconds": status.probe_age,
         "failed_commits": f.failed_commits,
         "datastore_free_bytes": f.room.free_bytes if f.room else None,
         "datastore_size_bytes": f.room.total_bytes if f.room else None,
-        "warm_lag_messages": f.warm_lag[0] if f.warm_lag else None,
-        "warm_lag_seconds": f.warm_lag[1] if f.warm_lag else None,
-        "recovery_channels_done": f.recovery[0],
-        "recovery_channels_found": f.recovery[1],
+        "warm_lag_messages": status.warm_lag.messages if status.warm_lag else None,
+        "warm_lag_seconds": status.warm_lag.seconds if status.warm_lag else None,
+        "recovery_channels_done": status.recovery.channels,
+        "recovery_channels_found": status.recovery.of,
         "handover_unanswered": f.unanswered,
         "clients": counters.clients,
         "channels": counters.channels,
@@ -336,8 +321,10 @@ def nss_families(
     f: NodeFigures, channels: Sequence[CensusRow], subs: Sequence[tuple[bytes, SubRow]]
 ) -> Iterator[Family]:
     """The families of the retired exporter, for ``channels``."""
-    server = (f.server_id,)
-    info = (f.cluster_id if f.serving else "", f.server_id, f.compatible, f.go, f.state, f"{f.start_time:.0f}")
+    status = f.status
+    server = (status.server,)
+    cluster = status.cluster if status.serving else ""
+    info = (cluster, *server, f.compatible, f.go, status.state, f"{f.start_time:.0f}")
     yield _nss("nss_server_info", {info: 1})
     yield _nss("nss_server_clients", {server: f.counters.clients})
     yield _nss("nss_server_channels", {server: f.counters.channels})

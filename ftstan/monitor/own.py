@@ -7,7 +7,6 @@ Source: ``docs/monitoring.md``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Final, Protocol
@@ -16,6 +15,8 @@ from ftstan.monitor.answers import answer, json_answer
 
 if TYPE_CHECKING:
     from aiohttp import web
+
+    from ftstan.ft.states import NodeStatus
 
 _TEXT: Final = "text/plain; charset=utf-8"
 #: The page loads its script and nothing else, and may ask other members for their figures.
@@ -30,15 +31,6 @@ _HEADERS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
-    """How a node is. ``standing_by``: it would take over if it had to. ``phase`` is for people."""
-
-    serving: bool
-    standing_by: bool
-    phase: str
-
-
 class OwnViews(Protocol):
     """What the pages show. Called on the control loop: none may wait for storage."""
 
@@ -46,8 +38,8 @@ class OwnViews(Protocol):
         """What the node says of itself as a member, for ``/streaming/ftz``."""
         ...
 
-    def health(self) -> Health:
-        """How the node is now."""
+    def status(self) -> NodeStatus:
+        """How the node is now, from memory alone."""
         ...
 
     async def dashboard(self) -> dict[str, object]:
@@ -76,19 +68,19 @@ class OwnPages:
 
     async def _livez(self, _request: web.Request) -> web.StreamResponse:
         # That the control loop answers is all there is to say; what it protects itself from ends the process.
-        return _health(self._views.health(), good=True)
+        return _health(self._views.status(), good=True)
 
     async def _readyz(self, _request: web.Request) -> web.StreamResponse:
-        health = self._views.health()
-        return _health(health, good=health.serving or health.standing_by)
+        status = self._views.status()
+        return _health(status, good=status.serving or status.can_take_over)
 
     async def _active(self, _request: web.Request) -> web.StreamResponse:
-        health = self._views.health()
-        return _health(health, good=health.serving)
+        status = self._views.status()
+        return _health(status, good=status.serving)
 
     async def _standby(self, _request: web.Request) -> web.StreamResponse:
-        health = self._views.health()
-        return _health(health, good=health.standing_by)
+        status = self._views.status()
+        return _health(status, good=status.can_take_over)
 
     async def _dashboard(self, _request: web.Request) -> web.StreamResponse:
         return answer(200, _file("dashboard.html"), "text/html; charset=utf-8", **_HEADERS)
@@ -107,6 +99,6 @@ def _file(name: str) -> bytes:
     return resources.files("ftstan.monitor").joinpath(name).read_bytes()
 
 
-def _health(health: Health, *, good: bool) -> web.Response:
+def _health(status: NodeStatus, *, good: bool) -> web.Response:
     # A load balancer must ask again each time.
-    return answer(200 if good else 503, f"{health.phase}\n", _TEXT, **{"Cache-Control": "no-store"})
+    return answer(200 if good else 503, f"{status.phase}\n", _TEXT, **{"Cache-Control": "no-store"})

@@ -11,7 +11,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from ftstan.errors import ConfigError, NatsError
-from ftstan.logs.redact import redact
+from ftstan.log.redact import redact
 from ftstan.nats.embedded import binary_path
 from ftstan.nats.generated import refusal, render
 

@@ -10,11 +10,10 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-import nats.errors
-
 from ftstan.errors import NatsError
 from ftstan.nats.control import error_text
 from ftstan.nats.pyclient import LinkClient
+from ftstan.nats.reconnecting import FAILURES
 from ftstan.nats.url import parse_urls
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
     from ftstan.config.options import LinkOptions
     from ftstan.nats.url import NatsUrl
-
-_FAILURES = (nats.errors.Error, NatsError, OSError, TimeoutError)
 
 
 class Asker:
@@ -77,7 +74,7 @@ class Asker:
                 async with asyncio.timeout(seconds):
                     await done.wait()
             await subscription.unsubscribe()
-        except _FAILURES as error:
+        except FAILURES as error:
             raise NatsError(
                 f"the NATS server did not take the question: {error_text(error)}", hint="check the server and ask again"
             ) from error
@@ -109,11 +106,11 @@ async def _connect(urls: Sequence[NatsUrl], options: LinkOptions, seconds: float
     hint = "check --server (or FTSTAN_SERVER), the login (--user and --pass, --auth, --nkey, --creds) and TLS"
     for url in urls:
         client = LinkClient(url, options, "ftstanctl")
-        errors: list[Exception] = []
         try:
-            await _open(client, seconds, errors)
-        except _FAILURES as error:
-            problem = client.explain(errors[-1] if errors else error)
+            async with asyncio.timeout(2 * seconds):
+                await client.open(connect_timeout=max(1, round(seconds)))
+        except FAILURES as error:
+            problem = client.error or client.explain(error)
             problems.append(f"{url.shown}: {error_text(problem)}")
             if isinstance(problem, NatsError) and problem.hint:
                 hint = problem.hint
@@ -121,14 +118,3 @@ async def _connect(urls: Sequence[NatsUrl], options: LinkOptions, seconds: float
             continue
         return client
     raise NatsError(f"no NATS server can be asked: {'; '.join(problems)}", hint=hint)
-
-
-async def _open(client: LinkClient, seconds: float, errors: list[Exception]) -> None:
-    async def failed(error: Exception) -> None:
-        errors.append(error)
-
-    async with asyncio.timeout(2 * seconds):
-        await client.open(
-            connect_timeout=max(1, round(seconds)),
-            error_cb=failed,
-        )

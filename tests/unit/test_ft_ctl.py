@@ -17,8 +17,6 @@ from ftstan.ft.ctl import (
     MAX_SIZE,
     Answer,
     EpochEntry,
-    Lag,
-    NodeStatus,
     Request,
     Verb,
     decode_answer,
@@ -29,6 +27,7 @@ from ftstan.ft.ctl import (
     is_who,
 )
 from ftstan.ft.seal import plain
+from ftstan.ft.states import Lag, NodeStatus, Recovery
 
 STATUS = NodeStatus(
     cluster="c",
@@ -60,6 +59,7 @@ ENTRY = EpochEntry(3, "S", "host", 7, 10, 20, "silence", 2, mixed=True)
         Answer(ok=False, error="no", hint="do this"),
         Answer(ok=True, status=STATUS),
         Answer(ok=True, status=replace(STATUS, probe_age=None, warm_lag=Lag(3, 1.5), serving=True)),
+        Answer(ok=True, status=replace(STATUS, trouble="disk full", recovery=Recovery(3, 7))),
         Answer(ok=True, history=(ENTRY, replace(ENTRY, epoch=2))),
     ],
 )

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ftstan.clock import ManualClock
 from ftstan.errors import RefusedError, StoreError
-from ftstan.ft.ctl import Answer, EpochEntry, NodeStatus, Request, Verb, decode_answer
+from ftstan.ft.ctl import Answer, EpochEntry, Request, Verb, decode_answer
 from ftstan.ft.desk import Desk
 from ftstan.ft.seal import Recipient, plain, seal
 from tests.unit.test_ft_ctl import ENTRY, STATUS
+
+if TYPE_CHECKING:
+    from ftstan.ft.states import NodeStatus
 
 KEY, OTHER_KEY = bytes(32), bytes(range(32))
 ME = Recipient("c", "S1")

@@ -13,7 +13,7 @@ from ftstan.ft.states import NodeState, Phase
 from tests.unit.test_ft_ctl import STATUS
 
 if TYPE_CHECKING:
-    from ftstan.ft.ctl import NodeStatus
+    from ftstan.ft.states import NodeStatus
 
 ACTIVE = replace(STATUS, server="AAA1", host="a", state=NodeState.ACTIVE, phase=Phase.ACTIVE, serving=True, epoch=3)
 STANDBY = replace(STATUS, server="BBB1", host="b", state=NodeState.STANDBY, phase=Phase.LISTENING)

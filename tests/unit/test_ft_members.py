@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftstan import peers
-from ftstan.ft.ctl import NodeStatus
 from ftstan.ft.digest import MOST_MEMBERS, Member, Members, decode_digest, decode_members, encode_members
+from tests.unit.test_ft_ctl import STATUS
 
 STORE_ID = bytes(range(16))
 A = Member("S1", "host-a", "http://10.0.0.1:8222", "FT_ACTIVE", "active")
@@ -90,25 +91,5 @@ def changed(**changes: Any) -> bytes:
     [("javascript:alert(1)//:1", ""), ("http://evil@a:1", ""), ("http://a:8222", "http://a:8222"), ("", "")],
 )
 def test_an_owner_makes_no_link_of_what_somebody_says_of_himself(said: str, kept: str) -> None:
-    status = NodeStatus(
-        cluster="c",
-        group="g",
-        server="S9",
-        host="h",
-        pid=1,
-        state="FT_STANDBY",
-        phase="active",
-        serving=False,
-        paused=False,
-        mixed=False,
-        epoch=0,
-        holder_epoch=1,
-        holder="",
-        store_id="",
-        probe_age=None,
-        warm_lag=None,
-        uptime=1.0,
-        version="",
-        monitor=said,
-    )
+    status = replace(STATUS, server="S9", monitor=said)
     assert peers._member(status).monitor == kept

@@ -14,10 +14,10 @@ import pytest
 
 from ftstan import log
 from ftstan.clock import ManualClock
-from ftstan.logs import writer
-from ftstan.logs.files import LogFile
-from ftstan.logs.levels import ERROR, INFO, TRACE, WARNING, Level
-from ftstan.logs.writer import Writer
+from ftstan.log import writer
+from ftstan.log.files import LogFile
+from ftstan.log.levels import ERROR, INFO, TRACE, WARNING, Level
+from ftstan.log.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftstan import log
-from ftstan.logs.redact import redact, redact_pairs
+from ftstan.log.redact import redact, redact_pairs
 from ftstan.nats.childlog import parse_line
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import pytest
 
 from ftstan import log
 from ftstan.errors import ConfigError
-from ftstan.logs import syslog
-from ftstan.logs.levels import ERROR, INFO
-from ftstan.logs.syslog import Address, Syslog, parse_address
+from ftstan.log import syslog
+from ftstan.log.levels import ERROR, INFO
+from ftstan.log.syslog import Address, Syslog, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

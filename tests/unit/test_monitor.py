@@ -8,7 +8,7 @@ import re
 import socket
 import subprocess
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,12 +20,13 @@ from ftstan.broker.views import CensusRow, ChannelRow, ClientRow, Counters, SubR
 from ftstan.config.options import ChannelLimits, MonitorOptions, StoreLimits
 from ftstan.disk import Space
 from ftstan.errors import NatsError, StoreError
+from ftstan.ft.states import Lag, NodeState, NodeStatus, Phase, Recovery
 from ftstan.histogram import Histogram
 from ftstan.monitor.answers import error_answer
 from ftstan.monitor.http import Monitor
 from ftstan.monitor.metrics import METRICS, NSS_LABELS, NodeFigures
-from ftstan.monitor.own import Health
 from ftstan.monitor.zpages import Heading, Page, StoreView, format_time, format_uptime
+from tests.unit.test_ft_ctl import STATUS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -70,38 +71,36 @@ CHANNELS = [
 SUB = SubRow(b"me", b"in", b"ack", b"dur", b"", True, False, 10, 30_000_000_000, 3, 2, False)
 
 
+SERVES = replace(
+    STATUS,
+    server="s",
+    state=NodeState.ACTIVE,
+    phase=Phase.ACTIVE,
+    serving=True,
+    epoch=4,
+    holder_epoch=4,
+    probe_age=0.5,
+    warm_lag=Lag(3, 0.25),
+    recovery=Recovery(3, 7),
+)
+STANDS_BY = replace(STATUS, state=NodeState.STANDBY, phase=Phase.LISTENING)
+NEITHER = replace(SERVES, phase=Phase.RECOVERING, serving=False)
+
+
 def figures() -> NodeFigures:
     """A node with something to say about everything."""
     took = Histogram()
     took.observe(0.003)
     return NodeFigures(
-        cluster_id="c",
-        server_id="s",
-        group="g",
-        version="0.1.0",
+        status=SERVES,
         compatible="0.25.6",
         go="python3",
-        state="FT_ACTIVE",
-        states=("STANDALONE", "FT_STANDBY", "FT_ACTIVE"),
-        phase="active",
-        phases=("active", "recovering"),
         start_time=1_795_166_644.5,
-        uptime=3.0,
         now=1_795_166_650.25,
-        serving=True,
-        standing_by=False,
-        paused=False,
-        mixed=False,
-        fit=False,
-        epoch=4,
-        holder_epoch=4,
-        probe_age=0.5,
         probes=took,
         room=Space(3 << 30, 8 << 30, 0, 0),
         commits=took,
         failed_commits=2,
-        warm_lag=(3, 0.25),
-        recovery=(3, 7),
         unanswered=1,
         counters=COUNTERS,
         channels=CHANNELS,
@@ -121,7 +120,7 @@ class FakeViews:
     active: bool = True
     failure: StoreError | None = None
     subs: list[tuple[bytes, SubRow]] = field(default_factory=list)
-    well: Health = field(default_factory=lambda: Health(serving=True, standing_by=False, phase="active"))
+    how: NodeStatus = SERVES
 
     def heading(self) -> Heading:
         return Heading("test-cluster", "me", "2026-11-20T09:24:04Z")
@@ -160,8 +159,8 @@ class FakeViews:
     async def ftz(self) -> dict[str, object]:
         return {"phase": "recovering", "recovery": {"channels": 3, "of": 7}}
 
-    def health(self) -> Health:
-        return self.well
+    def status(self) -> NodeStatus:
+        return self.how
 
     async def dashboard(self) -> dict[str, object]:
         return {"node": {"server": "me"}}
@@ -392,7 +391,7 @@ def test_stop_frees_the_port_and_may_be_repeated() -> None:
 class Broken(FakeViews):
     """Views of a server that has a bug."""
 
-    def health(self) -> Health:
+    def status(self) -> NodeStatus:
         raise ValueError("odd")
 
 
@@ -552,10 +551,6 @@ def test_readers_that_know_no_chunks_get_large_pages_whole() -> None:
 
 # ---- health ----------------------------------------------------------------------------------------------------------
 
-SERVES = Health(serving=True, standing_by=False, phase="active")
-STANDS_BY = Health(serving=False, standing_by=True, phase="listening for the active server")
-NEITHER = Health(serving=False, standing_by=False, phase="recovering")
-
 
 @pytest.mark.parametrize(
     ("path", "serves", "stands_by", "neither"),
@@ -564,10 +559,10 @@ NEITHER = Health(serving=False, standing_by=False, phase="recovering")
 def test_health_says_in_its_status_what_a_load_balancer_asks(
     path: str, serves: int, stands_by: int, neither: int
 ) -> None:
-    for health, status in ((SERVES, serves), (STANDS_BY, stands_by), (NEITHER, neither)):
-        answer = ask(FakeViews(well=health), path)
+    for how, status in ((SERVES, serves), (STANDS_BY, stands_by), (NEITHER, neither)):
+        answer = ask(FakeViews(how=how), path)
         assert answer.status.split()[1] == str(status)
-        assert answer.body == f"{health.phase}\n"
+        assert answer.body == f"{how.phase}\n"
         assert answer.headers["Cache-Control"] == "no-store"
 
 

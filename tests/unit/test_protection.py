@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +14,10 @@ from ftstan.config.options import FtOptions, ServerOptions
 from ftstan.config.units import SECOND
 from ftstan.ft.deadlines import JUDGE_EVERY_S
 from ftstan.protection import Protection
+from tests.unit.test_ft_ctl import STATUS
+
+if TYPE_CHECKING:
+    from ftstan.ft.states import NodeStatus
 
 GROUP = ServerOptions(store="FILE", dir="/d", ft_group="g", ft=FtOptions(nats_timeout=5 * SECOND))
 ALONE = ServerOptions(store="FILE", dir="/d", ft=FtOptions(nats_timeout=5 * SECOND))
@@ -80,6 +84,13 @@ class Manager:
             self.heard.append(text)
 
 
+class Source:
+    """Where the status is made."""
+
+    def now(self) -> NodeStatus:
+        return STATUS
+
+
 @dataclass
 class Node:
     options: ServerOptions = GROUP
@@ -89,7 +100,7 @@ class Node:
     hears_nats: bool = True
     looks_for_nats: bool = True
     is_up: bool = False
-    status: str = "a status"
+    status: Source = field(default_factory=Source)
     ends: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -207,13 +218,13 @@ def test_the_manager_hears_ready_once_and_then_only_while_probes_are_fresh() -> 
     node = Node(manager=Manager(watchdog_s=4.0))
     watch = node.own()
     node.go_on(2)
-    assert node.manager.heard == ["a status"]
+    assert node.manager.heard == [STATUS.line]
     node.is_up = True
     node.plane.serving = Serving()
     for _ in range(4):
         watch.passed += 1
         node.go_on(2)
-    assert node.manager.heard == ["a status", "ready", *["alive"] * 4]
+    assert node.manager.heard == [STATUS.line, "ready", *["alive"] * 4]
     # The probe that is under way does not come back: the dog barks before the process gives up by itself.
     watch.since = node.clock.mono()
     node.go_on(8)
@@ -261,7 +272,7 @@ def test_a_stop_is_told_once() -> None:
     node.go_on(1)
     node.stopping.set()
     node.go_on(5)
-    assert node.manager.heard == ["a status", "ready", "stopping"]
+    assert node.manager.heard == [STATUS.line, "ready", "stopping"]
 
 
 @pytest.mark.parametrize(("watchdog", "interval"), [(0.0, 1.0), (60.0, 1.0), (2.0, 0.5)])

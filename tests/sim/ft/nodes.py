@@ -430,7 +430,7 @@ class Node:
     @property
     def phase(self) -> str:
         """What it is doing."""
-        return self.product.status
+        return self.product.status.now().line
 
     def forget_told(self) -> None:
         """Count from now on."""

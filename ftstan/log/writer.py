@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from ftstan.logs.levels import WARNING, Level
+from ftstan.log.levels import WARNING, Level
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,7 +1,10 @@
 """Syslog, local or remote, in the frames of the original: tag, process id and text; no pid, date or level of a line.
 
-A daemon that goes away is asked again with growing pauses; lines meanwhile are lost (``logs/writer.py`` counts them).
+A daemon that goes away is asked again with growing pauses; lines meanwhile are lost (``writer.py`` counts them).
 Every call may block for ``_TIMEOUT_S``: never on a thread that serves.
+
+``logging.handlers.SysLogHandler`` does not serve: it has no timeout, does not see that a daemon
+behind TCP has gone, and refuses text that is no UTF-8.
 
 Source: ``docs/compat/logging.md`` (syslog).
 """
@@ -19,10 +22,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.errors import ConfigError
-from ftstan.logs.files import encoded
+from ftstan.log.files import encoded
 
 if TYPE_CHECKING:
-    from ftstan.logs.levels import Level
+    from ftstan.log.levels import Level
 
 #: Where a local daemon listens, the first that answers.
 LOCAL_PATHS = ("/dev/log", "/var/run/syslog", "/var/run/log")

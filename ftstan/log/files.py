@@ -1,5 +1,8 @@
 """Standard error and log files. A file is appended to, never truncated; only a size limit asked for renames it.
 
+``logging.handlers.RotatingFileHandler`` does not serve: it numbers its backups and removes old
+ones, and what a full disk has refused stays in its buffer and comes again.
+
 Source: ``docs/compat/logging.md`` (lines, files).
 """
 
@@ -10,7 +13,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from ftstan.logs.levels import ERROR, INFO, Level
+from ftstan.log.levels import ERROR, INFO, Level
 
 if TYPE_CHECKING:
     from collections.abc import Callable
