@@ -7,7 +7,7 @@ are those of ``ftstan.promise``.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -37,7 +37,10 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a ledger says. ``rate``: acks a second while a node served (0.0: unknown); it never judges."""
+    """What a ledger says. ``rate``: acks a second while a node served (0.0: unknown); it never judges.
+
+    ``acked_again``: ids with more than one ack record; counted, not judged.
+    """
 
     nodes: tuple[str, ...]
     switches: tuple[Switch, ...]
@@ -53,6 +56,7 @@ class Verdict:
     readings: int
     breaches: tuple[Breach, ...]
     outages: tuple[Outage, ...] = ()
+    acked_again: int = 0
 
     @property
     def clean(self) -> bool:
@@ -182,6 +186,7 @@ class _Evidence:
         self.published: dict[str, Publish] = {}
         self.retried = 0
         self.failed = 0
+        self.acks: Counter[str] = Counter()
         self.ack_times: dict[str, int] = {}
         self.deliveries = 0
         self.redelivered = 0
@@ -198,6 +203,7 @@ class _Evidence:
                 self.published[record.id] = record
                 self.retried += record.attempt > 1
             case Ack():
+                self.acks[record.id] += 1
                 self.ack_times.setdefault(record.id, record.t)
             case Delivery():
                 log = self.channel(record.channel)
@@ -239,6 +245,7 @@ class _Evidence:
             readings=sum(len(log.logs) for log in logs),
             breaches=tuple(self.breaches(rules, final)),
             outages=tuple(self.outages()),
+            acked_again=sum(times > 1 for times in self.acks.values()),
         )
 
     def assign_acks(self) -> None:

@@ -27,6 +27,7 @@ FLOORS = {
     "logs": 0,
     "promise": 0,
     "ratelimit": 0,
+    "reports": 0,
     "reserved": 0,
     "version": 0,
     "notify": 1,
@@ -75,9 +76,9 @@ FLOORS = {
 BESIDE = {
     "__init__": {"embed", "version"},
     "client": {"errors", "wire"},
-    "drill": {"client", "config", "errors", "nats", "promise", "supervised"},
+    "drill": {"client", "config", "errors", "nats", "promise", "reports", "supervised"},
     "load": {"clock", "config", "errors", "nats", "wire"},
-    "spark": {"__init__", "client", "config", "disk", "errors", "ft", "promise", "stores", "wire"},
+    "spark": {"__init__", "client", "config", "disk", "errors", "ft", "promise", "reports", "stores", "wire"},
     "storecheck": {"clock", "disk", "errors", "ft"},
     "supervised": {"errors"},
 }
