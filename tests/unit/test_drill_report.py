@@ -22,10 +22,10 @@ from ftstan.drill.page import Timeline, page
 from ftstan.drill.remote import RemoteGroup
 from ftstan.drill.report import as_dict, junit
 from ftstan.drill.result import Result
+from ftstan.drill.rules import Rule
 from ftstan.drill.scenario import Step, read
 from ftstan.drill.selftest import clean_ledger
 from ftstan.drill.workload import Access
-from ftstan.promise import Rule
 
 if TYPE_CHECKING:
     from pathlib import Path

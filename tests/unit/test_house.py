@@ -25,7 +25,6 @@ FLOORS = {
     "histogram": 0,
     "log": 0,
     "logs": 0,
-    "promise": 0,
     "ratelimit": 0,
     "reports": 0,
     "reserved": 0,
@@ -76,9 +75,9 @@ FLOORS = {
 BESIDE = {
     "__init__": {"embed", "version"},
     "client": {"errors", "wire"},
-    "drill": {"client", "config", "errors", "nats", "promise", "reports", "supervised"},
+    "drill": {"client", "config", "errors", "nats", "reports", "supervised"},
     "load": {"clock", "config", "errors", "nats", "wire"},
-    "spark": {"__init__", "client", "config", "disk", "errors", "ft", "promise", "reports", "stores", "wire"},
+    "spark": {"__init__", "client", "config", "disk", "drill", "errors", "ft", "reports", "stores", "wire"},
     "storecheck": {"clock", "disk", "errors", "ft"},
     "supervised": {"errors"},
 }
