@@ -141,7 +141,7 @@ def _failover(pair: Pair, publisher: Publisher, number: signal.Signals | None, s
     acked = publisher.run_until_acked(began + active) - began
     used = successor.cpu_seconds() - cpu
     ready = _logged(pair.active, publisher, READY) - wall
-    while former.process.poll() is None:
+    while former.running:
         publisher.run_for(0.02)
     pair.replace()
     publisher.run_for(0.5)

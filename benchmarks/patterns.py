@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.load import CHUNK, Client, Consumer, Echo, Flood, GroupMember, Peer, Publisher, Sink, drive, percentiles
 from benchmarks.processes import Server, peak_mb, precise_cpu_seconds
+from ftstan.drill.processes import children
 from ftstan.wire.frames import pub_frame
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Meter:
 
     def __init__(self, server: Server, *, bare: bool) -> None:
         self._server = server.pid
-        self._nats = server.children()[0]
+        self._nats = children(server.pid)[0]
         self._bare = bare
         self._before = self._cpu()
         self._began = time.perf_counter()

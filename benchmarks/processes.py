@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
-import time
 from typing import TYPE_CHECKING, Self
+
+from ftstan.drill.ports import LOOPBACK, free_ports
+from ftstan.drill.processes import Child
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def free_port() -> int:
-    """A TCP port that is free now, from below the range that outgoing connections take theirs from."""
-    while True:
-        port = random.randrange(16_000, 20_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
 
 
 def cpu_seconds(pid: int) -> float:
@@ -50,66 +41,52 @@ class Server:
         self.port = port
         self._argv = argv
         self._environment = environment
-        self._process: subprocess.Popen[bytes] | None = None
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the block is left
+        self._stack = contextlib.ExitStack()
+        self._child: Child | None = None
 
     @property
     def pid(self) -> int:
         """The process."""
-        assert self._process is not None
-        return self._process.pid
+        assert self._child is not None
+        return self._child.pid
 
     @property
     def url(self) -> str:
         """Where clients connect."""
-        return f"nats://127.0.0.1:{self.port}"
-
-    def children(self) -> list[int]:
-        """Processes that it started."""
-        with open(f"/proc/{self.pid}/task/{self.pid}/children", encoding="ascii") as f:
-            return [int(p) for p in f.read().split()]
+        return f"nats://{LOOPBACK}:{self.port}"
 
     def __enter__(self) -> Self:
-        # To a file: nobody reads while a generator works, and a pipe that is full would stop the server.
-        self._process = subprocess.Popen(self._argv, stderr=self._output, env=self._environment)
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline and b"[INF] Server is ready" not in self._log():
-            if self._process.poll() is not None:
-                raise RuntimeError(self._log().decode())
-            time.sleep(0.01)
+        # To a file: nobody reads while a generator works, and a pipe that is full would stop it.
+        log = self._stack.enter_context(tempfile.NamedTemporaryFile(prefix="ftstan-bench-"))
+        self._child = Child(self._argv, log.name, self._environment)
+        self._stack.callback(self._child.stop, 10, signal.SIGINT)
+        try:
+            self._child.wait_for("[INF] Server is ready", within=20)
+        except BaseException:
+            self._stack.close()
+            raise
         return self
-
-    def _log(self) -> bytes:
-        """All that it has written so far."""
-        size = os.fstat(self._output.fileno()).st_size
-        return os.pread(self._output.fileno(), size, 0)
 
     def kill(self) -> None:
         """End it with SIGKILL."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+        assert self._child is not None
+        self._child.kill()
 
-    def wait_for(self, line: bytes) -> bytes:
+    def wait_for(self, line: str) -> str:
         """Wait until the log shows ``line``; returns the log so far."""
-        deadline = time.monotonic() + 60
-        while line not in (log := self._log()) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return log
+        assert self._child is not None
+        self._child.wait_for(line)
+        return self._child.text()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        assert self._process is not None
-        if error is not None:
-            print(self._log()[-2000:].decode("utf-8", "replace"), file=sys.stderr)
-        self._process.send_signal(signal.SIGINT)
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._output.close()
+        if error is not None and self._child is not None:
+            print(self._child.text()[-2000:], file=sys.stderr)
+        self._stack.close()
 
 
 def resident_mb(pid: int) -> float:
@@ -129,7 +106,7 @@ def ftstan(store: str, directory: str, *more: str, tree: str = "") -> Server:
 
     ``tree``: a built source tree that it is to run instead of this one.
     """
-    port = free_port()
+    (port,) = free_ports(1, 16_000)
     argv = [sys.executable, "-m", "ftstan.cli.server", "-p", str(port), "-a", "127.0.0.1", "-store", store]
     argv += ["-mm", "0", "-mb", "0", "-mc", "0", "-msu", "0", *more]
     if store == "file":

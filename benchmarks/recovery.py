@@ -48,7 +48,7 @@ def _measure(name: str, rounds: int, *fill: str, clean: bool) -> None:
         for i in range(rounds + 1):
             spawned = dt.datetime.now().astimezone()
             with ftstan("file", directory) as server:
-                text = server.wait_for(b"Streaming Server is ready").decode()
+                text = server.wait_for("Streaming Server is ready")
                 if i:  # the first start follows the writer's end, not a server's
                     recovering, ready = (_stamp(text, w) for w in ("Recovering the state", "Streaming Server is ready"))
                     seconds.append((ready - recovering).total_seconds())

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from benchmarks import calls, turns
 from benchmarks.patterns import Figures, Pattern, bare, streaming
 from benchmarks.processes import Server, ftstan, precise_cpu_seconds
+from ftstan.drill.processes import children
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
 
 BARE, MEMORY, FILE = "bare NATS", "memory store", "file store, fsync"
-_READY = b"Streaming Server is ready"
+_READY = "Streaming Server is ready"
 _PROBES = 200
 
 
@@ -161,7 +162,7 @@ def _idle(seconds: float) -> None:
     """CPU without traffic, in percent of one processor."""
     with servers() as (memory, file, _):
         for what, server in ((MEMORY, memory), (FILE, file)):
-            pids = server.pid, server.children()[0]
+            pids = server.pid, children(server.pid)[0]
             before = [precise_cpu_seconds(pid) for pid in pids]
             time.sleep(seconds)
             ours, nats = ((precise_cpu_seconds(pid) - b) / seconds * 100 for pid, b in zip(pids, before, strict=True))

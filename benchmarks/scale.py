@@ -18,7 +18,7 @@ from benchmarks.processes import Server, ftstan, precise_cpu_seconds, resident_m
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_READY = b"Streaming Server is ready"
+_READY = "Streaming Server is ready"
 _FANNED_OUT = 20
 _BEATS_EVERY = "2s"
 #: A server is quiet when it uses less of a CPU for so many seconds.

@@ -37,7 +37,7 @@ _CHANNELS = 4
 _CASES = ("decode", "scan", "memory", "plan", "beside")
 _ALL = tuple(column.split()[0] for column in SCHEMA.split(", "))
 _PRUNED = "channel string, size int"
-_READY = b"Streaming Server is ready"
+_READY = "Streaming Server is ready"
 
 
 def main() -> None:

@@ -53,7 +53,7 @@ def _measure(settings: tuple[tuple[str, ...], ...], pattern: Pattern, options: a
         for words in settings:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="ftstan-bench-"))
             servers[words] = stack.enter_context(ftstan(options.store, directory, *words))
-            servers[words].wait_for(b"Streaming Server is ready")
+            servers[words].wait_for("Streaming Server is ready")
         for _ in range(options.rounds):
             for words, server in servers.items():
                 rounds[words].append(streaming(server, pattern, max(int(options.count * pattern.share), 1)))

@@ -13,12 +13,13 @@ import sys
 import time
 from typing import TYPE_CHECKING, NoReturn
 
-from demo import ledger
-from demo.judge import judge
 from demo.report import table
 from demo.scenario import Places, Scenario
 from demo.screen import Screen
 from ftstan.clock import SystemClock
+from ftstan.drill import ledger
+from ftstan.drill.judge import judge
+from ftstan.drill.rules import PROMISE
 from ftstan.errors import FtstanError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def main() -> int:
 def _judge(places: Places, screen: Screen, *, keep: bool) -> int:
     screen.say("judging the ledger")
     try:
-        verdict = judge(ledger.read(places.ledger))
+        verdict = judge(ledger.read(places.ledger), PROMISE)
     except FtstanError as error:
         screen.say(f"the ledger cannot be judged: {error}")
         return EXIT_FAILED

@@ -5,17 +5,16 @@ Nothing here decides when something dies; it starts, signals, asks over HTTP and
 
 from __future__ import annotations
 
-import http.client
+import http
 import json
 import os
 import secrets
 import signal
-import subprocess
 import sys
 import threading
-from typing import IO
 
 from ftstan.drill.ports import LOOPBACK
+from ftstan.drill.processes import Child, fetch
 from ftstan.errors import FtstanError
 
 CLUSTER = "demo"
@@ -23,7 +22,6 @@ GROUP = "demo-group"
 CHANNEL = "demo"
 HTTP_TIMEOUT = 1.0
 STOP_TIMEOUT = 15.0
-LAST_LINES = 15
 
 #: What the two nodes of one run show each other.
 _ROUTES_PASSWORD = secrets.token_hex(16)
@@ -36,73 +34,9 @@ class DemoError(FtstanError):
     """The demo cannot go on."""
 
 
-class Child:
-    """A process in a group of its own, so that Ctrl-C at the terminal reaches only the demo, which then ends it."""
-
-    def __init__(self, words: list[str], log: str, *, piped: bool) -> None:
-        self.log = log
-        pipe = subprocess.PIPE if piped else subprocess.DEVNULL
-        with open(log, "ab") as output:
-            self._process = subprocess.Popen(
-                words,
-                cwd=_ROOT,
-                stdin=pipe,
-                stdout=pipe if piped else output,
-                stderr=output,
-                process_group=0,
-            )
-
-    @property
-    def running(self) -> bool:
-        """True until the process has ended."""
-        return self._process.poll() is None
-
-    @property
-    def status(self) -> int | None:
-        """The exit status; negative for a signal, None while it runs."""
-        return self._process.poll()
-
-    @property
-    def stdin(self) -> IO[bytes]:
-        """The child's standard input (piped children only)."""
-        assert self._process.stdin is not None
-        return self._process.stdin
-
-    @property
-    def stdout(self) -> IO[bytes]:
-        """The child's standard output (piped children only)."""
-        assert self._process.stdout is not None
-        return self._process.stdout
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send ``number`` to the process, if it still runs."""
-        self._process.send_signal(number)
-
-    def wait(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for the end; true when it came."""
-        try:
-            self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
-    def end(self) -> None:
-        """Ask it to end, insist after a while, and reap it."""
-        self.signal(signal.SIGTERM)
-        if not self.wait(STOP_TIMEOUT):
-            self.signal(signal.SIGKILL)
-            self.wait(STOP_TIMEOUT)
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-
-    def last_lines(self) -> list[str]:
-        """Return the end of its log."""
-        try:
-            with open(self.log, encoding="utf-8", errors="replace") as file:
-                return file.read().splitlines()[-LAST_LINES:]
-        except FileNotFoundError:
-            return []
+def _ended(what: str, child: Child) -> DemoError:
+    status = child.returncode
+    return DemoError(f"{what} ended by itself with status {status}", hint=f"see {child.log}")
 
 
 def _settings_file(log: str, own: int, other: int, streaming: str) -> str:
@@ -151,7 +85,7 @@ class Node:
 
     def start(self) -> None:
         """Start the server process."""
-        self._child = Child(self._words, self.log, piped=False)
+        self._child = Child(self._words, self.log, directory=_ROOT)
 
     def signal(self, number: signal.Signals) -> None:
         """Send ``number`` to the server process."""
@@ -167,34 +101,22 @@ class Node:
     def end(self) -> None:
         """Stop the server process if it runs, and wait for its end."""
         if self._child is not None:
-            self._child.end()
+            self._child.stop(STOP_TIMEOUT)
 
     def require_alive(self) -> None:
         """Raise :class:`DemoError` when the process has ended on its own."""
         if self._child is not None and not self._child.running:
-            raise DemoError(
-                f"node {self.name} ended by itself with status {self._child.status}", hint=f"see {self.log}"
-            )
+            raise _ended(f"node {self.name}", self._child)
 
     def is_active(self) -> bool:
         """Ask ``/streaming/isFTActive``; false also when nobody answers."""
-        return self._get("/streaming/isFTActive")[0] == http.HTTPStatus.OK
+        status, _ = fetch(self._monitor_port, "/streaming/isFTActive", HTTP_TIMEOUT)
+        return status == http.HTTPStatus.OK
 
     def state(self) -> str:
         """Return ``state`` of ``/streaming/serverz``; empty when nobody answers."""
-        status, body = self._get("/streaming/serverz")
+        status, body = fetch(self._monitor_port, "/streaming/serverz", HTTP_TIMEOUT)
         return str(json.loads(body)["state"]) if status == http.HTTPStatus.OK else ""
-
-    def _get(self, path: str) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(LOOPBACK, self._monitor_port, timeout=HTTP_TIMEOUT)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        except (OSError, http.client.HTTPException):
-            return 0, b""
-        finally:
-            connection.close()
 
     def last_lines(self) -> list[str]:
         """Return the end of its log."""
@@ -208,15 +130,17 @@ class Command:
         self.log = log
         self._verb = verb
         where = ["--server", node.url, "--cluster", CLUSTER, "--group", GROUP]
-        self._child = Child([sys.executable, "-m", "ftstan.cli.ctl", "ft", verb, *where, *words], log, piped=False)
+        asked = [sys.executable, "-m", "ftstan.cli.ctl", "ft", verb, *where, *words]
+        self._child = Child(asked, log, directory=_ROOT)
 
     def done(self) -> bool:
         """Tell whether it has ended; raises :class:`DemoError` with its own words when it did not succeed."""
         if self._child.running:
             return False
-        if self._child.status != 0:
+        if self._child.returncode != 0:
             said = " ".join(self.said())
-            raise DemoError(f"ftstanctl ft {self._verb} ended with status {self._child.status}: {said}")
+            status = self._child.returncode
+            raise DemoError(f"ftstanctl ft {self._verb} ended with status {status}: {said}")
         return True
 
     def said(self) -> list[str]:
@@ -225,7 +149,7 @@ class Command:
 
     def end(self) -> None:
         """End it if it still runs, and reap it."""
-        self._child.end()
+        self._child.stop(STOP_TIMEOUT)
 
 
 class Script:
@@ -239,7 +163,7 @@ class Script:
         for flag, value in flags.items():
             words += [f"--{flag}", value]
         try:
-            self._child = Child(words, log, piped=True)
+            self._child = Child(words, log, directory=_ROOT, piped=True)
         except FileNotFoundError as error:
             raise DemoError("there is no Node.js: node was not found on PATH", hint="install Node.js >= 16") from error
         self._listener = threading.Thread(target=self._listen, name=f"{name} counters", daemon=True)
@@ -273,9 +197,7 @@ class Script:
     def require_alive(self) -> None:
         """Raise :class:`DemoError` when the client has ended on its own."""
         if not self._child.running:
-            raise DemoError(
-                f"the {self.name} ended by itself with status {self._child.status}", hint=f"see {self._child.log}"
-            )
+            raise _ended(f"the {self.name}", self._child)
 
     def stop(self) -> None:
         """Have it sync its ledger and end."""
@@ -290,7 +212,7 @@ class Script:
             self._child.signal(signal.SIGTERM)
             self._child.wait(STOP_TIMEOUT)
         self._listener.join(STOP_TIMEOUT)
-        self._child.end()
+        self._child.stop(STOP_TIMEOUT)
 
     def last_lines(self) -> list[str]:
         """Return the end of what it wrote to its standard error, as a rule nothing."""

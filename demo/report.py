@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from demo.judge import Verdict
-    from ftstan.promise import Switch
+    from ftstan.drill.judge import Verdict
+    from ftstan.drill.rules import Switch
 
 _FAULTS = {"start": "first start", "kill": "kill -9", "stop": "SIGTERM", "switchover": "switchover"}
 _RULER = "-" * 72

@@ -11,11 +11,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from demo.ledger import SUFFIX, Ack, Fault, Tail, Takeover, Writer
 from demo.processes import CHANNEL, CLUSTER, Command, DemoError, Node, Script
 from demo.report import switch_line
-from ftstan.drill.judge import switch
+from ftstan.drill.ledger import SUFFIX, Ack, Fault, Tail, Takeover, Writer
 from ftstan.drill.ports import free_ports
+from ftstan.drill.rules import Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,7 +158,7 @@ class Scenario:
         self._epoch = fault.epoch + 1
         takeover = Takeover(active_us, self._epoch, self._active.name, active_us - fault.t, ack_us - fault.t)
         self._ledger.write(takeover)
-        self._screen.say(switch_line(switch(takeover, fault)))
+        self._screen.say(switch_line(Switch.of(takeover, fault)))
         self._start_reader(f"reader {self._epoch}")
 
     def _load(self) -> None:

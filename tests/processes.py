@@ -7,45 +7,38 @@ have a generous limit and fail with the end of the child's log; nothing here ass
 from __future__ import annotations
 
 import contextlib
-import http.client
+import http
 import json
 import os
-import random
 import re
-import shutil
-import signal
-import socket
-import subprocess
 import sys
 import time
 from collections import deque
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from ftstan.nats.embedded import binary_path
-from tests.lateness import LateError
+from ftstan.drill import ports, processes
+from ftstan.drill.processes import PATIENCE_S, alive, children, fetch, nats_words, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import prometheus_client
+
+__all__ = ["PATIENCE_S", "alive", "children", "until"]
 
 ROOT = Path(__file__).parents[1]
 HOST = "127.0.0.1"
 CLUSTER = "test-cluster"
 GROUP = "test-group"
-PATIENCE_S = 120.0
-"""How long a wait may last before the test fails: nothing that works comes near it."""
 
 READY = "STREAM: Streaming Server is ready"
 STANDING_BY = "STREAM: Starting in standby mode"
 
-_POLL_S = 0.01
 _QUIET_S = 1.5
 """Longer than a nats-server waits before it tries a route again."""
-_SHOWN = 40
 _GIVEN: deque[int] = deque(maxlen=700)
 """Ports that were given out last: most of them have no server yet, or one that may come back."""
 _STAMP = re.compile(r"\[\d+\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} (.*)")
@@ -58,24 +51,9 @@ def free_ports(count: int) -> list[int]:
     """
     # Workers of one test run each have a range of their own: a port is free until its server starts.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
-    found: set[int] = set()
-    while len(found) < count:
-        port = random.randrange(20_000, 21_500) + 1_500 * worker
-        if port in found or port in _GIVEN:
-            continue
-        with contextlib.suppress(OSError), socket.create_server((HOST, port)):
-            found.add(port)
+    found = ports.free_ports(count, 20_000 + 1_500 * worker, 1_500, but=_GIVEN)
     _GIVEN.extend(found)
-    return list(found)
-
-
-def until(condition: Callable[[], object], what: str, within: float = PATIENCE_S) -> None:
-    """Wait for what happens in another process, seconds; fails with ``what`` when it does not."""
-    deadline = time.monotonic() + within
-    while not condition():
-        if time.monotonic() > deadline:
-            raise LateError(f"waited {within:g} s in vain for {what}")
-        time.sleep(_POLL_S)
+    return found
 
 
 def wait_for_mesh(servers: Sequence[Server]) -> None:
@@ -99,120 +77,43 @@ def wait_for_mesh(servers: Sequence[Server]) -> None:
     until(settled, f"a mesh of {len(servers)} NATS servers")
 
 
-def alive(pid: int) -> bool:
-    """Whether a process exists and is not only waiting to be reaped."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
 def wait_until_gone(pid: int) -> None:
     """Wait for the end of a process that is not our child."""
     until(lambda: not alive(pid), f"the end of process {pid}")
 
 
-def children(pid: int) -> list[int]:
-    """Processes that ``pid`` started and that still run."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        # A thread of this very process may end meanwhile.
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found += [int(word) for word in (task / "children").read_text().split()]
-    return [child for child in found if alive(child)]
-
-
-class Child:
-    """A process whose output (both streams) is appended to ``log``; ``piped``: its errors only, see ``stdin``."""
+class Child(processes.Child):
+    """A child of a test: it is killed in the end."""
 
     def __init__(
-        self, words: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, *, piped: bool = False
+        self,
+        words: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        piped: bool = False,
     ) -> None:
-        self.words = list(words)
-        self.log = log
-        self._seen = log.stat().st_size if log.exists() else 0
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                self.words,
-                cwd=ROOT,
-                stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
-                stdout=subprocess.PIPE if piped else output,
-                stderr=output,
-                env=dict(os.environ if environment is None else environment),
-                process_group=0,
-            )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def stdin(self) -> IO[bytes]:
-        """Of a piped child."""
-        assert self._process.stdin is not None
-        return self._process.stdin
-
-    @property
-    def stdout(self) -> IO[bytes]:
-        """Of a piped child."""
-        assert self._process.stdout is not None
-        return self._process.stdout
-
-    @property
-    def running(self) -> bool:
-        return self._process.poll() is None
-
-    def signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-
-    def kill(self) -> None:
-        """End it without giving it a chance to say anything, and reap it."""
-        self.signal(signal.SIGKILL)
-        self._process.wait(PATIENCE_S)
+        super().__init__(words, log, environment, directory=ROOT, piped=piped)
 
     def status(self, within: float = PATIENCE_S) -> int:
         """Wait for its end, seconds; the exit status, negative for a signal."""
-        try:
-            return self._process.wait(within)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.log.name}: still running\n{self.tail()}") from None
-
-    def text(self) -> str:
-        """What this process has written so far."""
-        with self.log.open("rb") as file:
-            file.seek(self._seen)
-            return file.read().decode("utf-8", "replace")
+        ended = self.wait(within)
+        assert ended, f"{self.log.name}: still running\n{self.tail()}"
+        assert self.returncode is not None
+        return self.returncode
 
     def lines(self) -> list[str]:
-        """The same as lines, without pid and time."""
+        """What it has written so far as lines, without pid and time."""
         return [
             found[1] if (found := _STAMP.fullmatch(line)) is not None else line for line in self.text().splitlines()
         ]
-
-    def tail(self) -> str:
-        return "\n".join([f"--- {self.log.name} ---", *self.text().splitlines()[-_SHOWN:]])
-
-    def wait_for(self, text: str, times: int = 1, within: float = PATIENCE_S) -> None:
-        """Wait until ``text`` stands in the log ``times`` times, seconds; fails when the process ends without."""
-
-        def there() -> bool:
-            running = self.running
-            if self.text().count(text) >= times:
-                return True
-            assert running, f"{self.log.name} ended ({self._process.returncode}) before it said {text!r}\n{self.tail()}"
-            return False
-
-        until(there, f"{text!r} in {self.log.name}\n{self.tail()}", within)
 
     def end(self) -> None:
         """End it whatever state it is in, and what it started."""
         below = children(self.pid) if self.running else []
         # A stopped process cannot hear SIGTERM; a test that wanted a clean stop has already had it.
         self.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        self.close()
         for pid in below:
             wait_until_gone(pid)
 
@@ -244,15 +145,7 @@ class Server(Child):
 
     def get(self, path: str) -> tuple[int, bytes]:
         """A page of the monitoring port: status and body; status 0 when nobody answers."""
-        connection = http.client.HTTPConnection(HOST, self.monitor, timeout=PATIENCE_S)
-        try:
-            connection.request("GET", path, headers={"Authorization": f"Bearer {self.token}"} if self.token else {})
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        except (OSError, http.client.HTTPException):
-            return 0, b""
-        finally:
-            connection.close()
+        return fetch(self.monitor, path, PATIENCE_S, token=self.token)
 
     def serverz(self) -> dict[str, Any]:
         status, body = self.get("/streaming/serverz")
@@ -388,15 +281,9 @@ class Nats(Child):
     """An external nats-server."""
 
     def __init__(self, log: Path, port: int, words: Sequence[str] = ()) -> None:
-        super().__init__([*_dying_with_us(), binary_path(), "-a", HOST, "-p", str(port), *words], log)
+        super().__init__(nats_words(port, *words), log)
         self.port = port
 
     @property
     def url(self) -> str:
         return f"nats://{HOST}:{self.port}"
-
-
-def _dying_with_us() -> list[str]:
-    setpriv = shutil.which("setpriv")
-    assert setpriv is not None, "setpriv was not found: install the package util-linux"
-    return [setpriv, "--pdeathsig", "KILL"]

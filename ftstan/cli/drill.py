@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     import argparse
 
     from ftstan.drill.driver import Driver
+    from ftstan.drill.rules import Rule
     from ftstan.drill.scenario import Scenario
-    from ftstan.promise import Rule
 
 EXIT_PASSED = 0
 EXIT_FAILED = 1

@@ -1,19 +1,21 @@
 """The judge: a pure function from the records of a ledger to a verdict. It must never ask anybody or wait for anything.
 
 A verdict is clean only when the evidence proves the promise; an empty ledger proves nothing and is not clean. The rules
-are those of ``ftstan.promise``.
+are those of ``rules.py``.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from ftstan.drill import rules
 from ftstan.drill.ledger import Ack, Delivery, Failure, Fault, Owner, Publish, Read, Record, Takeover
-from ftstan.promise import DRILLED, MAX_EXAMPLES, Breach, Rule, Switch
+from ftstan.drill.rules import DRILLED, Breach, History, Rule, at_sequences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -35,49 +37,19 @@ class Outage:
     ms: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a ledger says. ``rate``: acks a second while a node served (0.0: unknown); it never judges."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict(rules.Verdict):
+    """What a ledger says; ``outages`` of all faults."""
 
-    nodes: tuple[str, ...]
-    switches: tuple[Switch, ...]
-    published: int
-    acked: int
-    retried: int
-    failed: int
-    rate: float
-    stored: int
-    stored_without_ack: int
-    delivered: int
-    redelivered: int
-    readings: int
-    breaches: tuple[Breach, ...]
     outages: tuple[Outage, ...] = ()
 
-    @property
-    def clean(self) -> bool:
-        """True when no rule is broken."""
-        return not self.breaches
 
-
-def switch(takeover: Takeover, fault: Fault | None) -> Switch:
-    """Join a takeover and the fault that ended the epoch before it."""
-    return Switch(
-        takeover.epoch,
-        fault.fault if fault else "start",
-        fault.node if fault else "",
-        takeover.node,
-        takeover.active_us / 1e3,
-        takeover.ack_us / 1e3,
-    )
-
-
-def judge(records: Iterable[Record], rules: Collection[Rule] = DRILLED) -> Verdict:
-    """Judge the ledger made of ``records``, in any order, by ``rules``. Holds what it needs of them."""
+def judge(records: Iterable[Record], by: Collection[Rule] = DRILLED) -> Verdict:
+    """Judge the ledger made of ``records``, in any order. Holds what it needs of them."""
     evidence = _Evidence()
     for record in records:
         evidence.take(record)
-    return evidence.verdict(rules)
+    return evidence.verdict(by)
 
 
 class _Log:
@@ -112,53 +84,52 @@ class _Log:
             return frozenset()
         return self.logs[max(self.log_order, key=self.log_order.__getitem__)]
 
-    def unread_epochs(self, epochs: set[int]) -> list[str]:
-        read = {epoch for epoch, _ in self.log_order.values()}
-        if not read and not epochs:
-            return ["nobody read the log"]
-        return [f"epoch {epoch}" for epoch in sorted(epochs - read)]
+    def epochs(self) -> set[int]:
+        return {epoch for epoch, _ in self.log_order.values()}
 
     def not_stored(self, final: AbstractSet[int]) -> list[str]:
         return [
-            f"id {acked}: last seen at {self.where(acked)}"
+            Rule.STORED.case(acked, self.where(acked))
             for acked in self.acked
             if self.places.get(acked, frozenset[int]()).isdisjoint(final)
         ]
 
     def stored_twice(self) -> list[str]:
-        return [f"id {acked}: {self.where(acked)}" for acked in self.acked if len(self.places.get(acked, ())) > 1]
+        twice = (acked for acked in self.acked if len(self.places.get(acked, ())) > 1)
+        return [Rule.ONCE.case(acked, self.where(acked)) for acked in twice]
 
     def where(self, stored_id: str) -> str:
-        found = sorted(self.places.get(stored_id, ()))
-        return "sequence " + " and ".join(map(str, found)) if found else "no sequence"
+        return at_sequences(self.places.get(stored_id, ()))
 
     def gaps(self) -> list[str]:
         cases = []
         for reader, log in sorted(self.logs.items()):
             missing = sorted(set(range(1, max(log) + 1)) - log)
-            cases += [f"{reader}: no sequence {sequence}" for sequence in missing]
-            cases += [f"{reader}: there is a sequence {sequence}" for sequence in sorted(log) if sequence < 1]
+            told = partial(Rule.CONTIGUOUS.case, reader)
+            cases += [told(sequence) for sequence in missing]
+            cases += [told(sequence, form=1) for sequence in sorted(log) if sequence < 1]
         return cases
 
     def lost(self, final: AbstractSet[int]) -> list[str]:
-        return [f"sequence {x} (id {self.content[x][0]})" for x in sorted(self.content.keys() - final)]
+        return [Rule.KEPT.case(x, self.content[x][0]) for x in sorted(self.content.keys() - final)]
 
     def changed(self) -> list[str]:
+        told = Rule.ONE_PAYLOAD.case
         return [
-            f"sequence {sequence}: sha1 {' and '.join([self.content[sequence][1], *sorted(others)])}"
+            told(sequence, " and ".join([self.content[sequence][1], *sorted(others)]))
             for sequence, others in sorted(self.other_content.items())
         ]
 
     def altered(self, published: dict[str, Publish]) -> list[str]:
         return [
-            f"sequence {sequence}, id {stored_id}: sha1 {sha1}, published {published[stored_id].sha1}"
+            Rule.AS_PUBLISHED.case(sequence, stored_id, sha1, published[stored_id].sha1)
             for sequence, (stored_id, sha1) in sorted(self.content.items())
             if stored_id in published and published[stored_id].sha1 != sha1
         ]
 
     def missed(self) -> list[str]:
         return [
-            f"{subscription}: id {acked}"
+            Rule.DELIVERED.case(subscription, acked)
             for subscription, ids in sorted(self.delivered.items())
             for acked in sorted(set(self.acked) - ids)
         ]
@@ -173,7 +144,7 @@ class _Log:
             if is_ack and sequence > highest:
                 highest, acked = sequence, stored_id
             elif not is_ack and sequence < highest:
-                cases.append(f"id {stored_id} at sequence {sequence}, id {acked} at {highest}")
+                cases.append(Rule.ORDER.case(stored_id, sequence, acked, highest))
         return cases
 
 
@@ -182,6 +153,7 @@ class _Evidence:
         self.published: dict[str, Publish] = {}
         self.retried = 0
         self.failed = 0
+        self.acks: Counter[str] = Counter()
         self.ack_times: dict[str, int] = {}
         self.deliveries = 0
         self.redelivered = 0
@@ -198,6 +170,7 @@ class _Evidence:
                 self.published[record.id] = record
                 self.retried += record.attempt > 1
             case Ack():
+                self.acks[record.id] += 1
                 self.ack_times.setdefault(record.id, record.t)
             case Delivery():
                 log = self.channel(record.channel)
@@ -219,26 +192,30 @@ class _Evidence:
             self.channels[name] = _Log(name)
         return self.channels[name]
 
-    def verdict(self, rules: Collection[Rule]) -> Verdict:
+    def verdict(self, by: Collection[Rule]) -> Verdict:
         self.assign_acks()
+        history = History(self.faults, self.takeovers)
         logs = list(self.channels.values())
         final = {log.channel: log.final() for log in logs}
         unacked = (log.content[x][0] not in self.ack_times for log in logs for x in final[log.channel])
+        found = self.cases(history, final)
+        breaches = (Breach.of(rule, cases) for rule, cases in found if cases and rule in by)
         return Verdict(
-            nodes=tuple(sorted({x.node for x in self.faults} | {x.node for x in self.takeovers})),
-            switches=tuple(self.switches()),
+            nodes=history.nodes(),
+            switches=tuple(history.switches()),
             published=len(self.published),
             acked=len(self.ack_times),
             retried=self.retried,
             failed=self.failed,
-            rate=self.rate(),
+            rate=self.rate(history),
             stored=sum(map(len, final.values())),
             stored_without_ack=sum(unacked),
             delivered=self.deliveries,
             redelivered=self.redelivered,
             readings=sum(len(log.logs) for log in logs),
-            breaches=tuple(self.breaches(rules, final)),
+            breaches=tuple(breaches),
             outages=tuple(self.outages()),
+            acked_again=sum(times > 1 for times in self.acks.values()),
         )
 
     def assign_acks(self) -> None:
@@ -250,19 +227,11 @@ class _Evidence:
                 name = next((log.channel for log in self.channels.values() if acked in log.places), "")
             self.channel(name).acked.append(acked)
 
-    def switches(self) -> Iterator[Switch]:
-        ended = {fault.epoch: fault for fault in self.faults if fault.ends_epoch}
-        for takeover in sorted(self.takeovers, key=lambda x: x.epoch):
-            yield switch(takeover, ended.get(takeover.epoch - 1))
-
-    def rate(self) -> float:
+    def rate(self, history: History) -> float:
         """Acks a second between each takeover's first ack and the fault (in the end: the last ack) that followed."""
         if not self.ack_times:
             return 0.0
-        ended = {fault.epoch: fault.t for fault in self.faults if fault.ends_epoch}
-        last = max(self.ack_times.values())
-        first_acks = ((x.t - x.active_us + x.ack_us, x.epoch) for x in self.takeovers)
-        windows = [(begin, max(begin, ended.get(epoch, last))) for begin, epoch in first_acks]
+        windows = history.served(max(self.ack_times.values()))
         served_us = sum(end - begin for begin, end in windows)
         acks = sum(any(begin <= t <= end for begin, end in windows) for t in self.ack_times.values())
         return acks / served_us * 1e6 if served_us else 0.0
@@ -274,13 +243,11 @@ class _Evidence:
             end = faults[number + 1].t if number + 1 < len(faults) else None
             yield Outage(fault.t, fault.epoch, fault.node, fault.fault, _longest_silence(acks, fault.t, end))
 
-    def breaches(self, rules: Collection[Rule], final: dict[str, AbstractSet[int]]) -> Iterator[Breach]:
-        for rule, cases in self.cases(final):
-            if cases and rule in rules:
-                yield Breach(rule, len(cases), tuple(cases[:MAX_EXAMPLES]))
-
-    def cases(self, final: dict[str, AbstractSet[int]]) -> Iterator[tuple[Rule, list[str]]]:
-        epochs = {x.epoch for x in self.takeovers}
+    def cases(
+        self,
+        history: History,
+        final: dict[str, AbstractSet[int]],
+    ) -> Iterator[tuple[Rule, list[str]]]:
         # An empty ledger is judged like one of an empty channel.
         logs = sorted(self.channels.values(), key=lambda log: log.channel) or [_Log("")]
 
@@ -290,18 +257,19 @@ class _Evidence:
             return [f"{log.channel}: {case}" for log in logs for case in tell(log)]
 
         nothing_came = not any(log.delivered for log in logs)
-        yield Rule.ACKED, [] if self.ack_times else ["no publisher received an ack"]
-        yield Rule.READ, told(lambda log: log.unread_epochs(epochs))
+        yield Rule.ACKED, [] if self.ack_times else [Rule.ACKED.case()]
+        yield Rule.READ, told(lambda log: history.unread(log.epochs()))
         yield Rule.STORED, told(lambda log: log.not_stored(final.get(log.channel, frozenset())))
         yield Rule.ONCE, told(_Log.stored_twice)
         yield Rule.CONTIGUOUS, told(_Log.gaps)
         yield Rule.KEPT, told(lambda log: log.lost(final.get(log.channel, frozenset())))
         yield Rule.ONE_PAYLOAD, told(_Log.changed)
         yield Rule.AS_PUBLISHED, told(lambda log: log.altered(self.published))
-        yield Rule.DELIVERED, ["no durable received anything"] if nothing_came else told(_Log.missed)
+        yield Rule.DELIVERED, [Rule.DELIVERED.case(form=1)] if nothing_came else told(_Log.missed)
         yield Rule.ORDER, told(lambda log: log.out_of_order(self.published, self.ack_times))
         yield Rule.ONE_OWNER, self.late_owners()
-        yield Rule.RECOVERED, [f"{x.fault} of {x.node} in epoch {x.epoch}" for x in self.outages() if x.ms is None]
+        lasting = (x for x in self.outages() if x.ms is None)
+        yield Rule.RECOVERED, [Rule.RECOVERED.case(x.fault, x.node, x.epoch) for x in lasting]
 
     def late_owners(self) -> list[str]:
         """A node whose count of confirmed batches grew although a higher epoch had already confirmed some."""
@@ -319,7 +287,7 @@ class _Evidence:
             # What was known before the former question was asked came before everything that was counted since.
             at = bisect_left(known, before.t)
             if at and highest[at - 1] > sample.epoch:
-                cases.append(f"{sample.node}: epoch {sample.epoch} went on while epoch {highest[at - 1]} served")
+                cases.append(Rule.ONE_OWNER.case(sample.node, sample.epoch, highest[at - 1]))
         return cases
 
 

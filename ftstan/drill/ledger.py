@@ -10,7 +10,7 @@ import json
 import os
 from dataclasses import MISSING, dataclass, fields
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from ftstan.errors import FtstanError
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SUFFIX = ".jsonl"
+
+#: No number of a record is this far from zero: JSON's readers agree on what lies below.
+MOST = 1 << 53
 
 _BLOCK = 4096
 
@@ -141,27 +144,33 @@ _TYPES: dict[str, type] = {"int": int, "str": str, "bool": bool}
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class Shape:
     """How one kind is taken out of its JSON object, in one step: a ledger has a million lines.
 
-    ``optional``: fields that may be missing, with their type and what they are then.
+    ``needed``: fields by name; ``optional``: those that may be missing, and what they are then.
     """
 
     make: Callable[..., Record]
-    names: tuple[str, ...]
+    needed: dict[str, type]
     pick: itemgetter[Any]
     types: tuple[type, ...]
     optional: dict[str, tuple[type, object]]
 
 
-def _shape(cls: type[Record]) -> _Shape:
-    needed = [field for field in fields(cls) if field.default is MISSING]
-    names = tuple(field.name for field in needed)
-    optional = {f.name: (_TYPES[str(f.type)], f.default) for f in fields(cls) if f.default is not MISSING}
-    return _Shape(cls, names, itemgetter(*names), tuple(_TYPES[str(field.type)] for field in needed), optional)
+def _shape(cls: type[Record]) -> Shape:
+    needed: dict[str, type] = {}
+    optional: dict[str, tuple[type, object]] = {}
+    for field in fields(cls):
+        of = _TYPES[str(field.type)]
+        if field.default is MISSING:
+            needed[field.name] = of
+        else:
+            optional[field.name] = of, field.default
+    return Shape(cls, needed, itemgetter(*needed), tuple(needed.values()), optional)
 
 
-_SHAPES = {cls.kind: _shape(cls) for cls in (Publish, Ack, Failure, Delivery, Read, Fault, Takeover, Owner)}
+#: What a record of each kind has.
+SHAPES = {cls.kind: _shape(cls) for cls in get_args(Record)}
 
 
 def parse(line: str | bytes) -> Record:
@@ -171,22 +180,27 @@ def parse(line: str | bytes) -> Record:
     """
     try:
         row = json.loads(line)
-        shape = _SHAPES[row["kind"]]
+        shape = SHAPES[row["kind"]]
         values = shape.pick(row)
         more = {name: row[name] for name in shape.optional if name in row}
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise LedgerError(f"not a ledger record ({type(error).__name__}: {error})") from error
-    if tuple(map(type, values)) != shape.types or any(type(more[name]) is not shape.optional[name][0] for name in more):
-        known = [*zip(shape.names, shape.types, strict=True), *((n, t) for n, (t, _) in shape.optional.items())]
-        wanted = ", ".join(f"{name}: {kind.__name__}" for name, kind in known)
-        raise LedgerError(f"a {row['kind']!r} record has a field of another type (wanted {wanted})")
+    if (
+        tuple(map(type, values)) != shape.types
+        or any(type(more[name]) is not shape.optional[name][0] for name in more)
+        or any(type(x) is int and not -MOST < x < MOST for x in (*values, *more.values()))
+    ):
+        known = shape.needed | {name: of for name, (of, _) in shape.optional.items()}
+        wanted = ", ".join(f"{name}: {of.__name__}" for name, of in known.items())
+        why = f"a {row['kind']!r} has a field of another type, or one that reaches 2^53"
+        raise LedgerError(f"not a ledger record: {why} (wanted {wanted})")
     return shape.make(*values, **more)
 
 
 def encode(record: Record) -> str:
     """Return ``record`` as one line, without the line feed. An optional field is left out where it says nothing new."""
-    shape = _SHAPES[record.kind]
-    row = {"kind": record.kind} | {name: getattr(record, name) for name in shape.names}
+    shape = SHAPES[record.kind]
+    row = {"kind": record.kind} | {name: getattr(record, name) for name in shape.needed}
     row |= {name: value for name, (_, usual) in shape.optional.items() if (value := getattr(record, name)) != usual}
     return json.dumps(row, separators=(",", ":"))
 
@@ -209,11 +223,19 @@ def read_file(path: str) -> Iterator[Record]:
 
 def read(directory: str) -> Iterator[Record]:
     """Yield the records of every file of a ledger, file by file; the order between files means nothing."""
+    for path in paths(directory):
+        yield from read_file(path)
+
+
+def paths(directory: str) -> list[str]:
+    """The files of a ledger, in order. Raises :class:`LedgerError` when there is none."""
     names = sorted(name for name in os.listdir(directory) if name.endswith(SUFFIX))
     if not names:
-        raise LedgerError(f"{directory} holds no ledger: there is no *{SUFFIX} file in it")
-    for name in names:
-        yield from read_file(os.path.join(directory, name))
+        raise LedgerError(
+            f"{directory} holds no ledger: there is no *{SUFFIX} file in it",
+            hint="give the directory of its files",
+        )
+    return [os.path.join(directory, name) for name in names]
 
 
 class Tail:

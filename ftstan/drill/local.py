@@ -12,8 +12,6 @@ import contextlib
 import errno
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
@@ -22,6 +20,7 @@ from ftstan.client import NatsLogin
 from ftstan.drill import commands
 from ftstan.drill.errors import DrillError
 from ftstan.drill.ports import LOOPBACK, free_ports
+from ftstan.drill.processes import Child
 from ftstan.drill.scenario import Member
 from ftstan.drill.workload import Access
 from ftstan.nats.embedded import binary_path
@@ -57,7 +56,7 @@ class LocalGroup:
         self._directory = directory
         self._store = os.path.join(directory, "store")
         self._logs = os.path.join(directory, "logs")
-        self._supervisord: subprocess.Popen[bytes] | None = None
+        self._supervisord: Child | None = None
         self._sockets = ""
         self._pids: dict[str, int] = {}
         self._storage_fault: asyncio.Task[str] | None = None
@@ -168,7 +167,7 @@ class LocalGroup:
                 with contextlib.suppress(DrillError, SupervisorError):
                     await self._signal(name, "CONT")
         if self._supervisord is not None:
-            await asyncio.to_thread(self._end_supervisord, self._supervisord)
+            await asyncio.to_thread(self._supervisord.stop, _END_S)
         if self._sockets:
             shutil.rmtree(self._sockets, ignore_errors=True)
 
@@ -222,7 +221,7 @@ class LocalGroup:
 
     # ---- supervisord
 
-    def _start_supervisord(self) -> subprocess.Popen[bytes]:
+    def _start_supervisord(self) -> Child:
         for path in (self._store, self._logs):
             os.mkdir(path)
         # The path of a Unix socket may have 107 bytes; that of a run can be longer.
@@ -231,14 +230,9 @@ class LocalGroup:
         with open(configuration, "w", encoding="utf-8") as file:
             file.write(self._configuration())
         words = [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", configuration]
-        with open(os.path.join(self._logs, "supervisord.out"), "ab") as output:
-            return subprocess.Popen(
-                ["setpriv", "--pdeathsig", "TERM", *self._in_volume(words)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        # supervisord is told when this process ends, and asks its own children to.
+        words = ["setpriv", "--pdeathsig", "TERM", *self._in_volume(words)]
+        return Child(words, os.path.join(self._logs, "supervisord.out"), session=True)
 
     async def _ask(self, method: str, *arguments: object) -> Any:
         return await asyncio.to_thread(call, self.socket, method, *arguments)
@@ -256,21 +250,13 @@ class LocalGroup:
             try:
                 await self._ask("getState")
             except SupervisorError as error:
-                ended = self._supervisord is None or self._supervisord.poll() is not None
+                ended = self._supervisord is None or not self._supervisord.running
                 if ended or loop.time() > end:
                     log = os.path.join(self._logs, "supervisord.out")
                     raise DrillError(f"supervisord did not start: {_last_line(log)}", hint=f"see {log}") from error
                 await asyncio.sleep(0.05)
             else:
                 return
-
-    def _end_supervisord(self, process: subprocess.Popen[bytes]) -> None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
     # ---- tools and file systems
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.drill.judge import judge
 from ftstan.drill.ledger import Ack, Delivery, Fault, Owner, Publish, Read, Record, Takeover
-from ftstan.promise import Rule
+from ftstan.drill.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,11 +122,16 @@ _INJECTIONS: tuple[tuple[str, Rule | None, Callable[[list[Record]], list[Record]
 
 def trials() -> list[Trial]:
     """Try everything."""
-    found = []
-    for injected, wanted, inject in _INJECTIONS:
-        breaches = judge(inject(clean_ledger())).breaches
-        found.append(Trial(injected, wanted, frozenset(x.rule for x in breaches)))
-    return found
+    verdicts = {name: judge(records) for name, records in ledgers().items()}
+    return [
+        Trial(name, wanted, frozenset(breach.rule for breach in verdicts[name].breaches))
+        for name, wanted, _ in _INJECTIONS
+    ]
+
+
+def ledgers() -> dict[str, list[Record]]:
+    """The ledgers of the trials, by what was put into them."""
+    return {name: inject(clean_ledger()) for name, _, inject in _INJECTIONS}
 
 
 def _sha1(text: str) -> str:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from demo import ledger
 from demo.__main__ import EXIT_CLEAN, EXIT_VIOLATION, _judge
-from demo.ledger import Ack, Delivery, Read
 from demo.scenario import FAULTS, SWITCHOVER, Places
 from demo.screen import Screen
 from ftstan.clock import SystemClock
-from ftstan.promise import Rule
+from ftstan.drill import ledger
+from ftstan.drill.ledger import Ack, Delivery, Read
+from ftstan.drill.rules import Rule
 from tests.ft.programs import Outcome, run_to_end
 from tests.processes import ROOT
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hashlib import sha1
 from typing import TYPE_CHECKING
 
-from demo.ledger import SUFFIX, Ack, Delivery, Failure, Fault, Publish, Read, Record, Takeover, encode
+from ftstan.drill.ledger import SUFFIX, Ack, Delivery, Failure, Fault, Publish, Read, Record, Takeover, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

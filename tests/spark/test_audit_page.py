@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from playwright.sync_api import sync_playwright
 
-from ftstan.promise import Switch
+from ftstan.drill.rules import Switch
+from ftstan.reports import MOST_ROWS
 from ftstan.spark.audit import Breach, Channel, Day, Finding, Kind, Report, Rule, Verdict
-from ftstan.spark.audit.page import MOST_ROWS, page
+from ftstan.spark.audit.page import page
 from ftstan.spark.audit.verdict import Latency, Quiet, StoreMatch, Tick
 from tests import browser
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from demo.ledger import Ack, Publish, Read
 from ftstan.clock import ManualClock
+from ftstan.drill.ledger import Ack, Publish, Read
 from ftstan.errors import ConfigError
 from ftstan.spark.audit import AuditError, AuditOptions, Kind, Rule, ledger, run
 from ftstan.spark.audit.checks import COLUMNS

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from functools import reduce
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from demo import judge as small
-from demo import ledger as small_ledger
-from demo.ledger import Ack, Delivery, Publish, Read, Record
-from ftstan.promise import PROMISE
+from ftstan.drill import judge as small
+from ftstan.drill import ledger as small_ledger
+from ftstan.drill import selftest
+from ftstan.drill.ledger import Ack, Delivery, LedgerError, Publish, Read, Record
+from ftstan.drill.rules import PROMISE
 from ftstan.spark.audit import AuditOptions, Rule, Verdict, ledger, run
 from ftstan.spark.audit.judging import judge
-from ftstan.spark.audit.ledger import LedgerError
 from tests.spark import ledgers
+from tests.unit.test_ledger import NO_RECORDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,13 +51,22 @@ def _spoiled(*names: str) -> list[Record]:
 
 LEDGERS = {
     "clean": ledgers.story(),
-    "nothing": [],
+    "no records": [],
     "no acks": ledgers.without(ledgers.story(), lambda r: isinstance(r, Ack)),
     "no readings": ledgers.without(ledgers.story(), lambda r: isinstance(r, Read)),
     "no deliveries": ledgers.without(ledgers.story(), lambda r: isinstance(r, Delivery)),
     "all at once": _spoiled(*ledgers.SPOILS),
     "some of it": _spoiled("lost at the end", "another content", "never read"),
     "half of it": ledgers.story(90, 2)[::2],
+    **selftest.ledgers(),
+}
+#: The last ones break what only a drill is held to.
+CLEAN = {
+    "clean",
+    "nothing",
+    "a double owner",
+    "messages out of order",
+    "acks that do not come back",
 }
 
 
@@ -65,8 +75,8 @@ LEDGERS = {
 def test_the_verdict_is_that_of_the_small_judge(spark: SparkSession, tmp_path: Path, name: str) -> None:
     records = LEDGERS[name]
     verdict = _judged(spark, tmp_path / "ledger", records)
-    assert _shared(verdict) == _shared(small.judge(ledgers.written(records)))
-    assert verdict.clean == (name == "clean")
+    assert _shared(verdict) == _shared(small.judge(ledgers.written(records), PROMISE))
+    assert verdict.clean == (name in CLEAN)
 
 
 @pytest.mark.usefixtures("quick")
@@ -87,7 +97,7 @@ def test_channels_of_one_ledger_are_judged_each_for_itself(spark: SparkSession, 
     book = ledger.read(spark, str(place))
     verdict = judge(book)
     book.forget()
-    one = small.judge(ledgers.written(ledgers.story()))
+    one = small.judge(ledgers.written(ledgers.story()), PROMISE)
     assert verdict.acked > 1.5 * one.acked
     assert verdict.switches[1].fault == "kill"
     assert {(b.rule, b.count, b.examples[0].partition(":")[0]) for b in verdict.breaches} == {
@@ -96,21 +106,8 @@ def test_channels_of_one_ledger_are_judged_each_for_itself(spark: SparkSession, 
 
 
 def test_the_ledgers_of_these_tests_break_every_rule_of_the_small_judge() -> None:
-    verdicts = [small.judge(ledgers.written(records)) for records in LEDGERS.values()]
+    verdicts = [small.judge(ledgers.written(records), PROMISE) for records in LEDGERS.values()]
     assert {breach.rule for verdict in verdicts for breach in verdict.breaches} == PROMISE
-
-
-def test_the_kinds_of_records_are_those_of_the_small_reader() -> None:
-    words = {str: "str", int: "int", bool: "bool"}
-    for cls in get_args(small_ledger.Record):
-        always = {name: words[of] for name, of in ledger.KINDS[cls.kind].items()}
-        usual = {name: (words[of], value) for name, (of, value) in ledger.OPTIONAL.get(cls.kind, {}).items()}
-        for field in fields(cls):
-            if field.default is MISSING:
-                assert always.pop(field.name) == field.type
-            else:
-                assert usual[field.name] == (field.type, field.default)
-        assert always == {}
 
 
 def test_a_report_tells_when_nobody_was_served_how_long_acks_took_and_what_was_acked_again(
@@ -160,35 +157,6 @@ def test_a_line_that_is_no_record_makes_the_ledger_unreadable_and_is_named(spark
         ledger.read(spark, str(tmp_path))
 
 
-NO_RECORDS = pytest.mark.parametrize(
-    "line",
-    [
-        b"",
-        b"[]",
-        b"17",
-        b'{"t": 1}',
-        b'{"kind": "ack", "t": 1, "id": "1.1", "guid": "g"}',
-        b'{"kind": ["ack"], "t": 1}',
-        b'{"kind": "ack", "t": 1, "id": 11, "guid": "g", "latency_us": 5}',
-        b'{"kind": "ack", "t": 1.5, "id": "1.1", "guid": "g", "latency_us": 5}',
-        b'{"kind": "ack", "t": true, "id": "1.1", "guid": "g", "latency_us": 5}',
-        b'{"kind": "ack", "t": 9007199254740992, "id": "1.1", "guid": "g", "latency_us": 5}',
-        b'{"kind": "ack", "t": 1, "id": "\xff", "guid": "g", "latency_us": 5}',
-        b'{"kind": "ack", "t": 1, "id": "1.1", "guid": "g", "latency_us": 5} {}',
-        b'{"kind": "ack", "t": 1, "id": "1.1", "guid": null, "latency_us": 5}',
-        b'{"kind": "rumour", "t": 1, "id": "1.1", "guid": "g", "latency_us": 5}',
-        b'{"kind": "ack", "t": 1, "id": "1.1", "guid": "g", "latency_us": 9223372036854775808}',
-        b"[" * 100_000,
-    ],
-)
-
-
-@NO_RECORDS
-def test_a_line_of_another_form_is_refused(line: bytes) -> None:
-    with pytest.raises(LedgerError):
-        ledger.parse(line)
-
-
 @NO_RECORDS
 def test_what_is_parsed_all_at_once_is_never_what_the_strict_reader_refuses(line: bytes) -> None:
     good = b'{"kind": "ack", "t": 1, "id": "1.1", "guid": "g", "latency_us": 5}'
@@ -218,11 +186,11 @@ def test_both_readers_give_the_same_records(more: bytes) -> None:
     assert sorted(rows, key=lambda row: int(row["place"])) == sorted(strict, key=lambda row: int(row["place"]))
 
 
-def test_a_name_with_half_a_character_is_kept_as_an_escape() -> None:
-    row = json.dumps({"kind": "error", "t": 1, "by": "\ud800", "id": "", "guid": "", "text": "größer", "new": 1})
-    assert ledger.parse(row.encode()) == {
-        "kind": "error", "t": 1, "by": "\\ud800", "id": "", "guid": "", "text": "größer",
-    }  # fmt: skip
+def test_a_text_with_half_a_character_is_kept_as_an_escape() -> None:
+    row = {"kind": "error", "t": 1, "by": "", "id": "\ud800", "guid": "", "text": "größer"}
+    (batch,) = ledger.strictly(json.dumps(row | {"new": 1}).encode(), 0)
+    (found,) = batch.to_pylist()
+    assert (found["id"], found["text"]) == ("\\ud800", "größer")
 
 
 def test_a_directory_without_a_ledger_is_named(tmp_path: Path) -> None:
@@ -234,5 +202,5 @@ def test_a_directory_without_a_ledger_is_named(tmp_path: Path) -> None:
 
 def test_the_story_has_what_a_judge_looks_at() -> None:
     kinds = [record.kind for record in ledgers.story()]
-    assert set(kinds) == set(ledger.KINDS) - {"owner"}
+    assert set(kinds) == set(small_ledger.SHAPES) - {"owner"}
     assert any(isinstance(record, Publish) and record.attempt > 1 for record in ledgers.story())

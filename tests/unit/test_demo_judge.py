@@ -8,16 +8,21 @@ from hashlib import sha1
 
 import pytest
 
-from demo.judge import Verdict, judge
-from demo.ledger import Ack, Delivery, Failure, Fault, Publish, Read, Record, Takeover
 from demo.report import table
-from ftstan.promise import Rule, Switch
+from ftstan.drill.judge import Verdict
+from ftstan.drill.judge import judge as judge_by
+from ftstan.drill.ledger import Ack, Delivery, Failure, Fault, Publish, Read, Record, Takeover
+from ftstan.drill.rules import PROMISE, Rule, Switch
 
 MESSAGES = 20
 IN_FIRST_EPOCH = 12
 SECOND_US = 1_000_000
 RETRIED = 5  # its first attempt was stored as well, but the ack was lost
 FAULT_US = 20 * SECOND_US
+
+
+def judge(records: list[Record]) -> Verdict:
+    return judge_by(records, PROMISE)
 
 
 def _sha1(message_id: str) -> str:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-import demo.judge
 from ftstan.drill import ledger
 from ftstan.drill.judge import judge
 from ftstan.drill.ledger import Ack, Delivery, Fault, LedgerError, Owner, Publish, Read, Record
 from ftstan.drill.result import ALL, Spread, spreads
+from ftstan.drill.rules import PROMISE, Rule
 from ftstan.drill.selftest import Trial, clean_ledger, trials
-from ftstan.promise import PROMISE, Rule
+
+ROOT = Path(__file__).parents[2]
 
 
 def broken(records: list[Record]) -> set[Rule]:
@@ -122,10 +125,17 @@ def test_outages_are_told_by_fault_and_together() -> None:
     assert rows == {"kill": (1, 9500.0, 9500.0), "stop": (1, 1000.0, 1000.0), ALL: (2, 1000.0, 9500.0)}
 
 
+def test_the_page_of_the_ledger_has_the_rules_as_the_judges_have_them() -> None:
+    page = (ROOT / "docs" / "ledger.md").read_text(encoding="utf-8")
+    verdict = page.partition("## The verdict")[2]
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", verdict, re.MULTILINE)
+    assert rows == [(rule.name.lower(), rule.meaning) for rule in Rule]
+
+
 def test_the_demo_s_judge_keeps_to_the_promise() -> None:
     late = [*clean_ledger(), fault_at(2_000_000_000)]
     assert Rule.RECOVERED in broken(late)
-    assert demo.judge.judge(late).clean
+    assert judge(late, PROMISE).clean
     assert Rule.ORDER not in PROMISE
 
 

@@ -7,8 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from demo import ledger
-from demo.ledger import Ack, Delivery, Failure, Fault, LedgerError, Publish, Read, Record, Tail, Takeover, Writer
+from ftstan.drill import ledger
+from ftstan.drill.ledger import (
+    Ack,
+    Delivery,
+    Failure,
+    Fault,
+    LedgerError,
+    Publish,
+    Read,
+    Record,
+    Tail,
+    Takeover,
+    Writer,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,23 +50,33 @@ def test_fields_of_a_later_version_are_ignored() -> None:
     assert ledger.parse(json.dumps(row)) == ONE_OF_EACH[1]
 
 
-@pytest.mark.parametrize(
+NO_RECORDS = pytest.mark.parametrize(
     "line",
     [
-        "",
-        "not json",
-        "[]",
-        "17",
-        '{"t": 1}',
-        '{"kind": "rumour", "t": 1}',
-        '{"kind": ["ack"], "t": 1}',
-        '{"kind": "ack", "t": 1, "id": "1.1", "guid": "g"}',
-        '{"kind": "ack", "t": 1, "id": 11, "guid": "g", "latency_us": 5}',
-        '{"kind": "ack", "t": 1.5, "id": "1.1", "guid": "g", "latency_us": 5}',
-        '{"kind": "ack", "t": true, "id": "1.1", "guid": "g", "latency_us": 5}',
+        b"",
+        b"not json",
+        b"[]",
+        b"17",
+        b'{"t": 1}',
+        b'{"kind": "rumour", "t": 1}',
+        b'{"kind": "ack", "t": 1, "id": "1.1", "guid": "g"}',
+        b'{"kind": ["ack"], "t": 1}',
+        b'{"kind": "ack", "t": 1, "id": 11, "guid": "g", "latency_us": 5}',
+        b'{"kind": "ack", "t": 1.5, "id": "1.1", "guid": "g", "latency_us": 5}',
+        b'{"kind": "ack", "t": true, "id": "1.1", "guid": "g", "latency_us": 5}',
+        b'{"kind": "ack", "t": 9007199254740992, "id": "1.1", "guid": "g", "latency_us": 5}',
+        b'{"kind": "ack", "t": 1, "id": "\xff", "guid": "g", "latency_us": 5}',
+        b'{"kind": "ack", "t": 1, "id": "1.1", "guid": "g", "latency_us": 5} {}',
+        b'{"kind": "ack", "t": 1, "id": "1.1", "guid": null, "latency_us": 5}',
+        b'{"kind": "rumour", "t": 1, "id": "1.1", "guid": "g", "latency_us": 5}',
+        b'{"kind": "ack", "t": 1, "id": "1.1", "guid": "g", "latency_us": 9223372036854775808}',
+        b"[" * 100_000,
     ],
 )
-def test_a_line_that_is_no_record_is_refused(line: str) -> None:
+
+
+@NO_RECORDS
+def test_a_line_that_is_no_record_is_refused(line: bytes) -> None:
     with pytest.raises(LedgerError):
         ledger.parse(line)
 

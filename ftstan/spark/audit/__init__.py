@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftstan.promise import Breach, Rule
+from ftstan.drill.rules import Breach, Rule
 from ftstan.spark.audit.options import AuditOptions
 from ftstan.spark.audit.report import Report
 from ftstan.spark.audit.result import AuditError, Channel, Day, Finding, Kind

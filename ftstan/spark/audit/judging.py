@@ -1,21 +1,23 @@
 """The judge of ledgers of any size: the verdict of ``docs/ledger.md`` as Spark plans over ``ledger.read``.
 
-The rules, the counts and the order of the cases that are told are those of the small judge of ``make demo``; tests hold
-the two to each other. Two tables answer nearly everything, one row an id and one row a sequence. Few things come to the
-driver: faults, takeovers, readings, counts, and five cases of each broken rule.
+The rules and their words are those of ``ftstan.drill.rules``; counts, and the order of the cases
+that are told, are those of the judge of drills: tests hold the two to each other. Two tables answer
+nearly everything, one row an id and one row a sequence. Few things come to the driver: faults,
+takeovers, readings, counts, and five cases of each broken rule.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
-from ftstan.promise import MAX_EXAMPLES, Breach, Rule, Switch
+from ftstan.drill.ledger import Fault, Takeover
+from ftstan.drill.rules import MAX_EXAMPLES, Breach, History, Rule, at_sequences
 from ftstan.spark.audit.verdict import Latency, Quiet, Tick, Verdict
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
     from ftstan.spark.audit.ledger import Ledger, Reading
+
+T = TypeVar("T", Fault, Takeover)
 
 #: A time without acks is told from this length on, in microseconds.
 QUIET_US = 1_000_000
@@ -48,8 +52,8 @@ def judge(ledger: Ledger, *, quiet_us: int = QUIET_US) -> Verdict:
     try:
         return Verdict(
             directory=ledger.directory,
-            nodes=evidence.nodes(),
-            switches=tuple(evidence.switches()),
+            nodes=evidence.history.nodes(),
+            switches=tuple(evidence.history.switches()),
             **evidence.counts(),
             rate=evidence.rate(),
             readings=len(ledger.readings),
@@ -80,8 +84,10 @@ class Evidence:
         self._ledger = ledger
         table = ledger.table
         marks = table.where(F.col("kind").isin("fault", "takeover")).orderBy("place").collect()
-        self.faults: list[Row] = [row for row in marks if row["kind"] == "fault"]
-        self.takeovers: list[Row] = [row for row in marks if row["kind"] == "takeover"]
+        self.history = History(
+            [_record(Fault, row) for row in marks if row["kind"] == Fault.kind],
+            [_record(Takeover, row) for row in marks if row["kind"] == Takeover.kind],
+        )
         # As many tasks as the ledger is worth: Spark's usual 200 cost more than a small one takes.
         parts = ledger.parts
         # A name that no channel has stands between the two.
@@ -109,26 +115,6 @@ class Evidence:
         """Give back what Spark keeps of it."""
         for table in (self._contents, self.ids, self.sequences):
             table.unpersist()
-
-    # ---- what happened -----------------------------------------------------------------------------------------------
-
-    def nodes(self) -> tuple[str, ...]:
-        """Names of all nodes, sorted."""
-        return tuple(sorted({row["node"] for row in self.faults} | {row["node"] for row in self.takeovers}))
-
-    def switches(self) -> Iterator[Switch]:
-        """Takeovers by epoch, each with the fault before it."""
-        ended = {row["epoch"]: row for row in self.faults if row["ends_epoch"]}
-        for row in sorted(self.takeovers, key=lambda row: int(row["epoch"])):
-            fault = ended.get(row["epoch"] - 1)
-            yield Switch(
-                row["epoch"],
-                fault["fault"] if fault else "start",
-                fault["node"] if fault else "",
-                row["node"],
-                row["active_us"] / 1e3,
-                row["ack_us"] / 1e3,
-            )
 
     # ---- numbers -----------------------------------------------------------------------------------------------------
 
@@ -180,11 +166,8 @@ class Evidence:
         return max(1000, -(-(row["end"] - row["begin"] + 1) // _TICKS)) if row["acked"] else 0
 
     def _windows(self) -> list[tuple[int, int]]:
-        """When a node served, in microseconds: from each takeover's first ack to the fault or last ack after it."""
-        last = self._of_ids["end"]
-        ended = {row["epoch"]: row["t"] for row in self.faults if row["ends_epoch"]}
-        begins = ((row["t"] - row["active_us"] + row["ack_us"], row["epoch"]) for row in self.takeovers)
-        return [(begin, max(begin, ended.get(epoch, last))) for begin, epoch in begins]
+        """When a node served, in microseconds."""
+        return self.history.served(self._of_ids["end"])
 
     @cached_property
     def _ticks(self) -> list[Row]:
@@ -232,10 +215,10 @@ class Evidence:
             yield Quiet(row["last"], row["next"], tuple(self._faults_between(row["last"], row["next"])))
 
     def _faults_between(self, begin: int, end: int) -> Iterator[str]:
-        for row in self.faults:
+        for fault in self.history.faults:
             # Its time is taken just before the signal is sent: the last ack may be a little later.
-            if begin - QUIET_US <= row["t"] <= end:
-                yield f"{row['fault']} of {row['node']}"
+            if begin - QUIET_US <= fault.t <= end:
+                yield f"{fault.fault} of {fault.node}"
 
     # ---- rules -------------------------------------------------------------------------------------------------------
 
@@ -262,31 +245,33 @@ class Evidence:
 
     def _cases(self) -> Iterator[Cases]:
         acked = self.ids.where("t is not null")
-        where = F.when(F.size("at") == 0, "no sequence").otherwise(
-            F.concat(F.lit("sequence "), F.array_join(F.array_sort("at").cast("array<string>"), " and "))
-        )
-        lost = F.concat(F.lit("id "), "id", F.lit(": last seen at "), where)
+        where = places("at")
         order = ("channel", "place")
-        yield self._told(Rule.STORED, acked.where("not kept"), order, lost)
-        twice = F.concat(F.lit("id "), "id", F.lit(": "), where)
-        yield self._told(Rule.ONCE, acked.where("size(at) > 1"), order, twice)
+        yield self._told(Rule.STORED, acked.where("not kept"), order, "id", where)
+        yield self._told(Rule.ONCE, acked.where("size(at) > 1"), order, "id", where)
         missed = acked.select("channel", "id", F.explode(self._missed()).alias("subscription"))
-        never = F.format_string("%s: id %s", "subscription", "id")
-        yield self._told(Rule.DELIVERED, missed, ("channel", "subscription", "id"), never)
+        by_durable = ("channel", "subscription", "id")
+        yield self._told(Rule.DELIVERED, missed, by_durable, "subscription", "id")
         by_sequence = ("channel", "sequence")
-        gone = F.format_string("sequence %d (id %s)", "sequence", "first_id")
-        yield self._told(Rule.KEPT, self.sequences.where("not kept"), by_sequence, gone)
+        gone = self.sequences.where("not kept")
+        yield self._told(Rule.KEPT, gone, by_sequence, "sequence", "first_id")
         first = F.array("sha1")
         sha1s = F.array_join(F.concat(first, F.array_sort(F.array_except("sha1s", first))), " and ")
-        changed = F.format_string("sequence %d: sha1 %s", "sequence", sha1s)
-        yield self._told(Rule.ONE_PAYLOAD, self.sequences.where("size(sha1s) > 1"), by_sequence, changed)
-        altered = F.format_string(
-            "sequence %d, id %s: sha1 %s, published %s", "sequence", "first_id", "sha1", "published"
-        )
-        yield self._told(Rule.AS_PUBLISHED, self.sequences.where("published != sha1"), by_sequence, altered)
+        changed = self.sequences.where("size(sha1s) > 1")
+        yield self._told(Rule.ONE_PAYLOAD, changed, by_sequence, "sequence", sha1s)
+        altered = self.sequences.where("published != sha1")
+        words = ("sequence", "first_id", "sha1", "published")
+        yield self._told(Rule.AS_PUBLISHED, altered, by_sequence, *words)
 
-    def _told(self, rule: Rule, rows: DataFrame, order: tuple[str, ...], text: Column) -> Cases:
+    def _told(
+        self,
+        rule: Rule,
+        rows: DataFrame,
+        order: tuple[str, ...],
+        *values: Column | str,
+    ) -> Cases:
         """Cases whose words begin with the channel where there are several."""
+        text = told_of(rule, *values)
         return Cases(rule, rows, order, F.concat("channel", F.lit(": "), text) if len(self._channels) > 1 else text)
 
     def _named(self, channel: str) -> str:
@@ -294,31 +279,28 @@ class Evidence:
 
     def _of_the_driver(self) -> Iterator[Breach]:
         if not self._of_ids["acked"]:
-            yield Breach(Rule.ACKED, 1, ("no publisher received an ack",))
+            yield Breach.of(Rule.ACKED, [Rule.ACKED.case()])
         unread = [f"{self._named(channel)}{case}" for channel in self._channels for case in self._unread(channel)]
         if unread:
-            yield Breach(Rule.READ, len(unread), tuple(unread[:MAX_EXAMPLES]))
+            yield Breach.of(Rule.READ, unread)
         if not self._ledger.deliveries:
-            yield Breach(Rule.DELIVERED, 1, ("no durable received anything",))
+            yield Breach.of(Rule.DELIVERED, [Rule.DELIVERED.case(form=1)])
         cases = 0
         examples: list[str] = []
         for reading in self._ledger.readings:
             name, missing = f"{self._named(reading.channel)}{reading.reader}", max(reading.last, 0) - reading.many
             cases += missing + reading.below
             if missing and (wanted := MAX_EXAMPLES - len(examples)):
-                examples += [f"{name}: no sequence {n}" for n in self._missing(reading, wanted)]
+                examples += [Rule.CONTIGUOUS.case(name, n) for n in self._missing(reading, wanted)]
             if reading.below and (wanted := MAX_EXAMPLES - len(examples)):
                 below = self._log(reading).where("sequence < 1")
-                examples += [f"{name}: there is a sequence {n}" for n in _lowest(below, wanted)]
+                examples += [Rule.CONTIGUOUS.case(name, n, form=1) for n in _lowest(below, wanted)]
         if cases:
             yield Breach(Rule.CONTIGUOUS, cases, tuple(examples))
 
     def _unread(self, channel: str) -> list[str]:
-        read = {reading.epoch for reading in self._ledger.readings if reading.channel == channel}
-        epochs = {row["epoch"] for row in self.takeovers}
-        if not read and not epochs:
-            return ["nobody read the log"]
-        return [f"epoch {epoch}" for epoch in sorted(epochs - read)]
+        mine = (reading for reading in self._ledger.readings if reading.channel == channel)
+        return self.history.unread({reading.epoch for reading in mine})
 
     def _log(self, reading: Reading) -> DataFrame:
         mine = (F.col("channel") == reading.channel) & (F.col("reader") == reading.reader)
@@ -329,6 +311,23 @@ class Evidence:
         log = self._log(reading)
         whole = log.sparkSession.range(1, reading.last + 1).withColumnRenamed("id", "sequence")
         return _lowest(whole.join(log, "sequence", "left_anti"), most)
+
+
+def _record(cls: type[T], row: Row) -> T:
+    """The record of a row."""
+    return cls(**{name: row[name] for name in cls.__slots__})
+
+
+def told_of(rule: Rule, *values: Column | str) -> Column:
+    """The words of a case."""
+    return F.format_string(rule.forms[0], *values)
+
+
+def places(sequences: str) -> Column:
+    """``at_sequences`` of the rules, of a column."""
+    named = F.array_join(F.array_sort(sequences).cast("array<string>"), " and ")
+    at = F.concat(F.lit("sequence "), named)
+    return F.when(F.size(sequences) == 0, at_sequences(())).otherwise(at)
 
 
 def _lowest(table: DataFrame, most: int) -> list[int]:

@@ -7,9 +7,8 @@ out; any other line that is no record makes the ledger unreadable. It never judg
 from __future__ import annotations
 
 import io
-import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import IO, TYPE_CHECKING, Any
 
@@ -20,36 +19,13 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from ftstan.errors import FtstanError
+from ftstan.drill.ledger import MOST, SHAPES, LedgerError, parse, paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.types import StructType
-
-SUFFIX = ".jsonl"
-
-#: Fields of each kind beside ``kind``, as in ``docs/ledger.md``.
-KINDS: dict[str, dict[str, type]] = {
-    "publish": {"t": int, "id": str, "number": int, "attempt": int, "guid": str, "size": int, "sha1": str},
-    "ack": {"t": int, "id": str, "guid": str, "latency_us": int},
-    "error": {"t": int, "by": str, "id": str, "guid": str, "text": str},
-    "deliver": {"t": int, "subscription": str, "sequence": int, "id": str, "sha1": str, "redelivered": bool},
-    "read": {"t": int, "reader": str, "epoch": int, "sequence": int, "id": str, "sha1": str},
-    "fault": {"t": int, "epoch": int, "node": str, "fault": str},
-    "takeover": {"t": int, "epoch": int, "node": str, "active_us": int, "ack_us": int},
-    "owner": {"t": int, "node": str, "epoch": int, "commits": int},
-}
-
-#: Fields that a kind may have, and what they are without it: of several channels, of faults that hit a standby.
-OPTIONAL: dict[str, dict[str, tuple[type, object]]] = {
-    "publish": {"channel": (str, "")},
-    "deliver": {"channel": (str, "")},
-    "read": {"channel": (str, "")},
-    "fault": {"ends_epoch": (bool, True)},
-    "owner": {"took_us": (int, 0)},
-}
 
 #: A row that is no record; ``text`` says why.
 BROKEN = "broken"
@@ -58,8 +34,8 @@ BROKEN = "broken"
 _UNJUDGED = frozenset({"guid", "number", "size", "commits", "took_us", "by"})
 
 _ARROW = {int: pa.int64(), str: pa.string(), bool: pa.bool_()}
-_FIELDS = {name: kind for fields in KINDS.values() for name, kind in fields.items()} | {
-    name: kind for fields in OPTIONAL.values() for name, (kind, _) in fields.items()
+_FIELDS = {name: of for shape in SHAPES.values() for name, of in shape.needed.items()} | {
+    name: of for shape in SHAPES.values() for name, (of, _) in shape.optional.items()
 }
 _WHOLE = pa.schema([("kind", pa.string()), *((name, _ARROW[kind]) for name, kind in _FIELDS.items())])
 _SCHEMA = pa.schema(
@@ -80,15 +56,9 @@ _BLOCK = 4 << 20
 #: Bytes of a line that no record is shorter than.
 _SHORTEST = 10
 
-_MOST = 1 << 53
-
 #: A place is one number, which Spark compares and keeps for less than a pair: the file's, and the offset in so many
 #: bits of it.
 _OFFSET_BITS = 44
-
-
-class LedgerError(FtstanError):
-    """A line that is not a ledger record, or a ledger that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +218,7 @@ def _unreadable(table: DataFrame, pieces: Sequence[Range]) -> LedgerError:
     (first,) = table.where(F.col("kind") == BROKEN).orderBy("place").select("place", "text").limit(1).collect()
     path = next(piece.path for piece in pieces if piece.file == first["place"] >> _OFFSET_BITS)
     line = _line_at(path, first["place"] & ((1 << _OFFSET_BITS) - 1))
-    return LedgerError(f"{path}, line {line}: not a ledger record ({first['text']})", hint="docs/ledger.md")
+    return LedgerError(f"{path}, line {line}: {first['text']}", hint="docs/ledger.md")
 
 
 def _readings(table: DataFrame, groups: Sequence[Row]) -> Iterator[Reading]:
@@ -272,16 +242,11 @@ def _readings(table: DataFrame, groups: Sequence[Row]) -> Iterator[Reading]:
 def plan(directory: str, size: int = _RANGE) -> list[Range]:
     """Cut a ledger's files into ranges of about ``size`` bytes. Raises :class:`LedgerError`."""
     try:
-        names = sorted(name for name in os.listdir(directory) if name.endswith(SUFFIX))
+        names = paths(os.path.abspath(directory))
     except OSError as error:
         raise LedgerError(f"ledger {directory}: {error.strerror}", hint="give the directory of its files") from error
-    if not names:
-        raise LedgerError(
-            f"{directory} holds no ledger: there is no *{SUFFIX} file in it", hint="give the directory of its files"
-        )
     found = []
-    for number, name in enumerate(names):
-        path = os.path.join(os.path.abspath(directory), name)
+    for number, path in enumerate(names):
         try:
             found += [Range(number, path, begin, end) for begin, end in _cut(path, size)]
         except OSError as error:
@@ -351,7 +316,7 @@ def _within(columns: dict[str, pa.Array]) -> bool:
     for name, column in columns.items():
         if _WHOLE.field(name).type == pa.int64():
             ends = pc.min_max(column).as_py()
-            if ends["min"] is not None and not -_MOST < ends["min"] <= ends["max"] < _MOST:
+            if ends["min"] is not None and not -MOST < ends["min"] <= ends["max"] < MOST:
                 return False
     return True
 
@@ -359,17 +324,17 @@ def _within(columns: dict[str, pa.Array]) -> bool:
 def _complete(columns: dict[str, pa.Array], rows: int) -> bool:
     """Whether each row has a known kind and what belongs to it, nothing else; puts in what may be left out."""
     known = 0
-    for kind, always in KINDS.items():
+    for kind, shape in SHAPES.items():
         mine = pc.fill_null(pc.equal(columns["kind"], kind), fill_value=False)
         count = mine.true_count
         known += count
-        usual = OPTIONAL.get(kind, {})
+        usual = shape.optional
         for name in columns if count else ():
             there = pc.and_(mine, pc.is_valid(columns[name])).true_count
             if name in usual:
                 left_out = pc.and_(mine, pc.is_null(columns[name]))
                 columns[name] = pc.if_else(left_out, pa.scalar(usual[name][1], columns[name].type), columns[name])
-            elif there != (count if name in always or name == "kind" else 0):
+            elif there != (count if name in shape.needed or name == "kind" else 0):
                 return False
     return known == rows
 
@@ -397,38 +362,17 @@ def _batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 
 def _row(line: bytes) -> dict[str, Any]:
+    """The fields of one line, ``kind`` among them."""
     try:
-        return parse(line)
+        record = parse(line)
     except LedgerError as error:
         return {"kind": BROKEN, "text": error.text}
-
-
-def parse(line: bytes) -> dict[str, Any]:
-    """The fields of one line, ``kind`` among them. Raises :class:`LedgerError` for what is no record."""
-    try:
-        row = json.loads(line)
-        kind = row["kind"]
-        types = KINDS[kind]
-        values = {name: row[name] for name in types}
-        if kind in OPTIONAL:
-            more = OPTIONAL[kind]
-            types = types | {name: of for name, (of, _) in more.items()}
-            values |= {name: row.get(name, usual) for name, (_, usual) in more.items()}
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise LedgerError(f"{type(error).__name__}: {error}") from error
-    for name, wanted in types.items():
-        if type(values[name]) is not wanted:
-            raise LedgerError(f"{name!r} of a {kind!r} record is not {_WORDS[wanted]}")
-        value = values[name]
-        if wanted is int and not -_MOST < value < _MOST:
-            raise LedgerError(f"{name!r} of a {kind!r} record is not below 2^53")
-        if wanted is str and not value.isascii():
+    row = {"kind": record.kind} | asdict(record)
+    for name, value in row.items():
+        if isinstance(value, str) and not value.isascii():
             # JSON can name half of a character, which no column of text can hold.
-            values[name] = value.encode("utf-8", "backslashreplace").decode()
-    return {"kind": kind, **values}
-
-
-_WORDS = {int: "a whole number", str: "text", bool: "true or false"}
+            row[name] = value.encode("utf-8", "backslashreplace").decode()
+    return row
 
 
 def _line_at(path: str, offset: int) -> int:

@@ -13,8 +13,8 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
-from ftstan.promise import Breach, Rule
-from ftstan.spark.audit.judging import Cases, by_id, contents_of, tell
+from ftstan.drill.rules import Breach, Rule
+from ftstan.spark.audit.judging import Cases, by_id, contents_of, places, tell, told_of
 from ftstan.spark.audit.verdict import StoreMatch
 
 if TYPE_CHECKING:
@@ -67,15 +67,12 @@ def _match(ledger: Ledger, stored: DataFrame, empty: StoreMatch) -> tuple[StoreM
         .where(~F.array_contains("stored", F.col("sha1")))
     )
     order = ("place",)
-    id_at = F.concat(
-        F.lit("id "), "id", F.lit(": sequence "), F.array_join(F.array_sort("stored").cast("array<string>"), " and ")
-    )
-    another = F.format_string(
-        "sequence %d, id %s: sha1 %s, stored %s", "sequence", "id", "sha1", F.array_join("stored", ", ")
-    )
+    lost = told_of(Rule.IN_STORE, "id")
+    again = told_of(Rule.ONCE_IN_STORE, "id", places("stored"))
+    another = told_of(Rule.SAME_IN_STORE, "sequence", "id", "sha1", F.array_join("stored", ", "))
     counted = (
-        (row["missing"], Cases(Rule.IN_STORE, acked.where(missing), order, F.concat(F.lit("id "), "id"))),
-        (row["twice"], Cases(Rule.ONCE_IN_STORE, acked.where(twice), order, id_at)),
+        (row["missing"], Cases(Rule.IN_STORE, acked.where(missing), order, lost)),
+        (row["twice"], Cases(Rule.ONCE_IN_STORE, acked.where(twice), order, again)),
         (other.count(), Cases(Rule.SAME_IN_STORE, other, ("sequence", "id"), another)),
     )
     found = StoreMatch(empty.place, empty.channel, row["found"], row["expired"])

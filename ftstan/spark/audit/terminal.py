@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ftstan.spark.audit.plots import clock
+from ftstan.reports import clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

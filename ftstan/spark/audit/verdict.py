@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ftstan.promise import Breach, Switch
+from ftstan.drill import rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,38 +58,16 @@ class StoreMatch:
     expired: int
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a ledger says. ``rate``: acks a second while a node served (0.0: unknown); it never judges.
-
-    ``acked_again``: ids with more than one ack record; counted, not judged.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict(rules.Verdict):
+    """What a ledger says, how long acks took, when there was none, and what a store has of it."""
 
     directory: str
-    nodes: tuple[str, ...]
-    switches: tuple[Switch, ...]
-    published: int
-    acked: int
-    acked_again: int
-    retried: int
-    failed: int
-    rate: float
-    stored: int
-    stored_without_ack: int
-    delivered: int
-    redelivered: int
-    readings: int
     latency: Latency | None
     quiet: tuple[Quiet, ...]
     timeline: tuple[Tick, ...]
     tick_us: int
-    breaches: tuple[Breach, ...]
     match: StoreMatch | None = None
-
-    @property
-    def clean(self) -> bool:
-        """True when no rule is broken."""
-        return not self.breaches
 
     def as_json(self) -> dict[str, Any]:
         """The verdict as plain values; rules by name."""

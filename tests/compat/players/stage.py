@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from ftstan.nats.embedded import binary_path
+from ftstan.drill.processes import nats_words
 from tests.compat.players.natswire import HOST, Onlooker, Operation
 from tests.processes import ROOT, free_ports
 
@@ -156,18 +156,7 @@ class Stage:
         config = self.directory / "nats.conf"
         config.write_text(nats_conf + "\n", encoding="utf-8")
         (self.nats_port,) = free_ports(1)
-        words = [
-            "setpriv",
-            "--pdeathsig",
-            "KILL",
-            binary_path(),
-            "-c",
-            str(config),
-            "-a",
-            HOST,
-            "-p",
-            str(self.nats_port),
-        ]
+        words = nats_words(self.nats_port, "-c", str(config))
         with (self.directory / "nats.log").open("wb") as log:
             self._nats = await asyncio.create_subprocess_exec(
                 *words, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
