@@ -130,7 +130,7 @@ class SliceLog(RetainedSlices):
         self.park()
 
     def end_inherited(self) -> None:
-        """Have the log end in a slice of ours if a former owner may have the newest one open: the last record goes there.
+        """End the log in a slice of ours if a former owner may have the newest one open: the last record goes there.
 
         An original server goes on behind the last record of the newest slice, in the same file. A former owner that was
         paused within a write there would write over that when it wakes up. The record is left to the lower slice until
