@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -240,6 +241,27 @@ def test_a_repeat_that_was_acknowledged_is_not_cut_by_a_start_that_stood_still_b
         assert sum(LARGE in data for data in contents(last).values()) == 1
 
     assert stand_still_everywhere(serve, judge) > 10
+
+
+@pytest.mark.parametrize(("where", "name"), [("/store/foo", "subs.dat"), ("/store", "clients.dat")])
+def test_a_torn_state_file_is_replaced_and_what_a_former_owner_does_to_it_is_nobodys(where: str, name: str) -> None:
+    first = FileNode(simulated())
+    first.put(b"a")
+    first.store.add_client(ME)
+    first.channel().add_sub(SUB)
+    assert first.store.commit() == {}
+    disk = disk_of(first)
+    whole = disk.tree(where)[name] or b""
+    fd = disk.open(disk.open_dir(where), name, os.O_RDWR)
+    disk.pwrite(fd, whole[-9:-1], len(whole))
+    second = first.successor()
+    assert disk.tree(where)[name] == whole
+    # Its own file has no name any more, whoever still writes to it or cuts it.
+    disk.ftruncate(fd, 0)
+    assert disk.tree(where)[name] == whole
+    last = second.successor()
+    assert [c.client_id for c in last.recovered.clients] == [ME.client_id]
+    assert [s.state for s in last.channels[b"foo"].recovered_subs()] == [SUB]
 
 
 # ---- stores that open their channels by and by -----------------------------------------------------------------------
