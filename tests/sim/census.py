@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from ftstan import log
-from ftstan.stores.file import checkpoint, damage, deletion, purged, purging, recovery, statescan
+from ftstan.stores.file import checkpoint, deletion, purged, purging, recovery, statescan
 from ftstan.stores.file.channel import FileChannel
 from ftstan.stores.file.clients import Clients
 from ftstan.stores.file.retention import RetainedSlices
@@ -45,7 +45,7 @@ _PATHS: tuple[tuple[Any, str, str], ...] = (
     (StateFile, "distrust", "path: state file distrusted"),
     (FileChannel, "_compact", "path: subs.dat compacted"),
     (Clients, "_compact", "path: clients.dat compacted"),
-    (damage, "cut", "path: torn end cut"),
+    (recovery, "end_what_was_torn", "path: torn end ended"),
     (statescan, "cut_subs", "path: subs.dat cut"),
     (deletion, "declare", "path: deletion declared"),
     (deletion, "carry_out", "path: deletion carried out"),

@@ -4,6 +4,10 @@ Cut is only what ends a file: a record that the end of the file tears, that noth
 zeros where a page never arrived. The caller has already made sure that nothing of it is at or below what was confirmed.
 What is cut is saved in a file of its own first, under a name that neither server reads. Nothing here judges a channel,
 and nothing here ever makes a file longer.
+
+A file that a former owner of ours may have open is never cut in place. It may finish its batch while this start stands
+still before the cut, and a later owner believe that; or name in its index, when it wakes up, what was cut. Such a slice
+is read around and then ended by another one, a state file is replaced.
 """
 
 from __future__ import annotations
@@ -140,23 +144,14 @@ def _hex(data: bytes) -> Iterator[str]:
 
 
 def cut(env: FileEnv, dirfd: int, name: str, bad: Bad) -> None:
-    """Save what begins at the bad record, cut the file ``name`` there, and say so; zeros are cut without a copy.
+    """Save what begins at the bad record, and cut the file ``name`` there, which no owner of ours ever writes to.
 
     Without space for the copy the file is left as it is. Raises ``OSError`` and ``FencedError``.
     """
+    saved = keep(env, dirfd, name, bad)
+    if saved is None:
+        return
     disk = env.disk
-    saved = ""
-    if any(bad.rest):
-        saved = f"{SAVED}{epoch_of(env)}.{name}.{bad.offset}"
-        try:
-            save(env, dirfd, saved, bad.rest)
-        except OSError as error:
-            if not (is_full(error) or isinstance(error, IrregularError)):
-                raise
-            path = env.shown(bad.shown)
-            why = f"{saved}: {error.words}" if isinstance(error, IrregularError) else "no space for a copy of the rest"
-            log.error(f'File "{path}" is not cut at offset {bad.offset}: {why}')
-            return
     fd = open_file(disk, dirfd, name, os.O_RDWR)
     try:
         # Opened first, confirmed after that: so the file that is cut was ours, not a successor's.
@@ -165,10 +160,42 @@ def cut(env: FileEnv, dirfd: int, name: str, bad: Bad) -> None:
         disk.fsync(fd)
     finally:
         disk.close(fd)
+    say_cut(env, bad, saved)
+
+
+def keep(env: FileEnv, dirfd: int, name: str, bad: Bad) -> str | None:
+    """Save what begins at the bad record beside the file ``name``, unless it is zeros; returns the copy's name.
+
+    ``None``, which is said: there is no copy, and the file must stay as it is. Raises ``OSError``.
+    """
+    if not any(bad.rest):
+        return ""
+    saved = f"{SAVED}{epoch_of(env)}.{name}.{bad.offset}"
+    try:
+        save(env, dirfd, saved, bad.rest)
+    except OSError as error:
+        if not (is_full(error) or isinstance(error, IrregularError)):
+            raise
+        say_not_cut(
+            env,
+            bad,
+            f"{saved}: {error.words}" if isinstance(error, IrregularError) else "no space for a copy of the rest",
+        )
+        return None
+    return saved
+
+
+def say_cut(env: FileEnv, bad: Bad, saved: str) -> None:
+    """Say that nothing from the bad record on counts any more; ``saved``: where it was saved, if it was."""
     log.warning(f'File "{env.shown(bad.shown)}" has been truncated to offset: {bad.offset}')
     if saved:
         log.warning(f'The {len(bad.rest)} bytes behind it were saved as "{saved}" beside it; it may be removed')
     log.warning("Recovery resumes...")
+
+
+def say_not_cut(env: FileEnv, bad: Bad, why: str) -> None:
+    """Say that what follows the whole records is only passed over, and that the next start will find it again."""
+    log.error(f'File "{env.shown(bad.shown)}" is not cut at offset {bad.offset}: {why}')
 
 
 def save(env: FileEnv, dirfd: int, name: str, data: bytes) -> None:

@@ -202,7 +202,14 @@ def settle(env: FileEnv, slog: SliceLog, file: ConfirmedFile, reading: Reading) 
     if subs.cut is not None:
         statescan.cut_subs(env, slog.dirfd, subs.cut)
     subs.clamp(slog.last)
-    _agree(env, slog, file, m.confirmed)
+    file.written = m.confirmed
+    if verdict.ends:
+        if slog.last > truth(env, slog).sequence:
+            # Only the index of the slice that is about to be ended knows of the sequences that are left out.
+            _agree(env, slog, file)
+        if slog.last <= max(truth(env, slog).sequence, file.written.last if file.written is not None else 0):
+            recovery.end_what_was_torn(env, slog, verdict)
+    _agree(env, slog, file)
     return False
 
 
@@ -268,11 +275,10 @@ def _is_owed(env: FileEnv, now: Confirmed, written: Confirmed | None) -> bool:
     return (written.epoch if written is not None else 0) <= through < now.epoch and now.last > 0 < through
 
 
-def _agree(env: FileEnv, slog: SliceLog, file: ConfirmedFile, found: Confirmed | None) -> None:
+def _agree(env: FileEnv, slog: SliceLog, file: ConfirmedFile) -> None:
     """Replace a ``confirmed.bin`` that says something else than the log: its late writer must not reach the new one."""
-    file.written = found
     now = truth(env, slog)
-    if not _wanted(env, now, found):
+    if not _wanted(env, now, file.written):
         return
     with file.told_once(slog):
         file.replace(slog.dirfd, now)

@@ -3,8 +3,9 @@
 A slice of ours ends every lower one at its own first sequence; slices of the original are ordered by sequence and
 merged where they hold the same records. An index entry proves its record; what lies behind the last provable entry of
 the highest slice may never have been synced, and is copied into a slice of ours before anybody sees it. What cannot
-have been acknowledged is cut; everything else that is bad is damage, and then nothing is written at all: the channel
-is quarantined. The last sequence never goes back (``docs/store.md``, damage).
+have been acknowledged is read around and ended by a slice of ours, or cut where an original wrote it; everything else
+that is bad is damage, and then nothing is written at all: the channel is quarantined. The last sequence never goes
+back (``docs/store.md``, damage).
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ftstan.errors import StoreError
 from ftstan.log import stream as log
 from ftstan.stores.file import damage, records
-from ftstan.stores.file.env import TEMPORARY, FileEnv
+from ftstan.stores.file.env import TEMPORARY, FileEnv, is_full
 from ftstan.stores.file.leftovers import is_leftover, remove_leftover
 from ftstan.stores.file.measure import Found, Measured, bad_of, bytes_of, dense, entries_of
 from ftstan.stores.file.regular import open_file
@@ -59,14 +61,16 @@ class Verdict:
     """What is to be made of a channel. ``pieces``: slices that count, each with its last sequence that does.
 
     ``last``: the channel's last sequence, higher than that of the pieces where messages are missing at the end.
-    ``cuts``: what ends a file and cannot have been acknowledged. ``damage``: (file, what is wrong); not empty:
-    quarantine. ``unsealed``: a slice of ours begins at or below what was confirmed before it, so that none of them may
-    hide anything. ``strict``: an entry in an index of ours proves that its data was durable.
+    ``ends``: what ends a file of ours and cannot have been acknowledged, ``cuts``: the same of an original's, or what
+    the operator has cut. ``damage``: (file, what is wrong); not empty: quarantine. ``unsealed``: a slice of ours begins
+    at or below what was confirmed before it, so that none of them may hide anything. ``strict``: an entry in an index
+    of ours proves that its data was durable.
     """
 
     pieces: list[tuple[Found, int]] = field(default_factory=list)
     dead: set[int] = field(default_factory=set)
     last: int = 0
+    ends: list[tuple[Found, Bad]] = field(default_factory=list)
     cuts: list[tuple[Found, Bad]] = field(default_factory=list)
     damage: list[tuple[str, str]] = field(default_factory=list)
     unsealed: bool = False
@@ -102,7 +106,12 @@ def _is_copied(env: FileEnv, f: Found) -> bool:
 
     What is numbered higher than we can get to is no former owner's of ours: like an original server's it is synced.
     """
-    return len(f.tail) > 0 and (f.scattered or env.owner.ours_from <= f.number < env.highest_number)
+    return len(f.tail) > 0 and (f.scattered or _is_former_owners(env, f))
+
+
+def _is_former_owners(env: FileEnv, f: Found) -> bool:
+    """Whether a former owner of ours may have the slice open, and a slice of ours can be numbered above it."""
+    return env.owner.ours_from <= f.number < env.highest_number
 
 
 def _seal(env: FileEnv, slog: SliceLog, found: list[Found], dead: set[int]) -> list[tuple[Found, int]]:
@@ -189,7 +198,10 @@ def _judge_end(env: FileEnv, slog: SliceLog, v: Verdict, f: Found, *, above: boo
     mine = f.number >= env.owner.ours_from
     promised = mine and v.strict and (f.claimed > f.last or f.empty)
     told_to = env.options.truncate_bad_eof and f.why == "torn"
-    if told_to or (above and not promised and bad.unpromised and not _contradicts(env, slog, f)):
+    unacknowledged = above and not promised and bad.unpromised and not _contradicts(env, slog, f)
+    if unacknowledged and _is_former_owners(env, f):
+        v.ends.append((f, bad))
+    elif unacknowledged or told_to:
         v.cuts.append((f, bad))
     else:
         v.damage.append((dat_name(f.number), f"{bad.words} at offset {f.bad_at}"))
@@ -251,13 +263,10 @@ def report_damage(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> None
 def settle(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> None:
     """Cut and copy what must be, and hand the slices of an undamaged channel to ``slog``.
 
-    Raises ``OSError`` and ``FencedError``.
+    What ends a slice of ours is read around: ``end_what_was_torn`` comes next. Raises ``OSError`` and ``FencedError``.
     """
     for f, bad in v.cuts:
-        if f.why == "zeros" or not any(bad.rest):
-            log.warning(f'File "{env.shown(bad.shown)}" ends with zeros from offset {bad.offset} on')
-        else:
-            damage.report(env, bad, cut=True)
+        _report_cut(env, f, bad)
         damage.cut(env, slog.dirfd, dat_name(f.number), bad)
     for f in m.found:
         if f.size < records.VERSION_SIZE:
@@ -288,6 +297,44 @@ def settle(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> None:
         slog.last = v.last
         if not slog.count:
             slog.first = v.last + 1
+
+
+def _report_cut(env: FileEnv, f: Found, bad: Bad) -> None:
+    if f.why == "zeros" or not any(bad.rest):
+        log.warning(f'File "{env.shown(bad.shown)}" ends with zeros from offset {bad.offset} on')
+    else:
+        damage.report(env, bad, cut=True)
+
+
+def end_what_was_torn(env: FileEnv, slog: SliceLog, v: Verdict) -> None:
+    """Have a slice of ours end those whose torn end is read around; what ended them is saved first.
+
+    Their files stay as they are. A former owner that stood still within the write may finish it, and name it in its
+    index: that is behind the slice of ours then, or, before there is one, whole, and nobody was told of it. Were it cut
+    in place, such an entry would name what is not there, and a cut that comes late take what a later owner believes.
+
+    Without space nothing more is done: the next start finds the same. Raises ``OSError`` and ``FencedError``.
+    """
+    for f, bad in v.ends:
+        _report_cut(env, f, bad)
+        saved = damage.keep(env, slog.dirfd, dat_name(f.number), bad)
+        if saved is None:
+            continue
+        try:
+            if f.empty:
+                # There is no record that could end it. Whoever has it open writes into a file without a name.
+                exact.put_file(env, slog.dirfd, dat_name(f.number), lambda fd: env.disk.pwrite(fd, records.VERSION, 0))
+            else:
+                slog.end_inherited()
+                slog.park()
+        except OSError as error:
+            if not is_full(error):
+                raise
+            damage.say_not_cut(env, bad, "no space for another slice")
+        except StoreError as error:
+            damage.say_not_cut(env, bad, error.text)
+        else:
+            damage.say_cut(env, bad, saved)
 
 
 def _put_dense(env: FileEnv, slog: SliceLog, f: Found) -> None:

@@ -16,8 +16,9 @@ from ftstan.log import stream as log
 from ftstan.stores.file import damage, records, states, subreplay
 from ftstan.stores.file.confirmed import epoch_of
 from ftstan.stores.file.damage import Bad
+from ftstan.stores.file.env import is_full
 from ftstan.stores.file.regular import IrregularError
-from ftstan.stores.file.statefile import check_version, read_file
+from ftstan.stores.file.statefile import check_version, read_file, replace_file
 from ftstan.stores.file.view import show
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def replay(env: FileEnv, shown: str, data: bytes, found: Subs) -> None:
 
 
 def cut_subs(env: FileEnv, dirfd: int, bad: Bad) -> None:
-    """Cut what ends a ``subs.dat``. Raises ``OSError`` and ``FencedError``."""
+    """Take away what ends a ``subs.dat``. Raises ``OSError`` and ``FencedError``."""
     _cut(env, dirfd, "subs.dat", bad)
 
 
@@ -205,11 +206,26 @@ def _bad(env: FileEnv, shown: str, at: int, why: str, data: bytes) -> Bad:
 
 
 def _cut(env: FileEnv, dirfd: int, name: str, bad: Bad) -> None:
+    """Replace a state file by its whole records: its former owner, and a start that stood still, have another one open.
+
+    Without space the file is left as it is: this activation replaces it before it writes to it, all the same.
+    """
     if any(bad.rest):
         damage.report(env, bad, cut=True)
     else:
         log.warning(f'File "{env.shown(bad.shown)}" ends with zeros from offset {bad.offset} on')
-    damage.cut(env, dirfd, name, bad)
+    saved = damage.keep(env, dirfd, name, bad)
+    if saved is None:
+        return
+    whole = (read_file(env, dirfd, name) or b"")[: bad.offset]
+    try:
+        env.disk.close(replace_file(env, dirfd, name, whole))
+    except OSError as error:
+        if not is_full(error):
+            raise
+        damage.say_not_cut(env, bad, "no space for another file")
+    else:
+        damage.say_cut(env, bad, saved)
 
 
 # ---- the marker of -file_truncate_bad_eof ----------------------------------------------------------------------------

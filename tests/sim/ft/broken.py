@@ -18,10 +18,10 @@ from ftstan.ft.ownership import StoreOwner
 from ftstan.ft.slots import SLOT_SIZE, Cause, decode_slot, encode_slot
 from ftstan.ft.survey import survey_store
 from ftstan.group import FtGroup
-from ftstan.stores.file import checkpoint, confirmed, recovery
+from ftstan.stores.file import checkpoint, confirmed, damage, recovery
 from ftstan.stores.file.channel import FileChannel
 from ftstan.stores.file.env import FileEnv
-from ftstan.stores.file.slices import SliceLog
+from ftstan.stores.file.slices import SliceLog, dat_name
 from ftstan.stores.file.statefile import StateFile, read_file
 from ftstan.stores.file.store import FileStore
 from ftstan.succession import Succession
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ftstan.ft.slots import EpochRecord
     from ftstan.stores.file.confirmed import Confirmed, ConfirmedFile
     from ftstan.stores.file.measure import Found
+    from ftstan.stores.file.recovery import Verdict
     from ftstan.wire.block import MsgBlock
 
     Patch = pytest.MonkeyPatch
@@ -210,6 +211,14 @@ def no_seal(patch: Patch) -> None:
         return [(f, f.last) for f in found]
 
     patch.setattr(recovery, "_seal", all_count)
+
+
+def torn_ends_cut_in_place(patch: Patch) -> None:
+    def cut(env: FileEnv, slog: SliceLog, verdict: Verdict) -> None:
+        for f, bad in verdict.ends:
+            damage.cut(env, slog.dirfd, dat_name(f.number), bad)
+
+    patch.setattr(recovery, "end_what_was_torn", cut)
 
 
 def heartbeat_obeyed(patch: Patch) -> None:
@@ -409,6 +418,7 @@ VARIANTS: dict[str, Callable[[Patch], None]] = {
     "adopted slices are sure": adopted_as_sure,
     "tail not copied": tail_not_copied,
     "no seal": no_seal,
+    "torn ends cut in place": torn_ends_cut_in_place,
     "heartbeat obeyed": heartbeat_obeyed,
     "bridge without the predecessor check": bridged_after_anybody,
     "repeats remembered behind the data": repeats_remembered_late,

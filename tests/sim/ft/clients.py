@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _AGAIN_S = 2.0
 _MOST_OPEN = 12
+#: Bytes of a message beside its serial number.
+_SMALL = (0, 5, 300, 700)
+_LARGE = (*_SMALL, 6000)
 
 
 @dataclass(slots=True)
@@ -247,7 +250,7 @@ class Client:
     def publish(self, channel: bytes) -> None:
         """Publish a message that nobody has published before."""
         serial = self.group.serial()
-        publish = b"%d:" % serial + b"x" * self._rng.choice((0, 5, 300, 700))
+        publish = b"%d:" % serial + b"x" * self._rng.choice(_LARGE if self.group.shape.large else _SMALL)
         guid = (b"ft1.%d" if self._repeats else b"g%d") % serial
         message = pb.PubMsg(
             client_id=self.id, guid=guid, subject=channel, data=publish, conn_id=self._info.conn_id

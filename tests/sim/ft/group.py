@@ -66,7 +66,8 @@ class Shape:
     ``mixed``: an original server is a member, too, and nothing is done to the lock that it trusts. ``failing``: storage
     fails calls and loses replies. ``dedup``: publishes that the window remembers; clients then repeat what is not
     answered. ``numbers``: slice numbers that an epoch may use, few of which make owners raise their epoch.
-    ``steal_after``: seconds of silence after which an owner is replaced without its lock, 0 for never.
+    ``steal_after``: seconds of silence after which an owner is replaced without its lock, 0 for never. ``large``: some
+    messages are larger than a page, and hosts freeze between two pages of a batch.
     """
 
     members: int = 3
@@ -83,6 +84,7 @@ class Shape:
     dedup: int = 0
     numbers: int = 0
     steal_after: float = 0.0
+    large: bool = False
 
 
 class Group:
@@ -111,7 +113,7 @@ class Group:
         self._serial = 0
         self._lives = 0
         self._generous_until = 0.0
-        self.theme = theme_of(seed, network=shape.network)
+        self.theme = theme_of(seed, network=shape.network, large=shape.large)
         self._hosts = [self._new_host(random.Random(f"client {seed} {i}")) for i in range(shape.members)]
         self._ghosts: list[Late] = []
         self._cut_off: set[int] = set()
@@ -137,6 +139,7 @@ class Group:
     def _new_host(self, rng: random.Random) -> Host:
         host = Host(rng)
         host.trusts_names = self.theme.trusts_names
+        host.stops_between_pages = self.shape.large
         return host
 
     def _start(self, member: int) -> Node:

@@ -10,6 +10,7 @@ simulated:
   host holds the file open for writing, or woke up from a freeze, trusts a delegation that was taken away, and has not
   met the server about this file since;
 - ``O_DIRECT`` asks the server for the bytes, though not for the size, and sends what is dirty of the file before;
+- a sync sends page by page, and the host may freeze between two of them (the call ``page``);
 - a sync makes durable what this host sent; nothing is committed of a file to which it sent nothing;
 - names change at the server, at once; but a name that is only asked about (``stat``) may be answered with the size and
   the time that this host last got for the file, for up to a minute or until it opens the file; a name that led to a
@@ -34,6 +35,8 @@ from tests.sim.disk import SimDisk, _stat
 from tests.sim.volume import DirNode, FileNode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ftstan.disk import Disk, FileStat
     from tests.sim.disk import _Handle
     from tests.sim.volume import DirNode, Node, Volume
@@ -89,6 +92,7 @@ class Client:
         self.believed: set[FileNode] = set()
         """Files whose opens are answered from memory: delegations that were taken away during a freeze."""
         self.trusts_names = 0.3
+        self.stops_between_pages = False
         self.attributes: dict[FileNode, tuple[int, int, int]] = {}
         """Size and time of change of files as this host last got them, and when."""
         self.absent: dict[tuple[DirNode, str], int] = {}
@@ -157,10 +161,14 @@ class Client:
             dirty = self.dirty.setdefault((node, page), _Dirty(start, stop, epoch))
             dirty.start, dirty.end, dirty.epoch = min(dirty.start, start), max(dirty.end, stop), epoch
 
-    def flush(self, volume: Volume, node: FileNode) -> None:
-        """Bring every dirty page of one file to the server."""
-        for key in sorted((k for k in self.dirty if k[0] is node), key=lambda k: k[1]):
-            self._send(volume, key)
+    def flush(self, volume: Volume, node: FileNode, between: Callable[[int], object] = lambda _page: None) -> None:
+        """Bring every dirty page of one file to the server; ``between`` comes before each but the first."""
+        for i, key in enumerate(sorted((k for k in self.dirty if k[0] is node), key=lambda k: k[1])):
+            if i:
+                between(key[1])
+            # It may have been written back while this host stood still.
+            if key in self.dirty:
+                self._send(volume, key)
 
     def write_back(self, volume: Volume) -> Late:
         """Bring some dirty page to the server, perhaps the whole of it as this host remembers it."""
@@ -358,6 +366,8 @@ class ClientDisk(SimDisk):
         if not isinstance(node, FileNode):
             return True
         client = self.client
+        if client.stops_between_pages:
+            client.flush(self.volume, node, lambda page: self._enter("page", page))
         client.flush(self.volume, node)
         mine = node in client.sent
         client.sent.discard(node)

@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftstan.errors import StoreError
+from ftstan.stores.file.damage import SAVED
 from ftstan.stores.file.store import FileStore
 from ftstan.wire.pb import stan_pb2 as pb
 from tests.sim.ft.ledger import Found, Recovery
 from tests.sim.model import Violation, read_all
+from tests.sim.volume import DirNode
 
 if TYPE_CHECKING:
     from ftstan.stores.file.channel import FileChannel
@@ -62,7 +64,15 @@ class ObservedStore(FileStore):
         for channel in found.channels:
             self._hook(channel, recovery.lives.get(channel.name))
         process.recovered = True
+        process.group.met["torn ends read around"] += self._has_saved()
         return found
+
+    def _has_saved(self) -> bool:
+        """Whether this start has met the torn end of a slice."""
+        folders = [node for node in self.process.group.volume.root.entries.values() if isinstance(node, DirNode)]
+        return any(
+            name.startswith(f"{SAVED}{self.process.epoch}.msgs.") for folder in folders for name in folder.entries
+        )
 
     def _look(self, channel: ChannelStore) -> Found:
         subs = {s.state.inbox: s for s in channel.recovered_subs()}

@@ -19,6 +19,8 @@ NETWORK_REPEATS = replace(REPEATS, network=True, steal_after=3)
 RAISING = Shape(options=SMALL.options, numbers=3, channels=1, steal_after=2)
 FAILING = Shape(options=SMALL.options, failing=True, deletes=True)
 NETWORK_FAILING = replace(FAILING, network=True, dedup=1000)
+#: Where batches are larger than a page of a host's memory.
+TORN = replace(NETWORK, large=True)
 SHAPES = (
     LOCAL,
     NETWORK,
@@ -37,4 +39,6 @@ SHAPES = (
 
 def shape_of(seed: int) -> Shape:
     """The shape of the history ``seed``: two to four members of each kind in turn."""
-    return replace(SHAPES[seed % len(SHAPES)], members=2 + seed // len(SHAPES) % 3)
+    kind, members = SHAPES[seed % len(SHAPES)], 2 + seed // len(SHAPES) % 3
+    # Three: one that stands still, its successor, and who comes after that.
+    return replace(TORN if kind is NETWORK and members == 3 else kind, members=members)

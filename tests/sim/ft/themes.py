@@ -169,6 +169,30 @@ def late_pages(group: Group) -> None:
     group.stop_at(owner.member, then, rng.choice(("fdatasync", "fdatasync", "fsync")), rng.choice((0, 0, 1, 2)))
 
 
+def torn_batch(group: Group) -> None:
+    """The owner's host freezes between two pages of a batch; it goes on behind a recovery, and that owner dies."""
+    owner = _undisturbed(group)
+    if owner is None:
+        return
+    rng = group.rng
+
+    def freeze(member: int) -> None:
+        group.met["fault: frozen between two pages"] += 1
+        group.sleep(member, 30.0)
+        group.take_lock_from(member)
+        top = group.ledger.top
+        group.when(lambda: _follower(group, member, top) is not None, partial(go_on, member, top))
+
+    def go_on(member: int, top: int) -> None:
+        follower = _follower(group, member, top)
+        group.wake(member)
+        if follower is not None and rng.random() < 0.7:
+            group.met["fault: killed behind a torn batch"] += 1
+            group.kill(follower.member)
+
+    group.stop_at(owner.member, freeze, "page")
+
+
 def late_claimer(group: Group) -> None:
     """The lock goes, whoever takes over stands still anywhere in its takeover, and a third one comes."""
     owner = group.serving()
@@ -236,6 +260,7 @@ def broken_hand_over(group: Group) -> None:
     group.when(lambda: bool(owner.successor), wait)
 
 
+_TORN = Theme((torn_batch,), 0.8, 1.0)
 _DYING_CLAIMERS = Theme((dying_claimers,), 0.8)
 #: Little else goes wrong, or nobody is an owner for long enough.
 _LATE = Theme((late_upkeep, late_pages), 0.9, 1.0, 0.9)
@@ -249,8 +274,10 @@ THEMES = (
 )
 
 
-def theme_of(seed: int, *, network: bool) -> Theme:
+def theme_of(seed: int, *, network: bool, large: bool) -> Theme:
     """The theme of the history ``seed``; only on a network file system does a dead host lose what others live on."""
     rng = random.Random(f"theme {seed}")
+    if large and rng.random() < 0.7:
+        return _TORN
     theme = rng.choice((*THEMES, _DYING_CLAIMERS) if network else THEMES)
     return _LATE if theme in THEMES[:2] and rng.random() < 0.4 else theme
