@@ -260,6 +260,32 @@ def test_a_slice_that_cannot_be_renamed_is_kept_until_it_can(which: int) -> None
     n.store.abandon()
 
 
+@pytest.mark.parametrize("index_too", [True, False], ids=["both files", "the data only"])
+@pytest.mark.parametrize("taken", [True, False], ids=["taken by its script", "waiting"])
+def test_a_slice_that_a_former_owner_has_set_aside_late_does_not_keep_others_from_going(
+    *, index_too: bool, taken: bool
+) -> None:
+    disk = simulated()
+    n = FileNode(disk, options=FileStoreOptions(slice_max_msgs=2, slice_archive_script="none-there"), limits=LIMITS)
+    n.put(b"a", b"b", b"c", b"d")
+    n.put(b"e", b"f")
+    dirfd = disk.open_dir("/store/foo")
+    # The original renames the data first, and may stand still behind that.
+    for name in ["msgs.1.dat", "msgs.1.idx"][: 2 if index_too else 1]:
+        if taken:
+            disk.unlink(dirfd, name)
+        else:
+            disk.rename(dirfd, name, f"{name}.bak")
+    n.tick()
+    tree = disk.tree("/store/foo")
+    aside = {f"msgs.{number}.{kind}.bak" for number in ([2] if taken else [1, 2]) for kind in ("dat", "idx")}
+    assert {name for name in tree if name.startswith("msgs.")} == {"msgs.3.dat", "msgs.3.idx"} | aside
+    archivist = n.store._upkeep._archivist
+    assert archivist is not None
+    assert archivist.running + archivist.waiting == len(aside) // 2
+    n.store.abandon()
+
+
 def test_a_fenced_owner_renames_nothing_and_starts_nothing() -> None:
     disk = simulated()
     n = FileNode(disk, options=FileStoreOptions(slice_max_msgs=2, slice_archive_script="none-there"), limits=LIMITS)
