@@ -8,9 +8,9 @@ former owner may be about to remove. Each step is durable before the next, and c
   it is there it ends the others at their first message. They count no more, and are removed.
 - ``handover`` numbers from 1, or behind the slices that wait for the archive script, and so below slices that end the
   copy. While an old slice counts, the copy of its messages does not. So it is *retired* first, lowest number first:
-  empty files take the place of its index and then of its data, and from there on the copy counts. A late rename finds no source, because a successor removes the temporaries of a
-  directory before it reads it. Then it is removed. Numbers are used again here: so every process that ever had the
-  store must have ended (``docs/handover.md``).
+  empty files take the place of its index and then of its data, and from there on the copy counts. A late rename finds
+  no source, because a successor removes the temporaries of a directory before it reads it. Then it is removed. Numbers
+  are used again here: so every process that ever had the store must have ended (``docs/handover.md``).
 
 Copying is the point: a slice that a crashed owner may still hold open gets a new inode, which no late write can reach.
 """
