@@ -158,6 +158,8 @@ class Serving:
             if leaving.set_running_or_notify_cancel():
                 leaving.set_exception(error)
         self.broker.link_lost(self._now())
+        # Acks that came in the batch which is cut short: the next one may be long in coming.
+        self.broker.write_events()
         self._next_connect = self._clock.mono()
 
     def _now(self) -> int:
@@ -251,6 +253,8 @@ class Serving:
         end = self._clock.mono() + seconds
         while self.broker.later and self._clock.mono() < end:
             self.broker.open_next()
+        # What that has staged must not wait until somebody says something.
+        self._more = True
 
     def _reconnect(self) -> None:
         if self._clock.mono() < self._next_connect:
@@ -342,8 +346,11 @@ class Serving:
         self._more = broker.conclude(failed)
         if self.store.events_first:
             self.store.write_events()
-        self._emit()
-        broker.sent()
+        if self.link.connected:
+            self._emit()
+            broker.sent()
+        else:
+            broker.link_lost(self._now())
         self.store.write_events()
         if self.store.acks_wait:
             self._catch_up_at = min(self._catch_up_at, self._clock.mono() + _GATHER_S)
@@ -450,12 +457,14 @@ class Serving:
 
         Not ``tidy``: what a takeover can do without is left undone, for somebody waits for the store.
         """
-        if self.link.connected:
-            try:
-                self.broker.closing.finish()
-                self._road()
-            except NatsError as error:
-                self._lost(error)
+        if self.broker.later:
+            # What was applied comes first: storage may refuse to open a channel.
+            self._last_road()
+        while tidy and self.broker.later:
+            # By the broker, because the store knows nothing of clients: a subscription may have lost its own.
+            self.broker.open_next()
+        self.broker.closing.finish()
+        self._last_road()
         self.store.confirm()
         if tidy:
             self.store.close()
@@ -464,3 +473,10 @@ class Serving:
         while self.store.catch_up():
             pass
         self.store.abandon()
+
+    def _last_road(self) -> None:
+        """Commit and confirm what was applied also where the link is down; nobody is answered then."""
+        try:
+            self._road()
+        except NatsError as error:
+            self._lost(error)

@@ -405,6 +405,9 @@ class Subscriptions:
             sub.ready = self._broker.subjects.is_inbox(sub.inbox) and publishable(sub.ack_inbox)
             self._attach(sub, client)
             self.resending.recovering.append(sub)
+        elif group is None and not state.is_closed and channel.refused is None:
+            # Else the next start gives it to whoever has the client's id by then.
+            channel.store.update_sub(state_of(sub))
         if group is not None:
             self._groups.adopt(sub)
 

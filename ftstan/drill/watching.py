@@ -7,6 +7,7 @@ waited for; each has a watcher of its own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import ssl
@@ -167,7 +168,10 @@ async def _get(url: str) -> tuple[int, bytes]:
         while more := await reader.read(_MAX_PAGE):
             answer += more
     finally:
-        writer.close()
+        # Nothing is left to send, and a node that was killed may say so only now: nobody else would ask for that error.
+        writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
     head, _, body = answer.partition(b"\r\n\r\n")
     words = head.split(None, 2)
     return (int(words[1]), body) if len(words) > 1 else (0, b"")

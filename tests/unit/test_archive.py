@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +22,6 @@ from tests.lateness import LateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 LIMITS = ChannelLimits(max_msgs=2, max_bytes=0)
 
@@ -257,6 +257,34 @@ def test_a_slice_that_cannot_be_renamed_is_kept_until_it_can(which: int) -> None
     tree = disk.tree("/store/foo")
     assert {"msgs.1.dat.bak", "msgs.1.idx.bak"} <= tree.keys()
     assert not {"msgs.1.dat", "msgs.1.idx"} & tree.keys()
+    n.store.abandon()
+
+
+@pytest.mark.parametrize("index_too", [True, False], ids=["both files", "the data only"])
+@pytest.mark.parametrize("taken", [True, False], ids=["taken by its script", "waiting"])
+def test_a_slice_that_a_former_owner_has_set_aside_late_does_not_keep_others_from_going(
+    *, index_too: bool, taken: bool
+) -> None:
+    disk = simulated()
+    n = FileNode(disk, options=FileStoreOptions(slice_max_msgs=2, slice_archive_script="none-there"), limits=LIMITS)
+    n.put(b"a", b"b", b"c", b"d")
+    n.put(b"e", b"f")
+    given: list[str] = []
+    archivist = n.store._upkeep._archivist
+    assert archivist is not None
+    archivist.add = lambda _channel, dat, _idx: given.append(Path(dat).name)  # type: ignore[method-assign,assignment]
+    dirfd = disk.open_dir("/store/foo")
+    # The original renames the data first, and may stand still behind that.
+    for name in ["msgs.1.dat", "msgs.1.idx"][: 2 if index_too else 1]:
+        if taken:
+            disk.unlink(dirfd, name)
+        else:
+            disk.rename(dirfd, name, f"{name}.bak")
+    n.tick()
+    tree = disk.tree("/store/foo")
+    aside = {f"msgs.{number}.{kind}.bak" for number in ([2] if taken else [1, 2]) for kind in ("dat", "idx")}
+    assert {name for name in tree if name.startswith("msgs.")} == {"msgs.3.dat", "msgs.3.idx"} | aside
+    assert sorted(given) == sorted(name for name in aside if name.endswith(".dat.bak"))
     n.store.abandon()
 
 

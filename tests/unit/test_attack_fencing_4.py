@@ -402,7 +402,6 @@ def slices_after_a_while(node: FileNode) -> int:
     return sum(name.startswith("msgs.") and name.endswith(".dat") for name in names)
 
 
-@pytest.mark.xfail(reason="a slice whose data was renamed already is asked for its size again and again, and stays")
 def test_slices_go_on_to_be_archived_when_a_former_owner_has_renamed_one_late() -> None:
     first = archiving()
     second: list[FileNode] = []
@@ -418,7 +417,6 @@ def test_slices_go_on_to_be_archived_when_a_former_owner_has_renamed_one_late() 
     assert slices_after_a_while(second[0]) <= 3
 
 
-@pytest.mark.xfail(reason="a slice whose data was renamed already is asked for its size again and again, and stays")
 def test_slices_go_on_to_be_archived_when_the_directory_could_not_be_synced_once() -> None:
     node = archiving()
     disk = disk_of(node)
@@ -432,7 +430,6 @@ def test_slices_go_on_to_be_archived_when_the_directory_could_not_be_synced_once
     assert slices_after_a_while(node) <= 3
 
 
-@pytest.mark.xfail(reason="a handover gives out numbers again under which slices wait for the archive script")
 def test_a_slice_that_waits_for_the_archive_script_is_not_overwritten_behind_a_handover() -> None:
     node = archiving()
     node.tick()

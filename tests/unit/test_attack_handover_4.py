@@ -155,22 +155,7 @@ def stop(driver: Driver, clock: ManualClock) -> None:
     driver.store.close()
 
 
-@pytest.mark.parametrize(
-    "opens_late",
-    [
-        False,
-        pytest.param(
-            True,
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="A durable whose client closes before the channel is opened becomes offline in memory only. "
-                "The next start takes it for one of the client that has that id by then: its messages go to the inbox "
-                "of the former one, and the client's own subscribe is refused as a duplicate.",
-            ),
-        ),
-    ],
-    ids=["opened at once", "opened later"],
-)
+@pytest.mark.parametrize("opens_late", [False, True], ids=["opened at once", "opened later"])
 @pytest.mark.parametrize("end", ["stopped", "killed"])
 def test_a_durable_that_was_closed_right_behind_a_start_can_be_resumed_behind_the_next_one(
     end: str, *, opens_late: bool
@@ -234,22 +219,7 @@ class BreakingLink:
         self.connected = False
 
 
-@pytest.mark.parametrize(
-    "asks",
-    [
-        False,
-        pytest.param(
-            True,
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="A link that breaks while a PING is answered leaves the acks that came with it in the broker's "
-                "memory. No batch hands them to the store until the link is back, and the stop of a server that is "
-                "cut off does not either.",
-            ),
-        ),
-    ],
-    ids=["nothing asked", "NATS asks"],
-)
+@pytest.mark.parametrize("asks", [False, True], ids=["nothing asked", "NATS asks"])
 def test_acks_that_were_taken_before_a_link_broke_are_kept_by_the_stop_of_who_is_cut_off(*, asks: bool) -> None:
     server = Server()
     driver = server.start()

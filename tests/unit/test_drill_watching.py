@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import socket
+import struct
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ftstan.drill.scenario import Member
-from ftstan.drill.watching import Watchers
+from ftstan.drill.watching import Watchers, get
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,3 +74,30 @@ def test_a_node_that_serves_and_one_that_does_not_answer_are_told_so() -> None:
     active = Pages(streaming__isFTActive=(200, ""), streaming__serverz=(200, '{"state": "FT_ACTIVE"}'))
     assert asyncio.run(watched(active, lambda node: node.active)).told == "active"
     assert Watchers([Member("a", "http://127.0.0.1:9")], lambda _: None, lambda: 1).nodes["a"].told == "no answer"
+
+
+@pytest.mark.parametrize("begins", [True, False], ids=["in its answer", "before it"])
+def test_a_node_that_dies_does_not_answer_and_its_error_is_not_told_once_more(*, begins: bool) -> None:
+    async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if begins:
+            await reader.readline()
+            writer.write(b"HTTP/1.0 200 X\r\n\r\n{")
+            await writer.drain()
+        # The connection is reset, as by the kernel of a host whose process was killed.
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+
+    async def ask() -> int:
+        async with await asyncio.start_server(die, "127.0.0.1", 0) as server:
+            assert await get(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics") == (0, b"")
+        # Errors that nobody has asked for are logged when they are collected.
+        futures = [found for found in gc.get_objects() if isinstance(found, asyncio.Future)]
+        return sum(future.done() and future._log_traceback for future in futures)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert asyncio.run(ask()) == 0
+    finally:
+        gc.enable()

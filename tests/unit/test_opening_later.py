@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -259,6 +259,17 @@ class TestPreparedStop:
             pass
         store.close()
         assert server.disk.tree("/store")[name] == before[name]
+
+    def test_a_channel_whose_subscriptions_wait_for_their_commit_is_not_ready(self) -> None:
+        server, store, found = self.filled()
+        channel = next(c for c in found.channels if c.name == b"b")
+        (sub,) = channel.recovered_subs()
+        channel.update_sub(replace(sub.state, last_sent=1))
+        while store.prepare_close(1.0):
+            pass
+        assert store.commit() == {}
+        store.close()
+        assert described(server.store(most_at_once=None).recover())
 
     def test_an_error_while_preparing_is_left_to_the_stop(self) -> None:
         server, store, found = self.filled()

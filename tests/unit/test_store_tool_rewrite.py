@@ -66,6 +66,36 @@ def test_handover_leaves_dense_slices_and_no_side_files(store: Path, capsys: pyt
     assert not list(store.rglob("ckpt.bin"))
 
 
+def test_handover_numbers_behind_slices_that_wait_for_the_archive_script(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (store / "channel.0/msgs.1.dat").rename(store / "channel.0/msgs.1.dat.bak")
+    (store / "channel.0/msgs.1.idx").rename(store / "channel.0/msgs.1.idx.bak")
+    waiting = (store / "channel.0/msgs.1.dat.bak").read_bytes()
+    size = len(waiting)
+    run(capsys, "handover", str(store), "--slice-bytes", str(size))
+    # A slice that the original archives next may not get the name of one that waits.
+    assert numbers(store, "channel.0") == [2, 3, 4, 5, 6]
+    assert (store / "channel.0/msgs.1.dat.bak").read_bytes() == waiting
+    with serving(store) as node:
+        assert list(messages_of(node, b"channel.0")) == list(range(4, 16))
+
+
+def test_handover_refuses_to_number_where_it_would_meet_a_slice_that_waits_for_the_archive_script(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (store / "channel.0/msgs.8193.dat.bak").write_bytes(b"left by a store that was handed over before")
+    before = numbers(store, "channel.0")
+    assert ctl.main(["store", "handover", str(store)]) != 0
+    said = capsys.readouterr().err
+    assert 'channel "channel.0": msgs.8193.dat.bak waits for the archive script' in said
+    assert "-file_slice_archive_script" in said
+    assert set(before) <= set(numbers(store, "channel.0"))
+    (store / "channel.0/msgs.8193.dat.bak").unlink()
+    run(capsys, "handover", str(store))
+    assert numbers(store, "channel.0") == [1]
+
+
 def test_owner_and_mode_of_replaced_slices_are_kept(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("msgs.1.dat", "msgs.1.idx"):
         os.chmod(store / "channel.0" / name, 0o640)

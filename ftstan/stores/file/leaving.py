@@ -62,9 +62,13 @@ class Leaving:
                 return False
             self._rounds += 1
         while self._queue and not until():
+            channel = self._queue.popleft()
+            if channel.staged:
+                # The next commit writes to it.
+                continue
             with contextlib.suppress(OSError, StoreError):
                 # What storage refuses now is tried again, and told, by the stop itself.
-                self._make_ready(self._queue.popleft())
+                self._make_ready(channel)
         return True
 
     def leave(self, channels: Iterable[FileChannel]) -> None:

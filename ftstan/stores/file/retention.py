@@ -239,8 +239,9 @@ class RetainedSlices(SliceView):
             # Asked for before the confirm: it is the directory that was ours when the store was.
             dirfd = self.dirfd
             known = next((s for s in self.slices if s.number == number and s.last > self.purged), None)
+            waits = False
             if archive is not None and known is not None:
-                self._set_aside(dirfd, known)
+                waits = self._set_aside(dirfd, known)
             else:
                 self._env.owner.confirm()
                 for name in names:
@@ -254,13 +255,20 @@ class RetainedSlices(SliceView):
             self.dead.discard(number)
             self.unsure.discard(number)
             self.slices = [s for s in self.slices if s.number != number]
-            if archive is not None and known is not None:
+            if archive is not None and waits:
                 archive(self.name, number)
 
-    def _set_aside(self, dirfd: int, s: Slice) -> None:
-        """Rename both files of a slice, the index first: a start reads data without one."""
+    def _set_aside(self, dirfd: int, s: Slice) -> bool:
+        """Rename both files of a slice, the index first: a start reads data without one.
+
+        Returns whether they are there for the script.
+        """
         disk, owner = self._env.disk, self._env.owner
-        if self._env.size_of(dirfd, dat_name(s.number)) > s.end:
+        try:
+            size = self._env.size_of(dirfd, dat_name(s.number))
+        except FileNotFoundError:
+            return self._was_set_aside(dirfd, s.number)
+        if size > s.end:
             fd = open_file(disk, dirfd, dat_name(s.number), os.O_RDWR)
             try:
                 # Opened by path and confirmed after that: so this is our file, not a successor's.
@@ -299,6 +307,26 @@ class RetainedSlices(SliceView):
                     raise
         owner.confirm()
         disk.rename(dirfd, dat_name(s.number), f"{dat_name(s.number)}{ARCHIVED}")
+        return True
+
+    def _was_set_aside(self, dirfd: int, number: int) -> bool:
+        """Finish with a slice whose data has gone already; returns whether both files are there for the script.
+
+        An attempt of ours renamed it and could not sync the directory, or a former owner did it late. Without the data
+        there is nothing to archive: that former owner had no script, or a script has taken it since.
+        """
+        idx = idx_name(number)
+        aside = {name for name, _ in self._env.disk.listdir(dirfd)}
+        is_kept = f"{dat_name(number)}{ARCHIVED}" in aside
+        if idx in aside:
+            self._env.owner.confirm()
+            if is_kept and f"{idx}{ARCHIVED}" not in aside:
+                # The original renames the data first.
+                self._env.disk.rename(dirfd, idx, f"{idx}{ARCHIVED}")
+                return True
+            # Else it would stay for ever: no slice has it any more.
+            self._env.disk.unlink(dirfd, idx)
+        return is_kept and f"{idx}{ARCHIVED}" in aside
 
     def _kept_entries(self, s: Slice) -> bytes | None:
         """The entries that count, if the index file has others too, or may not be on the disk."""

@@ -6,11 +6,11 @@ former owner may be about to remove. Each step is durable before the next, and c
 
 - ``compact`` puts the group into the place of its highest slice. The limits remove that one last, and from the moment
   it is there it ends the others at their first message. They count no more, and are removed.
-- ``handover`` numbers from 1, below slices that end the copy. While an old slice counts, the copy of its messages does
-  not. So it is *retired* first, lowest number first: empty files take the place of its index and then of its data, and
-  from there on the copy counts. A late rename finds no source, because a successor removes the temporaries of a
-  directory before it reads it. Then it is removed. Numbers are used again here: so every process that ever had the
-  store must have ended (``docs/handover.md``).
+- ``handover`` numbers from 1, or behind the slices that wait for the archive script, and so below slices that end the
+  copy. While an old slice counts, the copy of its messages does not. So it is *retired* first, lowest number first:
+  empty files take the place of its index and then of its data, and from there on the copy counts. A late rename finds
+  no source, because a successor removes the temporaries of a directory before it reads it. Then it is removed. Numbers
+  are used again here: so every process that ever had the store must have ended (``docs/handover.md``).
 
 Copying is the point: a slice that a crashed owner may still hold open gets a new inode, which no late write can reach.
 """
@@ -18,12 +18,14 @@ Copying is the point: a slice that a crashed owner may still hold open gets a ne
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.errors import DamageError
+from ftstan.errors import DamageError, StoreError
 from ftstan.stores.file import confirmed, records
 from ftstan.stores.file.confirmed import Confirmed, ConfirmedFile, epoch_of
+from ftstan.stores.file.retention import ARCHIVED
 from ftstan.stores.file.slices import dat_name, idx_name, show
 from ftstan.stores.file.tools.exact import put_file
 from ftstan.wire.block import MsgBlock
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from ftstan.stores.file.tools.reading import ChannelFiles, SliceFile
 
 _ENTRY = records.INDEX_SIZE
+_WAITING = re.compile(rf"msgs\.([1-9][0-9]{{0,17}})\.dat{re.escape(ARCHIVED)}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +72,26 @@ def plan_compaction(slices: Sequence[SliceFile], max_bytes: int) -> list[Group]:
     return [Group(max(s.number for s in parts), parts) for parts in groups if len(parts) > 1]
 
 
-def plan_handover(slices: Sequence[SliceFile], max_bytes: int) -> list[Group]:
-    """Merge as for a compaction, the newest slice too, and number the results 1, 2, 3, ..."""
-    return [Group(number, parts) for number, parts in enumerate(_gather(slices, max_bytes), 1)]
+def plan_handover(slices: Sequence[SliceFile], max_bytes: int, first: int = 1) -> list[Group]:
+    """Merge as for a compaction, the newest slice too, and number the results from ``first`` on."""
+    return [Group(number, parts) for number, parts in enumerate(_gather(slices, max_bytes), first)]
+
+
+def first_number(files: ChannelFiles) -> int:
+    """The first slice number that a handover gives out: behind all slices that wait for the archive script.
+
+    A slice that is archived under the same number would take the place of one that waits. Raises ``StoreError`` where
+    one that waits has a number as high as one that counts: to number from there on would hide what counts.
+    """
+    highest = max((int(m[1]) for name in files.names if (m := _WAITING.match(name))), default=0)
+    if any(s.number <= highest for s in files.all):
+        raise StoreError(
+            f'channel "{show(files.name)}": {dat_name(highest)}{ARCHIVED} waits for the archive script under a number '
+            "that is about to be used again",
+            hint="run the script on all .bak files of the channel, or start ftstan with -file_slice_archive_script; "
+            "then run this again",
+        )
+    return highest + 1
 
 
 def _gather(slices: Sequence[SliceFile], max_bytes: int) -> list[tuple[SliceFile, ...]]:
@@ -116,7 +136,8 @@ def hand_over_channel(
     original itself fills gaps. Raises ``OSError`` and ``StoreError``.
     """
     check_exact(files)
-    groups = plan_handover(files.slices, max_bytes)
+    first = first_number(files)
+    groups = plan_handover(files.slices, max_bytes, first)
     known = files.confirmed
     filler: MsgBlock | None = None
     if known is not None and known.last > files.last:
@@ -125,7 +146,7 @@ def hand_over_channel(
             known.last, files.name, b"", b"", files.slices[-1].last_ts if files.slices else env.clock.wall_ns()
         )
         records.seal(filler, env.crc)
-        groups = groups or [Group(1, ())]
+        groups = groups or [Group(first, ())]
     targets = {group.target for group in groups}
     for group in groups:
         last = group is groups[-1]
