@@ -460,7 +460,7 @@ def test_a_server_that_stands_still_before_it_removes_what_expired_takes_nothing
         node.owner.fenced = True
         disk = node.disk.sibling()  # type: ignore[attr-defined]
         env = FileEnv(disk, disk.open_dir("/store"), node.clock, SMALL, filenode.Owner(2), CRC)
-        assert rewrite(env, compact_channel, max_bytes=10_000) == [(b"foo", 2)]
+        assert rewrite(env, compact_channel, max_bytes=10_000) == [(b"foo", 3)]
 
     pause_at(node.disk, lambda call, args: call == "unlink" and args[1] == "msgs.1.idx", compact)  # type: ignore[arg-type]
     with contextlib.suppress(FencedError):

@@ -57,6 +57,8 @@ class FileChannel:
         """Whether its files are damaged: they are read and never written."""
         self.confirmed = ConfirmedFile(env)
         self._patience = Patience(env.clock)
+        self._is_found = False
+        """Whether it was there when the store was opened."""
         self._recovered: dict[int, StoredSub] | None = {}
         """What recovery found, until the file has been replaced."""
         self._subs = StateFile(env, lambda: self.log.dirfd, "subs.dat", self._write_state, name)
@@ -117,7 +119,7 @@ class FileChannel:
 
     def recover(self, reading: Reading) -> None:
         """Take over what was read of the channel. Raises ``OSError`` and ``FencedError``."""
-        self.created = True
+        self.created = self._is_found = True
         self.quarantined = opening.settle(self._env, self.log, self.confirmed, reading)
         self.untouched = self._subs_durable = reading.entry is not None
         self._recovered = reading.subs.subs
@@ -231,7 +233,7 @@ class FileChannel:
         What it says may be in some memory only, and records of former owners that come late still go there.
         ``also_empty``: for an original server, who goes on in a file without subscriptions, too.
         """
-        wanted = self._recovered is not None if also_empty else bool(self._recovered)
+        wanted = self._is_found and self._recovered is not None if also_empty else bool(self._recovered)
         if wanted and not (self._subs.replaced or self._subs_durable):
             self._replace_soon()
 
