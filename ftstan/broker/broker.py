@@ -45,9 +45,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Broker", "BrokerOptions"]
 
-#: The last time that a record can hold, Unix nanoseconds.
-_LATEST = (1 << 63) - 1
-
 
 class Broker(BrokerBase):
     """One server's clients, channels and subscriptions."""
@@ -99,7 +96,7 @@ class Broker(BrokerBase):
             channel = self._add_channel(Channel(stored_channel.name, stored_channel))
             # Nanoseconds: under a clock that was set back no other owner's message has the time of one of ours, so that
             # nobody takes an alike one for what a former owner remembered and never stored (``dedup.py``).
-            channel.last_ts = min(channel.last_ts + (recovered.activation if channel.last_ts else 0), _LATEST)
+            channel.last_ts = min(channel.last_ts + (recovered.activation if channel.last_ts else 0), c.LATEST)
             refused = recovered.refused.get(channel.name) or exhausted(stored_channel)
             channel.refused = refused.encode() or None
             if channel.name not in recovered.refused and refused:
@@ -120,6 +117,8 @@ class Broker(BrokerBase):
             found = self.store.open_channel(name)
             del self.later[name]
             self._unfold(name)
+            if self.window is not None:
+                self.window.learn(found.remembered)
             for channel in self._adopt(found):
                 self.replies.write(ack_lines(channel.by_ack_inbox.values()))
         return self.channels.get(name)

@@ -9,6 +9,8 @@ from ftstan.wire.nuid import LENGTH as _NUID_LENGTH
 
 SECOND = 1_000_000_000
 MILLISECOND = 1_000_000
+#: The last time that a record can hold, Unix nanoseconds.
+LATEST = (1 << 63) - 1
 
 _DEFAULTS = ServerOptions()
 

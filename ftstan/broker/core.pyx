@@ -30,6 +30,7 @@ from ftstan.wire.frames cimport HMSG, MSG, OVERSIZED, Frame, OutBuf, next_frame
 from hashlib import blake2b
 
 from ftstan.broker.bounds import LARGE, MAX_ID, MAX_NAME, MAX_REQUEST
+from ftstan.broker.constants import LATEST
 from ftstan.errors import FtstanError, StoreError, WireError
 
 #: What a publisher gets for every publish that is refused before it is stored.
@@ -58,7 +59,11 @@ cdef enum:
     BATCH_CHANNELS = 256
     #: In the place of a channel of the batch: the ack depends on none of them.
     DURABLE = -1
+    #: Nanoseconds between a batch that was refused and the next message of its channel. Far more than one owner's times
+    #: are apart from the next one's (``Broker._adopt``), and little enough for thousands of refusals a second.
+    REFUSED_STEP = 1 << 16
 
+cdef int64_t latest = LATEST
 cdef size_t most_of_request = MAX_REQUEST
 cdef size_t most_of_name = MAX_NAME
 cdef size_t most_of_id = MAX_ID
@@ -498,6 +503,10 @@ cdef class Core(Delivery):
         for channel in self.touched:
             if channel.name in failed:
                 channel.applied = channel.store.last
+                if self.window is not None:
+                    # What was refused stays remembered on storage, under the sequences that come next: whatever is
+                    # stored there must have another time, or a later owner would take an alike message for it.
+                    channel.last_ts = min(channel.last_ts, latest - REFUSED_STEP) + REFUSED_STEP
             else:
                 channel.tail = channel.staged
             channel.durable = channel.store.last

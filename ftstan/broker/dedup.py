@@ -19,7 +19,7 @@ from ftstan.stores.interface import REMEMBERED_SIZE, StoredAt
 from ftstan.wire.codec import decode_msg_proto
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Mapping
 
     from ftstan.stores.interface import ChannelStore
 
@@ -41,6 +41,17 @@ class Window:
         """The same by channel: many may be deleted at once."""
         self._fresh: dict[bytes, bytes] = {}
         """The same of what is in no log yet, but in the batch."""
+        self._learnt: dict[bytes, None] = {}
+        """What was heard of since the start, and is in no file of ours yet; a set in order."""
+        self._shrink()
+
+    def learn(self, found: Mapping[bytes, StoredAt]) -> None:
+        """Know what a former owner remembered behind our start, but for what is this activation's own."""
+        for digest, at in found.items():
+            if digest not in self._fresh and digest not in self._proven and self.known.get(digest) != at:
+                self._forget(digest)
+                self.known[digest] = at
+                self._learnt[digest] = None
         self._shrink()
 
     def look(self, channel: bytes, guid: bytes, log: ChannelStore) -> int:
@@ -65,11 +76,12 @@ class Window:
         self._shrink()
 
     def staged(self) -> list[bytes]:
-        """What was added since the last batch."""
-        return list(self._fresh)
+        """What was added or learnt since the last batch: before a repeat of it is answered it must be in our file."""
+        return [*self._learnt, *self._fresh]
 
     def committed(self, failed: Container[bytes]) -> None:
         """The batch is durable but for ``failed`` channels: what was added to those is forgotten."""
+        self._learnt.clear()
         fresh, self._fresh = self._fresh, {}
         for digest, channel in fresh.items():
             if channel in failed:
@@ -89,6 +101,7 @@ class Window:
     def _forget(self, digest: bytes) -> None:
         self.known.pop(digest, None)
         self._fresh.pop(digest, None)
+        self._learnt.pop(digest, None)
         channel = self._proven.pop(digest, None)
         if channel is not None:
             of_channel = self._proven_of[channel]

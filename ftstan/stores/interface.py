@@ -251,7 +251,8 @@ class Recovered:
     ``refused``: channels that are damaged and must not be written, with the text that publishers and subscribers get.
     ``later``: names that ``Store.open_channel`` has not been asked for yet; the store holds more than can be read while
     publishers wait.
-    ``remembered``: what the last ``Store.remember`` was given, oldest first. It can name messages that no log holds.
+    ``remembered``: what the last ``Store.remember`` was given, oldest first. It can name messages that no log holds. Of
+    ``Store.open_channel``: what a former owner has remembered since, of any channel.
     ``activation``: a number that no other owner of the store has; 0 if nobody has a former owner.
     """
 

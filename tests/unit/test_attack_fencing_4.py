@@ -271,7 +271,6 @@ def by_and_by(disk: SimDisk, epoch: int, clock: ManualClock) -> FileStore:
     return FileStore(disk, disk.open_dir("/store"), Owner(epoch), clock, limits=NO, parallel_sync=False, most_at_once=0)
 
 
-@pytest.mark.xfail(reason="dedup.bin is read at the start, and the log of a channel that waits later")
 def test_a_publish_that_a_former_owner_stores_in_a_channel_that_waits_is_stored_once() -> None:
     """Its successor has read what is remembered, and has not opened the channel yet."""
     first, publishing = begun()
@@ -319,7 +318,6 @@ def gives_up() -> FileNode:
     return first
 
 
-@pytest.mark.xfail(reason="clients.dat is read at the start, and subs.dat of a channel that waits later")
 def test_a_subscription_that_a_former_owner_gives_up_in_a_channel_that_waits_is_still_there() -> None:
     first = gives_up()
     second: list[FileStore] = []
@@ -342,7 +340,6 @@ def test_a_subscription_that_a_former_owner_gives_up_in_a_channel_that_waits_is_
     assert [s.state for s in channel.recovered_subs()] == [SUB]
 
 
-@pytest.mark.xfail(reason="a start reads clients.dat first, and subs.dat behind it")
 def test_a_client_that_a_former_owner_gives_up_while_its_successor_starts_is_known_with_its_subscription_or_not() -> (
     None
 ):

@@ -44,12 +44,6 @@ def no_space_for_the_log(disk: SimDisk) -> None:
     disk.on_call = refuse
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="What a refused batch wrote to dedup.bin stays there. Where the newest message is ahead of the clock, the "
-    "next message gets the sequence and the time of the refused one; if its data is alike, a later owner acknowledges "
-    "a repeat of the refused publish without storing it.",
-)
 def test_a_publish_that_was_refused_is_stored_when_it_is_repeated_behind_a_takeover() -> None:
     node = FileNode(simulated())
     driver = serving(node)
@@ -102,21 +96,7 @@ def successor_of(node: FileNode, *, opens_late: bool) -> Driver:
     return driver
 
 
-@pytest.mark.parametrize(
-    "opens_late",
-    [
-        False,
-        pytest.param(
-            True,
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="dedup.bin is read before the channels that open later: what a former owner stores behind its "
-                "successor's recovery is found in the log by that successor itself, and a repeat is stored again.",
-            ),
-        ),
-    ],
-    ids=["opened at once", "opened later"],
-)
+@pytest.mark.parametrize("opens_late", [False, True], ids=["opened at once", "opened later"])
 def test_a_repeat_of_what_a_paused_owner_stores_late_is_in_the_log_once(*, opens_late: bool) -> None:
     node = FileNode(simulated())
     driver = serving(node)

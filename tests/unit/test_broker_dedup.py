@@ -179,3 +179,17 @@ def test_what_a_former_activation_stored_and_was_found_ends_with_its_channel_too
 def test_a_smaller_window_keeps_the_newest_of_what_was_known() -> None:
     known = {bytes([i]) * 16: StoredAt(i, 0) for i in range(1, 6)}
     assert [at.sequence for at in Window(2, known).known.values()] == [4, 5]
+
+
+def test_what_is_learnt_is_to_be_remembered_once_and_takes_the_place_of_nothing_of_our_own() -> None:
+    window = Window(3, {b"old": StoredAt(1, 1)})
+    window.add(b"foo", b"ft1.own", 2, 1, b"x")
+    (own,) = window.staged()
+    window.committed({})
+    window.learn({own: StoredAt(9, 9), b"old": StoredAt(1, 1), b"late": StoredAt(3, 3)})
+    assert window.staged() == [b"late"]
+    assert [at.sequence for at in window.known.values()] == [1, 2, 3]
+    window.committed({})
+    assert window.staged() == []
+    window.learn({b"more": StoredAt(4, 4)})
+    assert [at.sequence for at in window.known.values()] == [2, 3, 4]

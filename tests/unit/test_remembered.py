@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan import log
+from ftstan.config.limits import Limits
 from ftstan.errors import FencedError, StoreError
 from ftstan.stores.file.remembered import NAME
+from ftstan.stores.file.store import FileStore
 from ftstan.stores.interface import StoredAt
-from tests.filenode import FileNode, simulated
+from tests.filenode import NO_LIMITS, FileNode, Owner, simulated
 
 if TYPE_CHECKING:
     from tests.sim.disk import SimDisk
@@ -102,3 +104,64 @@ def test_the_file_does_not_grow_beyond_twice_the_window(node: FileNode) -> None:
         size = disk_of(node).stat(node.root, NAME).size
         assert size <= 4 + 32 * 201
     assert list(node.successor().recovered.remembered)[-100:] == list(window)
+
+
+def late(node: FileNode) -> FileStore:
+    """The next owner, which has recovered and opened no channel."""
+    disk = disk_of(node).sibling()
+    owner = Owner(node.owner.epoch + 1)
+    store = FileStore(
+        disk,
+        disk.open_dir(node.path),
+        owner,
+        node.clock,
+        limits=Limits.same(NO_LIMITS),
+        parallel_sync=False,
+        most_at_once=0,
+    )
+    assert store.recover().later
+    return store
+
+
+def test_what_a_former_owner_adds_is_known_by_who_opens_a_channel_later_also_behind_its_own_file(
+    node: FileNode,
+) -> None:
+    for name in (b"x", b"y", b"z"):
+        node.put(b"1", channel=name)
+    node.store.remember([A], {A: at(1)})
+    store = late(node)
+    assert store.open_channel(b"x").remembered == {}
+    store.remember([B], {A: at(1), B: at(2)})
+    # Its descriptor leads to the file that ours has taken the place of.
+    node.store.remember([C], {A: at(1), C: at(3)})
+    assert store.open_channel(b"y").remembered == {C: at(3)}
+    assert store.open_channel(b"z").remembered == {}
+
+
+def test_a_late_rename_over_our_file_is_read_and_ours_is_written_again(node: FileNode) -> None:
+    for name in (b"x", b"y"):
+        node.put(b"1", channel=name)
+    node.store.remember([A], {A: at(1)})
+    store = late(node)
+    ours = {A: at(1), B: at(2)}
+    store.remember([B], ours)
+    # Paused behind the confirm of a replacement, which now gets its name.
+    node.store._remembered._file.distrust()
+    node.store.remember([C], {A: at(1), C: at(3)})
+    assert store.open_channel(b"x").remembered == {A: at(1), C: at(3)}
+    ours[C] = at(3)
+    node.clock.advance(1)
+    store.tick(node.clock.wall_ns())
+    assert store.open_channel(b"y").remembered == {}
+    assert node.successor().recovered.remembered == ours
+
+
+def test_a_late_rename_that_is_seen_from_outside_has_our_file_written_again(node: FileNode) -> None:
+    node.store.remember([A], {A: at(1)})
+    after = node.successor()
+    after.store.remember([B], {A: at(1), B: at(2)})
+    node.store._remembered._file.distrust()
+    node.store.remember([C], {A: at(1), C: at(3)})
+    after.store.places.look(after.disk, after.root)
+    after.tick()
+    assert after.successor().recovered.remembered == {A: at(1), B: at(2)}

@@ -179,6 +179,9 @@ class Checkpoint:
     def __init__(self, lines: dict[bytes, bytes] | None = None) -> None:
         self._lines = lines or {}
 
+    def __contains__(self, name: bytes) -> bool:
+        return _key(name) in self._lines
+
     def get(self, name: bytes) -> Entry | None:
         """What it says about a channel."""
         line = self._lines.get(_key(name))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ftstan.errors import RecoveryError
 from ftstan.log import stream as log
@@ -22,12 +22,16 @@ from ftstan.stores.file.view import show
 from ftstan.wire.subjects import valid_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ftstan.stores.file.checkpoint import Checkpoint, Entry
     from ftstan.stores.file.env import FileEnv
     from ftstan.stores.file.slices import SliceLog
+    from ftstan.stores.file.statefile import Seen
     from ftstan.stores.file.statescan import Subs
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 #: Channels read at the same time, whatever the machine has; more only fill the memory.
 _MOST_THREADS = 8
@@ -66,8 +70,11 @@ def channel_names(env: FileEnv) -> list[bytes]:
     return names
 
 
-def read_channel(env: FileEnv, slog: SliceLog, known: Entry | None) -> Reading | None:
-    """Read one channel; ``None`` if the directory holds no channel. ``OSError`` passes through."""
+def read_channel(env: FileEnv, slog: SliceLog, known: Entry | None, seen: Seen | None = None) -> Reading | None:
+    """Read one channel; ``None`` if the directory holds no channel. ``OSError`` passes through.
+
+    ``seen``: how far its ``subs.dat`` had come, if it is opened later.
+    """
     disk = env.disk
     try:
         dirfd = slog.dirfd
@@ -87,7 +94,7 @@ def read_channel(env: FileEnv, slog: SliceLog, known: Entry | None) -> Reading |
     names = disk.listdir(dirfd)
     while True:
         try:
-            return _read_listed(env, slog, dirfd, names, known)
+            return _read_listed(env, slog, dirfd, names, known, seen=seen)
         except FileNotFoundError:
             # What is listed can still go: a former owner, paused behind a confirm, removes what its limits retired.
             before, names = names, disk.listdir(dirfd)
@@ -96,7 +103,13 @@ def read_channel(env: FileEnv, slog: SliceLog, known: Entry | None) -> Reading |
 
 
 def _read_listed(
-    env: FileEnv, slog: SliceLog, dirfd: int, names: list[tuple[str, bool]], known: Entry | None
+    env: FileEnv,
+    slog: SliceLog,
+    dirfd: int,
+    names: list[tuple[str, bool]],
+    known: Entry | None,
+    *,
+    seen: Seen | None,
 ) -> Reading | None:
     if not any(name == "subs.dat" or name.startswith("msgs.") for name, is_dir in names if not is_dir):
         log.warning(f'directory "{show(slog.name)}" in the datastore holds no channel: skipped')
@@ -112,7 +125,7 @@ def _read_listed(
         # What is written there would be lost with the cure: the directory has to go elsewhere.
         measured.problems.append((".", "it has the name of a file of the server: move it out of the datastore"))
     measured.problems += no_file
-    return Reading(measured, statescan.read_subs(env, slog.name, dirfd), mark)
+    return Reading(measured, statescan.read_subs(env, slog.name, dirfd, seen), mark)
 
 
 def _read_mark(
@@ -143,20 +156,38 @@ def read_all(env: FileEnv, logs: Sequence[SliceLog], known: Checkpoint, *, paral
         except OSError as error:
             raise _unreadable(slog.name, error) from error
 
+    return _each(env, read, logs, parallel=parallel)
+
+
+def look_at_subs(
+    env: FileEnv, names: Sequence[bytes], known: Checkpoint, *, parallel: bool
+) -> Iterator[tuple[bytes, Seen | None]]:
+    """How far each ``subs.dat`` has come of channels that are opened later, as many at a time as ``read_all`` reads.
+
+    Not where a clean stop has left word of it: nobody goes on there.
+    """
+
+    def look(name: bytes) -> tuple[bytes, Seen | None]:
+        return name, statescan.look_at_subs(env, name)
+
+    return _each(env, look, [name for name in names if name not in known], parallel=parallel)
+
+
+def _each(env: FileEnv, read: Callable[[T], R], items: Sequence[T], *, parallel: bool) -> Iterator[R]:
     threads = env.options.parallel_recovery
     done = 0
     if threads == 1 or not parallel:
         threads = min(os.cpu_count() or 1, _MOST_THREADS)
         began = env.clock.mono()
-        while done < len(logs):
-            yield read(logs[done])
+        while done < len(items):
+            yield read(items[done])
             done += 1
             if parallel and threads > 1 and env.clock.mono() - began > _LONG_S * done:
                 break
-    if done < len(logs):
+    if done < len(items):
         with ThreadPoolExecutor(threads, "recovery") as pool:
-            for start in range(done, len(logs), _CHUNK):
-                yield from pool.map(read, logs[start : start + _CHUNK])
+            for start in range(done, len(items), _CHUNK):
+                yield from pool.map(read, items[start : start + _CHUNK])
 
 
 def _unreadable(channel: bytes, error: OSError) -> RecoveryError:

@@ -12,7 +12,7 @@ import contextlib
 import os
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ftstan.errors import FencedError, StoreError
 from ftstan.stores.file import records
@@ -289,13 +289,29 @@ class StateFile:
             self._env.files.close(fd)
 
 
-def read_file(env: FileEnv, dirfd: int, name: str) -> bytes | None:
-    """The whole file, or ``None`` if it is absent."""
-    return read_whole(env.fresh, dirfd, name)
+class Seen(NamedTuple):
+    """How far a file had come when it was looked at."""
+
+    ino: int
+    size: int
 
 
-def read_whole(disk: Disk, dirfd: int, name: str) -> bytes | None:
-    """The whole file, or ``None`` if it is absent."""
+def look_at(env: FileEnv, dirfd: int, name: str) -> Seen:
+    """How far the file has come, as storage has it. ``OSError`` passes through."""
+    fd = open_file(env.fresh, dirfd, name)
+    try:
+        return Seen(env.fresh.fstat(fd).ino, env.size(fd))
+    finally:
+        env.fresh.close(fd)
+
+
+def read_file(env: FileEnv, dirfd: int, name: str, seen: Seen | None = None) -> bytes | None:
+    """The whole file, or ``None`` if it is absent; of the one that was ``seen`` what it held then."""
+    return read_whole(env.fresh, dirfd, name, seen)
+
+
+def read_whole(disk: Disk, dirfd: int, name: str, seen: Seen | None = None) -> bytes | None:
+    """The whole file, or ``None`` if it is absent; of the one that was ``seen`` what it held then."""
     try:
         fd = open_file(disk, dirfd, name)
     except FileNotFoundError:
@@ -306,7 +322,8 @@ def read_whole(disk: Disk, dirfd: int, name: str) -> bytes | None:
         while chunk := disk.pread(fd, 8 << 20, offset):
             parts.append(chunk)
             offset += len(chunk)
-        return b"".join(parts)
+        data = b"".join(parts)
+        return data if seen is None or disk.fstat(fd).ino != seen.ino else data[: seen.size]
     finally:
         disk.close(fd)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ftstan.errors import RecoveryError, WireError
 from ftstan.log import stream as log
@@ -18,7 +18,7 @@ from ftstan.stores.file.confirmed import epoch_of
 from ftstan.stores.file.damage import Bad
 from ftstan.stores.file.env import is_full
 from ftstan.stores.file.regular import IrregularError
-from ftstan.stores.file.statefile import check_version, read_file, replace_file
+from ftstan.stores.file.statefile import Seen, check_version, look_at, read_file, replace_file
 from ftstan.stores.file.view import show
 
 if TYPE_CHECKING:
@@ -77,10 +77,27 @@ def _wrong_server(env: FileEnv, data: bytes) -> str:
 # ---- clients.dat -----------------------------------------------------------------------------------------------------
 
 
-def read_clients(env: FileEnv) -> dict[bytes, ClientInfo]:
-    """The clients that are registered, as far as they can be read. Raises ``RecoveryError``, ``OSError``."""
+class ClientsAsRead(NamedTuple):
+    """The clients that are registered, and the bytes that say so; ``None``: no file."""
+
+    clients: dict[bytes, ClientInfo]
+    data: bytes | None
+
+
+def read_clients(env: FileEnv, before: ClientsAsRead | None = None) -> ClientsAsRead:
+    """The clients that are registered, as far as they can be read. Raises ``RecoveryError``, ``OSError``.
+
+    ``before``: what was read before; it is told, and cut, only if the file is another one now.
+    """
+    data = read_file(env, env.root, "clients.dat")
+    if before is not None and data == before.data:
+        return before
+    clients = _clients_of(env, data)
+    return ClientsAsRead(clients, data)
+
+
+def _clients_of(env: FileEnv, data: bytes | None) -> dict[bytes, ClientInfo]:
     name = "clients.dat"
-    data = read_file(env, env.root, name)
     if data is None or len(data) < _START:
         if data is not None:
             log.warning(f'"{name}" has {len(data)} bytes: it was created and never filled')
@@ -152,11 +169,28 @@ class Subs:
                 stored.state = replace(stored.state, last_sent=last)
 
 
-def read_subs(env: FileEnv, channel: bytes, dirfd: int) -> Subs:
-    """Read a channel's ``subs.dat``; writes nothing. ``OSError`` passes through."""
+def look_at_subs(env: FileEnv, channel: bytes) -> Seen | None:
+    """How far a channel's ``subs.dat`` has come; ``None`` if nothing can be said of it."""
+    try:
+        dirfd = env.disk.open_dir_at(env.root, os.fsdecode(channel))
+        try:
+            return look_at(env, dirfd, "subs.dat")
+        finally:
+            env.disk.close(dirfd)
+    except OSError:
+        # There is none, or whoever opens the channel will hear why.
+        return None
+
+
+def read_subs(env: FileEnv, channel: bytes, dirfd: int, seen: Seen | None = None) -> Subs:
+    """Read a channel's ``subs.dat``; writes nothing. ``OSError`` passes through.
+
+    ``seen``: how far it had come when the store became ours. What a former owner has put behind that was never
+    answered, and may go with clients that are known here.
+    """
     found = Subs()
     try:
-        data = read_file(env, dirfd, "subs.dat")
+        data = read_file(env, dirfd, "subs.dat", seen)
     except IrregularError as error:
         found.wrong = error.words
         return found

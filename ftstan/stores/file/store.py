@@ -21,6 +21,7 @@ from ftstan.stores.file import (
     opening,
     quarantine,
     records,
+    remembered,
     rootfiles,
     serverfile,
     statescan,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from ftstan.disk import Disk
     from ftstan.stores.file.opening import Reading
     from ftstan.stores.file.places import Places
+    from ftstan.stores.file.statefile import Seen
     from ftstan.stores.interface import StoredAt
 
 #: A flush makes room for publishers after so many channels if it has taken so many seconds.
@@ -121,8 +123,10 @@ class FileStore:
         self._forced = False
         self._ends = Ends(self._register.fresh)
         self._most_at_once = most_at_once
-        self._later: dict[bytes, None] = {}
-        """Names of directories that have not been looked into; a set in the order of the names."""
+        self._later: dict[bytes, Seen | None] = {}
+        """Names of directories that have not been read, in their order, and how far each ``subs.dat`` had come."""
+        self._learnt: dict[bytes, StoredAt] = {}
+        """What former owners have put into ``dedup.bin`` since the start, and nobody was told."""
         self._syncer = Syncer(self._env, parallel=parallel_sync)
         self._waves = Waves(self._env, self._register, self._syncer)
 
@@ -135,14 +139,16 @@ class FileStore:
             rootfiles.clear_root(env)
             statescan.check_marker(env)
             info = self._server.read()
-            self._clients.known = statescan.read_clients(env)
+            clients_before = statescan.read_clients(env)
             self._upkeep.finish_pending()
             self._checkpoint = checkpoint.load(env)
             self._leaving = Leaving(env, self._checkpoint)
             self._register.on_touch = self._leaving.touched
-            self._recover_channels()
-            # Behind the logs: a former owner that is still writing puts a publish there first, then into a log.
-            remembered = self._remembered.load()
+            self._recover_channels(any_clients=bool(clients_before.clients))
+            # Both behind the channels. A former owner that is still writing puts the end of a client here first, then
+            # the ends of its subscriptions; and a publish there first, then into a log.
+            self._clients.known = statescan.read_clients(env, clients_before).clients
+            known = self._remembered.load(once=not self._later)
             self.fitness.recovered()
         except OSError as error:
             raise RecoveryError(
@@ -157,15 +163,21 @@ class FileStore:
             )
         found = self._found(self._channels.values())
         return replace(
-            found, info=info, clients=list(self._clients.known.values()), later=list(self._later), remembered=remembered
+            found, info=info, clients=list(self._clients.known.values()), later=list(self._later), remembered=known
         )
 
-    def _recover_channels(self) -> None:
+    def _recover_channels(self, *, any_clients: bool) -> None:
         env = self._env
         names = [name for name in opening.channel_names(env) if not self._upkeep.is_doomed(name)]
         # In a mixed group none waits: an original server that follows a crash reads what lies behind their seals.
         if self._most_at_once is not None and len(names) > self._most_at_once and not env.owner.mixed:
-            self._later = dict.fromkeys(names)
+            self._later = dict.fromkeys(names, None)
+            if any_clients:
+                # No client that is known may lose a subscription, and it has some in any of them.
+                for name, seen in opening.look_at_subs(env, names, self._checkpoint, parallel=self._syncer.parallel):
+                    if env.stopping.is_set():
+                        raise StoppedError("the recovery was ended, because the server stops")
+                    self._later[name] = seen
             return
         channels = [FileChannel(env, name, self._limits.of(name), self._register) for name in names]
         logs = [channel.log for channel in channels]
@@ -201,13 +213,19 @@ class FileStore:
         env.files.trim(8)
         channel = FileChannel(env, name, self._limits.of(name), self._register)
         try:
-            self._adopt(channel, opening.read_channel(env, channel.log, self._checkpoint.get(name)))
+            reading = opening.read_channel(env, channel.log, self._checkpoint.get(name), self._later[name])
+            # Behind the log, as at a start.
+            self._learnt |= self._remembered.look_again()
+            self._adopt(channel, reading)
         except OSError as error:
             channel.release()
             self._channels.pop(name, None)
             raise store_error(error, f'channel "{show(name)}" cannot be recovered') from error
         del self._later[name]
-        return self._found([channel] if name in self._channels else [])
+        if not self._later:
+            self._remembered.let_go()
+        learnt, self._learnt = self._learnt, {}
+        return replace(self._found([channel] if name in self._channels else []), remembered=learnt)
 
     def _found(self, channels: Iterable[FileChannel]) -> Recovered:
         found = list(channels)
@@ -418,7 +436,11 @@ class FileStore:
     def _run_second(self, now_ns: int) -> bool:
         """Some of the work of once a second; returns whether there is more of it."""
         if not self._round:
-            root = {serverfile.NAME: self._server.restore, clients.NAME: self._clients.restore_state}
+            root = {
+                serverfile.NAME: self._server.restore,
+                clients.NAME: self._clients.restore_state,
+                remembered.NAME: self._remembered.restore,
+            }
             self._env.places.restore(self._channels, root)
             self._clients.settle()
             self._begin_flush()
