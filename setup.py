@@ -9,14 +9,14 @@ FUZZ = os.environ.get("FTSTAN_FUZZ_BUILD") == "1"
 DEBUG = FUZZ or os.environ.get("FTSTAN_DEBUG_BUILD") == "1"
 
 MODULES = [
-    "ftstan/awake.pyx",
+    "ftstan/node/awake.pyx",
     "ftstan/wire/block.pyx",
     "ftstan/wire/codec.pyx",
     "ftstan/wire/frames.pyx",
     "ftstan/load/traffic.pyx",
-    "ftstan/stores/file/crc.pyx",
-    "ftstan/stores/file/records.pyx",
-    "ftstan/stores/file/subreplay.pyx",
+    "ftstan/stores/file/log/crc.pyx",
+    "ftstan/stores/file/log/records.pyx",
+    "ftstan/stores/file/state/subreplay.pyx",
     "ftstan/spark/decode.pyx",
     "ftstan/broker/inflight.pyx",
     "ftstan/broker/keymap.pyx",

@@ -6,7 +6,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from ftstan.stores.file import records
+from ftstan.stores.file.log import records
 from ftstan.wire.block import MsgBlock
 
 if TYPE_CHECKING:

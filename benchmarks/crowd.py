@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import Message
 
-from ftstan.clock import SystemClock
+from ftstan.base.clock import SystemClock
 from ftstan.nats.link import Link
 from ftstan.wire import messages
 from ftstan.wire.frames import Parser, pub_frame

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from ftstan.clock import SystemClock
+from ftstan.base.clock import SystemClock
+from ftstan.base.disk import LocalDisk
 from ftstan.config.limits import Limits
-from ftstan.disk import LocalDisk
 from ftstan.ft.ownership import StoreOwner
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore

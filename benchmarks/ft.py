@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.ftload import CLUSTER, Publisher
 from benchmarks.ftpair import ACTIVE, HANDING_OVER, READY, STANDING_BY, Member, Pair
-from ftstan.clock import SystemClock
-from ftstan.disk import LocalDisk
+from ftstan.base.clock import SystemClock
+from ftstan.base.disk import LocalDisk
 from ftstan.ft.ownership import StoreOwner
 
 if TYPE_CHECKING:

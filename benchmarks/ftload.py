@@ -12,7 +12,7 @@ import select
 import time
 from dataclasses import dataclass, field
 
-from ftstan.clock import SystemClock
+from ftstan.base.clock import SystemClock
 from ftstan.nats.link import Link
 from ftstan.wire import messages
 from ftstan.wire.frames import Parser, pub_frame

@@ -7,7 +7,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from ftstan import log
+from ftstan.base import log
 from ftstan.broker.broker import Broker, BrokerOptions
 from ftstan.broker.constants import SECOND
 from ftstan.stores.interface import ChannelLimits

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ftstan.clock import SystemClock
+from ftstan.base.clock import SystemClock
 from ftstan.nats.link import Link
 from ftstan.wire import messages
 from ftstan.wire.codec import decode_msg_proto

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ftstan.spark import archive
 from ftstan.spark.archive import spool
 from ftstan.spark.session import session
-from ftstan.stores.file import records
+from ftstan.stores.file.log import records
 from ftstan.wire.block import MsgBlock
 
 if TYPE_CHECKING:

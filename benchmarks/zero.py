@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from ftstan.spark.columns import SCHEMA, columns_of
 from ftstan.spark.decode import Builder
-from ftstan.stores.file import records
+from ftstan.stores.file.log import records
 from ftstan.wire.block import MsgBlock
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, NoReturn
 from demo.report import table
 from demo.scenario import Places, Scenario
 from demo.screen import Screen
-from ftstan.clock import SystemClock
+from ftstan.base.clock import SystemClock
+from ftstan.base.errors import FtstanError
 from ftstan.drill import ledger
 from ftstan.drill.judge import judge
 from ftstan.drill.rules import PROMISE
-from ftstan.errors import FtstanError
 
 if TYPE_CHECKING:
     from types import FrameType

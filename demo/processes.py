@@ -13,9 +13,9 @@ import signal
 import sys
 import threading
 
+from ftstan.base.errors import FtstanError
 from ftstan.drill.ports import LOOPBACK
 from ftstan.drill.processes import Child, fetch
-from ftstan.errors import FtstanError
 
 CLUSTER = "demo"
 GROUP = "demo-group"

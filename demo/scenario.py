@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from demo.screen import Screen
-    from ftstan.clock import Clock
+    from ftstan.base.clock import Clock
 
 SWITCHOVER = "switchover"
 FAULTS = ("kill", "kill", "stop", SWITCHOVER, "kill")

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ftstan.clock import Clock
+    from ftstan.base.clock import Clock
 
 REDRAW_EVERY = 0.2
 PLAIN_EVERY = 5.0

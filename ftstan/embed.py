@@ -15,7 +15,9 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from ftstan import log
+from ftstan.base import log
+from ftstan.base.disk import ShuttableDisk
+from ftstan.base.errors import EndedError, FencedError, FtstanError, NatsError, StoppedError
 from ftstan.config.options import (
     ChannelLimits,
     FileOptions,
@@ -29,22 +31,20 @@ from ftstan.config.options import (
     StoreLimits,
 )
 from ftstan.config.validation import check_before_logging, check_start
-from ftstan.context import EXIT_FENCED
-from ftstan.disk import ShuttableDisk
-from ftstan.ending import say
-from ftstan.errors import EndedError, FencedError, FtstanError, NatsError, StoppedError
 from ftstan.ft.states import NodeState
 from ftstan.nats import tasks
 from ftstan.nats.routes import check_routes
 from ftstan.nats.url import parse_urls
-from ftstan.server import Node
+from ftstan.node.context import EXIT_FENCED
+from ftstan.node.node import Node
+from ftstan.node.process_exit import say
 from ftstan.stores import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from ftstan.disk import Disk
+    from ftstan.base.disk import Disk
 
 __all__ = [
     "ChannelLimits",

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from demo.screen import Screen
-from ftstan.clock import SystemClock
-from ftstan.errors import FtstanError
+from ftstan.base.clock import SystemClock
+from ftstan.base.errors import FtstanError
 from lab import image, table
 from lab.catalogue import PRODUCT, STAGES
 from lab.lab import Lab

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftstan.errors import FtstanError
+from ftstan.base.errors import FtstanError
 
 
 class LabError(FtstanError):

@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ftstan.errors import FtstanError
+from ftstan.base.errors import FtstanError
 from lab import image
 from lab.image import ADDRESSES
 from lab.machines import STATE, Machine, Machines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ftstan.stores.file import records
+from ftstan.stores.file.log import records
 from ftstan.wire.block import MsgBlock
 from ftstan.wire.pb import stan_internal_pb2 as pb
 

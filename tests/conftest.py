@@ -13,9 +13,9 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadGroupScheduling
 
-from ftstan import log
-from ftstan.errors import NatsError
-from ftstan.log.repeats import Repeats
+from ftstan.base import log
+from ftstan.base.errors import NatsError
+from ftstan.base.log.repeats import Repeats
 from ftstan.nats.embedded import binary_path
 from tests.certificates import Certificates
 from tests.lateness import pytest_runtest_makereport  # noqa: F401  # a hook

@@ -6,9 +6,9 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.clock import ManualClock
+from ftstan.base.clock import ManualClock
+from ftstan.base.disk import LocalDisk
 from ftstan.config.limits import Limits
-from ftstan.disk import LocalDisk
 from ftstan.ft.ownership import StoreOwner
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.interface import ChannelLimits, ClientInfo, ServerInfo, SubState

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftstan.clock import ManualClock
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import FencedError
 from ftstan.config.limits import Limits
-from ftstan.errors import FencedError
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.interface import ChannelLimits
@@ -16,8 +16,8 @@ from tests.sim.disk import SimDisk
 from tests.sim.model import read_all
 
 if TYPE_CHECKING:
-    from ftstan.disk import Disk
-    from ftstan.errors import StoreError
+    from ftstan.base.disk import Disk
+    from ftstan.base.errors import StoreError
     from ftstan.stores.interface import ChannelStore
 
 SECOND = 1_000_000_000

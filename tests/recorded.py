@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ftstan import log
+from ftstan.base import log
 from ftstan.cli import server as command
 from ftstan.nats import embedded
 from ftstan.nats.addresses import check_addresses

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.stores.file import records
-from ftstan.stores.file.view import dat_name, idx_name
+from ftstan.stores.file.log import records
+from ftstan.stores.file.log.view import dat_name, idx_name
 from ftstan.wire.block import MsgBlock
 
 if TYPE_CHECKING:

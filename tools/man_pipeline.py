@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ftstan.cli import talking
+from ftstan.cli import client_options
 from ftstan.cli.pipeline import running, selecting
 from ftstan.cli.pipeline.command import PROGRAM
 from tools.man_ftstanctl import actions, commands_of, option
@@ -15,7 +15,7 @@ _SECTIONS = {
     "MESSAGES": ("Of read, replay and restore: which messages.", selecting.add_messages),
     "SERVERS AND LOGINS": (
         "Of replay; what is not given is taken from the environment and the context, as by ftstanctl.",
-        talking.add_options,
+        client_options.add_options,
     ),
 }
 

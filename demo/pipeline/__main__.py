@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from demo.pipeline.scenario import CHANNELS, Places, Sizes, Story
 from demo.screen import Screen
+from ftstan.base.clock import SystemClock
+from ftstan.base.errors import FtstanError
 from ftstan.cli.pipeline.running import check_installed, translating
-from ftstan.clock import SystemClock
-from ftstan.errors import FtstanError
 from ftstan.spark.session import session
 
 if TYPE_CHECKING:

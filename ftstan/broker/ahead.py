@@ -10,9 +10,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from ftstan.base.log import stream as log
 from ftstan.broker import constants as c
 from ftstan.broker.malformed import quoted
-from ftstan.log import stream as log
 from ftstan.stores.interface import AHEAD_NS
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from ftstan.broker import constants as c
 from ftstan.broker.core import Core
-from ftstan.broker.latecomers import Latecomers
 from ftstan.broker.malformed import Malformed
+from ftstan.broker.pending_registrations import Latecomers
 from ftstan.broker.timers import Timers
 from ftstan.config.options import StoreLimits
 from ftstan.stores.interface import ChannelLimits

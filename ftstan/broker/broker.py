@@ -11,14 +11,17 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import QuarantineError, StoreError
+from ftstan.base.log import stream as log
+from ftstan.base.reserved import RESERVED_HINT, is_reserved
 from ftstan.broker import constants as c
 from ftstan.broker.ahead import tell_ahead
 from ftstan.broker.base import BrokerBase, BrokerOptions
 from ftstan.broker.bounds import LARGE, REFUSALS, exhausted
+from ftstan.broker.channel_expiry import Inactivity
 from ftstan.broker.closing import Closing
 from ftstan.broker.connections import Connections
 from ftstan.broker.core import SERVERS_REPLY
-from ftstan.broker.inactivity import Inactivity
 from ftstan.broker.intake import Intake
 from ftstan.broker.lines import ack_lines, publish_rows
 from ftstan.broker.malformed import quoted
@@ -29,9 +32,6 @@ from ftstan.broker.subscriptions import Subscriptions
 from ftstan.broker.tracing import Tracing
 from ftstan.broker.unread import Unread
 from ftstan.config.limits import Limits, changes
-from ftstan.errors import QuarantineError, StoreError
-from ftstan.log import stream as log
-from ftstan.reserved import RESERVED_HINT, is_reserved
 from ftstan.stores.interface import CLIENTS, Recovered, Store
 from ftstan.wire.subjects import valid_channel
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import WireError
+from ftstan.base.log import stream as log
 from ftstan.broker import constants as c
 from ftstan.broker.bounds import excess_of_connect
 from ftstan.broker.client import Client
 from ftstan.broker.pacing import Pacing
-from ftstan.errors import WireError
-from ftstan.log import stream as log
 from ftstan.stores.interface import ClientInfo
 from ftstan.wire import messages
 from ftstan.wire.subjects import valid_client_id

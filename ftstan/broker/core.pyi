@@ -1,10 +1,10 @@
 from typing_extensions import Buffer
 
+from ftstan.base.errors import StoreError
 from ftstan.broker.dedup import Window
 from ftstan.broker.delivery import Delivery
 from ftstan.broker.keymap import KeyMap
 from ftstan.broker.state import Channel, Subscription
-from ftstan.errors import StoreError
 from ftstan.wire.frames import OutBuf
 
 INVALID_PUBLISH: bytes

@@ -31,7 +31,7 @@ from hashlib import blake2b
 
 from ftstan.broker.bounds import LARGE, MAX_ID, MAX_NAME, MAX_REQUEST
 from ftstan.broker.constants import LATEST
-from ftstan.errors import FtstanError, StoreError, WireError
+from ftstan.base.errors import FtstanError, StoreError, WireError
 
 #: What a publisher gets for every publish that is refused before it is stored.
 INVALID_PUBLISH = b"stan: invalid publish request"

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from ftstan.errors import StoreError
+from ftstan.base.errors import StoreError
 from ftstan.stores.interface import REMEMBERED_SIZE, StoredAt
 from ftstan.wire.codec import decode_msg_proto
 

@@ -1,6 +1,6 @@
+from ftstan.base.errors import StoreError
 from ftstan.broker.state import Channel, Listener, Subscription
 from ftstan.broker.tracing import Tracing
-from ftstan.errors import StoreError
 from ftstan.wire.frames import OutBuf
 
 class Delivery:

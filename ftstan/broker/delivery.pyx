@@ -15,7 +15,7 @@ from ftstan.wire.block cimport GAP, MsgBlock
 from ftstan.wire.codec cimport Span, put_redelivery, redelivery_size
 from ftstan.wire.frames cimport OutBuf
 
-from ftstan.errors import FtstanError, StoreError
+from ftstan.base.errors import FtstanError, StoreError
 
 cdef enum:
     #: Messages and bytes asked of the store in one read for a subscription that lags behind.

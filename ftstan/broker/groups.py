@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ftstan.base.log import stream as log
 from ftstan.broker import constants as c
 from ftstan.broker.records import state_of
 from ftstan.broker.state import QueueGroup, Subscription
-from ftstan.log import stream as log
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ftstan.log import stream as log
-from ftstan.ratelimit import RateLimit
+from ftstan.base.log import stream as log
+from ftstan.base.ratelimit import RateLimit
 
 _SHOWN = 64
 """Characters of a client id, which may be anything, that are shown."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from ftstan.base.errors import RefusedError, StoreError
+from ftstan.base.log import stream as log
+from ftstan.base.reserved import RESERVED_HINT, is_reserved
 from ftstan.broker.constants import SECOND
 from ftstan.broker.records import all_subs
 from ftstan.broker.views import SubRow
-from ftstan.errors import RefusedError, StoreError
-from ftstan.log import stream as log
-from ftstan.reserved import RESERVED_HINT, is_reserved
 from ftstan.wire.subjects import publishable, valid_channel
 
 if TYPE_CHECKING:

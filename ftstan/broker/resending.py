@@ -11,8 +11,8 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import StoreError
 from ftstan.broker import constants as c
-from ftstan.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

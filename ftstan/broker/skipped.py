@@ -6,9 +6,9 @@ taken. It stays in the store as it is. One line for all of them, at a falling ra
 
 from __future__ import annotations
 
+from ftstan.base.log import stream as log
+from ftstan.base.ratelimit import RateLimit
 from ftstan.broker.malformed import quoted
-from ftstan.log import stream as log
-from ftstan.ratelimit import RateLimit
 
 
 class Skipped:

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import StoreError, WireError
+from ftstan.base.log import stream as log
 from ftstan.broker import constants as c
 from ftstan.broker.bounds import excess_of_subscribe
 from ftstan.broker.client import Client
@@ -19,8 +21,6 @@ from ftstan.broker.malformed import quoted
 from ftstan.broker.records import state_of
 from ftstan.broker.resending import Resending
 from ftstan.broker.state import Channel, QueueGroup, Subscription
-from ftstan.errors import StoreError, WireError
-from ftstan.log import stream as log
 from ftstan.wire import messages
 from ftstan.wire.subjects import publishable, valid_channel
 

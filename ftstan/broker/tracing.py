@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftstan.log import stream as log
+from ftstan.base.log import stream as log
 
 if TYPE_CHECKING:
     from collections.abc import Container

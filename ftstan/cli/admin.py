@@ -11,8 +11,11 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ftstan.admin.protocol import Request, Verb
+from ftstan.admin.signing import plain
+from ftstan.base.errors import RefusedError
 from ftstan.cli import contexts
-from ftstan.cli.asking import (
+from ftstan.cli.admin_client import (
     BUSY_S,
     EXIT_DONE,
     EXIT_REFUSED,
@@ -27,10 +30,7 @@ from ftstan.cli.asking import (
 )
 from ftstan.cli.connecting import link_options
 from ftstan.cli.terminal import complain, print_json, print_table, say, size_of, visible
-from ftstan.errors import RefusedError
-from ftstan.ft.ctl import Request, Verb
 from ftstan.ft.health import name as server_name
-from ftstan.ft.seal import plain
 from ftstan.ft.subjects import question_subject
 from ftstan.nats.request import asking
 

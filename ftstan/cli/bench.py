@@ -13,13 +13,13 @@ from rich.bar import Bar
 from rich.console import Console
 from rich.table import Table
 
+from ftstan.base.clock import SystemClock
+from ftstan.base.errors import ConfigError
 from ftstan.cli import contexts
+from ftstan.cli.client_options import EXIT_DONE, EXIT_NOT_ALL, number, seconds
 from ftstan.cli.connecting import link_options
-from ftstan.cli.talking import EXIT_DONE, EXIT_NOT_ALL, number, seconds
 from ftstan.cli.terminal import print_json, print_table, progress, say
 from ftstan.client.options import check_channel
-from ftstan.clock import SystemClock
-from ftstan.errors import ConfigError
 from ftstan.load import drive
 from ftstan.load.clients import Where
 from ftstan.load.drive import Plan, Result, Side

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from ftstan.cli.asking import seconds
+from ftstan.base.clock import SystemClock
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import ConfigError
+from ftstan.cli.admin_client import seconds
 from ftstan.cli.terminal import print_json, print_table, say
-from ftstan.clock import SystemClock
-from ftstan.disk import LocalDisk
-from ftstan.errors import ConfigError
 from ftstan.ft.direct import asking_disk
 from ftstan.storecheck import host, integrity, peer
 from ftstan.storecheck.bench import Bench, Runner

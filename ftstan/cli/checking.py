@@ -10,6 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import ConfigError, FtstanError
 from ftstan.config.effective import dump, effective_lines
 from ftstan.config.settings import DEFAULT
 from ftstan.config.table import CONFIGURED, SETTINGS
@@ -21,7 +22,6 @@ from ftstan.config.validation import (
     refuse_unsupported,
     warnings_of,
 )
-from ftstan.errors import ConfigError, FtstanError
 from ftstan.nats.generated import child_options
 from ftstan.nats.routes import check_routes
 from ftstan.nats.url import parse_urls

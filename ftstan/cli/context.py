@@ -6,10 +6,10 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import ConfigError
 from ftstan.cli import contexts
 from ftstan.cli.contexts import CONTEXT_VARIABLE, SETTINGS, Context
 from ftstan.cli.terminal import print_json, print_table
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse

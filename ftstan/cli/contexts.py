@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import ConfigError
+from ftstan.base.log import redact_url
 from ftstan.cli.connecting import add_link_options
-from ftstan.errors import ConfigError
-from ftstan.log import redact_url
 
 if TYPE_CHECKING:
     import argparse

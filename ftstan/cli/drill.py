@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from ftstan.cli import contexts, talking
-from ftstan.cli.asking import add_key_options
+from ftstan.base.errors import ConfigError
+from ftstan.cli import client_options, contexts
+from ftstan.cli.admin_client import add_key_options
 from ftstan.cli.contexts import CONTEXT_VARIABLE, SETTINGS
 from ftstan.cli.terminal import print_json, print_table, say, visible
 from ftstan.drill import catalogue, ledger, selftest
@@ -31,7 +32,6 @@ from ftstan.drill.report import as_dict, junit
 from ftstan.drill.result import Result
 from ftstan.drill.scenario import LOCAL, load
 from ftstan.drill.workload import Access
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
@@ -60,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--judge", metavar="DIR", help="judge a ledger that was written before")
     what.add_argument("--self-test", action="store_true", help="put faults into a ledger, and see that each is found")
     parser.add_argument("--out", metavar="DIR", help="where the run keeps its things (default: drill-<name>-<time>)")
-    parser.add_argument("--repeat", type=talking.number, metavar="N", help="instead of the scenario's")
+    parser.add_argument("--repeat", type=client_options.number, metavar="N", help="instead of the scenario's")
     parser.add_argument("--junit", metavar="FILE", help="write JUnit XML")
     parser.add_argument("--html", metavar="FILE", help="write the page there, too (always: DIR/report.html)")
     parser.add_argument("--output", choices=("table", "json"), default="table", help="default: table")
@@ -132,7 +132,7 @@ def _access(arguments: argparse.Namespace, scenario: Scenario) -> Access:
         servers=[server.strip() for server in arguments.server.split(",")],
         cluster=arguments.cluster,
         group=arguments.group,
-        login=talking.login(arguments),
+        login=client_options.login(arguments),
         environment=environment,
         key_words=[*key_words, *(["--tlsinsecure"] if arguments.insecure else [])],
     )

@@ -13,9 +13,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import ConfigError
 from ftstan.cli.terminal import print_json, say
 from ftstan.config.flags import parse, to_settings
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse

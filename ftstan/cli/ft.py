@@ -14,8 +14,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ftstan.admin.protocol import MAX_HISTORY, EpochEntry, Request, Verb
+from ftstan.admin.signing import plain
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import ConfigError, NatsError, RefusedError
 from ftstan.cli import contexts
-from ftstan.cli.asking import (
+from ftstan.cli.admin_client import (
     BUSY_S,
     EXIT_DONE,
     EXIT_REFUSED,
@@ -28,20 +32,11 @@ from ftstan.cli.asking import (
     seconds,
 )
 from ftstan.cli.connecting import link_options
-from ftstan.cli.owning import owning
+from ftstan.cli.store_owner import owning
 from ftstan.cli.terminal import complain, print_json, print_table, say, time_of
-from ftstan.disk import LocalDisk
-from ftstan.errors import ConfigError, NatsError, RefusedError
-from ftstan.ft.ctl import (
-    MAX_HISTORY,
-    EpochEntry,
-    Request,
-    Verb,
-)
+from ftstan.ft.epoch_records import Cause
 from ftstan.ft.health import find_active, find_standby, find_successor, judge, name
 from ftstan.ft.history import cause_text, open_history
-from ftstan.ft.seal import plain
-from ftstan.ft.slots import Cause
 from ftstan.ft.states import NodeState
 from ftstan.ft.subjects import group_subject
 from ftstan.nats.request import asking

@@ -10,11 +10,11 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
+from ftstan.base.errors import ConfigError, FtstanError
 from ftstan.cli import completion, contexts
 from ftstan.cli.pipes import reader_left
 from ftstan.cli.terminal import complain
 from ftstan.client import InvalidArgumentError
-from ftstan.errors import ConfigError, FtstanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -11,11 +11,11 @@ import stat
 import sys
 from typing import TYPE_CHECKING
 
-from ftstan.cli import talking
-from ftstan.cli.talking import EXIT_DONE, EXIT_NOT_ALL, number, seconds
+from ftstan.base.errors import ConfigError
+from ftstan.cli import client_options
+from ftstan.cli.client_options import EXIT_DONE, EXIT_NOT_ALL, number, seconds
 from ftstan.cli.terminal import complain, print_json, say
 from ftstan.client import ClientError, PublishRefusedError
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=seconds, default=30.0, metavar="SECONDS", help="how long an ack is waited for (default 30)"
     )
     parser.add_argument("--output", choices=("text", "json"), default="text", help="default: text")
-    talking.add_options(parser)
+    client_options.add_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -93,7 +93,9 @@ async def _publish(arguments: argparse.Namespace) -> int:
             unknown += not isinstance(error, PublishRefusedError)
             failure = failure or (error if isinstance(error, ClientError) else None)
 
-    async with await talking.connect(arguments, ack_timeout=arguments.timeout, republish=arguments.republish) as client:
+    async with await client_options.connect(
+        arguments, ack_timeout=arguments.timeout, republish=arguments.republish
+    ) as client:
         async for data in _messages(arguments):
             answer = await client.publish_async(arguments.channel, data)
             answers.add(answer)

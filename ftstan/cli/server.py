@@ -1,7 +1,7 @@
 """``ftstan``: read the command line, set up the log, run one node, and end with the exit status that operators know.
 
 Everything that can go wrong ends as one line and its hint, never as a traceback. This module starts no thread, socket
-or child itself; ``ftstan.server.run`` does.
+or child itself; ``ftstan.node.node.run`` does.
 
 Source: ``docs/compat/config.md`` (help, version, exit status).
 """
@@ -15,7 +15,8 @@ import traceback
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ftstan import log
+from ftstan.base import log
+from ftstan.base.errors import ConfigError, FtstanError
 from ftstan.cli import checking, signals
 from ftstan.cli.hidden import blank_secrets
 from ftstan.cli.pipes import reader_left
@@ -25,10 +26,9 @@ from ftstan.config.tlsfile import tls_help
 from ftstan.config.units import quote
 from ftstan.config.usage import completion, help_text
 from ftstan.config.validation import ModeError, check_encryption, check_start
-from ftstan.errors import ConfigError, FtstanError
 from ftstan.nats.addresses import check_addresses
 from ftstan.nats.url import parse_urls
-from ftstan.starts import Starts
+from ftstan.node.starts import Starts
 from ftstan.stores import registry
 from ftstan.version import COMPATIBLE_VERSION
 from ftstan.wire.nuid import Nuid
@@ -173,8 +173,8 @@ def _serve(
     try:
         _prepare(options, settings)
         # Late: a version or a wrong flag should not wait for the whole server to be loaded.
-        from ftstan.host import ProcessHost  # noqa: PLC0415
-        from ftstan.server import run  # noqa: PLC0415
+        from ftstan.node.node import run  # noqa: PLC0415
+        from ftstan.node.runtime import ProcessHost  # noqa: PLC0415
 
         return run(options, reread, ProcessHost(starts))
     except FtstanError as error:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import signal
 
+from ftstan.base.errors import ConfigError
+from ftstan.base.log import errno_text
 from ftstan.config.units import quote
-from ftstan.errors import ConfigError
-from ftstan.log import errno_text
 
 COMMANDS = {
     "stop": signal.SIGKILL,

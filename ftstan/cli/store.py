@@ -15,18 +15,18 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import ConfigError, FtstanError, StoreError
 from ftstan.cli import contexts, store_change
 from ftstan.cli.terminal import print_json, print_table, progress, say, size_of, text_of, time_of
-from ftstan.disk import LocalDisk
-from ftstan.errors import ConfigError, FtstanError, StoreError
+from ftstan.ft.epoch_loss import EpochFacts, find_epochs
 from ftstan.ft.lock import is_held
-from ftstan.ft.loss import EpochFacts, find_epochs
-from ftstan.stores.file import records
+from ftstan.stores.file.log import records
+from ftstan.stores.file.log.view import show
 from ftstan.stores.file.tools.checking import MAX_PAYLOAD, Finding, Kind, check_channel, check_root, unreadable
 from ftstan.stores.file.tools.reading import NEVER_OURS, ChannelFiles, SliceFile, channel_names
 from ftstan.stores.file.tools.source import Source
 from ftstan.stores.file.tools.statereading import Typed, read_clients, read_server
-from ftstan.stores.file.view import show
 from ftstan.wire import codec
 
 if TYPE_CHECKING:

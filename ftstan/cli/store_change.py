@@ -13,14 +13,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.cli.owning import owning
+from ftstan.base.clock import SystemClock
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import ConfigError
+from ftstan.cli.store_owner import owning
 from ftstan.cli.terminal import print_json, progress, say, text_of
-from ftstan.clock import SystemClock
-from ftstan.disk import LocalDisk
-from ftstan.errors import ConfigError
-from ftstan.ft.loss import EpochFacts, find_epochs
-from ftstan.stores.file import records
+from ftstan.ft.epoch_loss import EpochFacts, find_epochs
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
+from ftstan.stores.file.log import records
 from ftstan.stores.file.tools.changing import rewrite, source_of, start_and_stop
 from ftstan.stores.file.tools.checking import Finding, Kind
 from ftstan.stores.file.tools.reading import NEVER_OURS, ChannelFiles, channel_names

@@ -13,11 +13,11 @@ import sys
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ftstan.cli import talking
-from ftstan.cli.talking import EXIT_DONE, EXIT_NOT_ALL, number, seconds
+from ftstan.base.errors import ConfigError
+from ftstan.cli import client_options
+from ftstan.cli.client_options import EXIT_DONE, EXIT_NOT_ALL, number, seconds
 from ftstan.cli.terminal import print_json, say, time_of, visible
 from ftstan.client import Start
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", choices=("text", "raw", "json"), default="text", help="raw: the data alone; json: a line each"
     )
-    talking.add_options(parser)
+    client_options.add_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -83,7 +83,7 @@ def _start(arguments: argparse.Namespace) -> Start:
 
 async def _print(arguments: argparse.Namespace, start: Start) -> int:
     got = 0
-    async with await talking.connect(arguments) as client:
+    async with await client_options.connect(arguments) as client:
         subscription = await client.subscribe(
             arguments.channel,
             start=start,

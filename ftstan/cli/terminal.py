@@ -17,7 +17,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ftstan.errors import FtstanError
+    from ftstan.base.errors import FtstanError
 
 _PIPE_WIDTH = 400
 

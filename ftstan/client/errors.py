@@ -7,7 +7,7 @@ it is the ``__cause__``.
 
 from __future__ import annotations
 
-from ftstan.errors import FtstanError
+from ftstan.base.errors import FtstanError
 
 __all__ = [
     "ClientError",

@@ -17,6 +17,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ftstan.base.errors import WireError
 from ftstan.client.errors import (
     ConnectionClosedError,
     InvalidArgumentError,
@@ -25,7 +26,6 @@ from ftstan.client.errors import (
     PublishUnknownError,
 )
 from ftstan.client.texts import INVALID_PUBLISH
-from ftstan.errors import WireError
 from ftstan.wire import messages
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ import contextlib
 import math
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from ftstan.base.errors import WireError
 from ftstan.client.errors import (
     ClientIdTakenError,
     ConnectionLostError,
@@ -26,7 +27,6 @@ from ftstan.client.errors import (
 )
 from ftstan.client.link import NobodyError
 from ftstan.client.texts import CLIENT_ID_TAKEN
-from ftstan.errors import WireError
 from ftstan.wire import messages
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Self
 
+from ftstan.base.errors import WireError
 from ftstan.client.errors import (
     DrainTimeoutError,
     HandlerError,
@@ -28,7 +29,6 @@ from ftstan.client.options import Start
 from ftstan.client.position import Position, Verdict
 from ftstan.client.publishing import YIELD_EVERY
 from ftstan.client.session import check_answer
-from ftstan.errors import WireError
 from ftstan.wire import messages
 from ftstan.wire.codec import decode_msg_proto
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import ConfigError
 from ftstan.config import grammar, natsfile, streamfile, yaml
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.declaration import Group, Kind, Section
 from ftstan.config.file import apply_files
 from ftstan.config.grammar import parse_size
@@ -20,7 +21,6 @@ from ftstan.config.table import BY_FLAG, BY_KEY, FLAGS
 from ftstan.config.units import parse_duration, parse_int, quote
 from ftstan.config.unknown_keys import nearest
 from ftstan.config.validation import check_modes, refuse_unsupported
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,10 +15,10 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import ConfigError
+from ftstan.base.log import errno_text
 from ftstan.config.scanner import BLANKS, END, NEWLINES, SEPARATORS, WHITE, Scanner, Variable
 from ftstan.config.tree import Document, Node, Place, Value, shown
-from ftstan.errors import ConfigError
-from ftstan.log import errno_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,6 +12,7 @@ import contextlib
 from typing import TYPE_CHECKING
 from urllib.parse import quote as percent
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.declaration import Kind, Section
 from ftstan.config.options import ALL_INTERFACES
 from ftstan.config.streamfile import STREAMING, known_names, streaming_map
@@ -20,7 +21,6 @@ from ftstan.config.tlsfile import check_tls, read_tls
 from ftstan.config.tree import shown
 from ftstan.config.unknown_keys import did_you_mean, warn_unknown
 from ftstan.config.values import EXPECTED, conversion_error, go_name, nats_value
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.tree import Place
 from ftstan.config.units import MAX_INT64, MIN_INT64
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     from ftstan.config.tree import Scalar

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.declaration import Kind, Section
 from ftstan.config.options import ChannelLimits
 from ftstan.config.table import BY_KEY, CHANNEL_LIMITS, RETIRED, names_of
@@ -17,7 +18,6 @@ from ftstan.config.units import quote
 from ftstan.config.unknown_keys import warn_unknown
 from ftstan.config.validation import is_channel_pattern
 from ftstan.config.values import EXPECTED, streaming_value
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     from ftstan.config.settings import Settings

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.declaration import Kind, Section
 from ftstan.config.table import names_of
 from ftstan.config.unknown_keys import did_you_mean
 from ftstan.config.values import EXPECTED, conversion_error, seconds
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -11,7 +11,7 @@ import math
 import re
 from typing import TypeAlias
 
-from ftstan.errors import ConfigError
+from ftstan.base.errors import ConfigError
 
 MIN_INT64 = -(1 << 63)
 MAX_INT64 = (1 << 63) - 1

@@ -5,10 +5,10 @@ A script is sourced, or put where the shell looks (``docs/configuration.md``).
 
 from __future__ import annotations
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.declaration import Group, Kind, Option
 from ftstan.config.table import FLAGS
 from ftstan.config.units import format_duration
-from ftstan.errors import ConfigError
 
 PROGRAMS = ("ftstan", "nats-streaming-server")
 _DESCRIPTION_COLUMN = 50

@@ -12,12 +12,12 @@ import shutil
 import string
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import ConfigError
+from ftstan.base.reserved import RESERVED_HINT, is_reserved
 from ftstan.config.options import FT_ALLOW, STORE_FILE, STORE_MEMORY, STORE_SQL
 from ftstan.config.settings import field_value
 from ftstan.config.table import BY_KEY
 from ftstan.config.units import MILLISECOND, format_duration, quote
-from ftstan.errors import ConfigError
-from ftstan.reserved import RESERVED_HINT, is_reserved
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -12,10 +12,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.declaration import Kind
 from ftstan.config.tree import Node, Value, type_name
 from ftstan.config.units import SECOND, parse_duration
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     from ftstan.config.declaration import Option

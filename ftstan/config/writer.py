@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from ftstan.errors import ConfigError
+from ftstan.base.errors import ConfigError
 
 _BARE_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.scanner import BLANKS, NEWLINES, Scanner, Variable
 from ftstan.config.tree import Document, Node, Place, Value
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     from yaml.nodes import Node as YamlNode

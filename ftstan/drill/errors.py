@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftstan.errors import ConfigError, FtstanError
+from ftstan.base.errors import ConfigError, FtstanError
 
 
 class DrillError(FtstanError):

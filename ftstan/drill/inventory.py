@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from ftstan.errors import ConfigError
+from ftstan.base.errors import ConfigError
 
 _SECTION = re.compile(r"\[([^\]:]+)(?::(\w+))?\]")
 _HINT = "name an inventory that ansible-inventory can read, and a group of it"

@@ -12,7 +12,7 @@ from dataclasses import MISSING, dataclass, fields
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from ftstan.errors import FtstanError
+from ftstan.base.errors import FtstanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

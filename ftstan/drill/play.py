@@ -16,6 +16,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from ftstan.base.errors import FtstanError
 from ftstan.drill import ledger
 from ftstan.drill.errors import DrillError
 from ftstan.drill.faults import KINDS, Expect
@@ -25,7 +26,6 @@ from ftstan.drill.result import Result
 from ftstan.drill.scenario import ACTIVE, REMOTE, STANDBY
 from ftstan.drill.watching import Seen, Watchers
 from ftstan.drill.workload import Clients
-from ftstan.errors import FtstanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

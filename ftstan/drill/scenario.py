@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from ftstan.base.errors import ConfigError
 from ftstan.config import yaml
 from ftstan.config.tree import Node, Place, Value
 from ftstan.config.units import parse_duration
@@ -16,7 +17,6 @@ from ftstan.config.unknown_keys import did_you_mean
 from ftstan.drill.errors import ScenarioError
 from ftstan.drill.faults import KINDS, STORAGE, Expect
 from ftstan.drill.inventory import read_inventory
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import StoreError
+from ftstan.base.log import stream as log
 from ftstan.config.options import MountRisk
 from ftstan.config.units import SECOND
-from ftstan.errors import StoreError
+from ftstan.ft.epoch_records import Cause
 from ftstan.ft.mixed import MIXED_ON
 from ftstan.ft.modes import check_modes
 from ftstan.ft.mountcheck import check_mount
 from ftstan.ft.mounts import find_mount
 from ftstan.ft.ownership import StoreOwner, read_mountinfo
-from ftstan.ft.slots import Cause
 from ftstan.ft.watch import Probe, Watch
-from ftstan.log import stream as log
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 

@@ -21,11 +21,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ftstan.ft.cadence import SPREAD, FtTiming, spread
+from ftstan.base.ratelimit import RateLimit
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, encode_heartbeat
 from ftstan.ft.mixed import ORIGINAL_PATIENCE_S
 from ftstan.ft.standby import HeartbeatHeard, Level, Log, SetTimer, Started, Stopped, TimerFired
-from ftstan.ratelimit import RateLimit
+from ftstan.ft.timing import SPREAD, FtTiming, spread
 
 if TYPE_CHECKING:
     import random

@@ -12,9 +12,9 @@ import errno
 import mmap
 import os
 
+from ftstan.base.disk import NEW_FILE, Disk, LocalDisk, ShuttableDisk
+from ftstan.base.errors import StoreError
 from ftstan.config.options import MountRisk
-from ftstan.disk import NEW_FILE, Disk, LocalDisk, ShuttableDisk
-from ftstan.errors import StoreError
 
 ALIGN = 4096
 

@@ -29,14 +29,14 @@ import socket
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ftstan.errors import FencedError, RecoveryError, StoreError
-from ftstan.ft.slots import BLANK, NONCE_SIZE, SLOT_SIZE, Cause, EpochRecord, decode_slot, encode_slot, is_blank
+from ftstan.base.errors import FencedError, RecoveryError, StoreError
+from ftstan.ft.epoch_records import BLANK, NONCE_SIZE, SLOT_SIZE, Cause, EpochRecord, decode_slot, encode_slot, is_blank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ftstan.clock import Clock
-    from ftstan.disk import Disk
+    from ftstan.base.clock import Clock
+    from ftstan.base.disk import Disk
     from ftstan.ft.survey import Survey
 
 EPOCH_NAME = "ft.epoch"

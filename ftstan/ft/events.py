@@ -9,11 +9,11 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftstan.ft.slots import Cause
+from ftstan.ft.epoch_records import Cause
 
 if TYPE_CHECKING:
+    from ftstan.ft.epoch_records import EpochRecord
     from ftstan.ft.heartbeat import Heartbeat
-    from ftstan.ft.slots import EpochRecord
     from ftstan.ft.subjects import Released
 
 

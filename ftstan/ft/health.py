@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.errors import RefusedError
+from ftstan.base.errors import RefusedError
 from ftstan.ft.states import NodeState
 
 if TYPE_CHECKING:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ftstan.errors import StoreError
-from ftstan.ft.ctl import EpochEntry
+from ftstan.admin.protocol import EpochEntry
+from ftstan.base.errors import StoreError
 from ftstan.ft.direct import asking_disk
 from ftstan.ft.epoch import read_records
+from ftstan.ft.epoch_records import Cause
 from ftstan.ft.mounts import find_mount
 from ftstan.ft.ownership import read_mountinfo
-from ftstan.ft.slots import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ftstan.disk import Disk
-    from ftstan.ft.slots import EpochRecord
+    from ftstan.base.disk import Disk
+    from ftstan.ft.epoch_records import EpochRecord
 
 _UNREADABLE = "unreadable"
 

@@ -24,13 +24,13 @@ from portalocker.constants import LockFlags
 from portalocker.exceptions import AlreadyLocked, LockException
 from portalocker.portalocker import BaseLocker
 
-from ftstan.errors import FencedError, LockBusyError, LockFaultError, LockMissingError
+from ftstan.base.errors import FencedError, LockBusyError, LockFaultError, LockMissingError
 from ftstan.ft.lockfaults import LockCounts, LockOutcome, advice, kind_of, meaning
 
 if TYPE_CHECKING:
     from portalocker.types import FileArgument
 
-    from ftstan.disk import Disk
+    from ftstan.base.disk import Disk
 
 LOCK_NAME = ".rootdir.lck"
 

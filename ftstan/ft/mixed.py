@@ -28,7 +28,7 @@ ORIGINAL_PATIENCE_S = 1.125
 _PATIENCE_NS = round(ORIGINAL_PATIENCE_S * SECOND)
 
 
-class Belief:
+class MixedModeEstimate:
     """What one node holds true of its group: ``mixed`` or not.
 
     ``word``: what the operator said to this node; then no record counts. ``heard``: a heartbeat of an original server

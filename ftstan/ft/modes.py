@@ -1,6 +1,6 @@
 """Who may read and write a datastore: what is made anew, and what a start finds and warns of or refuses.
 
-Files that are there keep their owner and mode; what replaces one takes them over (``stores/file/statefile.py``).
+Files that are there keep their owner and mode; what replaces one takes them over (``stores/file/state/statefile.py``).
 
 Source: ``docs/security.md``, "Files".
 """
@@ -11,13 +11,13 @@ import os
 import pwd
 from typing import TYPE_CHECKING
 
-from ftstan.disk import NEW_DIRECTORY
-from ftstan.errors import StoreError
+from ftstan.base.disk import NEW_DIRECTORY
+from ftstan.base.errors import StoreError
 from ftstan.ft.lock import LOCK_NAME
 from ftstan.ft.survey import SERVER_NAME
 
 if TYPE_CHECKING:
-    from ftstan.disk import Disk
+    from ftstan.base.disk import Disk
 
 _EVERYBODY_WRITES = 0o002
 _NAMED = 5

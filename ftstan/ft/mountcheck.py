@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.options import MountRisk
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -12,25 +12,25 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.errors import FencedError, LockBusyError, LockFaultError, ReleasedError, StoreError
-from ftstan.ft.adminkey import ensure_key, read_key
+from ftstan.admin.keys import ensure_key, read_key
+from ftstan.base.errors import FencedError, LockBusyError, LockFaultError, ReleasedError, StoreError
+from ftstan.base.log import stream as log
 from ftstan.ft.direct import asking_disk
 from ftstan.ft.epoch import Activation, Confirmer, claim, claim_next, read_owner, read_records, remove_old_claims
+from ftstan.ft.epoch_records import SLOT_SIZE, Cause
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.modes import cure, make_directories
 from ftstan.ft.mounts import find_mount
-from ftstan.ft.slots import SLOT_SIZE, Cause
 from ftstan.ft.survey import SERVER_NAME, survey_store
 from ftstan.ft.watch import WATCH_NAME, farewell
-from ftstan.log import stream as log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ftstan.clock import Clock
-    from ftstan.disk import Disk
+    from ftstan.base.clock import Clock
+    from ftstan.base.disk import Disk
     from ftstan.ft.epoch import LostEpochs
-    from ftstan.ft.slots import EpochRecord
+    from ftstan.ft.epoch_records import EpochRecord
 
 _MOUNTINFO = "/proc/self/mountinfo"
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftstan.ft.cadence import POLL_SPREAD, SPREAD, spread
+from ftstan.ft.timing import POLL_SPREAD, SPREAD, spread
 
 if TYPE_CHECKING:
     import random
 
-    from ftstan.ft.cadence import FtTiming
+    from ftstan.ft.timing import FtTiming
 
 
 class Polls:

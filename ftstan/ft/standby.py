@@ -41,8 +41,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftstan.ft.cadence import POLL_SPREAD, SPREAD, FtTiming, spread
+from ftstan.base.ratelimit import RateLimit
 from ftstan.ft.deadlines import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S
+from ftstan.ft.epoch_records import Cause
 from ftstan.ft.events import (
     Action,
     Activate,
@@ -72,12 +73,11 @@ from ftstan.ft.events import (
 )
 from ftstan.ft.holdback import HoldBack
 from ftstan.ft.identity import GroupStore, stranger_line
-from ftstan.ft.mixed import Belief
+from ftstan.ft.mixed import MixedModeEstimate
 from ftstan.ft.polls import Polls
-from ftstan.ft.slots import Cause
 from ftstan.ft.states import NodeState, Phase
-from ftstan.ft.steal import OwnerSilence, refused_lines, taking_line
-from ftstan.ratelimit import RateLimit
+from ftstan.ft.steal import StealTimer, refused_lines, taking_line
+from ftstan.ft.timing import POLL_SPREAD, SPREAD, FtTiming, spread
 
 if TYPE_CHECKING:
     import random
@@ -137,9 +137,9 @@ class Standby:
         self._timing = timing or FtTiming()
         # Drawn once: members that differ by their whole life do not meet at the lock again and again.
         self._missed = spread(rng, self._timing.hb_missed_interval, SPREAD)
-        self._group = Belief(mixed)
+        self._group = MixedModeEstimate(mixed)
         self._store = GroupStore(store_id)
-        self._silence = OwnerSilence(self._timing.steal_after, 2 * self._missed)
+        self._silence = StealTimer(self._timing.steal_after, 2 * self._missed)
         self._polls = Polls(rng, self._timing)
         self._hold = HoldBack()
         self._blind = self._faulty = False

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from ftstan.ft.watch import is_farewell
 
 if TYPE_CHECKING:
-    from ftstan.ft.slots import EpochRecord
+    from ftstan.ft.epoch_records import EpochRecord
 
 
-class OwnerSilence:
+class StealTimer:
     """Adds up the silence of one owner. ``after``: seconds of it that are enough, 0 for never.
 
     ``longest_gap``: what may lie between two looks; more than that was not watched.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ftstan.disk import Disk
+    from ftstan.base.disk import Disk
 
 CONFIRMED_NAME = "confirmed.bin"
 _FOREIGN = "lost+found"

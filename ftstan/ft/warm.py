@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from ftstan.clock import Clock
-    from ftstan.disk import Disk
+    from ftstan.base.clock import Clock
+    from ftstan.base.disk import Disk
     from ftstan.ft.digest import Digest
     from ftstan.stores.interface import ChannelEnd
 

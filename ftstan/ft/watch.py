@@ -32,17 +32,17 @@ from typing import TYPE_CHECKING, Protocol
 from portalocker.constants import LockFlags
 from portalocker.exceptions import LockException
 
-from ftstan.errors import FencedError, FtstanError, StoreError
+from ftstan.base.errors import FencedError, FtstanError, StoreError
+from ftstan.base.histogram import Histogram
 from ftstan.ft.lock import OfdLocker
-from ftstan.histogram import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from portalocker.portalocker import BaseLocker
 
-    from ftstan.clock import Clock
-    from ftstan.disk import Disk, Space
+    from ftstan.base.clock import Clock
+    from ftstan.base.disk import Disk, Space
     from ftstan.ft.epoch import Confirmer
 
 WATCH_NAME = "ft.watch"

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ftstan.errors import NatsError, RefusedError, WireError
+from ftstan.base.errors import NatsError, RefusedError, WireError
 from ftstan.load.traffic import ANSWERS_SID, HEARTBEATS_SID, MESSAGES_SID, Publisher, Subscriber
 from ftstan.nats.link import Link
 from ftstan.wire import messages
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from ftstan.clock import Clock
+    from ftstan.base.clock import Clock
     from ftstan.config.options import LinkOptions
     from ftstan.load.traffic import Traffic
 

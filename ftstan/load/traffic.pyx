@@ -13,7 +13,7 @@ from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
 from libc.string cimport memcmp, memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-from ftstan.errors import WireError
+from ftstan.base.errors import WireError
 from ftstan.wire import messages
 from ftstan.wire.codec cimport field_size, get_bytes, get_tag, get_varint, put_field, put_varint, skip_field, varint_size
 from ftstan.wire.frames cimport ERR, HMSG, MSG, PING, next_frame

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from ftstan.errors import ConfigError, NatsError
+from ftstan.base.errors import ConfigError, NatsError
 from ftstan.nats.tls import load_authorities
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from ftstan import log
-from ftstan.errors import NatsError
-from ftstan.log import errno_text
+from ftstan.base import log
+from ftstan.base.errors import NatsError
+from ftstan.base.log import errno_text
 from ftstan.monitor import passthrough
 from ftstan.monitor.answers import NOSNIFF, callback_refusal, not_found, sent_in_chunks
 from ftstan.monitor.gate import ask_for_certificates

@@ -16,8 +16,8 @@ import socket
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from ftstan import log
-from ftstan.log import errno_text
+from ftstan.base import log
+from ftstan.base.log import errno_text
 from ftstan.nats import tasks
 
 if TYPE_CHECKING:

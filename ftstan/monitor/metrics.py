@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from aiohttp import web
     from prometheus_client.metrics_core import Metric as Family
 
+    from ftstan.base.disk import Space
+    from ftstan.base.histogram import Histogram
     from ftstan.broker.views import CensusRow, Counters, SubRow
     from ftstan.config.options import MonitorOptions
-    from ftstan.disk import Space
     from ftstan.ft.states import NodeStatus
-    from ftstan.histogram import Histogram
 
 #: In place of a name: all channels without series of their own.
 OTHERS: Final = ">"

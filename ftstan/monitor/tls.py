@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING
 
-from ftstan.errors import NatsError
+from ftstan.base.errors import NatsError
 
 if TYPE_CHECKING:
     from ftstan.config.options import ServerTlsOptions

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ftstan.errors import FtstanError
+from ftstan.base.errors import FtstanError
 from ftstan.monitor.answers import Query, Written, answer, error_answer, json_answer, shown, write, write_all
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from ftstan.errors import NatsError
-from ftstan.log import errno_text
+from ftstan.base.errors import NatsError
+from ftstan.base.log import errno_text
 
 if TYPE_CHECKING:
     from ftstan.config.options import ServerOptions

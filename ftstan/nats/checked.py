@@ -10,8 +10,8 @@ import subprocess
 import tempfile
 from typing import TYPE_CHECKING
 
-from ftstan.errors import ConfigError, NatsError
-from ftstan.log.redact import redact
+from ftstan.base.errors import ConfigError, NatsError
+from ftstan.base.log.redact import redact
 from ftstan.nats.embedded import binary_path
 from ftstan.nats.generated import refusal, render
 

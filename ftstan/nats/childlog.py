@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from ftstan.log.redact import redact, redact_pairs
+from ftstan.base.log.redact import redact, redact_pairs
 
 Level = Literal["info", "warning", "error", "fatal", "debug", "trace"]
 

@@ -10,10 +10,11 @@ import os
 import ssl
 from typing import TYPE_CHECKING, Any
 
-from ftstan import log
+from ftstan.base import log
+from ftstan.base.errors import NatsError
+from ftstan.base.log import errno_text
+from ftstan.base.ratelimit import RateLimit
 from ftstan.config.options import LinkOptions
-from ftstan.errors import NatsError
-from ftstan.log import errno_text
 from ftstan.nats import tasks, tls
 from ftstan.nats.pyclient import LinkClient
 from ftstan.nats.reconnecting import (
@@ -24,7 +25,6 @@ from ftstan.nats.reconnecting import (
     Reconnecting,
 )
 from ftstan.nats.url import parse_url
-from ftstan.ratelimit import RateLimit
 from ftstan.wire.subjects import is_servers
 
 if TYPE_CHECKING:

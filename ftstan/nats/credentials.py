@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import nkeys
 
-from ftstan.errors import NatsError
-from ftstan.log import errno_text
+from ftstan.base.errors import NatsError
+from ftstan.base.log import errno_text
 
 if TYPE_CHECKING:
     from ftstan.config.options import LinkOptions, NatsOptions

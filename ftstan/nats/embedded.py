@@ -20,9 +20,9 @@ import subprocess
 import tempfile
 from typing import TYPE_CHECKING
 
-from ftstan import log
-from ftstan.clock import Clock, SystemClock
-from ftstan.errors import ConfigError, NatsError
+from ftstan.base import log
+from ftstan.base.clock import Clock, SystemClock
+from ftstan.base.errors import ConfigError, NatsError
 from ftstan.nats import childlog, tasks
 from ftstan.nats.generated import NatsServerOptions, cluster_name, extra_token, refusal, render
 from ftstan.nats.memory import go_limit

@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.options import ServerTlsOptions
 from ftstan.config.writer import entry
-from ftstan.errors import ConfigError
 from ftstan.nats.url import parse_cluster_listen, with_login
 
 if TYPE_CHECKING:

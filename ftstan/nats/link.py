@@ -15,9 +15,9 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 
+from ftstan.base.errors import NatsError
+from ftstan.base.log import errno_text
 from ftstan.config.options import LinkOptions
-from ftstan.errors import NatsError
-from ftstan.log import errno_text
 from ftstan.nats import tls
 from ftstan.nats.connect import connect_json
 from ftstan.nats.url import parse_url
@@ -25,7 +25,7 @@ from ftstan.nats.url import parse_url
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ftstan.clock import Clock
+    from ftstan.base.clock import Clock
     from ftstan.nats.url import NatsUrl
 
 #: Seconds between two attempts of a caller that reconnects (``docs/compat/nats.md``).

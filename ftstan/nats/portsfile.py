@@ -14,8 +14,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from ftstan.errors import ConfigError
-from ftstan.log import errno_text
+from ftstan.base.errors import ConfigError
+from ftstan.base.log import errno_text
 from ftstan.nats.url import parse_cluster_listen
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import nats.errors
 
-from ftstan import log
-from ftstan.errors import NatsError
+from ftstan.base import log
+from ftstan.base.errors import NatsError
 from ftstan.nats import tls
 from ftstan.nats.connect import connect_json
 from ftstan.nats.reconnecting import OneClient

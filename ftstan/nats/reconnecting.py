@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import nats.errors
 from nats.aio.client import Client
 
-from ftstan.errors import NatsError
+from ftstan.base.errors import NatsError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

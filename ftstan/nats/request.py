@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from ftstan.errors import NatsError
+from ftstan.base.errors import NatsError
 from ftstan.nats.control import error_text
 from ftstan.nats.pyclient import LinkClient
 from ftstan.nats.reconnecting import FAILURES

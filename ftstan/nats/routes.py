@@ -9,8 +9,8 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.options import OPEN_ROUTES
-from ftstan.errors import ConfigError
 from ftstan.nats.url import parse_cluster_listen
 
 if TYPE_CHECKING:

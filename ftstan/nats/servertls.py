@@ -10,8 +10,8 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING
 
-from ftstan.errors import ConfigError
-from ftstan.log import errno_text
+from ftstan.base.errors import ConfigError
+from ftstan.base.log import errno_text
 from ftstan.nats.tls import pair_problem
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ftstan import log
-from ftstan.errors import EndedError, FtstanError, StoppedError
+from ftstan.base import log
+from ftstan.base.errors import EndedError, FtstanError, StoppedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

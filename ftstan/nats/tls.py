@@ -15,8 +15,8 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 
-from ftstan.errors import NatsError
-from ftstan.log import errno_text
+from ftstan.base.errors import NatsError
+from ftstan.base.log import errno_text
 
 if TYPE_CHECKING:
     from ftstan.config.options import LinkOptions

@@ -10,7 +10,7 @@ import re
 import secrets
 from typing import Final
 
-from ftstan.errors import NatsError
+from ftstan.base.errors import NatsError
 
 _LIBRARIES: Final = ("libcrypt.so.1", "libcrypt.so.2")
 #: The hash is computed at every connection that shows the token: 2 to the power of this rounds, some milliseconds.

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
-from ftstan.errors import ConfigError
-from ftstan.log import redact_url
+from ftstan.base.errors import ConfigError
+from ftstan.base.log import redact_url
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from ftstan.errors import ConfigError, FtstanError, StoreError
+from ftstan.base.errors import ConfigError, FtstanError, StoreError
 from ftstan.spark.columns import columns_of
 from ftstan.spark.options import EARLIEST, LATEST, ReadOptions
 from ftstan.spark.places import opened

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ftstan.errors import ConfigError
+from ftstan.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ftstan.spark.pieces import SliceReader
 from ftstan.spark.report import Finding, Kind
 from ftstan.spark.resolve import directory, resolved
-from ftstan.stores.file import records
+from ftstan.stores.file.log import records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ftstan.spark.parts import Work
     from ftstan.spark.report import Report
     from ftstan.spark.scan import Listed
-    from ftstan.stores.file.records import Crc
+    from ftstan.stores.file.log.records import Crc
 
 _ENTRY = records.INDEX_SIZE
 _HEAD = records.HEADER_SIZE

@@ -1,7 +1,7 @@
 import pyarrow as pa
 from typing_extensions import Buffer
 
-from ftstan.stores.file.crc import Crc
+from ftstan.stores.file.log.crc import Crc
 
 FROM_DATA: frozenset[str]
 TYPES: dict[str, pa.DataType]

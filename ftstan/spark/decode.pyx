@@ -13,8 +13,8 @@ from libc.string cimport memcmp, memcpy, memset
 
 import pyarrow as pa
 
-from ftstan.stores.file.crc cimport Crc as Checksum, get32, get64
-from ftstan.stores.file.records cimport ENTRY, Stored, holds, read_message
+from ftstan.stores.file.log.crc cimport Crc as Checksum, get32, get64
+from ftstan.stores.file.log.records cimport ENTRY, Stored, holds, read_message
 
 #: Columns that only the data of a message can fill; the others stand in its index entry.
 FROM_DATA = frozenset({"data", "size", "reply", "crc_ok", "problem"})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from ftstan.errors import ConfigError
+from ftstan.base.errors import ConfigError
 from ftstan.spark.batch import StanPartition, batches
 from ftstan.spark.log import Store, read
 from ftstan.spark.offsets import FIRST, Range

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import ftstan
-from ftstan.errors import ConfigError
+from ftstan.base.errors import ConfigError
 
 _PACKAGED = "/usr/lib/ftstan/"
 _SPARK = "/opt/ftstan-spark"

@@ -16,15 +16,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ftstan.disk import LocalDisk
-from ftstan.errors import ConfigError, StoreError
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import ConfigError, StoreError
 from ftstan.spark.parts import EVERYTHING, MAX_BYTES, MAX_TIME, MIN_TIME, POLYNOMIAL, Bounds, Range, Share, Work
 from ftstan.spark.pieces import SliceReader
 from ftstan.spark.reading import PartReader
 from ftstan.spark.report import Report
 from ftstan.spark.resolve import checksum, directory, resolved
 from ftstan.spark.scan import Listing, channel_names, look, uncollected
-from ftstan.stores.file import states
+from ftstan.stores.file.state import states
 from ftstan.stores.file.tools.source import Source
 from ftstan.stores.file.tools.statereading import SUB_KINDS, read_state
 

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.errors import FtstanError
+from ftstan.base.errors import FtstanError
 
 if TYPE_CHECKING:
     from ftstan.spark.offsets import Range

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from ftstan.errors import ConfigError
+from ftstan.base.errors import ConfigError
 from ftstan.spark.parts import EVERYTHING, MAX_BYTES, MAX_TIME, MIN_TIME, POLYNOMIAL, Bounds
 from ftstan.spark.resolve import ENDLESS
 

@@ -11,19 +11,19 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from ftstan.disk import LocalDisk
+from ftstan.base.disk import LocalDisk
 from ftstan.spark.decode import beginning, ending
-from ftstan.stores.file import records
+from ftstan.stores.file.log import records
+from ftstan.stores.file.log.view import idx_name
 from ftstan.stores.file.regular import IrregularError, open_file
-from ftstan.stores.file.statefile import check_version
-from ftstan.stores.file.view import idx_name
+from ftstan.stores.file.state.statefile import check_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ftstan.spark.report import Report
     from ftstan.spark.scan import SliceFile
-    from ftstan.stores.file.records import Crc
+    from ftstan.stores.file.log.records import Crc
 
 _ENTRY = records.INDEX_SIZE
 _START = records.VERSION_SIZE

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ftstan.errors import DamageError, StoreError
+from ftstan.base.errors import DamageError, StoreError
 from ftstan.spark.conflicts import conflicts
 from ftstan.spark.decode import FROM_DATA, Builder, beginning, ending, gaps, select
 from ftstan.spark.pieces import SliceReader, Stretch
 from ftstan.spark.report import Finding, Kind
 from ftstan.spark.resolve import checksum, directory, resolved
-from ftstan.stores.file import records
-from ftstan.stores.file.view import dat_name, idx_name
+from ftstan.stores.file.log import records
+from ftstan.stores.file.log.view import dat_name, idx_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

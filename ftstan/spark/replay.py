@@ -19,8 +19,8 @@ from hashlib import blake2b, sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ftstan.base.errors import ConfigError, DamageError, FtstanError
 from ftstan.client import ClientError
-from ftstan.errors import ConfigError, DamageError, FtstanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

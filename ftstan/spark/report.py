@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ftstan.errors import ConfigError, DamageError
+from ftstan.base.errors import ConfigError, DamageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

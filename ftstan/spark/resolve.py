@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.spark.pieces import SliceReader
 from ftstan.spark.report import Report
-from ftstan.stores.file.records import Crc
+from ftstan.stores.file.log.records import Crc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

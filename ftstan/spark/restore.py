@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F  # noqa: N812  everybody's name for it
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from ftstan.disk import LocalDisk
-from ftstan.errors import ConfigError, DamageError, FtstanError, StoreError
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import ConfigError, DamageError, FtstanError, StoreError
 from ftstan.spark.session import set_for
 from ftstan.spark.steps import Extent, Step, cut, messages_of, survey
-from ftstan.stores.file import records
+from ftstan.stores.file.log import records
 from ftstan.stores.file.tools.restoring import Account, Restoring, SliceWriter, Written, new_token
 
 if TYPE_CHECKING:

@@ -13,23 +13,23 @@ import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from ftstan.disk import LocalDisk
-from ftstan.errors import ConfigError, StoreError
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import ConfigError, StoreError
 from ftstan.ft.epoch import read_state
+from ftstan.ft.epoch_loss import find_epochs
 from ftstan.ft.lock import is_held
-from ftstan.ft.loss import find_epochs
 from ftstan.spark.report import Finding, Kind
-from ftstan.stores.file import purged
-from ftstan.stores.file.confirmed import Confirmed, read_confirmed
-from ftstan.stores.file.measure import slice_numbers
+from ftstan.stores.file.log import purged
+from ftstan.stores.file.log.view import dat_name, show
+from ftstan.stores.file.recovery.measure import slice_numbers
+from ftstan.stores.file.state.confirmed import Confirmed, read_confirmed
 from ftstan.stores.file.tools.reading import NEVER_OURS
-from ftstan.stores.file.view import dat_name, show
 from ftstan.wire.subjects import valid_channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ftstan.stores.file.purged import Mark
+    from ftstan.stores.file.log.purged import Mark
 
 #: Files of a root, one of which a datastore has even without channels.
 ROOT_FILES = frozenset({"server.dat", "clients.dat", "ft.epoch", ".rootdir.lck"})

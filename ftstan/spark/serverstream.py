@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from ftstan.base.errors import ConfigError, FtstanError
 from ftstan.client import Start
-from ftstan.errors import ConfigError, FtstanError
 from ftstan.spark.background import Background
 from ftstan.spark.batch import with_hint
 from ftstan.spark.connecting import SERVER_OPTIONS, ServerOptions, leave

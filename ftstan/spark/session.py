@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import ftstan
-from ftstan.errors import ConfigError
+from ftstan.base.errors import ConfigError
 from ftstan.spark import register
 from ftstan.spark.installed import missing
 

@@ -20,8 +20,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType
 
+from ftstan.base.errors import ConfigError
 from ftstan.client import ClientError
-from ftstan.errors import ConfigError
 from ftstan.spark.background import Background
 from ftstan.spark.batch import told
 from ftstan.spark.connecting import SERVER_OPTIONS, ServerOptions, leave

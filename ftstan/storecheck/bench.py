@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftstan.errors import FtstanError, StoreError
+from ftstan.base.errors import FtstanError, StoreError
 from ftstan.ft.direct import DirectDisk
 from ftstan.storecheck.findings import Finding, Outcome
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from portalocker.portalocker import BaseLocker
 
-    from ftstan.clock import Clock
-    from ftstan.disk import Disk
+    from ftstan.base.clock import Clock
+    from ftstan.base.disk import Disk
     from ftstan.storecheck.neighbour import Neighbour
     from ftstan.storecheck.place import Host
 

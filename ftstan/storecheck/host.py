@@ -10,7 +10,7 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from ftstan.errors import LockBusyError
+from ftstan.base.errors import LockBusyError
 from ftstan.ft.lock import LOCK_NAME, StoreLock
 from ftstan.ft.mountcheck import examine
 from ftstan.storecheck.bench import BLOCK, MS, Bench, Check, bad, good, limit

@@ -15,7 +15,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.errors import ConfigError, FtstanError, LockBusyError, LockFaultError, StoreError
+from ftstan.base.errors import ConfigError, FtstanError, LockBusyError, LockFaultError, StoreError
 from ftstan.ft.lock import StoreLock
 from ftstan.storecheck.findings import Finding, Outcome
 from ftstan.storecheck.place import SCRATCH_PREFIX, cannot_write, empty, open_directory
@@ -23,8 +23,8 @@ from ftstan.storecheck.place import SCRATCH_PREFIX, cannot_write, empty, open_di
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ftstan.clock import Clock
-    from ftstan.disk import Disk
+    from ftstan.base.clock import Clock
+    from ftstan.base.disk import Disk
 
 INTEGRITY_NAME = f"{SCRATCH_PREFIX}integrity"
 RECORD_SIZE = 4096

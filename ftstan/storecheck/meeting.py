@@ -14,15 +14,15 @@ import os
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from ftstan.errors import StoreError
+from ftstan.base.errors import StoreError
 from ftstan.storecheck.bench import GoneError
 from ftstan.storecheck.place import SCRATCH_PREFIX, cannot_write, empty, open_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ftstan.clock import Clock
-    from ftstan.disk import Disk
+    from ftstan.base.clock import Clock
+    from ftstan.base.disk import Disk
 
 MEETING_NAME = f"{SCRATCH_PREFIX}peer"
 _MAX = 1 << 20

@@ -14,15 +14,15 @@ import subprocess
 import sys
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from ftstan.disk import LocalDisk
-from ftstan.errors import FtstanError, LockBusyError, StoreError
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import FtstanError, LockBusyError, StoreError
 from ftstan.ft.direct import asking_disk
 from ftstan.ft.lock import LOCK_NAME, StoreLock
 
 if TYPE_CHECKING:
     from portalocker.portalocker import BaseLocker
 
-    from ftstan.disk import Disk
+    from ftstan.base.disk import Disk
 
 _END_S = 10.0
 

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ftstan.errors import LockBusyError, StoreError
+from ftstan.base.errors import LockBusyError, StoreError
 from ftstan.ft.lock import StoreLock
 from ftstan.storecheck.bench import BLOCK, MS, Bench, Check, GoneError, Runner, bad, good, limit
 from ftstan.storecheck.findings import Expected, Finding, Outcome

@@ -15,15 +15,15 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.disk import LocalDisk
-from ftstan.errors import ConfigError, StoreError
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import ConfigError, StoreError
 from ftstan.ft.mounts import Mount, find_mount
 from ftstan.ft.ownership import read_mountinfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ftstan.disk import Disk, Space
+    from ftstan.base.disk import Disk, Space
 
 SCRATCH_PREFIX = ".ftstan-check-"
 

@@ -20,15 +20,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from ftstan.base.disk import LocalDisk
 from ftstan.config.options import ChannelLimits
-from ftstan.disk import LocalDisk
 
 if TYPE_CHECKING:
-    from ftstan.clock import Clock
+    from ftstan.base.clock import Clock
+    from ftstan.base.disk import Disk
+    from ftstan.base.errors import StoreError
     from ftstan.config.limits import Limits
     from ftstan.config.options import ServerOptions
-    from ftstan.disk import Disk
-    from ftstan.errors import StoreError
     from ftstan.wire.block import MsgBlock, SubEvents
 
 __all__ = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from ftstan.errors import StoreError
-from ftstan.log import stream as log
+from ftstan.base.errors import StoreError
+from ftstan.base.log import stream as log
 from ftstan.stores.expiry import Expiry
 from ftstan.stores.interface import ChannelEnd, ChannelLimits, ClientInfo, Recovered, ServerInfo, StoredSub, SubState
 from ftstan.stores.limits import reached_limits

@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, cast
 
-from ftstan.errors import ConfigError
+from ftstan.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from ftstan.stores.interface import StoreKind

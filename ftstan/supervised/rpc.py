@@ -7,7 +7,7 @@ import socket
 import xmlrpc.client
 from typing import Any
 
-from ftstan.errors import FtstanError
+from ftstan.base.errors import FtstanError
 
 _TIMEOUT_S = 30.0
 

@@ -9,7 +9,7 @@ bytes. Encoding emits fields in ascending order and omits zero values. This file
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.string cimport memcpy
 
-from ftstan.errors import WireError
+from ftstan.base.errors import WireError
 
 
 cdef enum:

@@ -9,7 +9,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from libc.string cimport memchr, memcpy
 
-from ftstan.errors import WireError
+from ftstan.base.errors import WireError
 
 cdef enum:
     #: Longest line accepted: INFO lists every route of a large NATS cluster.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from ftstan.errors import WireError
+from ftstan.base.errors import WireError
 from ftstan.wire.codec import read_fields
 from ftstan.wire.pb.stan_internal_pb2 import (
     ClientDelete,

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.errors import ConfigError, WireError
+from ftstan.base.errors import ConfigError, WireError
 from ftstan.wire import messages
 from ftstan.wire.patterns import PatternSet
 from ftstan.wire.subjects import valid_channel

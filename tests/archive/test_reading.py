@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from ftstan.errors import DamageError, FtstanError, StoreError
+from ftstan.base.errors import DamageError, FtstanError, StoreError
 from ftstan.spark.archive import reading, writing
 from ftstan.spark.archive.spool import ArchiveError
 from ftstan.spark.decode import TYPES

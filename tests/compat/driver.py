@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ftstan.base.clock import ManualClock
 from ftstan.broker.bounds import MAX_ID
 from ftstan.broker.broker import Broker, BrokerOptions
-from ftstan.clock import ManualClock
 from ftstan.stores.memory import MemoryStore
 from ftstan.wire import codec, messages
 from ftstan.wire.nuid import Nuid

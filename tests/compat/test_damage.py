@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import RecoveryError
 from ftstan.broker.broker import BrokerOptions
-from ftstan.clock import ManualClock
-from ftstan.errors import RecoveryError
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.wire.block import MsgBlock
 from tests.compat.driver import Driver

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ftstan.clock import ManualClock
+from ftstan.base.clock import ManualClock
+from ftstan.base.disk import LocalDisk
 from ftstan.config.limits import Limits
-from ftstan.disk import LocalDisk
 from ftstan.stores.file.store import FileStore
 from ftstan.wire import codec
 from tests.compat.driver import Driver, PubAck, deliveries

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.clock import ManualClock
 from ftstan.cli import ctl
-from ftstan.clock import ManualClock
 from ftstan.config.options import ChannelLimits
-from ftstan.stores.file import records
 from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.log import records
 from ftstan.wire import codec
 from tests.datastores import durable, messages_of, serve, serving
 from tests.oracle.damage import archived_tree, write_tree

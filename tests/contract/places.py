@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.clock import ManualClock
-from ftstan.disk import LocalDisk
+from ftstan.base.clock import ManualClock
+from ftstan.base.disk import LocalDisk
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.memory import MemoryStore
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from ftstan.base.disk import Disk
     from ftstan.config.limits import Limits
-    from ftstan.disk import Disk
     from ftstan.stores.contract import Place
     from ftstan.stores.interface import Store
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import SystemClock
+from ftstan.base.clock import SystemClock
 from ftstan.config.options import ServerOptions
 from ftstan.stores import registry
 from ftstan.stores.contract import AccessContract, DurableContract, StoreContract

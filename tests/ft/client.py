@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ftstan.clock import SystemClock
+from ftstan.base.clock import SystemClock
 from ftstan.config.options import LinkOptions
 from ftstan.nats.link import Link
 from ftstan.wire import messages

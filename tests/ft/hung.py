@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftstan.cli import server
-from ftstan.stores.file import statescan
+from ftstan.stores.file.state import statescan
 
 if TYPE_CHECKING:
     from ftstan.stores.file.env import FileEnv

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftstan.errors import NatsError
+from ftstan.base.errors import NatsError
 
 if TYPE_CHECKING:
     from tests.ft.client import StanClient

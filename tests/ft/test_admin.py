@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ftstan.admin.keys import KEY_NAME
+from ftstan.admin.protocol import Request, Verb, decode_answer
+from ftstan.admin.signing import Recipient, plain, seal
 from ftstan.broker import constants as c
-from ftstan.ft.adminkey import KEY_NAME
-from ftstan.ft.ctl import Request, Verb, decode_answer
-from ftstan.ft.seal import Recipient, plain, seal
 from ftstan.ft.subjects import control_subject
 from tests.ft.client import NatsConnection, StanClient
 from tests.ft.operator import Said, run

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.errors import NatsError
+from ftstan.base.errors import NatsError
 from ftstan.wire.subjects import Subjects
 from tests.ft.client import NatsConnection, StanClient
 from tests.processes import HOST, READY, children, free_ports

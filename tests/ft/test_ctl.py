@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan import __version__
-from ftstan.ft.adminkey import KEY_NAME
-from ftstan.ft.ctl import Answer, Request, Verb, decode_answer
-from ftstan.ft.seal import Recipient, plain, seal
+from ftstan.admin.keys import KEY_NAME
+from ftstan.admin.protocol import Answer, Request, Verb, decode_answer
+from ftstan.admin.signing import Recipient, plain, seal
 from ftstan.ft.subjects import control_subject
 from ftstan.wire.subjects import Subjects
 from tests.ft.client import NatsConnection, StanClient

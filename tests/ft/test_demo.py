@@ -13,7 +13,7 @@ import pytest
 from demo.__main__ import EXIT_CLEAN, EXIT_VIOLATION, _judge
 from demo.scenario import FAULTS, SWITCHOVER, Places
 from demo.screen import Screen
-from ftstan.clock import SystemClock
+from ftstan.base.clock import SystemClock
 from ftstan.drill import ledger
 from ftstan.drill.ledger import Ack, Delivery, Read
 from ftstan.drill.rules import Rule

@@ -17,13 +17,13 @@ import pytest
 
 import ftstan
 from ftstan import embed
-from ftstan.clock import SystemClock
+from ftstan.base.clock import SystemClock
+from ftstan.base.disk import LocalDisk, ShuttableDisk
+from ftstan.base.errors import FencedError, FtstanError, NatsError
 from ftstan.config.options import ChannelLimits, StoreLimits
-from ftstan.disk import LocalDisk, ShuttableDisk
-from ftstan.errors import FencedError, FtstanError, NatsError
 from ftstan.ft import guard
+from ftstan.ft.epoch_records import Cause
 from ftstan.ft.ownership import StoreOwner
-from ftstan.ft.slots import Cause
 from ftstan.wire.partition import Sender, reply
 from ftstan.wire.partition import subject as lists_of
 from tests.ft.client import NatsConnection, StanClient

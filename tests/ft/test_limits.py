@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import ftstan
+from ftstan.base.errors import ConfigError, NatsError
 from ftstan.config.limits import INHERIT
 from ftstan.config.options import ChannelLimits, ServerOptions, StoreLimits
-from ftstan.errors import ConfigError, NatsError
 from tests.ft.client import StanClient
 from tests.processes import CLUSTER, READY, until
 

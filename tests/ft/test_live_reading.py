@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.errors import StoreError
+from ftstan.base.errors import StoreError
 from ftstan.spark.archive import install_script
 from ftstan.spark.log import EVERYTHING, Store
 from ftstan.spark.options import ReadOptions

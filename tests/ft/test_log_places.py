@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.errors import NatsError
+from ftstan.base.errors import NatsError
 from tests.ft.client import NatsConnection, StanClient
 from tests.ft.mounts import SmallDisk
 from tests.processes import HOST, PATIENCE_S, READY, free_ports, until

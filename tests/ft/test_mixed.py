@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.disk import LocalDisk
+from ftstan.base.disk import LocalDisk
 from ftstan.ft.epoch import read_owner
+from ftstan.ft.epoch_records import Cause
 from ftstan.ft.heartbeat import Heartbeat, decode_heartbeat
 from ftstan.ft.lock import LOCK_NAME
 from ftstan.ft.mixed import MIXED_ON
-from ftstan.ft.slots import Cause
 from ftstan.ft.subjects import heartbeat_subject
 from tests.ft.client import Arrived, NatsConnection, StanClient
 from tests.ft.load import CHANNEL, Load
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from ftstan.ft.slots import EpochRecord
+    from ftstan.ft.epoch_records import EpochRecord
     from tests.processes import Child, Nats, Server, Stage
 
 pytestmark = pytest.mark.processes

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 import ftstan
+from ftstan.base.errors import ConfigError
 from ftstan.config.options import MonitorOptions
-from ftstan.errors import ConfigError
 from ftstan.ft.subjects import group_subject
 from tests.ft.client import NatsConnection, StanClient
 from tests.ft.operator import Operator

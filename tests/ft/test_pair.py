@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.disk import LocalDisk
+from ftstan.base.disk import LocalDisk
 from ftstan.ft.epoch import read_owner
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat, encode_heartbeat
 from ftstan.ft.lock import LOCK_NAME, StoreLock
@@ -22,7 +22,7 @@ from tests.processes import CLUSTER, GROUP
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ftstan.ft.slots import EpochRecord
+    from ftstan.ft.epoch_records import EpochRecord
     from tests.processes import Server, Stage
 
 pytestmark = pytest.mark.processes

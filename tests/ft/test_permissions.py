@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ftstan.clock import SystemClock
+from ftstan.base.clock import SystemClock
 from ftstan.config.options import LinkOptions
 from ftstan.nats.link import Link
 from ftstan.wire import messages

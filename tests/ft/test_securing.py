@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ftstan.base.errors import NatsError
 from ftstan.config.options import (
     FileOptions,
     LinkOptions,
@@ -19,7 +20,6 @@ from ftstan.config.options import (
     ServerTlsOptions,
 )
 from ftstan.embed import StanServer
-from ftstan.errors import NatsError
 from tests.certificates import Certificates, replace_pair
 from tests.ft.client import StanClient
 from tests.ft.operator import Operator

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.starts import COUNT_NAME
+from ftstan.node.starts import COUNT_NAME
 from tests.ft.client import StanClient
 from tests.lateness import LateError
 from tests.processes import HOST, PATIENCE_S, READY, ROOT, children, free_ports, until

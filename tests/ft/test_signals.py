@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import SystemClock
+from ftstan.base.clock import SystemClock
+from ftstan.base.errors import NatsError
 from ftstan.config.options import LinkOptions
-from ftstan.errors import NatsError
 from ftstan.nats.link import Link
 from tests.certificates import Certificates, replace_pair
 from tests.ft.client import StanClient

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.spark.archive import install_script, spool
-from ftstan.stores.file import records
+from ftstan.stores.file.log import records
 from tests.ft.client import StanClient
 from tests.ft.load import CHANNEL
 from tests.processes import READY, ROOT, until

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.errors import NatsError
+from ftstan.base.errors import NatsError
 from tests.ft.client import NatsConnection, StanClient
 from tests.ft.mounts import SmallDisk
 from tests.processes import CLUSTER, HOST, READY, alive, children, free_ports, until, wait_until_gone

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from ftstan.spark.decode import TYPES, Builder, beginning, ending, gaps, select
-from ftstan.stores.file.crc import Crc
+from ftstan.stores.file.log.crc import Crc
 from tests.fuzz import models
 
 #: Without the column of times, which has no Python value for times that are far away.

@@ -11,10 +11,10 @@ import itertools
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from ftstan.errors import WireError
+from ftstan.base.errors import WireError
 from ftstan.load.traffic import GUID_PREFIX_SIZE, Publisher, Subscriber, Traffic
-from ftstan.stores.file import records
-from ftstan.stores.file.subreplay import SubReplay
+from ftstan.stores.file.log import records
+from ftstan.stores.file.state.subreplay import SubReplay
 from ftstan.wire import codec, messages
 from ftstan.wire.block import SubEvents
 from ftstan.wire.frames import OutBuf, Parser, pub_frame

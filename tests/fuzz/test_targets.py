@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ftstan.spark import decode
-from ftstan.stores.file import records
-from ftstan.stores.file.subreplay import SubReplay
+from ftstan.stores.file.log import records
+from ftstan.stores.file.state.subreplay import SubReplay
 from ftstan.wire import codec
 from ftstan.wire.frames import Parser
 from tests.fuzz import columns, models, targets

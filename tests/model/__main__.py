@@ -9,7 +9,7 @@ import time
 from hypothesis import HealthCheck, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from ftstan import log
+from ftstan.base import log
 from tests.model.machine import FileMachine, ForgetfulMachine
 
 ROUND = settings(

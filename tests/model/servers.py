@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import FencedError
 from ftstan.broker.broker import BrokerOptions
-from ftstan.clock import ManualClock
-from ftstan.errors import FencedError
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.memory import MemoryStore
 from tests.compat.driver import CLUSTER, SECOND, Driver

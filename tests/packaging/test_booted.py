@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.awake import has_quota
+from ftstan.node.awake import has_quota
 from tests.packaging.host import Host, Network
 from tests.packaging.test_lifecycle import CONFIGURATION, deb
 from tests.processes import ROOT, until

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.errors import NatsError
+from ftstan.base.errors import NatsError
 from tests.ft.client import NatsConnection, StanClient
 from tests.processes import HOST, READY, ROOT, STANDING_BY, until, wait_for_mesh
 

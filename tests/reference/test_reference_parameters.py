@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.flags import parse, to_options, to_settings
-from ftstan.errors import ConfigError
 from tests.processes import ROOT
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.errors import FtstanError, NatsError
 from ftstan.config.flags import parse, to_options
-from ftstan.errors import FtstanError, NatsError
 from ftstan.wire import messages
 from ftstan.wire.subjects import Subjects
 from tests.ft.client import StanClient

@@ -17,14 +17,16 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from ftstan import log
-from ftstan.stores.file import checkpoint, deletion, purged, purging, recovery, statescan
+from ftstan.base import log
+from ftstan.stores.file import deletion
 from ftstan.stores.file.channel import FileChannel
-from ftstan.stores.file.clients import Clients
-from ftstan.stores.file.retention import RetainedSlices
-from ftstan.stores.file.slices import SliceLog
-from ftstan.stores.file.statefile import StateFile
-from ftstan.stores.file.tools import exact
+from ftstan.stores.file.log import exact, purged, purging
+from ftstan.stores.file.log.retention import RetainedSlices
+from ftstan.stores.file.log.slices import SliceLog
+from ftstan.stores.file.recovery import judging
+from ftstan.stores.file.state import checkpoint, statescan
+from ftstan.stores.file.state.clients import Clients
+from ftstan.stores.file.state.statefile import StateFile
 from tests.sim.history import Fault, run_history
 from tests.sim.model import Violation
 from tests.sim.variants import VARIANTS
@@ -45,7 +47,7 @@ _PATHS: tuple[tuple[Any, str, str], ...] = (
     (StateFile, "distrust", "path: state file distrusted"),
     (FileChannel, "_compact", "path: subs.dat compacted"),
     (Clients, "_compact", "path: clients.dat compacted"),
-    (recovery, "end_what_was_torn", "path: torn end ended"),
+    (judging, "end_what_was_torn", "path: torn end ended"),
     (statescan, "cut_subs", "path: subs.dat cut"),
     (deletion, "declare", "path: deletion declared"),
     (deletion, "carry_out", "path: deletion carried out"),
@@ -55,7 +57,7 @@ _PATHS: tuple[tuple[Any, str, str], ...] = (
     (purging, "_put_again", "path: purged slice put again"),
     (checkpoint, "save", "path: checkpoint written"),
     (checkpoint.Entry, "adopt", "path: checkpoint believed"),
-    (recovery, "settle", "path: channel read in full"),
+    (judging, "settle", "path: channel read in full"),
     (exact, "make_channel_exact", "path: channel made exact"),
 )
 

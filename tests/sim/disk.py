@@ -18,7 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ftstan.disk import FileStat, Space
+from ftstan.base.disk import FileStat, Space
 from tests.sim.volume import CrashMode, DirNode, FileNode, Meta, Node, Volume
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class _Handle:
 
 
 class SimDisk:
-    """A process's view of a simulated volume; implements ``ftstan.disk.Disk``.
+    """A process's view of a simulated volume; implements ``ftstan.base.disk.Disk``.
 
     ``on_call(number, name, arguments)`` runs before every call and may raise; ``calls`` is the number of calls so far,
     ``log`` names them while ``keeps_log`` holds, ``met`` counts the faults and losses that really happened (shared with
@@ -189,7 +189,7 @@ class SimDisk:
         """Handles that this process has not closed."""
         return len(self._handles)
 
-    # The calls of ftstan.disk.Disk
+    # The calls of ftstan.base.disk.Disk
 
     def open_dir(self, path: str) -> int:
         with self._lock:

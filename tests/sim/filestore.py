@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import FencedError
 from ftstan.config.limits import Limits
-from ftstan.errors import FencedError
 from ftstan.ft.epoch import Activation, Confirmer, claim
 from ftstan.ft.survey import survey_store
 from ftstan.stores.file.env import FileStoreOptions
@@ -13,8 +13,8 @@ from ftstan.stores.file.store import FileStore
 from tests.sim.history import STORE
 
 if TYPE_CHECKING:
-    from ftstan.clock import Clock
-    from ftstan.disk import Disk
+    from ftstan.base.clock import Clock
+    from ftstan.base.disk import Disk
     from ftstan.stores.interface import ChannelLimits
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from ftstan.clock import ManualClock
-from ftstan.errors import FencedError, StoreError
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import FencedError, StoreError
 from ftstan.stores.interface import ClientInfo, ServerInfo, SubState
 from ftstan.wire.block import MsgBlock, SubEvents
 from tests.sim.disk import CrashMode, Killed, SimDisk

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from ftstan.errors import NatsError
+from ftstan.base.errors import NatsError
 from ftstan.nats.link import ConnectionLostError
 
 if TYPE_CHECKING:

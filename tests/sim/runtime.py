@@ -15,7 +15,7 @@ from greenlet import getcurrent, greenlet
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ftstan.clock import ManualClock
+    from ftstan.base.clock import ManualClock
 
 _SPINS = 10_000
 

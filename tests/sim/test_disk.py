@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.disk import Disk, LocalDisk
+from ftstan.base.disk import Disk, LocalDisk
 from tests.sim.disk import CrashMode, Killed, SimDisk
 
 if TYPE_CHECKING:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import ManualClock
-from ftstan.errors import FencedError, StoreError
-from ftstan.stores.file import recovery, slices
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import FencedError, StoreError
 from ftstan.stores.file.env import FileStoreOptions
-from ftstan.stores.file.retention import RetainedSlices
-from ftstan.stores.file.slices import SliceLog
-from ftstan.stores.file.statefile import StateFile, read_file
+from ftstan.stores.file.log import slices
+from ftstan.stores.file.log.retention import RetainedSlices
+from ftstan.stores.file.log.slices import SliceLog
+from ftstan.stores.file.recovery import judging
+from ftstan.stores.file.state.statefile import StateFile, read_file
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.file.syncing import Syncer
 from ftstan.stores.interface import ChannelLimits, ClientInfo, SubState
@@ -31,12 +32,12 @@ from tests.sim.variants import SMALL, VARIANTS, Variant
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ftstan.disk import Disk
+    from ftstan.base.disk import Disk
     from ftstan.stores.file.channel import FileChannel
+    from ftstan.stores.file.dirty_channels import Unsynced
     from ftstan.stores.file.env import FileEnv
-    from ftstan.stores.file.measure import Found
-    from ftstan.stores.file.register import Unsynced
-    from ftstan.stores.file.view import Slice
+    from ftstan.stores.file.log.view import Slice
+    from ftstan.stores.file.recovery.measure import Found
     from ftstan.stores.interface import ChannelStore, Store
 
     Patch = pytest.MonkeyPatch
@@ -425,7 +426,7 @@ def test_temporaries_that_a_successor_leaves_are_caught(monkeypatch: Patch) -> N
     def leave(_disk: Disk, _dirfd: int) -> None:
         """What a former owner is about to rename stays where it is."""
 
-    monkeypatch.setattr(recovery, "remove_temporaries", leave)
+    monkeypatch.setattr(judging, "remove_temporaries", leave)
     caught(lambda: zombies(6))
 
 
@@ -451,7 +452,7 @@ def test_a_successor_that_does_not_seal_is_caught(monkeypatch: Patch) -> None:
     ) -> list[tuple[Found, int]]:
         return [(f, f.last) for f in found]
 
-    monkeypatch.setattr(recovery, "_seal", newest_wins_nothing)
+    monkeypatch.setattr(judging, "_seal", newest_wins_nothing)
     caught(lambda: zombies(6))
 
 

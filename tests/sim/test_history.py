@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.errors import StoreError
+from ftstan.base.errors import StoreError
 from tests.sim.history import Fault, kill_at_every_call, run_history
 from tests.sim.model import Violation
 from tests.sim.toystore import Op, ToyStore
 
 if TYPE_CHECKING:
-    from ftstan.clock import ManualClock
+    from ftstan.base.clock import ManualClock
     from ftstan.stores.interface import Recovered, Store
     from tests.sim.disk import SimDisk
     from tests.sim.history import OpenStore

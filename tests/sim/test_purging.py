@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import ManualClock
-from ftstan.errors import FencedError, StoreError
-from ftstan.stores.file import purged, purging
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import FencedError, StoreError
 from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.log import purged, purging
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.interface import ChannelLimits
 from ftstan.wire.block import MsgBlock
@@ -25,10 +25,10 @@ from tests.sim.variants import CAREFUL, PURGED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ftstan.stores.file.confirmed import ConfirmedFile
     from ftstan.stores.file.env import FileEnv
-    from ftstan.stores.file.slices import SliceLog
-    from ftstan.stores.file.view import Slice
+    from ftstan.stores.file.log.slices import SliceLog
+    from ftstan.stores.file.log.view import Slice
+    from ftstan.stores.file.state.confirmed import ConfirmedFile
     from ftstan.stores.interface import ChannelStore
 
     Patch = pytest.MonkeyPatch

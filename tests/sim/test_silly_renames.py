@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import FencedError
 from ftstan.broker.broker import BrokerOptions
-from ftstan.clock import ManualClock
-from ftstan.errors import FencedError
-from ftstan.ft.loss import find_epochs
+from ftstan.ft.epoch_loss import find_epochs
 from ftstan.ft.survey import survey_store
-from ftstan.stores.file import records
 from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.log import records
 from ftstan.stores.file.tools.checking import check_channel, check_root
 from ftstan.stores.file.tools.reading import channel_names
 from ftstan.stores.file.tools.source import Source

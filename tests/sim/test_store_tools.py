@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import ManualClock
-from ftstan.errors import DamageError
-from ftstan.stores.file import records
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import DamageError
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
+from ftstan.stores.file.log import records
 from ftstan.stores.file.tools import rewriting
 from ftstan.stores.file.tools.changing import rewrite, source_of
 from ftstan.stores.file.tools.repairing import Repair, make_plan

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ftstan.errors import StoreError
+from ftstan.base.errors import StoreError
 from ftstan.stores.interface import ChannelEnd, ChannelLimits, ClientInfo, Recovered, ServerInfo, StoredSub, SubState
 from ftstan.wire.block import MsgBlock, SubEvents
 from tests.oracle.goproto import decode

@@ -20,7 +20,7 @@ from tests.sim.model import Violation
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ftstan.clock import ManualClock
+    from ftstan.base.clock import ManualClock
     from ftstan.stores.file.store import FileStore
     from tests.sim.disk import SimDisk
     from tests.sim.history import Judge

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from ftstan.clock import ManualClock
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import ConfigError
 from ftstan.drill.ledger import Ack, Publish, Read
-from ftstan.errors import ConfigError
 from ftstan.spark.audit import AuditError, AuditOptions, Kind, Rule, ledger, run
 from ftstan.spark.audit.checks import COLUMNS
 from ftstan.spark.audit.matching import match

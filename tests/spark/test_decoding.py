@@ -11,7 +11,7 @@ import fastavro
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from ftstan.errors import ConfigError
+from ftstan.base.errors import ConfigError
 from ftstan.spark.queries.decoding import Avro, Json, Protobuf, decode
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from demo.pipeline.scenario import CHANNELS, Places, Sizes, Story
 from demo.pipeline.tally import Tally
 from demo.processes import CLUSTER, DemoError
 from demo.screen import Screen
-from ftstan.clock import SystemClock
+from ftstan.base.clock import SystemClock
 from tests.processes import READY, until
 from tests.spark.streaming import url_of
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import ManualClock
-from ftstan.errors import ConfigError
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import ConfigError
 from ftstan.spark import queries
 from ftstan.spark.queries import QueryOptions, views
 from tests.datastores import serving

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.options import ChannelLimits
-from ftstan.errors import ConfigError
 from ftstan.spark.queries.forecasting import Forecast, Usage, forecast, limits_of
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.errors import StoreError
+from ftstan.base.errors import StoreError
 from ftstan.spark.log import POLYNOMIAL
 from ftstan.spark.queries.positions import Replay, read
-from ftstan.stores.file import records, states
+from ftstan.stores.file.log import records
+from ftstan.stores.file.state import states
 from ftstan.stores.interface import SubState
 from ftstan.wire.pb import stan_internal_pb2 as pb
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from ftstan.base.errors import ConfigError, DamageError
 from ftstan.client import PublishRefusedError
-from ftstan.errors import ConfigError, DamageError
 from ftstan.spark import replay
 from ftstan.spark.replay import Checkpoint, Pace, ReplayError, ReplayOptions, Report, Row, identity_of
 from ftstan.spark.selection import Selection

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ftstan.cli.owning import owning
-from ftstan.clock import SystemClock
-from ftstan.disk import LocalDisk
-from ftstan.errors import DamageError, FtstanError, StoreError
+from ftstan.base.clock import SystemClock
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import DamageError, FtstanError, StoreError
+from ftstan.cli.store_owner import owning
 from ftstan.spark import restore
 from ftstan.spark.restore import Report, RestoreOptions, account_of, make_plan
 from ftstan.spark.selection import Selection
-from ftstan.stores.file import records
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
+from ftstan.stores.file.log import records
 from ftstan.stores.file.tools.restoring import GUARD, Restoring, find_account
 from tests.datastores import server_info
 from tests.oracle.gostore import read_store

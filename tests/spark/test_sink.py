@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from ftstan.errors import ConfigError
+from ftstan.base.errors import ConfigError
 from ftstan.spark.sink import SinkOptions
 from tests.processes import CLUSTER, until
 from tests.spark.streaming import address, last_sequence, payloads, serve, stored, url_of

@@ -16,7 +16,7 @@ from pyarrow import RecordBatch
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructField, StructType
 
-from ftstan.errors import ConfigError
+from ftstan.base.errors import ConfigError
 from ftstan.spark import filestream, stream
 from ftstan.spark.columns import COLUMNS
 from ftstan.spark.losses import DataLossError

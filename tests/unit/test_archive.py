@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.disk import LocalDisk, ShuttableDisk
-from ftstan.errors import FencedError
+from ftstan.base.disk import LocalDisk, ShuttableDisk
+from ftstan.base.errors import FencedError
 from ftstan.stores.file import upkeep
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.interface import ChannelLimits

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 from greenlet import greenlet
 
+from ftstan.admin.keys import ensure_key, read_key
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import FencedError, FtstanError, StoreError
 from ftstan.broker.dedup import Window
-from ftstan.clock import ManualClock
-from ftstan.errors import FencedError, FtstanError, StoreError
-from ftstan.ft.adminkey import ensure_key, read_key
 from ftstan.ft.epoch import LostEpochs, claim, read_state
 from ftstan.ft.survey import survey_store
 from ftstan.stores.file.env import FileStoreOptions

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.admin.keys import KEY_NAME, ensure_key
+from ftstan.base.clock import ManualClock
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import FencedError, StoreError
 from ftstan.broker.broker import BrokerOptions
-from ftstan.clock import ManualClock
 from ftstan.config.limits import Limits
-from ftstan.disk import LocalDisk
-from ftstan.errors import FencedError, StoreError
-from ftstan.ft.adminkey import KEY_NAME, ensure_key
 from ftstan.ft.ownership import StoreOwner
 from ftstan.ft.watch import WATCH_NAME, Probe, decode_watch
 from ftstan.stores.file.env import FileStoreOptions

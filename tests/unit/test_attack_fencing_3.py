@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING
 import pytest
 from greenlet import greenlet
 
+from ftstan.base.clock import ManualClock
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import FencedError, FtstanError, RecoveryError, StoreError
 from ftstan.broker.dedup import Window
-from ftstan.clock import ManualClock
-from ftstan.disk import LocalDisk
-from ftstan.errors import FencedError, FtstanError, RecoveryError, StoreError
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.ownership import StoreOwner
-from ftstan.stores.file import records, states
-from ftstan.stores.file.confirmed import ConfirmedFile, read_confirmed
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
+from ftstan.stores.file.log import records
+from ftstan.stores.file.state import states
+from ftstan.stores.file.state.confirmed import ConfirmedFile, read_confirmed
 from ftstan.stores.file.tools.changing import rewrite
 from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channel
 from ftstan.stores.interface import REMEMBERED_SIZE, ChannelLimits, StoredAt, SubState

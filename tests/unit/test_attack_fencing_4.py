@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from greenlet import greenlet
 
+from ftstan.base.errors import FencedError, StoreError
 from ftstan.broker.dedup import Window
 from ftstan.config.limits import Limits
-from ftstan.errors import FencedError, StoreError
-from ftstan.stores.file import records, recovery
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
+from ftstan.stores.file.log import records
+from ftstan.stores.file.recovery import judging
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.file.tools.changing import rewrite
 from ftstan.stores.file.tools.rewriting import hand_over_channel
@@ -29,7 +30,7 @@ from tests.unit.test_remembered_crashes import WINDOW, begun, disk_of, publish, 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ftstan.clock import ManualClock
+    from ftstan.base.clock import ManualClock
     from ftstan.stores.interface import Recovered
 
 PAGE = 4096
@@ -219,7 +220,7 @@ def test_what_was_delivered_is_not_cut_by_a_start_that_stood_still_before_its_cu
 
 
 def test_a_slice_of_a_former_owner_that_is_cut_in_place_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "_is_former_owners", lambda _env, _found: False)
+    monkeypatch.setattr(judging, "_is_former_owners", lambda _env, _found: False)
     with pytest.raises(AssertionError):
         deliver_to_the_last(3)
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ftstan.base.errors import FencedError, NatsError
 from ftstan.broker.dedup import Window
 from ftstan.broker.records import info_of
 from ftstan.config.limits import Limits
-from ftstan.errors import FencedError, NatsError
 from ftstan.nats.link import ConnectionLostError
-from ftstan.serving import Serving
+from ftstan.node.pipeline import Serving
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 from ftstan.wire import messages
@@ -23,7 +23,7 @@ from tests.sim.model import read_all
 from tests.unit.test_remembered_crashes import WINDOW, disk_of, publish, serving
 
 if TYPE_CHECKING:
-    from ftstan.clock import ManualClock
+    from ftstan.base.clock import ManualClock
     from ftstan.stores.interface import Recovered
     from tests.sim.disk import SimDisk
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.awake import Awake, has_quota
+from ftstan.node.awake import Awake, has_quota
 from tests.processes import until
 
 if TYPE_CHECKING:

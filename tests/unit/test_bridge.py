@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan import bridge as module
-from ftstan.bridge import Bridge
-from ftstan.clock import SystemClock
+from ftstan.base.clock import SystemClock
 from ftstan.nats.embedded import NatsServerChild, NatsServerOptions
 from ftstan.nats.link import Link
+from ftstan.node import handover_buffer as module
+from ftstan.node.handover_buffer import Bridge
 from ftstan.wire.frames import Parser, pub_frame
 
 if TYPE_CHECKING:

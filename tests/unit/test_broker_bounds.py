@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from ftstan.base.errors import WireError
 from ftstan.broker.bounds import MAX_ID, MAX_NAME, MAX_REQUEST
 from ftstan.broker.core import INVALID_PUBLISH
-from ftstan.errors import WireError
 from ftstan.wire import codec, messages
 from tests.compat.driver import SUBJECTS, Driver, PubAck, connect_request, pub_acks, pub_msg, sequences
 

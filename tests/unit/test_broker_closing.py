@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ftstan.base.errors import StoreError
 from ftstan.broker import managing
 from ftstan.broker.broker import BrokerOptions
 from ftstan.broker.closing import CHANNELS, MESSAGES, MOST_WAITING, PORTION
-from ftstan.errors import StoreError
 from ftstan.stores.interface import CLIENTS, ChannelLimits
 from ftstan.stores.memory import MemoryStore
 from ftstan.wire import messages

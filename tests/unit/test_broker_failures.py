@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import ManualClock
-from ftstan.errors import StoreError
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import StoreError
 from ftstan.stores.memory import MemoryStore
 from ftstan.wire import messages
 from tests.compat.driver import SUBJECTS, Driver, PubAck, deliveries, pub_acks, sequences

@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
+from ftstan.base.clock import ManualClock
 from ftstan.broker.broker import BrokerOptions
-from ftstan.clock import ManualClock
 from ftstan.stores.interface import ChannelLimits
 from ftstan.stores.memory import MemoryStore
 from ftstan.wire import messages

@@ -16,7 +16,7 @@ from tests.compat.driver import SECOND, SUBJECTS, Driver, connect_request, pub_a
 from tests.unit.test_broker_closing import answers, turn
 
 if TYPE_CHECKING:
-    from ftstan.errors import StoreError
+    from ftstan.base.errors import StoreError
 
 MANY = 5 * REQUESTS
 

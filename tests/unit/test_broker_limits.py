@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import ConfigError
 from ftstan.broker.broker import BrokerOptions
-from ftstan.clock import ManualClock
 from ftstan.config.limits import INHERIT, Limits
 from ftstan.config.options import ChannelLimits, StoreLimits
-from ftstan.errors import ConfigError
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.memory import MemoryStore

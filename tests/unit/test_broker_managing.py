@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import FencedError, RefusedError, StoreError
 from ftstan.broker import managing
 from ftstan.broker.broker import BrokerOptions
 from ftstan.broker.constants import CLIENT_REPLACED
-from ftstan.clock import ManualClock
-from ftstan.errors import FencedError, RefusedError, StoreError
 from ftstan.stores.interface import CLIENTS
 from ftstan.stores.memory import MemoryChannel, MemoryStore
 from ftstan.wire.messages import StartPosition

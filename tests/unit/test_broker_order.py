@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import FencedError
 from ftstan.broker.broker import Broker, BrokerOptions
 from ftstan.broker.core import FIRST_ACK_SID
-from ftstan.clock import ManualClock
-from ftstan.errors import FencedError
-from ftstan.serving import Serving
+from ftstan.node.pipeline import Serving
 from ftstan.stores.memory import MemoryStore
 from ftstan.wire import messages
 from ftstan.wire.nuid import Nuid
@@ -31,7 +31,7 @@ from tests.unit.test_broker_failures import RefusingStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ftstan.errors import StoreError
+    from ftstan.base.errors import StoreError
     from ftstan.stores.interface import Store
 
 # ---- in the order of arrival ---------------------------------------------------------------------------------------

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.broker import latecomers
+from ftstan.base.clock import ManualClock
+from ftstan.broker import pending_registrations
 from ftstan.broker.broker import BrokerOptions
-from ftstan.broker.latecomers import Latecomers
 from ftstan.broker.partition import Partition
+from ftstan.broker.pending_registrations import Latecomers
 from ftstan.broker.timers import Timers
-from ftstan.clock import ManualClock
 from ftstan.stores.interface import ClientInfo
 from ftstan.wire import messages
 from ftstan.wire.patterns import matches
@@ -349,8 +349,8 @@ class Room:
 
 
 def test_what_may_wait_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latecomers, "MOST_REQUESTS", 3)
-    monkeypatch.setattr(latecomers, "MOST_BYTES", 10)
+    monkeypatch.setattr(pending_registrations, "MOST_REQUESTS", 3)
+    monkeypatch.setattr(pending_registrations, "MOST_BYTES", 10)
     room = Room()
     assert [room.hold(b"%d" % i, b"x") for i in range(4)] == [True, True, True, False]
     room.late.registered(b"0", b"c")
@@ -360,7 +360,7 @@ def test_what_may_wait_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_so_many_missing_clients_are_remembered_and_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latecomers, "REMEMBERED", 2)
+    monkeypatch.setattr(pending_registrations, "REMEMBERED", 2)
     room = Room()
     for i in range(3):
         assert room.hold(b"%d" % i, b"%d" % i, now=i)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ftstan.base.clock import ManualClock
 from ftstan.broker.broker import BrokerOptions
-from ftstan.clock import ManualClock
 from ftstan.stores.interface import Store, StoredSub, SubState
 from ftstan.wire import messages
 from tests.compat.driver import SUBJECTS, Driver, deliveries

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.clock import ManualClock
 from ftstan.broker.broker import BrokerOptions
-from ftstan.clock import ManualClock
 from ftstan.config.limits import Limits
 from ftstan.config.options import ChannelLimits, StoreLimits
-from ftstan.stores.file import records
 from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.log import records
 from ftstan.stores.file.store import FileStore
 from ftstan.wire import codec
 from tests.compat.driver import SUBJECTS, Driver, deliveries

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ftstan.base.clock import ManualClock
 from ftstan.broker.broker import BrokerOptions
-from ftstan.clock import ManualClock
 from tests.compat.driver import SECOND, Driver, deliveries, sequences
 from tests.sim.disk import SimDisk
 from tests.sim.filestore import open_file_store

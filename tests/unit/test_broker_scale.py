@@ -18,7 +18,7 @@ from tests.compat.driver import SECOND, Driver, deliveries, sequences
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ftstan.errors import StoreError
+    from ftstan.base.errors import StoreError
 
 SMALL, LARGE = 40, 160
 UNLIMITED = BrokerOptions(max_channels=0, limits=ChannelLimits(max_subs=0))

@@ -8,8 +8,8 @@ from unittest.mock import ANY
 
 import pytest
 
+from ftstan.base.clock import ManualClock
 from ftstan.broker.records import stored_subs
-from ftstan.clock import ManualClock
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.interface import SubState

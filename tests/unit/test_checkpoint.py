@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import ManualClock
-from ftstan.stores.file import checkpoint, measure, opening, records
+from ftstan.base.clock import ManualClock
+from ftstan.stores.file.log import records
+from ftstan.stores.file.recovery import measure, opening
+from ftstan.stores.file.state import checkpoint
 from ftstan.stores.interface import ChannelLimits, StoredSub, SubState
 from ftstan.wire.block import SubEvents
 from tests.oracle.damage import archived_tree

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftstan.clock import Steps
+from ftstan.base.clock import Steps
 
 HOUR_NS = 3_600_000_000_000
 

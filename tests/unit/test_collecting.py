@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.collecting import EVERYTHING_S, YOUNG, Collecting
+from ftstan.base.collecting import EVERYTHING_S, YOUNG, Collecting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

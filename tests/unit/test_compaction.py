@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from ftstan.errors import FencedError
-from ftstan.stores.file import records, recovery
+from ftstan.base.errors import FencedError
 from ftstan.stores.file.env import FileStoreOptions
-from ftstan.stores.file.statefile import StateFile
+from ftstan.stores.file.log import records
+from ftstan.stores.file.recovery import judging
+from ftstan.stores.file.state.statefile import StateFile
 from ftstan.stores.interface import ClientInfo, StoredSub, SubState
 from tests.filenode import SECOND, FileNode, simulated
 from tests.sim.disk import CrashMode, Killed, SimDisk
@@ -291,7 +292,7 @@ def test_a_zombies_compaction_finds_no_source_for_its_rename() -> None:
 
 
 def test_a_successor_that_leaves_a_zombies_temporary_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "remove_temporaries", lambda _disk, _dirfd: None)
+    monkeypatch.setattr(judging, "remove_temporaries", lambda _disk, _dirfd: None)
     with pytest.raises(AssertionError):
         test_a_zombies_compaction_finds_no_source_for_its_rename()
 

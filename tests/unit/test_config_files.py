@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.declaration import Kind, Option, Section
 from ftstan.config.effective import HIDDEN, dump, effective_lines
 from ftstan.config.file import apply_files, load
@@ -21,7 +22,6 @@ from ftstan.config.table import BY_KEY, CONFIGURED, OPTIONS
 from ftstan.config.units import MINUTE, SECOND
 from ftstan.config.validation import ModeError
 from ftstan.config.values import plain
-from ftstan.errors import ConfigError
 from ftstan.nats.generated import child_options, render
 
 SUPPORTED = {key: replace(option, supported=True) for key, option in BY_KEY.items()}

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.grammar import parse, parse_file, read_text
 from ftstan.config.tree import Place
 from ftstan.config.values import plain
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path

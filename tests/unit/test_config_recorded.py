@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ftstan.base.errors import ConfigError
 from ftstan.cli.server import main
 from ftstan.config.flags import parse, to_settings
-from ftstan.errors import ConfigError
 from tests.ft import test_recorded_starts
 from tests.recorded import FakeServer, counted_from_one, fake_server, normalised, prepared, telling, with_ports
 from tests.unit import test_tls_recorded

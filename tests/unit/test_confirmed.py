@@ -8,10 +8,11 @@ import random
 
 import pytest
 
-from ftstan.errors import FencedError
-from ftstan.stores.file import confirmed, recovery
-from ftstan.stores.file.confirmed import Confirmed, decode, encode, read_confirmed
+from ftstan.base.errors import FencedError
 from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.recovery import judging
+from ftstan.stores.file.state import confirmed
+from ftstan.stores.file.state.confirmed import Confirmed, decode, encode, read_confirmed
 from tests.oracle.damage import archived_tree
 from tests.sim.disk import CrashMode, SimDisk
 from tests.sim.model import read_all
@@ -235,7 +236,7 @@ def test_a_seal_at_or_below_what_was_confirmed_hides_nothing_and_cuts_nothing() 
 
 
 def test_a_seal_that_is_not_held_against_what_was_confirmed_loses_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "_check_confirmed_seals", lambda *_: None)
+    monkeypatch.setattr(judging, "_check_confirmed_seals", lambda *_: None)
     node = hidden()
     # Broken on purpose: 3 was acknowledged and is gone, or at best the log is found too short.
     assert node.store.quarantined == ["foo"] or 3 not in contents_of_readable(node)

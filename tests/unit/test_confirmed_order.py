@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.errors import FencedError
-from ftstan.stores.file import confirmed
+from ftstan.base.errors import FencedError
 from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.state import confirmed
 from ftstan.stores.interface import ChannelLimits
 from tests.filenode import FileNode, Owner, simulated
 from tests.sim.disk import SimDisk

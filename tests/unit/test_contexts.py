@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.errors import ConfigError
 from ftstan.cli import contexts
 from ftstan.cli.contexts import SETTINGS, Context
 from ftstan.cli.ctl import main
 from ftstan.cli.program import EXIT_ERROR, EXIT_OK
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path

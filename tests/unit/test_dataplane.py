@@ -7,8 +7,8 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from ftstan.dataplane import DataPlane
-from ftstan.errors import FencedError
+from ftstan.base.errors import FencedError
+from ftstan.node.dataplane import DataPlane
 
 
 def test_whoever_gives_up_waiting_leaves_the_thread_as_it_is() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.errors import FencedError, StoreError
+from ftstan.base.errors import FencedError, StoreError
 from ftstan.stores.file import deletion
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.interface import ChannelLimits, ClientInfo, SubState

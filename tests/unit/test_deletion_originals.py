@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.errors import FencedError, RecoveryError
-from ftstan.stores.file import records, states
+from ftstan.base.errors import FencedError, RecoveryError
 from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.log import records
+from ftstan.stores.file.state import states
 from ftstan.stores.interface import SubState
 from ftstan.wire.codec import decode_msg_proto
 from tests import filenode

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.disk import ShuttableDisk
+from ftstan.base.disk import ShuttableDisk
 from ftstan.ft.direct import ALIGN, DirectDisk, asking_disk
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.errors import ConfigError
 from ftstan.drill import catalogue
 from ftstan.drill.errors import ScenarioError
 from ftstan.drill.faults import KINDS, Expect
 from ftstan.drill.inventory import read_inventory
 from ftstan.drill.scenario import COMMANDS, LOCAL, REMOTE, Member, Scenario, load, read
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,7 +26,7 @@ def run(script: str, **more: object) -> subprocess.CompletedProcess[str]:
 def test_of_many_threads_that_end_the_process_one_has_the_last_word() -> None:
     done = run("""
         import threading
-        from ftstan.ending import end_process
+        from ftstan.node.process_exit import end_process
         together = threading.Barrier(8)
         def end(number):
             together.wait()
@@ -49,7 +49,7 @@ def test_a_log_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
             """
             import os
             from ftstan import log
-            from ftstan.ending import end_process
+            from ftstan.node.process_exit import end_process
             log.configure(file=os.environ["PIPE"])
             fd = os.open(os.environ["PIPE"], os.O_WRONLY | os.O_NONBLOCK)
             try:

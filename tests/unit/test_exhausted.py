@@ -7,9 +7,9 @@ import zlib
 
 import pytest
 
+from ftstan.base.clock import ManualClock
 from ftstan.broker.broker import BrokerOptions
-from ftstan.clock import ManualClock
-from ftstan.stores.file import records
+from ftstan.stores.file.log import records
 from ftstan.stores.interface import MAX_NUMBER
 from ftstan.wire import messages
 from ftstan.wire.block import MsgBlock

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.disk import LocalDisk
-from ftstan.errors import FencedError
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import FencedError
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.files import Files, default_limit
 from ftstan.stores.interface import SubState

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from ftstan.clock import ManualClock
+    from ftstan.base.clock import ManualClock
     from ftstan.stores.file.channel import FileChannel
 
 #: What each storage call takes, as on a file server.

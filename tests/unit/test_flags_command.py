@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from ftstan import log
+from ftstan.base import log
+from ftstan.base.errors import NatsError, StoreError
 from ftstan.cli import ctl
 from ftstan.cli.server import main
 from ftstan.config.banner import limits_table
 from ftstan.config.options import StoreLimits
-from ftstan.errors import NatsError, StoreError
 from ftstan.nats import embedded
 from tests.ft import test_recorded_starts
 from tests.recorded import FakeServer, fake_server, normalised, prepared

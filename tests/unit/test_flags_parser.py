@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.declaration import Group, Kind
 from ftstan.config.flags import FlagSyntaxError, evaluate_sizes, parse, to_options, to_settings
 from ftstan.config.options import ServerOptions
@@ -15,7 +16,6 @@ from ftstan.config.table import BY_FLAG, FLAGS
 from ftstan.config.units import HOUR, parse_duration
 from ftstan.config.usage import help_text
 from ftstan.config.validation import refuse_unsupported
-from ftstan.errors import ConfigError
 from ftstan.nats.generated import child_options
 
 DATA: dict[str, Any] = json.loads((Path(__file__).parent.parent / "data/cli/flags.json").read_text("utf-8"))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.disk import LocalDisk
-from ftstan.errors import FencedError, StoreError
-from ftstan.ft.adminkey import KEY_NAME, ensure_key, read_key
+from ftstan.admin.keys import KEY_NAME, ensure_key, read_key
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import FencedError, StoreError
 from tests.sim.disk import CrashMode, Killed, SimDisk
 
 if TYPE_CHECKING:

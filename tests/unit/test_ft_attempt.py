@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import ManualClock
-from ftstan.disk import LocalDisk
-from ftstan.errors import FencedError, LockFaultError, StoreError
-from ftstan.ft.attempt import attempt, see_store
+from ftstan.base.clock import ManualClock
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import FencedError, LockFaultError, StoreError
 from ftstan.ft.epoch import EPOCH_NAME
 from ftstan.ft.events import TryLock, TryResult
 from ftstan.ft.lock import LOCK_NAME
+from ftstan.ft.lock_attempt import attempt, see_store
 from ftstan.ft.ownership import StoreOwner
 from ftstan.ft.watch import WATCH_NAME, is_farewell
 

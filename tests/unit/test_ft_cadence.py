@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.errors import ConfigError
-from ftstan.ft.cadence import FtTiming, spread
-from ftstan.ratelimit import RateLimit
+from ftstan.base.errors import ConfigError
+from ftstan.base.ratelimit import RateLimit
+from ftstan.ft.timing import FtTiming, spread
 
 
 @given(st.integers(), st.floats(0.001, 100), st.sampled_from([0.1, 0.2]))

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.errors import WireError
-from ftstan.ft.ctl import (
+from ftstan.admin.protocol import (
     MAX_HISTORY,
     MAX_REQUEST,
     MAX_SIZE,
@@ -26,7 +25,8 @@ from ftstan.ft.ctl import (
     encode_who,
     is_who,
 )
-from ftstan.ft.seal import plain
+from ftstan.admin.signing import plain
+from ftstan.base.errors import WireError
 from ftstan.ft.states import Lag, NodeStatus, Recovery
 
 STATUS = NodeStatus(

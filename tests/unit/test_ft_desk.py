@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import ManualClock
-from ftstan.errors import RefusedError, StoreError
-from ftstan.ft.ctl import Answer, EpochEntry, Request, Verb, decode_answer
-from ftstan.ft.desk import Desk
-from ftstan.ft.seal import Recipient, plain, seal
+from ftstan.admin.protocol import Answer, EpochEntry, Request, Verb, decode_answer
+from ftstan.admin.service import Desk
+from ftstan.admin.signing import Recipient, plain, seal
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import RefusedError, StoreError
 from tests.unit.test_ft_ctl import ENTRY, STATUS
 
 if TYPE_CHECKING:

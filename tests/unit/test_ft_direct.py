@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import ManualClock
-from ftstan.disk import LocalDisk
-from ftstan.errors import FencedError, StoreError
+from ftstan.base.clock import ManualClock
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import FencedError, StoreError
 from ftstan.ft.direct import ALIGN, DirectDisk, asking_disk
 from ftstan.ft.epoch import Confirmer, claim
 from ftstan.ft.survey import survey_store

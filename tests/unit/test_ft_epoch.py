@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import ManualClock
-from ftstan.errors import FencedError, RecoveryError, StoreError
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import FencedError, RecoveryError, StoreError
 from ftstan.ft.epoch import EPOCH_NAME, SLICES_PER_EPOCH, Activation, Confirmer, claim, read_owner, remove_old_claims
-from ftstan.ft.slots import SLOT_SIZE, encode_slot, is_blank
+from ftstan.ft.epoch_records import SLOT_SIZE, encode_slot, is_blank
 from ftstan.ft.survey import Survey, survey_store
 from tests.sim.disk import CrashMode, Killed, SimDisk
 

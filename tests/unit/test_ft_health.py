@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.errors import RefusedError
+from ftstan.base.errors import RefusedError
 from ftstan.ft.health import Health, find_active, find_node, find_standby, find_successor, judge
 from ftstan.ft.states import NodeState, Phase
 from tests.unit.test_ft_ctl import STATUS

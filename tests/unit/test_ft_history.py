@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import ManualClock
-from ftstan.disk import LocalDisk
-from ftstan.errors import StoreError
-from ftstan.ft.ctl import EpochEntry
+from ftstan.admin.protocol import EpochEntry
+from ftstan.base.clock import ManualClock
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import StoreError
 from ftstan.ft.epoch import EPOCH_NAME, claim, read_records
+from ftstan.ft.epoch_records import SLOT_SIZE, Cause
 from ftstan.ft.history import cause_text, history_of, open_history
-from ftstan.ft.slots import SLOT_SIZE, Cause
 from ftstan.ft.survey import Survey
 from tests.sim.disk import SimDisk
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ftstan.disk import Disk
+    from ftstan.base.disk import Disk
 
 START_NS = 1_700_000_000_000_000_000
 

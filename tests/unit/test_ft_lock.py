@@ -14,8 +14,8 @@ import pytest
 from portalocker.constants import LockFlags
 from portalocker.exceptions import LockException
 
-from ftstan.disk import LocalDisk
-from ftstan.errors import FencedError, LockBusyError, LockFaultError, LockMissingError
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import FencedError, LockBusyError, LockFaultError, LockMissingError
 from ftstan.ft.lock import LOCK_NAME, OfdLocker, StoreLock, is_held
 from ftstan.ft.lockfaults import LockOutcome
 

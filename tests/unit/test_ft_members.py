@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan import peers
 from ftstan.ft.digest import MOST_MEMBERS, Member, Members, decode_digest, decode_members, encode_members
+from ftstan.node import peers
 from tests.unit.test_ft_ctl import STATUS
 
 STORE_ID = bytes(range(16))

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import ManualClock
+from ftstan.base.clock import ManualClock
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import FencedError
 from ftstan.config.flags import parse, to_options
 from ftstan.config.options import FtOptions
 from ftstan.config.units import MILLISECOND, SECOND
-from ftstan.disk import LocalDisk
-from ftstan.errors import FencedError
 from ftstan.ft.active import Active, ConfirmNow, EpochRaised, SendHeartbeat
-from ftstan.ft.attempt import see_store
+from ftstan.ft.epoch_records import EpochRecord
 from ftstan.ft.heartbeat import Heartbeat, decode_heartbeat
 from ftstan.ft.lock import LOCK_NAME
-from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, Belief, too_slow_line, word_of
+from ftstan.ft.lock_attempt import see_store
+from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, MixedModeEstimate, too_slow_line, word_of
 from ftstan.ft.ownership import StoreOwner
-from ftstan.ft.slots import EpochRecord
 from ftstan.ft.standby import HeartbeatHeard, Level, Log, Started, StoreSeen, TimerFired, TryLock
 from tests.unit.test_ft_standby import ORIGINAL, STORE, Node
 
@@ -159,7 +159,7 @@ def test_a_standby_takes_a_store_of_the_original_for_mixed_and_an_empty_one_not(
 
 
 def test_a_heartbeat_makes_nothing_mixed_and_is_remembered_until_one_of_ours_has_taken_the_store() -> None:
-    belief = Belief()
+    belief = MixedModeEstimate()
     belief.read(False, 5)
     belief.hear()
     assert (belief.mixed, belief.heard) == (False, True)
@@ -174,7 +174,7 @@ def test_a_heartbeat_makes_nothing_mixed_and_is_remembered_until_one_of_ours_has
 
 def test_what_was_heard_belongs_to_the_epoch_that_the_next_look_shows() -> None:
     """Two owners of ours may have come and gone since the last look, and an original behind them."""
-    belief = Belief()
+    belief = MixedModeEstimate()
     belief.read(False, 3)
     belief.hear()
     belief.read(False, 5)
@@ -184,7 +184,7 @@ def test_what_was_heard_belongs_to_the_epoch_that_the_next_look_shows() -> None:
 
 
 def test_the_operators_word_on_the_record_is_followed_both_ways() -> None:
-    belief = Belief()
+    belief = MixedModeEstimate()
     assert belief.read(True, 5) == MIXED_ON
     belief.hear()
     assert (belief.mixed, belief.heard) == (True, True)
@@ -195,7 +195,7 @@ def test_the_operators_word_on_the_record_is_followed_both_ways() -> None:
 
 
 def test_a_record_that_does_not_count_changes_nothing() -> None:
-    belief = Belief()
+    belief = MixedModeEstimate()
     belief.read(True)
     belief.read(None)
     assert belief.mixed
@@ -203,7 +203,7 @@ def test_a_record_that_does_not_count_changes_nothing() -> None:
 
 @pytest.mark.parametrize("word", [True, False])
 def test_beside_the_operators_word_nothing_counts(*, word: bool) -> None:
-    belief = Belief(word)
+    belief = MixedModeEstimate(word)
     assert belief.mixed is word
     belief.read(not word)
     assert belief.mixed is word

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import ManualClock
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import ConfigError, StoreError
 from ftstan.config.options import FtOptions, MountRisk, ServerOptions
-from ftstan.errors import ConfigError, StoreError
 from ftstan.ft import access
 from ftstan.ft.access import FileAccess
 from ftstan.ft.mountcheck import check_mount, examine

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import ManualClock
-from ftstan.errors import FencedError, StoreError
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import FencedError, StoreError
 from ftstan.ft.epoch import EPOCH_NAME
+from ftstan.ft.epoch_records import SLOT_SIZE
 from ftstan.ft.ownership import StoreOwner
-from ftstan.ft.slots import SLOT_SIZE
 from tests.sim.disk import SimDisk
 
 if TYPE_CHECKING:

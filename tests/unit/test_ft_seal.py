@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.errors import FtstanError, RefusedError, WireError
-from ftstan.ft.ctl import MAX_REQUEST, Request, Verb
-from ftstan.ft.seal import LIFETIME_S, Recipient, Seals, plain, seal
+from ftstan.admin.protocol import MAX_REQUEST, Request, Verb
+from ftstan.admin.signing import LIFETIME_S, Recipient, RequestVerifier, plain, seal
+from ftstan.base.errors import FtstanError, RefusedError, WireError
 
 KEY = bytes(range(32))
 ME = Recipient("cluster", "SERVER1")
@@ -27,8 +27,8 @@ def sealed(
     return seal(request, to, key=key, now_ns=now, nonce=nonce)
 
 
-def opened(payload: bytes, seals: Seals | None = None, *, key: bytes | None = KEY, now: int = NOW) -> Request:
-    return (seals or Seals(ME)).open(payload, key=key, now_ns=now)
+def opened(payload: bytes, seals: RequestVerifier | None = None, *, key: bytes | None = KEY, now: int = NOW) -> Request:
+    return (seals or RequestVerifier(ME)).open(payload, key=key, now_ns=now)
 
 
 def test_a_request_with_the_groups_key_is_taken() -> None:
@@ -91,7 +91,7 @@ def test_a_mac_of_any_kind_is_only_refused(mac: object) -> None:
 
 
 def test_the_same_message_twice_is_refused_the_second_time() -> None:
-    seals, message = Seals(ME), sealed()
+    seals, message = RequestVerifier(ME), sealed()
     opened(message, seals)
     with pytest.raises(RefusedError, match="was sent before"):
         opened(message, seals)
@@ -101,21 +101,21 @@ def test_the_same_message_twice_is_refused_the_second_time() -> None:
 
 
 def test_a_message_that_outlived_its_memory_has_expired() -> None:
-    seals, message = Seals(ME), sealed()
+    seals, message = RequestVerifier(ME), sealed()
     opened(message, seals)
     with pytest.raises(RefusedError, match="has expired"):
         opened(message, seals, now=NOW + round(LIFETIME_S) * SECOND)
 
 
 def test_nonces_are_forgotten_when_their_requests_have_expired() -> None:
-    seals = Seals(ME)
+    seals = RequestVerifier(ME)
     for n in range(9000):
         at = NOW + n * SECOND // 20
         opened(sealed(nonce=n.to_bytes(16, "big"), now=at), seals, now=at)
 
 
 def test_more_requests_than_can_be_remembered_are_refused_and_none_is_forgotten() -> None:
-    seals = Seals(ME)
+    seals = RequestVerifier(ME)
     for n in range(4096):
         opened(sealed(nonce=n.to_bytes(16, "big")), seals)
     with pytest.raises(RefusedError, match="too many requests"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.ft.slots import BLANK, SLOT_SIZE, Cause, EpochRecord, decode_slot, encode_slot, is_blank
+from ftstan.ft.epoch_records import BLANK, SLOT_SIZE, Cause, EpochRecord, decode_slot, encode_slot, is_blank
 
 RECORD = EpochRecord(
     slot=3,

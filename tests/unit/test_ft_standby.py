@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.ft.cadence import FtTiming
+from ftstan.ft.epoch_records import Cause, EpochRecord
 from ftstan.ft.heartbeat import Heartbeat
 from ftstan.ft.mixed import MIXED_ON
-from ftstan.ft.slots import Cause, EpochRecord
 from ftstan.ft.standby import (
     Action,
     Activate,
@@ -44,6 +43,7 @@ from ftstan.ft.standby import (
 )
 from ftstan.ft.states import NodeState, Phase
 from ftstan.ft.subjects import Released
+from ftstan.ft.timing import FtTiming
 from ftstan.ft.watch import farewell
 
 STORE = bytes(range(16))

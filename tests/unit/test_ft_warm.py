@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.clock import ManualClock
+from ftstan.base.clock import ManualClock
 from ftstan.ft import warm
 from ftstan.ft.digest import PART_ROWS, Digest, decode_digest, encode_digest
 from ftstan.ft.warm import Warm, WarmLag

@@ -13,14 +13,14 @@ from portalocker.constants import LockFlags
 from portalocker.exceptions import AlreadyLocked, LockException
 from portalocker.portalocker import BaseLocker
 
-from ftstan.clock import ManualClock
-from ftstan.disk import LocalDisk, Space
-from ftstan.errors import FencedError, StoreError
+from ftstan.base.clock import ManualClock
+from ftstan.base.disk import LocalDisk, Space
+from ftstan.base.errors import FencedError, StoreError
 from ftstan.ft.epoch import EPOCH_NAME
 from ftstan.ft.lock import LOCK_NAME, OfdLocker
 from ftstan.ft.ownership import StoreOwner
 from ftstan.ft.watch import WATCH_NAME, Probe, Watch, WatchRecord, decode_watch
-from ftstan.stores.file.places import Places
+from ftstan.stores.file.inode_watch import Places
 from tests.sim.disk import ENDLESS, SimDisk
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ftstan import COMPATIBLE_VERSION, __version__
+from ftstan.base.errors import NatsError
 from ftstan.cli.contexts import SETTINGS
 from ftstan.cli.ctl import COMMANDS, PROGRAM, main
 from ftstan.cli.terminal import complain, say
-from ftstan.errors import NatsError
 from tools.man_ftstanctl import actions, leaves, manual
 
 LEAVES = {" ".join(path): parser for path, parser in leaves(PROGRAM.build_parser())}

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.errors import StoreError
-from ftstan.stores.file import checkpoint, records
+from ftstan.base.errors import StoreError
 from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.log import records
+from ftstan.stores.file.state import checkpoint
 from tests.filenode import FileNode, Owner, simulated
 from tests.sim.disk import CrashMode, SimDisk
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.stores.file import records
-from ftstan.stores.file.confirmed import NAME, decode
 from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.log import records
+from ftstan.stores.file.state.confirmed import NAME, decode
 from ftstan.wire.block import MsgBlock
 from tests.oracle.gostore import read_tree
 from tests.sim.disk import CrashMode, Killed, SimDisk

@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import QuarantineError
 from ftstan.cli.ctl import main
-from ftstan.disk import LocalDisk
-from ftstan.errors import QuarantineError
 from ftstan.ft.direct import DirectDisk
 from ftstan.spark.pieces import SliceReader
 from ftstan.spark.report import Report
 from ftstan.spark.scan import SliceFile
-from ftstan.stores.file import records, regular
+from ftstan.stores.file import regular
+from ftstan.stores.file.log import records
 from ftstan.stores.file.regular import IrregularError, open_file
 from ftstan.stores.interface import SubState
 from tests.datastores import serve

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.errors import FencedError, RecoveryError
+from ftstan.base.errors import FencedError, RecoveryError
 from ftstan.stores.interface import StoredSub, SubState
 from tests.filenode import FileNode, simulated
 from tests.sim.disk import CrashMode, SimDisk
@@ -17,7 +17,7 @@ from tests.sim.disk import CrashMode, SimDisk
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ftstan.errors import StoreError
+    from ftstan.base.errors import StoreError
 
     Commit = Callable[[FileNode], dict[bytes, StoreError]]
 

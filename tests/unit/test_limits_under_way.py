@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from ftstan.clock import ManualClock
+from ftstan.base.clock import ManualClock
 from ftstan.config.limits import INHERIT
 from ftstan.config.options import ChannelLimits, StoreLimits
 from tests.compat.driver import Driver, deliveries, pub_acks

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.errors import WireError
+from ftstan.base.errors import WireError
 from ftstan.load.traffic import ANSWERS_SID, HEAD_SIZE, HEARTBEATS_SID, MESSAGES_SID, Delays, Publisher, Subscriber
 from ftstan.wire.codec import decode_ack, decode_pub_msg, encode_msg_proto, encode_pub_ack, redelivery_suffix
 

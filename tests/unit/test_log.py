@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan import log
-from ftstan.clock import ManualClock
-from ftstan.errors import ConfigError
+from ftstan.base import log
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan import log
-from ftstan.clock import ManualClock
-from ftstan.log import writer
-from ftstan.log.files import LogFile
-from ftstan.log.levels import ERROR, INFO, TRACE, WARNING, Level
-from ftstan.log.writer import Writer
+from ftstan.base import log
+from ftstan.base.clock import ManualClock
+from ftstan.base.log import writer
+from ftstan.base.log.files import LogFile
+from ftstan.base.log.levels import ERROR, INFO, TRACE, WARNING, Level
+from ftstan.base.log.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

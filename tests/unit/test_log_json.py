@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ftstan import log
-from ftstan.clock import ManualClock
+from ftstan.base import log
+from ftstan.base.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

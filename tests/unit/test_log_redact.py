@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan import log
-from ftstan.log.redact import redact, redact_pairs
+from ftstan.base import log
+from ftstan.base.log.redact import redact, redact_pairs
 from ftstan.nats.childlog import parse_line
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan import log
-from ftstan.errors import ConfigError
-from ftstan.log import syslog
-from ftstan.log.levels import ERROR, INFO
-from ftstan.log.syslog import Address, Syslog, parse_address
+from ftstan.base import log
+from ftstan.base.errors import ConfigError
+from ftstan.base.log import syslog
+from ftstan.base.log.levels import ERROR, INFO
+from ftstan.base.log.syslog import Address, Syslog, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

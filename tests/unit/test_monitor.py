@@ -16,12 +16,12 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from ftstan.base.disk import Space
+from ftstan.base.errors import NatsError, StoreError
+from ftstan.base.histogram import Histogram
 from ftstan.broker.views import CensusRow, ChannelRow, ClientRow, Counters, SubRow
 from ftstan.config.options import ChannelLimits, MonitorOptions, StoreLimits
-from ftstan.disk import Space
-from ftstan.errors import NatsError, StoreError
 from ftstan.ft.states import Lag, NodeState, NodeStatus, Phase, Recovery
-from ftstan.histogram import Histogram
 from ftstan.monitor.answers import error_answer
 from ftstan.monitor.http import Monitor
 from ftstan.monitor.metrics import METRICS, NSS_LABELS, NodeFigures

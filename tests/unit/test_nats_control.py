@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ftstan import log
+from ftstan.base import log
+from ftstan.base.errors import NatsError
 from ftstan.config.options import LinkOptions
-from ftstan.errors import NatsError
 from ftstan.nats.control import Control
 from ftstan.nats.embedded import NatsServerChild, NatsServerOptions
 from ftstan.nats.request import asking

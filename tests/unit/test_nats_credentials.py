@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import nkeys
 import pytest
 
-from ftstan.clock import SystemClock
+from ftstan.base.clock import SystemClock
+from ftstan.base.errors import NatsError
 from ftstan.config.options import LinkOptions, NatsOptions
-from ftstan.errors import NatsError
 from ftstan.nats.credentials import presented, read_key
 from ftstan.nats.link import Link
 from ftstan.nats.request import asking

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ftstan.clock import SystemClock
+from ftstan.base.clock import SystemClock
+from ftstan.base.errors import NatsError
 from ftstan.config.options import LinkOptions
-from ftstan.errors import NatsError
 from ftstan.nats import embedded
 from ftstan.nats.embedded import (
     Backoff,

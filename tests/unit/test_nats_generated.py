@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.writer import quoted
-from ftstan.errors import ConfigError
 from ftstan.nats.generated import REPORT_EVERY, NatsServerOptions, cluster_name, extra_token, render
 
 

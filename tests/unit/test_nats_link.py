@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ftstan.clock import SystemClock
+from ftstan.base.clock import SystemClock
+from ftstan.base.errors import NatsError
 from ftstan.config.options import LinkOptions
-from ftstan.errors import NatsError
 from ftstan.nats.embedded import NatsServerChild, NatsServerOptions
 from ftstan.nats.link import ConnectionLostError, Link
 from tests.processes import free_ports

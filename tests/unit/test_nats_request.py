@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ftstan.base.errors import ConfigError, NatsError
 from ftstan.config.options import LinkOptions
-from ftstan.errors import ConfigError, NatsError
 from ftstan.nats.control import Control
 from ftstan.nats.request import asking
 from tests.processes import free_ports

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.errors import ConfigError, NatsError
 from ftstan.cli.server import main
 from ftstan.config.flags import parse, to_options
 from ftstan.config.options import NatsOptions, ServerOptions
 from ftstan.embed import StanServer
-from ftstan.errors import ConfigError, NatsError
 from ftstan.nats.generated import child_options, render
 from ftstan.nats.routes import check_routes
 from ftstan.nats.url import Login, with_login

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.errors import NatsError, StoppedError
+from ftstan.base.errors import NatsError, StoppedError
 from ftstan.nats import embedded, tasks
 from ftstan.nats.embedded import NatsServerChild, NatsServerOptions
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import SystemClock
+from ftstan.base.clock import SystemClock
+from ftstan.base.errors import NatsError
 from ftstan.config.options import LinkOptions
-from ftstan.errors import NatsError
 from ftstan.nats.control import Control
 from ftstan.nats.link import ConnectionLostError, Link
 from ftstan.nats.request import asking

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.errors import ConfigError
+from ftstan.base.errors import ConfigError
 from ftstan.nats.url import Login, effective_login, parse_cluster_listen, parse_url, parse_urls
 
 

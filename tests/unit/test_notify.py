@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan import notify
-from ftstan.notify import Notifier
+from ftstan.node import notify
+from ftstan.node.notify import Notifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

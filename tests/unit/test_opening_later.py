@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import StoreError
 from ftstan.broker.broker import BrokerOptions
-from ftstan.clock import ManualClock
 from ftstan.config.limits import Limits
-from ftstan.errors import StoreError
 from ftstan.stores.file.channel import FileChannel
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore

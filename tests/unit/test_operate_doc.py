@@ -8,11 +8,11 @@ from functools import cache
 
 import pytest
 
+from ftstan.base.errors import FtstanError
 from ftstan.cli.ctl import PROGRAM as CTL
 from ftstan.cli.ctl import in_full
 from ftstan.cli.pipeline.command import PROGRAM as PIPELINE
 from ftstan.config.flags import parse
-from ftstan.errors import FtstanError
 from tests.processes import ROOT
 
 DOCS = ROOT / "docs"

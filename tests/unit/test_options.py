@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.options import (
     ChannelLimits,
     FileOptions,
@@ -17,7 +18,6 @@ from ftstan.config.options import (
     StoreLimits,
 )
 from ftstan.config.validation import check_before_logging, check_start
-from ftstan.errors import ConfigError
 
 FILE = ServerOptions(store="FILE", dir="d")
 

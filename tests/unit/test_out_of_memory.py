@@ -7,12 +7,12 @@ from typing import NoReturn
 
 import pytest
 
-from ftstan import server
 from ftstan.config.options import ServerOptions
-from ftstan.context import EXIT_FENCED
-from ftstan.dataplane import DataPlane
-from ftstan.host import ProcessHost
-from ftstan.server import Node
+from ftstan.node import node as server
+from ftstan.node.context import EXIT_FENCED
+from ftstan.node.dataplane import DataPlane
+from ftstan.node.node import Node
+from ftstan.node.runtime import ProcessHost
 
 
 class Ended(BaseException):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ftstan.base.errors import WireError
 from ftstan.broker.views import counters
-from ftstan.errors import WireError
 from tests.compat.driver import Driver
 
 CHANNEL = b"foo"

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from nats.aio.client import Client
 
-from ftstan import partition as module
-from ftstan.clock import SystemClock
+from ftstan.base.clock import SystemClock
+from ftstan.base.errors import ConflictError, FtstanError, NatsError
 from ftstan.config.options import ChannelLimits, LinkOptions, ServerOptions, StoreLimits
 from ftstan.config.units import SECOND
-from ftstan.errors import ConflictError, FtstanError, NatsError
 from ftstan.nats import tasks
 from ftstan.nats.embedded import NatsServerChild, NatsServerOptions
-from ftstan.partition import Exchange, Partitioning
+from ftstan.node import partitioning as module
+from ftstan.node.partitioning import Exchange, Partitioning
 from ftstan.stores.clients import decode_client, encode_client
 from ftstan.stores.interface import ClientInfo, ServerInfo
 from ftstan.wire import partition as wire
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
 
-    from ftstan.server import Node
+    from ftstan.node.node import Node
 
 pytestmark = pytest.mark.processes
 

@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
+from ftstan.base.errors import FencedError
 from ftstan.broker.broker import BrokerOptions
 from ftstan.broker.partition import Partition
-from ftstan.errors import FencedError
 from ftstan.stores.interface import ClientInfo
 from tests.compat.driver import SUBJECTS, Driver, connect_request, deliveries, pub_acks, pub_msg
 from tests.unit.test_broker_failures import RefusingStore

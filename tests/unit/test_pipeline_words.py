@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ftstan.base.errors import ConfigError
 from ftstan.cli import contexts
 from ftstan.cli.pipeline import running
 from ftstan.cli.pipeline.command import COMMANDS, PROGRAM, main
 from ftstan.cli.pipeline.running import SparkError
 from ftstan.cli.program import EXIT_USAGE
-from ftstan.errors import ConfigError
 from ftstan.spark.selection import Selection, moment
 from tests.processes import ROOT
 from tools.man_ftstanctl import actions, leaves
@@ -192,7 +192,7 @@ _OF_OURS = """[PYTHON_DATA_SOURCE_ERROR] Failed when Python data source instance
 Traceback (most recent call last):
   File "x.py", line 1, in f
     raise StoreError("no")
-ftstan.errors.StoreError: /x holds no datastore
+ftstan.base.errors.StoreError: /x holds no datastore
 """
 _OF_A_JOB = """An error occurred while calling o1.save.
 : org.apache.spark.SparkException: Job aborted.

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ftstan import protection as module
-from ftstan.clock import ManualClock
+from ftstan.base.clock import ManualClock
 from ftstan.config.options import FtOptions, ServerOptions
 from ftstan.config.units import SECOND
 from ftstan.ft.deadlines import JUDGE_EVERY_S
-from ftstan.protection import Protection
+from ftstan.node import protection as module
+from ftstan.node.protection import Protection
 from tests.unit.test_ft_ctl import STATUS
 
 if TYPE_CHECKING:

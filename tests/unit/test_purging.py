@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import FencedError, StoreError, StoreFullError
 from ftstan.cli import ctl
-from ftstan.disk import LocalDisk
-from ftstan.errors import FencedError, StoreError, StoreFullError
-from ftstan.stores.file import purged
 from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.log import purged
 from ftstan.stores.interface import ChannelLimits
 from ftstan.wire import codec
 from tests.filenode import NO_LIMITS, SECOND, FileNode, Owner, simulated

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftstan.errors import ConfigError, RecoveryError
-from ftstan.stores.file import records, states
-from ftstan.stores.file.records import Crc
+from ftstan.base.errors import ConfigError, RecoveryError
+from ftstan.stores.file.log import records
+from ftstan.stores.file.log.records import Crc
+from ftstan.stores.file.state import states
 from ftstan.stores.interface import ClientInfo, ServerInfo, StoredSub, SubState
 from ftstan.wire.block import MsgBlock, SubEvents
 

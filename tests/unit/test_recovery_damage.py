@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import QuarantineError, RecoveryError
 from ftstan.broker.broker import BrokerOptions
-from ftstan.clock import ManualClock
 from ftstan.config.flags import parse, to_options
-from ftstan.errors import QuarantineError, RecoveryError
-from ftstan.stores.file import damage, records
-from ftstan.stores.file.damage import Bad
 from ftstan.stores.file.env import FileStoreOptions
-from ftstan.stores.file.statescan import MARKER
+from ftstan.stores.file.log import records
+from ftstan.stores.file.recovery import damage
+from ftstan.stores.file.recovery.damage import Bad
+from ftstan.stores.file.state.statescan import MARKER
 from ftstan.wire import messages
 from ftstan.wire.block import MsgBlock
 from tests.compat.driver import SUBJECTS, Driver, sequences

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.stores.file import records, states, subreplay
+from ftstan.stores.file.log import records
+from ftstan.stores.file.state import states, subreplay
 from ftstan.stores.interface import SubState
 from ftstan.wire.block import MsgBlock, SubEvents
 

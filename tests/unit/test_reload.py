@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from ftstan import log
+from ftstan.base import log
+from ftstan.base.errors import ConfigError, FtstanError, NatsError
 from ftstan.config.limits import changes
 from ftstan.config.options import ChannelLimits, NatsOptions, ServerOptions, StoreLimits
-from ftstan.errors import ConfigError, FtstanError, NatsError
-from ftstan.reload import NO_FILE, ONLY_EMBEDDED, Reloader, changed, key_of
+from ftstan.node.reload import NO_FILE, ONLY_EMBEDDED, Reloader, changed, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from ftstan.nats.generated import NatsServerOptions
-    from ftstan.server import Node
+    from ftstan.node.node import Node
 
 OLD = ServerOptions()
 

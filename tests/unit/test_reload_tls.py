@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import SystemClock
+from ftstan.base.clock import SystemClock
+from ftstan.base.errors import FtstanError, NatsError
 from ftstan.config.options import LinkOptions, MonitorOptions, NatsOptions, ServerOptions, ServerTlsOptions
-from ftstan.errors import FtstanError, NatsError
 from ftstan.monitor.gate import gate_of
 from ftstan.monitor.http import Monitor
 from ftstan.nats.control import Control
 from ftstan.nats.link import Link
-from ftstan.pages import Pages
-from ftstan.server import Node
+from ftstan.node.node import Node
+from ftstan.node.pages import Pages
 from tests.certificates import Certificates, replace_pair
 from tests.processes import HOST, free_ports
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan import log
+from ftstan.base import log
+from ftstan.base.errors import FencedError, StoreError
 from ftstan.config.limits import Limits
-from ftstan.errors import FencedError, StoreError
-from ftstan.stores.file.remembered import NAME
+from ftstan.stores.file.state.remembered import NAME
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.interface import StoredAt
 from tests.filenode import NO_LIMITS, FileNode, Owner, simulated

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from ftstan.base.clock import ManualClock
 from ftstan.broker.dedup import Window
-from ftstan.clock import ManualClock
 from ftstan.stores.interface import StoredAt
 from ftstan.wire.block import MsgBlock
 from tests.compat.driver import Driver, PubAck, pub_acks

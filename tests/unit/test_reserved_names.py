@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ftstan.admin import keys
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import ConfigError, RecoveryError, RefusedError, StoreError
+from ftstan.base.reserved import ROOT_FILES, is_reserved, is_root_file
 from ftstan.broker import managing
 from ftstan.cli.ctl import main
 from ftstan.config.options import StoreLimits
 from ftstan.config.validation import check_limits
-from ftstan.disk import LocalDisk
-from ftstan.errors import ConfigError, RecoveryError, RefusedError, StoreError
-from ftstan.ft import adminkey, epoch, lock, watch
-from ftstan.reserved import ROOT_FILES, is_reserved, is_root_file
-from ftstan.stores.file import checkpoint, clients, deletion, remembered, serverfile, statescan
+from ftstan.ft import epoch, lock, watch
+from ftstan.stores.file import deletion
+from ftstan.stores.file.state import checkpoint, clients, remembered, serverfile, statescan
 from ftstan.stores.file.tools import restoring
 from ftstan.stores.interface import ChannelLimits
 from ftstan.stores.memory import MemoryStore
@@ -59,7 +61,7 @@ FREE = [*_ALMOST, b"ft", b"tmpx", b"bin", b"dat", b"admin", b"\xff"]
 
 def test_every_file_that_the_code_keeps_in_the_root_is_reserved() -> None:
     names = {
-        adminkey.KEY_NAME,
+        keys.KEY_NAME,
         checkpoint.NAME,
         clients.NAME,
         epoch.EPOCH_NAME,

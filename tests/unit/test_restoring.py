@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import ManualClock
-from ftstan.errors import DamageError, RecoveryError, StoreError
-from ftstan.stores.file import records
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import DamageError, RecoveryError, StoreError
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
+from ftstan.stores.file.log import records
 from ftstan.stores.file.tools import restoring
 from ftstan.stores.file.tools.checking import Kind, check_channel, check_root
 from ftstan.stores.file.tools.restoring import Account, Restoring, SliceWriter, Written, find_account, new_token
@@ -27,7 +27,7 @@ from tests.sim.history import STORE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ftstan.disk import Disk
+    from ftstan.base.disk import Disk
     from ftstan.stores.interface import ChannelStore
 
 #: Sequence, timestamp, data, reply.

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import ManualClock
-from ftstan.errors import FencedError, StoreError
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import FencedError, StoreError
 from ftstan.ft import epoch
+from ftstan.ft.epoch_records import SLOT_SIZE
 from ftstan.ft.guard import Guard, Verdict, Vitals
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.ownership import StoreOwner
-from ftstan.ft.slots import SLOT_SIZE
 from ftstan.ft.watch import Probe, Watch
 from tests.filenode import FileNode, simulated
 from tests.sim.disk import CrashMode, SimDisk
@@ -28,7 +28,7 @@ from tests.unit.test_interlude import original_stores
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ftstan.ft.slots import EpochRecord
+    from ftstan.ft.epoch_records import EpochRecord
 
 LOCAL = "21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
 

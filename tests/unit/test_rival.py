@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from ftstan.clock import SystemClock
-from ftstan.errors import NatsError
-from ftstan.rival import refuse_rivals
+from ftstan.base.clock import SystemClock
+from ftstan.base.errors import NatsError
+from ftstan.node.duplicate_cluster_check import refuse_rivals
 from ftstan.wire import messages
 from ftstan.wire.nuid import Nuid
 from tests.compat.driver import SUBJECTS

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from ftstan.base.clock import SystemClock
+from ftstan.base.errors import NatsError
 from ftstan.cli.hidden import spans
-from ftstan.clock import SystemClock
 from ftstan.config.options import LinkOptions
-from ftstan.errors import NatsError
 from ftstan.nats.embedded import NatsServerChild, NatsServerOptions
 from ftstan.nats.link import Link
 from ftstan.nats.tokens import hashed

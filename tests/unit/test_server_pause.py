@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan import host, server
-from ftstan.clock import ManualClock
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import FencedError, StoreError
 from ftstan.config.options import ServerOptions
-from ftstan.errors import FencedError, StoreError
+from ftstan.node import node as server
+from ftstan.node import runtime
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,8 +33,8 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
         calls.append(arguments)
         raise EndedError
 
-    monkeypatch.setattr(host, "pause_and_end", record)
-    monkeypatch.setattr(host, "end_process", record)
+    monkeypatch.setattr(runtime, "pause_and_end", record)
+    monkeypatch.setattr(runtime, "end_process", record)
     return calls
 
 
@@ -64,7 +65,7 @@ def test_during_the_pause_nothing_is_held_and_the_exit_status_is_kept(tmp_path: 
     lock = tmp_path / "lock"
     script = f"""
         import fcntl, os, sys, threading
-        from ftstan.ending import pause_and_end
+        from ftstan.node.process_exit import pause_and_end
         fd = os.open({str(lock)!r}, os.O_RDWR | os.O_CREAT)
         fcntl.lockf(fd, fcntl.LOCK_EX)
         threading.Thread(target=threading.Event().wait, daemon=True).start()

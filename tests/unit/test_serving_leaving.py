@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftstan.errors import NatsError
+from ftstan.base.errors import NatsError
 from ftstan.nats.link import ConnectionLostError
 from tests.unit.test_serving_pause import serving
 

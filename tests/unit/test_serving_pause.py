@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from ftstan.clock import ManualClock
-from ftstan.errors import FencedError, StoreError
-from ftstan.serving import Serving
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import FencedError, StoreError
+from ftstan.node.pipeline import Serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable

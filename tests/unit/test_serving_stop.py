@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.errors import NatsError, StoreError
 from ftstan.broker.records import info_of
-from ftstan.errors import NatsError, StoreError
-from ftstan.serving import Serving
+from ftstan.node.pipeline import Serving
 from tests.compat.driver import CLUSTER, SUBJECTS, sequences
 from tests.filenode import FileNode, Owner
 from tests.sim.ft.test_attack_handover_2 import Server

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import ManualClock
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import FencedError, StoreError
 from ftstan.config.limits import Limits
-from ftstan.errors import FencedError, StoreError
-from ftstan.stores.file import records
 from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.log import records
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.interface import ChannelLimits
 from ftstan.wire.block import MsgBlock

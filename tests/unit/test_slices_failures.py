@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.errors import StoreError, StoreFullError
-from ftstan.stores.file import records
+from ftstan.base.errors import StoreError, StoreFullError
 from ftstan.stores.file.env import FileStoreOptions
-from ftstan.stores.file.slices import SliceLog
+from ftstan.stores.file.log import records
+from ftstan.stores.file.log.slices import SliceLog
 from ftstan.stores.interface import CLIENTS, ClientInfo, StoredSub, SubState
 from tests.filenode import SECOND, FileNode, simulated
 from tests.sim.disk import CrashMode, SimDisk

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ftstan.clock import ManualClock
-from ftstan.disk import LocalDisk
-from ftstan.errors import ConfigError, DamageError, StoreError
+from ftstan.base.clock import ManualClock
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import ConfigError, DamageError, StoreError
 from ftstan.ft.lock import StoreLock
 from ftstan.spark.log import Bounds, Store, read
 from ftstan.spark.places import kind_of
 from ftstan.spark.report import Finding, Kind, Report, collected
 from ftstan.spark.resolve import resolved
-from ftstan.stores.file import records
 from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.log import records
 from tests.compat.test_damage import channel_of, expected, is_refused, ranges
 from tests.datastores import grow, messages_of, serve, serving
 from tests.oracle.damage import damaged_tree, extract, recipes, write_tree

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from ftstan.errors import ConfigError
+from ftstan.base.errors import ConfigError
 from ftstan.spark.log import EVERYTHING, MAX_TIME, MIN_TIME, Bounds
 from ftstan.spark.options import BATCH, ReadOptions, nanoseconds
 from ftstan.spark.places import kind_of

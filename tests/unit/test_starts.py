@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan import starts
-from ftstan.starts import COUNT_NAME, LONGEST_WAIT_S, Starts, wait_after
+from ftstan.node import starts
+from ftstan.node.starts import COUNT_NAME, LONGEST_WAIT_S, Starts, wait_after
 
 if TYPE_CHECKING:
     from pathlib import Path

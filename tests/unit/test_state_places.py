@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.base.errors import StoppedError
 from ftstan.config.limits import Limits
-from ftstan.errors import StoppedError
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.interface import ClientInfo, ServerInfo, StoredSub, SubState

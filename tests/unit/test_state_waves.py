@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import ManualClock
-from ftstan.disk import LocalDisk
-from ftstan.errors import FencedError
+from ftstan.base.clock import ManualClock
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import FencedError
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.file.syncing import AT_ONCE

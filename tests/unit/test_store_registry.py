@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.clock import ManualClock
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import ConfigError
 from ftstan.config.options import ServerOptions
 from ftstan.config.validation import check_start
-from ftstan.errors import ConfigError
 from ftstan.stores import registry
 from ftstan.stores.interface import StoreContext
 from ftstan.stores.memory import MemoryAccess

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ftstan.base.disk import LocalDisk
 from ftstan.cli import ctl, store, store_change
-from ftstan.disk import LocalDisk
-from ftstan.stores.file import records
+from ftstan.stores.file.log import records
 from ftstan.wire.block import MsgBlock
 from tests.datastores import grow
 

@@ -12,9 +12,9 @@ import pytest
 from portalocker.exceptions import AlreadyLocked
 from portalocker.portalocker import BaseLocker
 
-from ftstan.clock import ManualClock
-from ftstan.disk import LocalDisk, Space
-from ftstan.errors import ConfigError
+from ftstan.base.clock import ManualClock
+from ftstan.base.disk import LocalDisk, Space
+from ftstan.base.errors import ConfigError
 from ftstan.ft.mounts import Mount
 from ftstan.storecheck.bench import BLOCK, Bench, Runner
 from ftstan.storecheck.findings import Finding, Outcome, Report, Verdict

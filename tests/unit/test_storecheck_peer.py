@@ -13,9 +13,9 @@ import pytest
 from portalocker.exceptions import AlreadyLocked
 from portalocker.portalocker import BaseLocker
 
-from ftstan.clock import SystemClock
-from ftstan.disk import LocalDisk
-from ftstan.errors import ConfigError, FtstanError, StoreError
+from ftstan.base.clock import SystemClock
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import ConfigError, FtstanError, StoreError
 from ftstan.storecheck import integrity
 from ftstan.storecheck.bench import Bench, GoneError
 from ftstan.storecheck.findings import Finding, Outcome

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.grammar import parse_size
 from ftstan.config.units import (
     MAX_INT64,
@@ -16,7 +17,6 @@ from ftstan.config.units import (
     parse_int,
     quote,
 )
-from ftstan.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ftstan.errors import WireError
+from ftstan.base.errors import WireError
 from ftstan.wire import codec
 from ftstan.wire.messages import Ack, CtrlMsg, MsgProto, PubAck, PubMsg, encode
 from tests.oracle import godecode, wiregen

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.errors import WireError
+from ftstan.base.errors import WireError
 from ftstan.wire.frames import OutBuf, Parser, pub_frame
 from tests.oracle.wiregen import few, many
 

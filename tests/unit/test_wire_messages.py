@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.errors import WireError
+from ftstan.base.errors import WireError
 from ftstan.wire import messages
 from ftstan.wire.messages import (
     ConnectRequest,

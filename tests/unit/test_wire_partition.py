@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftstan.errors import ConfigError, WireError
+from ftstan.base.errors import ConfigError, WireError
 from ftstan.wire import messages, partition
 from ftstan.wire.partition import Sender
 from ftstan.wire.patterns import PatternSet, intersect

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ftstan.errors import WireError
+from ftstan.base.errors import WireError
 from ftstan.wire import codec, messages
 from ftstan.wire.messages import ClientInfo, CtrlMsg, MsgProto, ServerInfo, SubState, SubStateUpdate, encode, parse
 from ftstan.wire.subjects import Subjects

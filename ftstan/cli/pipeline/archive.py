@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from ftstan.cli.client_options import number
 from ftstan.cli.pipeline import running
 from ftstan.cli.pipeline.running import EXIT_CLEAN
-from ftstan.cli.talking import number
 from ftstan.cli.terminal import print_json, say, size_of, visible
 from ftstan.spark import archive
 from ftstan.spark.archive.report import FORMATS, ArchiveOptions

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import ConfigError
+from ftstan.cli.client_options import number
 from ftstan.cli.pipeline import running
 from ftstan.cli.pipeline.running import EXIT_CLEAN, setting
-from ftstan.cli.talking import number
 from ftstan.cli.terminal import print_json, print_table
-from ftstan.errors import ConfigError
 from ftstan.spark import queries
 from ftstan.spark.queries import QueryOptions
 

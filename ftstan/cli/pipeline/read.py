@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from ftstan.base.errors import ConfigError
+from ftstan.cli.client_options import number
 from ftstan.cli.pipeline import running, selecting
 from ftstan.cli.pipeline.running import EXIT_CLEAN
-from ftstan.cli.talking import number
 from ftstan.cli.terminal import print_json, print_table, say, size_of
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse

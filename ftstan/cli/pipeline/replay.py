@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ftstan.cli import talking
+from ftstan.base.errors import ConfigError, DamageError
+from ftstan.cli import client_options
+from ftstan.cli.client_options import number, seconds
 from ftstan.cli.pipeline import running, selecting
 from ftstan.cli.pipeline.running import EXIT_CLEAN, EXIT_FOUND
-from ftstan.cli.talking import number, seconds
 from ftstan.cli.terminal import complain, print_json, print_table, progress, say, size_of
-from ftstan.errors import ConfigError, DamageError
 from ftstan.spark import replay
 from ftstan.spark.replay import Checkpoint, ReplayError, ReplayOptions
 
@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"how long an ack is waited for ({_ACK_WITHIN_S:g})",
     )
-    talking.add_options(parser)
+    client_options.add_options(parser)
     running.add_options(parser)
 
 
@@ -105,7 +105,7 @@ def _replay(
     with progress("replaying", max(left, 0), shown=not arguments.quiet, counted=True) as advance:
 
         async def publish() -> Report:
-            async with await talking.connect(
+            async with await client_options.connect(
                 arguments, ack_timeout=arguments.timeout, republish=True, max_in_flight=arguments.in_flight
             ) as connection:
                 return await replay.publish(rows, connection, options, checkpoint, advance)

@@ -9,15 +9,15 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ftstan.cli.owning import owning
+from ftstan.base.clock import SystemClock
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import DamageError, StoreError
 from ftstan.cli.pipeline import running, selecting
 from ftstan.cli.pipeline.running import EXIT_CLEAN, EXIT_FOUND
+from ftstan.cli.store_owner import owning
 from ftstan.cli.terminal import complain, print_json, print_table, say, size_of
-from ftstan.clock import SystemClock
-from ftstan.disk import LocalDisk
-from ftstan.errors import DamageError, StoreError
-from ftstan.stores.file import records
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
+from ftstan.stores.file.log import records
 from ftstan.stores.file.tools.restoring import Restoring, find_account
 from ftstan.stores.interface import ServerInfo
 from ftstan.wire.subjects import Subjects

@@ -15,8 +15,8 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
+from ftstan.base.errors import ConfigError, FtstanError
 from ftstan.cli.terminal import progress
-from ftstan.errors import ConfigError, FtstanError
 from ftstan.spark.installed import missing
 
 if TYPE_CHECKING:

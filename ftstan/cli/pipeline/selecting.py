@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import ConfigError
 from ftstan.cli.pipeline.running import setting
-from ftstan.errors import ConfigError
 from ftstan.spark.selection import Selection, moment
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ftstan.errors import StoreError
+from ftstan.base.errors import StoreError
 from ftstan.spark.archive import spool
 from ftstan.spark.archive.merge import merge
 from ftstan.spark.archive.plan import Stretch, packed, stretches

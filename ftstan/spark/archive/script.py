@@ -14,7 +14,7 @@ import shlex
 import sys
 from argparse import ArgumentParser
 
-from ftstan.errors import FtstanError
+from ftstan.base.errors import FtstanError
 from ftstan.spark.archive import spool as spools
 from ftstan.spark.installed import packaged
 

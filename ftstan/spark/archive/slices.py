@@ -15,8 +15,8 @@ from ftstan.spark.archive.merge import Kind
 from ftstan.spark.archive.spool import ArchiveError
 from ftstan.spark.archive.table import ROWS
 from ftstan.spark.decode import Builder
-from ftstan.stores.file import records
-from ftstan.stores.file.view import show
+from ftstan.stores.file.log import records
+from ftstan.stores.file.log.view import show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,14 +23,14 @@ import time
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
-from ftstan.errors import FtstanError
-from ftstan.stores.file import records
+from ftstan.base.errors import FtstanError
+from ftstan.stores.file.log import records
 from ftstan.wire.subjects import valid_channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ftstan.stores.file.records import Crc
+    from ftstan.stores.file.log.records import Crc
 
 MARKER = "spool.json"
 MANIFEST = "manifest.json"

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.errors import StoreError
+from ftstan.base.errors import StoreError
 from ftstan.spark.archive.merge import Kind
 from ftstan.spark.archive.slices import SliceError
 from ftstan.spark.archive.table import ROWS

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from ftstan.errors import FtstanError
+from ftstan.base.errors import FtstanError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
-from ftstan.errors import ConfigError
+from ftstan.base.errors import ConfigError
 from ftstan.spark import FORMAT, register
 from ftstan.spark.audit import ledger
 from ftstan.spark.audit.checks import COLUMNS, Found, check

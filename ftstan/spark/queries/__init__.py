@@ -10,7 +10,7 @@ import logging
 from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING
 
-from ftstan.errors import ConfigError
+from ftstan.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

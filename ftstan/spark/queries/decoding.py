@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.functions import arrow_udf
 
-from ftstan.errors import ConfigError
+from ftstan.base.errors import ConfigError
 from ftstan.spark.installed import missing
 
 if TYPE_CHECKING:

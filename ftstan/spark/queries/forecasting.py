@@ -9,10 +9,10 @@ import datetime as dt
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import ConfigError
 from ftstan.config.file import apply_files
 from ftstan.config.limits import INHERIT, Limits
 from ftstan.config.settings import Settings
-from ftstan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

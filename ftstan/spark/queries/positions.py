@@ -10,9 +10,10 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftstan.disk import LocalDisk
-from ftstan.errors import StoreError, WireError
-from ftstan.stores.file import records, states
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import StoreError, WireError
+from ftstan.stores.file.log import records
+from ftstan.stores.file.state import states
 from ftstan.stores.file.tools.reading import NEVER_OURS
 from ftstan.stores.file.tools.source import Source
 from ftstan.stores.file.tools.statereading import SUB_KINDS, read_state

@@ -11,7 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
-from ftstan.errors import ConfigError
+from ftstan.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftstan.errors import FencedError, LockBusyError
+from ftstan.base.errors import FencedError, LockBusyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

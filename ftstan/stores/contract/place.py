@@ -11,7 +11,7 @@ from ftstan.wire import codec
 from ftstan.wire.block import MsgBlock, SubEvents
 
 if TYPE_CHECKING:
-    from ftstan.clock import ManualClock
+    from ftstan.base.clock import ManualClock
     from ftstan.stores.interface import ChannelStore, Recovered, Store, StoredSub
 
 SECOND = 1_000_000_000

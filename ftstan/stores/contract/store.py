@@ -6,9 +6,9 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import StoreError
 from ftstan.config.limits import INHERIT, Limits
 from ftstan.config.options import StoreLimits
-from ftstan.errors import StoreError
 from ftstan.stores.contract.place import (
     FREE,
     SECOND,

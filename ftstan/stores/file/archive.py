@@ -25,12 +25,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from ftstan.log import stream as log
+from ftstan.base.log import stream as log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ftstan.clock import Clock
+    from ftstan.base.clock import Clock
 
 _FIRST_RETRY_S = 5.0
 _LONGEST_RETRY_S = 600.0

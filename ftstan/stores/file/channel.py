@@ -9,26 +9,28 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
-from ftstan.errors import DamageError, StoreFullError
-from ftstan.log import stream as log
-from ftstan.stores.file import directory, opening, purging, quarantine, records, states, statescan
-from ftstan.stores.file.compact import Compaction
-from ftstan.stores.file.confirmed import ConfirmedFile
+from ftstan.base.errors import DamageError, StoreFullError
+from ftstan.base.log import stream as log
+from ftstan.stores.file import directory
+from ftstan.stores.file.dirty_channels import Unsynced
 from ftstan.stores.file.env import FileEnv, is_full
-from ftstan.stores.file.patience import Patience
-from ftstan.stores.file.register import Unsynced
-from ftstan.stores.file.slices import SliceLog, show, store_error
-from ftstan.stores.file.statefile import StateFile
-from ftstan.stores.file.tools import exact
+from ftstan.stores.file.log import exact, purging, records
+from ftstan.stores.file.log.slices import SliceLog, show, store_error
+from ftstan.stores.file.recovery import opening, quarantine
+from ftstan.stores.file.retry_backoff import Patience
+from ftstan.stores.file.state import states, statescan
+from ftstan.stores.file.state.compact import Compaction
+from ftstan.stores.file.state.confirmed import ConfirmedFile
+from ftstan.stores.file.state.statefile import StateFile
 from ftstan.stores.interface import ChannelEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from ftstan.errors import StoreError
-    from ftstan.stores.file.opening import Reading
-    from ftstan.stores.file.register import Register
-    from ftstan.stores.file.statefile import Replacement
+    from ftstan.base.errors import StoreError
+    from ftstan.stores.file.dirty_channels import Register
+    from ftstan.stores.file.recovery.opening import Reading
+    from ftstan.stores.file.state.statefile import Replacement
     from ftstan.stores.interface import ChannelLimits, StoredSub, SubState
     from ftstan.wire.block import MsgBlock, SubEvents
 

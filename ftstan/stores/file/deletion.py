@@ -29,15 +29,15 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ftstan.log import stream as log
-from ftstan.stores.file import purged, records
-from ftstan.stores.file.confirmed import Confirmed, ConfirmedFile, read_confirmed
+from ftstan.base.log import stream as log
 from ftstan.stores.file.env import NUMBERS_PER_EPOCH, FileEnv
-from ftstan.stores.file.leftovers import is_leftover, remove_leftover
-from ftstan.stores.file.measure import read_entries
+from ftstan.stores.file.log import purged, records
+from ftstan.stores.file.log.view import dat_name, idx_name, show
+from ftstan.stores.file.recovery.leftovers import is_leftover, remove_leftover
+from ftstan.stores.file.recovery.measure import read_entries
 from ftstan.stores.file.regular import IrregularError, open_file, sync_file
-from ftstan.stores.file.statefile import read_file
-from ftstan.stores.file.view import dat_name, idx_name, show
+from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile, read_confirmed
+from ftstan.stores.file.state.statefile import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

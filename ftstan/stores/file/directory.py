@@ -24,12 +24,12 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from ftstan.log import stream as log
-from ftstan.stores.file.view import show
+from ftstan.base.log import stream as log
+from ftstan.stores.file.log.view import show
 
 if TYPE_CHECKING:
     from ftstan.stores.file.env import FileEnv
-    from ftstan.stores.file.slices import SliceLog
+    from ftstan.stores.file.log.slices import SliceLog
 
 #: What a call in a directory without a name says, here and through NFS; a name that leads nowhere says the first, too.
 _NO_NAME = (errno.ENOENT, errno.ESTALE)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from ftstan.stores.file.files import Files
-from ftstan.stores.file.places import Places
+from ftstan.stores.file.inode_watch import Places
 from ftstan.stores.file.regular import open_file
 
 if TYPE_CHECKING:
-    from ftstan.clock import Clock
-    from ftstan.disk import Disk
-    from ftstan.stores.file.records import Crc
+    from ftstan.base.clock import Clock
+    from ftstan.base.disk import Disk
+    from ftstan.stores.file.log.records import Crc
 
 #: Slice numbers that one epoch may use in a channel (``docs/compat/filestore.md``, slices).
 NUMBERS_PER_EPOCH = 4096

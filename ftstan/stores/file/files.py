@@ -19,7 +19,7 @@ from ftstan.stores.file.regular import open_file
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ftstan.disk import Disk
+    from ftstan.base.disk import Disk
 
     #: Channel and file name; the file name is empty for what a channel writes.
     Unit = tuple[bytes, str]

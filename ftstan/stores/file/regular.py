@@ -10,10 +10,10 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from ftstan.errors import StoreError
+from ftstan.base.errors import StoreError
 
 if TYPE_CHECKING:
-    from ftstan.disk import Disk, FileStat
+    from ftstan.base.disk import Disk, FileStat
 
 #: What an ``IrregularError`` says of a directory.
 DIRECTORY = "a directory, where a server keeps a file"

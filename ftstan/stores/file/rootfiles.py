@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ftstan.errors import RecoveryError
-from ftstan.log import stream as log
-from ftstan.reserved import is_root_file
-from ftstan.stores.file import recovery
-from ftstan.stores.file.view import show
+from ftstan.base.errors import RecoveryError
+from ftstan.base.log import stream as log
+from ftstan.base.reserved import is_root_file
+from ftstan.stores.file.log.view import show
+from ftstan.stores.file.recovery import judging
 
 if TYPE_CHECKING:
-    from ftstan.disk import Disk
+    from ftstan.base.disk import Disk
     from ftstan.stores.file.env import FileEnv
 
 _INDISPENSABLE = ("server.dat", "clients.dat")
@@ -53,4 +53,4 @@ def clear_root(env: FileEnv) -> None:
         if name in _INDISPENSABLE:
             raise RecoveryError(text, hint=_CURE)
         log.warning(f"{text}: it is left alone, and the server does without; run: ftstanctl store verify")
-    recovery.remove_temporaries(env, env.root)
+    judging.remove_temporaries(env, env.root)

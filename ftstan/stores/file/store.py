@@ -11,35 +11,26 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import RecoveryError, StoppedError, StoreError, StoreFullError
+from ftstan.base.log import stream as log
 from ftstan.config.limits import Limits
-from ftstan.errors import RecoveryError, StoppedError, StoreError, StoreFullError
-from ftstan.log import stream as log
-from ftstan.stores.file import (
-    checkpoint,
-    clients,
-    confirmed,
-    opening,
-    quarantine,
-    records,
-    remembered,
-    rootfiles,
-    serverfile,
-    statescan,
-)
+from ftstan.stores.file import rootfiles
 from ftstan.stores.file.channel import FileChannel
-from ftstan.stores.file.checkpoint import Checkpoint
-from ftstan.stores.file.clients import Clients
-from ftstan.stores.file.ends import Ends
+from ftstan.stores.file.channel_tails import Ends
+from ftstan.stores.file.clean_shutdown import Leaving
+from ftstan.stores.file.dirty_channels import Register, Unsynced
 from ftstan.stores.file.env import FileEnv, FileStoreOptions, Ownership, is_full
-from ftstan.stores.file.fitness import Fitness
-from ftstan.stores.file.leaving import Leaving
-from ftstan.stores.file.register import Register, Unsynced
-from ftstan.stores.file.remembered import Remembered
-from ftstan.stores.file.serverfile import ServerFile
-from ftstan.stores.file.slices import show, store_error
-from ftstan.stores.file.statefile import StateFileError
+from ftstan.stores.file.log import exact, records
+from ftstan.stores.file.log.slices import show, store_error
+from ftstan.stores.file.original_compat import Fitness
+from ftstan.stores.file.recovery import opening, quarantine
+from ftstan.stores.file.state import checkpoint, clients, confirmed, remembered, serverfile, statescan
+from ftstan.stores.file.state.checkpoint import Checkpoint
+from ftstan.stores.file.state.clients import Clients
+from ftstan.stores.file.state.remembered import Remembered
+from ftstan.stores.file.state.serverfile import ServerFile
+from ftstan.stores.file.state.statefile import StateFileError
 from ftstan.stores.file.syncing import Broken, Syncer
-from ftstan.stores.file.tools import exact
 from ftstan.stores.file.upkeep import Upkeep
 from ftstan.stores.file.waves import Waves
 from ftstan.stores.interface import (
@@ -55,11 +46,11 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ftstan.clock import Clock
-    from ftstan.disk import Disk
-    from ftstan.stores.file.opening import Reading
-    from ftstan.stores.file.places import Places
-    from ftstan.stores.file.statefile import Seen
+    from ftstan.base.clock import Clock
+    from ftstan.base.disk import Disk
+    from ftstan.stores.file.inode_watch import Places
+    from ftstan.stores.file.recovery.opening import Reading
+    from ftstan.stores.file.state.statefile import Seen
     from ftstan.stores.interface import StoredAt
 
 #: A flush makes room for publishers after so many channels if it has taken so many seconds.

@@ -6,14 +6,14 @@ import errno
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, TypeVar
 
-from ftstan.errors import StoreError
-from ftstan.stores.file.view import show
+from ftstan.base.errors import StoreError
+from ftstan.stores.file.log.view import show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ftstan.stores.file.dirty_channels import C, Unsynced
     from ftstan.stores.file.env import FileEnv
-    from ftstan.stores.file.register import C, Unsynced
 
 _THREADS = 4
 #: Files that are replaced at once: threads that wait for storage, made when so many are first wanted.

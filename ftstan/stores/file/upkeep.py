@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ftstan.disk import Gate, ShuttableDisk
-from ftstan.errors import FencedError, StoreError
-from ftstan.log import stream as log
+from ftstan.base.disk import Gate, ShuttableDisk
+from ftstan.base.errors import FencedError, StoreError
+from ftstan.base.log import stream as log
 from ftstan.stores.file import deletion
 from ftstan.stores.file.archive import Archivist
-from ftstan.stores.file.retention import ARCHIVED
-from ftstan.stores.file.slices import show, store_error
-from ftstan.stores.file.view import dat_name, idx_name
+from ftstan.stores.file.log.retention import ARCHIVED
+from ftstan.stores.file.log.slices import show, store_error
+from ftstan.stores.file.log.view import dat_name, idx_name
 from ftstan.stores.interface import BEING_DELETED
 
 if TYPE_CHECKING:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from ftstan.stores.file.statefile import replace_all
+from ftstan.stores.file.log.view import store_error
+from ftstan.stores.file.state.statefile import replace_all
 from ftstan.stores.file.syncing import AT_ONCE
-from ftstan.stores.file.view import store_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ftstan.stores.file.channel import FileChannel
+    from ftstan.stores.file.dirty_channels import Register
     from ftstan.stores.file.env import FileEnv
-    from ftstan.stores.file.register import Register
     from ftstan.stores.file.syncing import Syncer
 
 #: Seconds after which publishers have their turn; the wave that is under way then is the last one.

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ftstan.errors import WireError
+from ftstan.base.errors import WireError
 from ftstan.wire import messages
 
 if TYPE_CHECKING:

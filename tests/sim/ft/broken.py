@@ -9,22 +9,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import FencedError
 from ftstan.broker.broker import Broker
-from ftstan.dataplane import DataPlane
-from ftstan.errors import FencedError
 from ftstan.ft import epoch, ownership
 from ftstan.ft.epoch import Confirmer
+from ftstan.ft.epoch_records import SLOT_SIZE, Cause, decode_slot, encode_slot
 from ftstan.ft.ownership import StoreOwner
-from ftstan.ft.slots import SLOT_SIZE, Cause, decode_slot, encode_slot
 from ftstan.ft.survey import survey_store
-from ftstan.group import FtGroup
-from ftstan.stores.file import checkpoint, confirmed, damage, recovery
+from ftstan.node.dataplane import DataPlane
+from ftstan.node.group import FtGroup
+from ftstan.node.handover import Succession
 from ftstan.stores.file.channel import FileChannel
 from ftstan.stores.file.env import FileEnv
-from ftstan.stores.file.slices import SliceLog, dat_name
-from ftstan.stores.file.statefile import StateFile, read_file
+from ftstan.stores.file.log.slices import SliceLog, dat_name
+from ftstan.stores.file.recovery import damage, judging
+from ftstan.stores.file.state import checkpoint, confirmed
+from ftstan.stores.file.state.statefile import StateFile, read_file
 from ftstan.stores.file.store import FileStore
-from ftstan.succession import Succession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,15 +33,15 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from ftstan.bridge import Ahead
-    from ftstan.clock import Clock
-    from ftstan.disk import Disk
-    from ftstan.errors import StoreError
+    from ftstan.base.clock import Clock
+    from ftstan.base.disk import Disk
+    from ftstan.base.errors import StoreError
     from ftstan.ft.epoch import Activation
-    from ftstan.ft.slots import EpochRecord
-    from ftstan.stores.file.confirmed import Confirmed, ConfirmedFile
-    from ftstan.stores.file.measure import Found
-    from ftstan.stores.file.recovery import Verdict
+    from ftstan.ft.epoch_records import EpochRecord
+    from ftstan.node.handover_buffer import Ahead
+    from ftstan.stores.file.recovery.judging import Verdict
+    from ftstan.stores.file.recovery.measure import Found
+    from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile
     from ftstan.wire.block import MsgBlock
 
     Patch = pytest.MonkeyPatch
@@ -168,7 +169,7 @@ def next_slot_not_read(patch: Patch) -> None:
 
 
 def temporaries_left(patch: Patch) -> None:
-    patch.setattr(recovery, "remove_temporaries", lambda _env, _dirfd: None)
+    patch.setattr(judging, "remove_temporaries", lambda _env, _dirfd: None)
 
 
 def temporaries_of_anybody_removed(patch: Patch) -> None:
@@ -177,7 +178,7 @@ def temporaries_of_anybody_removed(patch: Patch) -> None:
             if name.startswith("tmp.") and not is_dir:
                 env.disk.unlink(dirfd, name)
 
-    patch.setattr(recovery, "remove_temporaries", without_confirm)
+    patch.setattr(judging, "remove_temporaries", without_confirm)
 
 
 def state_files_appended(patch: Patch) -> None:
@@ -210,7 +211,7 @@ def no_seal(patch: Patch) -> None:
     def all_count(_env: FileEnv, _log: SliceLog, found: list[Found], _dead: set[int]) -> list[tuple[Found, int]]:
         return [(f, f.last) for f in found]
 
-    patch.setattr(recovery, "_seal", all_count)
+    patch.setattr(judging, "_seal", all_count)
 
 
 def torn_ends_cut_in_place(patch: Patch) -> None:
@@ -218,7 +219,7 @@ def torn_ends_cut_in_place(patch: Patch) -> None:
         for f, bad in verdict.ends:
             damage.cut(env, slog.dirfd, dat_name(f.number), bad)
 
-    patch.setattr(recovery, "end_what_was_torn", cut)
+    patch.setattr(judging, "end_what_was_torn", cut)
 
 
 def heartbeat_obeyed(patch: Patch) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ftstan.errors import WireError
+from ftstan.base.errors import WireError
 from ftstan.stores.interface import ClientInfo
 from ftstan.wire.pb import stan_pb2 as pb
 from tests.sim.ft.ledger import Taken

@@ -12,7 +12,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from ftstan.stores.file import records
+from ftstan.stores.file.log import records
 from ftstan.wire.block import MsgBlock
 from tests.sim.disk import Killed, SimDisk
 

@@ -19,16 +19,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from ftstan import log
-from ftstan.clock import ManualClock
-from ftstan.ft.ctl import Verb
+from ftstan.admin.protocol import Verb
+from ftstan.base import log
+from ftstan.base.clock import ManualClock
 from ftstan.ft.epoch import EPOCH_NAME
+from ftstan.ft.epoch_records import SLOT_SIZE, decode_slot, is_blank
 from ftstan.ft.heartbeat import Heartbeat, encode_heartbeat
 from ftstan.ft.lock import LOCK_NAME
-from ftstan.ft.slots import SLOT_SIZE, decode_slot, is_blank
 from ftstan.ft.subjects import heartbeat_subject
-from ftstan.stores.file import slices
 from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.log import slices
 from tests.sim.disk import CrashMode, SimDisk
 from tests.sim.ft.cleanstop import judge_clean_stop
 from tests.sim.ft.clients import Client
@@ -47,8 +47,8 @@ from tests.sim.volume import FileNode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ftstan.admin.protocol import Answer, Request
     from ftstan.config.options import ServerOptions
-    from ftstan.ft.ctl import Answer, Request
     from ftstan.stores.interface import ChannelLimits
 
 _CLAIM = re.compile(r"ft\.claim\.([0-9]+)\Z")

@@ -37,7 +37,7 @@ from tests.sim.volume import DirNode, FileNode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ftstan.disk import Disk, FileStat
+    from ftstan.base.disk import Disk, FileStat
     from tests.sim.disk import _Handle
     from tests.sim.volume import DirNode, Node, Volume
 

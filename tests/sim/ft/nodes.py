@@ -1,6 +1,6 @@
 """One process of a simulated group: the product itself, on a simulated machine.
 
-``ftstan.server.Node`` runs as it does in production, with its group driver, hand-over, data plane, pipeline, broker,
+``ftstan.node.node.Node`` runs as it does in production, with its group driver, hand-over, data plane, pipeline, broker,
 store, watch and self-protection. Simulated is what lies below: the disk, NATS, the clock, and the threads, which move
 only when the schedule gives them storage calls to spend. So a pause can fall between any two of them. Not run are the
 reading ahead of standbys (a hint), the HTTP pages and the nats-server child.
@@ -14,18 +14,18 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from ftstan import server
+from ftstan.admin.protocol import Request, Verb
+from ftstan.base.errors import EndedError, FencedError, FtstanError, RefusedError
 from ftstan.config.limits import Limits
 from ftstan.config.options import FT_MIXED_AUTO, FtOptions, ServerOptions, StoreLimits
 from ftstan.config.units import SECOND
-from ftstan.dataplane import DataPlane, Waiter
-from ftstan.errors import EndedError, FencedError, FtstanError, RefusedError
 from ftstan.ft.access import FileAccess
-from ftstan.ft.ctl import Request, Verb
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.ownership import StoreOwner
 from ftstan.ft.states import Phase
 from ftstan.ft.watch import Probe, Watch
+from ftstan.node import node
+from ftstan.node.dataplane import DataPlane, Waiter
 from tests.sim.disk import Killed
 from tests.sim.ft.hosts import ClientDisk
 from tests.sim.ft.locks import SimLocker
@@ -37,10 +37,10 @@ from tests.sim.runtime import Fiber, MachineClock, SimLoop
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from ftstan.bridge import Ahead
     from ftstan.ft.epoch import Activation
     from ftstan.nats.link import Link
-    from ftstan.serving import Serving
+    from ftstan.node.handover_buffer import Ahead
+    from ftstan.node.pipeline import Serving
     from ftstan.stores.interface import Store, StoreContext
     from tests.sim.disk import SimDisk
     from tests.sim.ft.group import Group
@@ -241,7 +241,7 @@ class _NoWarm:
     def take(self, _digest: object) -> None: ...
 
 
-class _Product(server.Node):
+class _Product(node.Node):
     """The product, connected with a simulated machine."""
 
     def __init__(self, process: Node, options: ServerOptions) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftstan.errors import StoreError
-from ftstan.stores.file.damage import SAVED
+from ftstan.base.errors import StoreError
+from ftstan.stores.file.recovery.damage import SAVED
 from ftstan.stores.file.store import FileStore
 from ftstan.wire.pb import stan_pb2 as pb
 from tests.sim.ft.ledger import Found, Recovery

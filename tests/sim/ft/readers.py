@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftstan.stores.file.confirmed import NAME, decode
+from ftstan.stores.file.state.confirmed import NAME, decode
 from tests.sim.model import Violation
 from tests.sim.volume import DirNode, FileNode
 

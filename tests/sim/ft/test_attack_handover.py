@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan import log
-from ftstan.errors import NatsError
+from ftstan.base import log
+from ftstan.base.errors import NatsError
 from ftstan.ft.subjects import group_subject
 from ftstan.stores.interface import ClientInfo
 from ftstan.wire.pb import stan_pb2 as pb

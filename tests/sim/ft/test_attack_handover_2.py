@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan import log
+from ftstan.base import log
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import StoreError
 from ftstan.broker.broker import BrokerOptions
-from ftstan.clock import ManualClock
-from ftstan.errors import StoreError
 from tests.compat.driver import SECOND, SUBJECTS, Driver, PubAck, sequences
 from tests.filenode import FileNode, simulated
 from tests.sim.disk import CrashMode, Killed, SimDisk

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan import log
+from ftstan.base import log
+from ftstan.base.clock import ManualClock
 from ftstan.broker.bounds import MAX_ID
-from ftstan.clock import ManualClock
 from ftstan.ft.events import HeartbeatHeard, TimerFired, TryLock, YieldTo
 from ftstan.ft.handover import Leaving, encode
 from ftstan.ft.heartbeat import Heartbeat, encode_heartbeat
 from ftstan.ft.subjects import Released, encode_released, group_subject, heartbeat_subject
-from ftstan.serving import Serving
+from ftstan.node.pipeline import Serving
 from ftstan.wire.frames import pub_frame
 from ftstan.wire.pb import stan_pb2 as pb
 from tests.sim.ft.nodes import CLUSTER

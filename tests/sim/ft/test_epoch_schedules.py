@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftstan.clock import ManualClock
-from ftstan.errors import FencedError
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import FencedError
 from ftstan.ft.epoch import EPOCH_NAME, Activation, Confirmer, claim, remove_old_claims
-from ftstan.ft.slots import SLOT_SIZE, is_blank
+from ftstan.ft.epoch_records import SLOT_SIZE, is_blank
 from ftstan.ft.survey import survey_store
 from tests.sim.disk import Killed, SimDisk
 
 if TYPE_CHECKING:
-    from ftstan.disk import Disk
+    from ftstan.base.disk import Disk
 
 ROOT = "/store"
 CONFIRMS = 6

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from ftstan.clock import ManualClock
-from ftstan.stores.file import records
-from ftstan.stores.file.confirmed import NAME, Confirmed, encode
+from ftstan.base.clock import ManualClock
+from ftstan.stores.file.log import records
+from ftstan.stores.file.state.confirmed import NAME, Confirmed, encode
 from ftstan.wire.block import MsgBlock
 from tests.sim.disk import SimDisk
 from tests.sim.ft.cleanstop import judge_clean_stop

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan import log
-from ftstan.clock import ManualClock
-from ftstan.errors import FencedError
-from ftstan.ft.ctl import Verb
+from ftstan.admin.protocol import Verb
+from ftstan.base import log
+from ftstan.base.clock import ManualClock
+from ftstan.base.errors import FencedError
 from ftstan.ft.epoch import EPOCH_NAME
+from ftstan.ft.epoch_records import SLOT_SIZE
 from ftstan.ft.lock import LOCK_NAME
-from ftstan.ft.slots import SLOT_SIZE
-from ftstan.stores.file import records
-from ftstan.stores.file.slices import SliceLog
+from ftstan.stores.file.log import records
+from ftstan.stores.file.log.slices import SliceLog
 from ftstan.stores.interface import SubState
 from ftstan.wire.block import MsgBlock, SubEvents
 from tests.sim.disk import CrashMode, SimDisk

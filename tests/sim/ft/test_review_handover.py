@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan import log
-from ftstan.errors import RefusedError
+from ftstan.base import log
+from ftstan.base.errors import RefusedError
 from ftstan.wire.pb import stan_pb2 as pb
 from tests.sim.ft.gopeer import interlude
 from tests.sim.ft.group import Group, Shape
@@ -21,7 +21,7 @@ from tests.sim.nats import SimLink
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ftstan.bridge import Bridge
+    from ftstan.node.handover_buffer import Bridge
     from tests.sim.ft.clients import Client
     from tests.sim.ft.nodes import Node
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan import log
-from ftstan.clock import ManualClock
-from ftstan.stores.file import checkpoint, records
+from ftstan.base import log
+from ftstan.base.clock import ManualClock
 from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.log import records
+from ftstan.stores.file.state import checkpoint
 from ftstan.wire.block import MsgBlock
 from tests.filenode import FileNode as Process
 from tests.filenode import Owner, simulated

@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import DamageError
 from ftstan.config.limits import Limits
-from ftstan.errors import DamageError
-from ftstan.stores.file import checkpoint
+from ftstan.stores.file.state import checkpoint
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.file.tools.reading import ChannelFiles, channel_names
 from ftstan.stores.file.tools.source import Source

@@ -16,13 +16,13 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from ftstan.clock import SystemClock
-from ftstan.errors import FtstanError
-from ftstan.reserved import is_reserved
-from ftstan.stores.file import purged, records
+from ftstan.base.clock import SystemClock
+from ftstan.base.errors import FtstanError
+from ftstan.base.reserved import is_reserved
+from ftstan.stores.file.log import purged, records
+from ftstan.stores.file.log.slices import show
 from ftstan.stores.file.rootfiles import find_occupied
-from ftstan.stores.file.slices import show
-from ftstan.stores.file.statefile import read_whole
+from ftstan.stores.file.state.statefile import read_whole
 from ftstan.stores.file.tools.reading import INDEX, ChannelFiles, SliceFile, bad_record, channel_names
 from ftstan.stores.file.tools.statereading import Bad, Typed, read_clients, read_server
 from ftstan.stores.interface import AHEAD_NS, MAX_NUMBER

@@ -13,21 +13,22 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from ftstan.stores.file import purged, records, states
-from ftstan.stores.file.checkpoint import is_bound
-from ftstan.stores.file.confirmed import NAME as CONFIRMED
-from ftstan.stores.file.confirmed import read_confirmed
-from ftstan.stores.file.opening import FOREIGN
+from ftstan.stores.file.log import purged, records
+from ftstan.stores.file.log.view import show
+from ftstan.stores.file.recovery.opening import FOREIGN
 from ftstan.stores.file.regular import irregular, open_file
-from ftstan.stores.file.statefile import check_version, read_whole
+from ftstan.stores.file.state import states
+from ftstan.stores.file.state.checkpoint import is_bound
+from ftstan.stores.file.state.confirmed import NAME as CONFIRMED
+from ftstan.stores.file.state.confirmed import read_confirmed
+from ftstan.stores.file.state.statefile import check_version, read_whole
 from ftstan.stores.file.tools.statereading import SUB_KINDS, Bad, Typed, plain, read_state, without_undecodable
-from ftstan.stores.file.view import show
 from ftstan.wire.subjects import valid_channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ftstan.stores.file.confirmed import Confirmed
+    from ftstan.stores.file.state.confirmed import Confirmed
     from ftstan.stores.file.tools.source import Source
     from ftstan.stores.interface import StoredSub
     from ftstan.wire.block import MsgBlock

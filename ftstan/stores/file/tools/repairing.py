@@ -13,20 +13,21 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftstan.stores.file import confirmed, records
-from ftstan.stores.file.confirmed import Confirmed, ConfirmedFile, epoch_of
+from ftstan.stores.file.log import records
+from ftstan.stores.file.log.exact import put_file
+from ftstan.stores.file.log.slices import show
 from ftstan.stores.file.regular import open_file
-from ftstan.stores.file.slices import show
-from ftstan.stores.file.statefile import replace_file
+from ftstan.stores.file.state import confirmed
+from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile, epoch_of
+from ftstan.stores.file.state.statefile import replace_file
 from ftstan.stores.file.tools.checking import ACCEPTED, ChannelCheck, Finding, Kind, check_channel, check_root
-from ftstan.stores.file.tools.exact import put_file
 from ftstan.stores.file.tools.reading import ChannelFiles, SliceFile, channel_names
 from ftstan.stores.file.tools.statereading import Typed, read_clients
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ftstan.disk import Disk
+    from ftstan.base.disk import Disk
     from ftstan.stores.file.env import FileEnv
     from ftstan.stores.file.tools.source import Source
 

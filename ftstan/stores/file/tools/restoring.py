@@ -20,12 +20,13 @@ import secrets
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ftstan.errors import DamageError, StoreError
-from ftstan.reserved import RESERVED_HINT, is_reserved
-from ftstan.stores.file import records, states
+from ftstan.base.errors import DamageError, StoreError
+from ftstan.base.reserved import RESERVED_HINT, is_reserved
 from ftstan.stores.file.env import TEMPORARY
-from ftstan.stores.file.slices import dat_name, idx_name, show
-from ftstan.stores.file.statefile import read_whole, replace_file
+from ftstan.stores.file.log import records
+from ftstan.stores.file.log.slices import dat_name, idx_name, show
+from ftstan.stores.file.state import states
+from ftstan.stores.file.state.statefile import read_whole, replace_file
 from ftstan.stores.file.tools.changing import source_of, start_and_stop
 from ftstan.stores.file.tools.checking import ACCEPTED, Kind, check_channel
 from ftstan.wire.block import MsgBlock
@@ -34,9 +35,9 @@ from ftstan.wire.subjects import valid_channel
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ftstan.disk import Disk
+    from ftstan.base.disk import Disk
     from ftstan.stores.file.env import FileEnv
-    from ftstan.stores.file.records import Crc
+    from ftstan.stores.file.log.records import Crc
     from ftstan.stores.interface import ServerInfo
 
 #: In the root while a restore is not finished: its plan, and how far it came.

@@ -22,12 +22,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.errors import DamageError, StoreError
-from ftstan.stores.file import confirmed, records
-from ftstan.stores.file.confirmed import Confirmed, ConfirmedFile, epoch_of
-from ftstan.stores.file.retention import ARCHIVED
-from ftstan.stores.file.slices import dat_name, idx_name, show
-from ftstan.stores.file.tools.exact import put_file
+from ftstan.base.errors import DamageError, StoreError
+from ftstan.stores.file.log import records
+from ftstan.stores.file.log.exact import put_file
+from ftstan.stores.file.log.retention import ARCHIVED
+from ftstan.stores.file.log.slices import dat_name, idx_name, show
+from ftstan.stores.file.state import confirmed
+from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile, epoch_of
 from ftstan.wire.block import MsgBlock
 
 if TYPE_CHECKING:

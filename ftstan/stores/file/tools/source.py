@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ftstan.disk import Disk
-    from ftstan.stores.file.records import Crc
+    from ftstan.base.disk import Disk
+    from ftstan.stores.file.log.records import Crc
 
 
 @dataclass(frozen=True, slots=True)

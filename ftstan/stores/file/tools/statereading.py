@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ftstan.errors import WireError
-from ftstan.stores.file import records, states, subreplay
-from ftstan.stores.file.statefile import check_version, read_whole
+from ftstan.base.errors import WireError
+from ftstan.stores.file.log import records
+from ftstan.stores.file.state import states, subreplay
+from ftstan.stores.file.state.statefile import check_version, read_whole
 
 if TYPE_CHECKING:
     from ftstan.stores.file.tools.source import Source

@@ -1,0 +1,159 @@
+"""Where one member answers operators: opens their requests, refuses what it must, and has the rest done.
+
+Lives on the control loop and knows neither socket nor storage: the member below it does what may block, each with a
+deadline of its own. Nothing here decides who may own the datastore; a request can only ask a member to stop, to hold
+back, or to say something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from ftstan.admin.protocol import Answer, EpochEntry, Request, Verb, encode_answer
+from ftstan.admin.signing import Recipient, RequestVerifier, is_sealed
+from ftstan.base.errors import FtstanError, RefusedError, WireError
+from ftstan.base.log import stream as log
+
+if TYPE_CHECKING:
+    from ftstan.base.clock import Clock
+    from ftstan.ft.states import NodeStatus
+
+_KEY_FOR_S = 1.0
+"""How long a key that was read counts: one that was replaced opens nothing any more, and a flood reads it once."""
+
+
+class Member(Protocol):
+    """What can be asked of a member. What changes something raises ``RefusedError`` when it will not."""
+
+    async def status(self) -> NodeStatus:
+        """Itself. Never waits for storage longer than a moment."""
+        ...
+
+    async def history(self, count: int) -> tuple[EpochEntry, ...]:
+        """The newest epochs of the datastore. Raises ``StoreError``."""
+        ...
+
+    async def switchover(self, to: str) -> None:
+        """Stop serving in favour of the standby ``to`` (server id), or of any."""
+        ...
+
+    async def pause(self) -> None:
+        """Do not take over until ``resume``."""
+        ...
+
+    async def resume(self) -> None:
+        """Take over again when it is time."""
+        ...
+
+    async def set_mixed(self, *, on: bool) -> None:
+        """Record whether original servers may be members."""
+        ...
+
+    async def administer(self, request: Request) -> Answer:
+        """Carry out what ``Verb.administers``. Raises ``RefusedError`` and ``StoreError``."""
+        ...
+
+    async def read_key(self) -> bytes | None:
+        """Read the group's key from storage. Raises ``StoreError``."""
+        ...
+
+
+class Desk:
+    """Answers for one member."""
+
+    def __init__(self, member: Member, recipient: Recipient, clock: Clock) -> None:
+        self._member = member
+        self._seals = RequestVerifier(recipient)
+        self._clock = clock
+        self._key: bytes | None = None
+        self._key_error: FtstanError | None = None
+        self._key_until = float("-inf")
+        self._reading = asyncio.Lock()
+
+    async def who(self) -> bytes:
+        """Answer the question to all members."""
+        return encode_answer(Answer(ok=True, status=await self._member.status()))
+
+    async def answer(self, payload: bytes) -> bytes:
+        """Carry out a request, or say why not."""
+        try:
+            request = await self._open(payload)
+            return encode_answer(await self._carry_out(request))
+        except (RefusedError, WireError) as error:
+            log.warning(f"ft: a control request was refused: {error.text}", backs_off="control request refused")
+            return encode_answer(Answer(ok=False, error=error.text, hint=error.hint))
+        except FtstanError as error:
+            log.error(f"ft: a control request failed: {error.text}", backs_off="control request failed")
+            return encode_answer(Answer(ok=False, error=error.text, hint=error.hint))
+
+    async def _open(self, payload: bytes) -> Request:
+        if is_sealed(payload):
+            async with self._reading:
+                await self._refresh_key()
+            if self._key_error is not None:
+                raise self._key_error
+        return self._seals.open(payload, key=self._key, now_ns=self._clock.wall_ns())
+
+    async def _refresh_key(self) -> None:
+        if self._clock.mono() < self._key_until:
+            return
+        self._key, self._key_error = None, None
+        try:
+            self._key = await self._member.read_key()
+        except FtstanError as error:
+            self._key_error = error
+        self._key_until = self._clock.mono() + _KEY_FOR_S
+
+    async def _carry_out(self, request: Request) -> Answer:
+        member = self._member
+        if request.verb.administers:
+            return await (self._audited(request) if request.verb.changes else member.administer(request))
+        if request.verb.changes:
+            asked = f" by {request.by}" if request.by else ""
+            log.info(f"ft: asked{asked} for: {request.verb}{_details(request)}")
+        match request.verb:
+            case Verb.STATUS:
+                pass
+            case Verb.HISTORY:
+                return Answer(ok=True, history=await member.history(request.count))
+            case Verb.SWITCHOVER:
+                await member.switchover(request.to)
+            case Verb.PAUSE:
+                await member.pause()
+            case Verb.RESUME:
+                await member.resume()
+            case Verb.MIXED:
+                await member.set_mixed(on=request.on)
+        return Answer(ok=True, status=await member.status())
+
+    async def _audited(self, request: Request) -> Answer:
+        """Carry out a change of what is served; whatever comes of it is a line in the log."""
+        what = f"audit: {request.by or 'somebody'} asked for: {request.verb}{_details(request)}"
+        try:
+            answer = await self._member.administer(request)
+        except FtstanError as error:
+            log.warning(f"{what}: {'refused' if isinstance(error, RefusedError) else 'failed'}: {error.text}")
+            return Answer(ok=False, error=error.text, hint=error.hint)
+        if answer.ok:
+            log.info(f"{what}: {answer.note}")
+        else:
+            log.warning(f"{what}: refused: {answer.error}")
+        return answer
+
+
+def _details(request: Request) -> str:
+    if request.verb is Verb.MIXED:
+        return " on" if request.on else " off"
+    if request.verb.administers:
+        shown = request.name.encode("unicode_escape").decode()
+        return (f' "{shown}"' if request.name else "") + (
+            " with its subscriptions"
+            if request.force
+            else f" but its newest {request.keep}"
+            if request.keep
+            else f" up to sequence {request.up_to}"
+            if request.up_to
+            else ""
+        )
+    return f" to {request.to}" if request.to else ""

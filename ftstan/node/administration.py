@@ -1,0 +1,179 @@
+"""What operators ask of one server: its channels, clients and subscriptions, and to reload or to drain.
+
+Lives on the control thread. Each step on the data plane is short and bounded; what changes something is answered when
+it is durable and the store was confirmed to be ours after that. Only a server that serves answers for what is served.
+
+Source: ``docs/admin.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from typing import TYPE_CHECKING, TypeVar
+
+from ftstan.admin.protocol import Answer, Request, Verb
+from ftstan.base.errors import FencedError, RefusedError, StoreError
+from ftstan.broker import managing, views
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from concurrent.futures import Future
+
+    from ftstan.broker.broker import Broker
+    from ftstan.broker.managing import Row
+    from ftstan.node.context import Context
+
+T = TypeVar("T")
+
+_WITHIN_S = 10.0
+_MOST_ROWS = 200
+#: Rows made in one visit to the data plane; a channel among them may have to be read first.
+_A_VISIT = 16
+
+
+async def within(node: Context, seconds: float, function: Callable[[], T]) -> T:
+    """What ``function`` says on the data plane's thread. Raises ``StoreError`` if that does not come round in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await node.call(function)
+    except TimeoutError:
+        raise StoreError(
+            f"storage has not answered for {seconds:g}s", hint="check the storage below the server's datastore"
+        ) from None
+
+
+class Administration:
+    """Carries out requests. ``reload`` takes the configuration over anew; ``begin_drain`` starts the node's leaving."""
+
+    def __init__(
+        self, node: Context, reload: Callable[[], Coroutine[None, None, None]], begin_drain: Callable[[], None]
+    ) -> None:
+        self._node = node
+        self._reload = reload
+        self._begin_drain = begin_drain
+
+    async def carry_out(self, request: Request) -> Answer:
+        """Do what is asked. Raises ``RefusedError``: nothing has changed; ``StoreError``: see its text."""
+        name = request.name.encode("utf-8", "surrogateescape")
+        match request.verb:
+            case Verb.RELOAD:
+                await self._reload()
+                return Answer(ok=True, note="reloaded")
+            case Verb.DRAIN:
+                self._begin_drain()
+                return Answer(ok=True, note="draining")
+            case Verb.CHANNELS:
+                return await self._list(request, views.channel_names, managing.channel_rows)
+            case Verb.CLIENTS:
+                return await self._list(request, views.client_names, managing.client_rows)
+            case Verb.CLIENT:
+                return _one(await self._serve(lambda b: managing.client_row(managing.find_client(b, name))))
+            case Verb.KICK:
+                await self._promised(lambda b: managing.kick(b, managing.find_client(b, name)))
+                return Answer(ok=True, note="closed; its durable subscriptions stay")
+            case Verb.SUBS:
+                return await self._subs(request)
+        return await self._channel(request, name)
+
+    async def _channel(self, request: Request, name: bytes) -> Answer:
+        """What is about one channel."""
+        if not await self._serve(lambda b: b.owns(name)):
+            error = f"channel {request.name!r} belongs to another partition"
+            return Answer(ok=False, error=error, hint="ask the server that lists it under channels", elsewhere=True)
+        match request.verb:
+            case Verb.CREATE:
+                await self._promised(lambda b: managing.create_channel(b, name))
+                return Answer(ok=True, note="created")
+            case Verb.DELETE:
+                return await self._delete(request, name)
+            case Verb.PURGE:
+                return await self._purge(request, name)
+            case Verb.SUB:
+                return _one(await self._serve(lambda b: managing.sub_row(managing.find_sub(b, name, request.sub_id))))
+        return _one(await self._serve(lambda b: managing.channel_row(managing.find_channel(b, name))))
+
+    async def _delete(self, request: Request, name: bytes) -> Answer:
+        row = await self._serve(lambda b: managing.channel_row(managing.find_channel(b, name)))
+        if request.force and row["subscriptions"]:
+            await self._promised(lambda b: managing.end_subscriptions(b, managing.find_channel(b, name)))
+        await self._serve(lambda b: managing.delete_channel(b, managing.find_channel(b, name)))
+        return Answer(ok=True, note=f"deleted with {row['msgs']} messages and {row['subscriptions']} subscriptions")
+
+    async def _purge(self, request: Request, name: bytes) -> Answer:
+        def work(broker: Broker) -> Row:
+            channel = managing.find_channel(broker, name)
+            return managing.purge_channel(broker, channel, keep=request.keep, up_to=request.up_to)
+
+        row = await self._serve(work)
+        note = f"purged {row['purged']} messages, {row['left']} are left, the next one gets sequence {row['next']}"
+        return Answer(ok=True, rows=(row,), note=note)
+
+    # ---- lists ---------------------------------------------------------------------------------------------------
+
+    async def _list(
+        self,
+        request: Request,
+        names_of: Callable[[Broker], list[bytes]],
+        rows_of: Callable[[Broker, list[bytes]], list[Row]],
+    ) -> Answer:
+        names = sorted(await self._serve(names_of))
+        start = bisect_right(names, request.after.encode("utf-8", "surrogateescape")) if request.after else 0
+        rows: list[Row] = []
+        while start < len(names) and len(rows) < _MOST_ROWS:
+            portion = names[start : start + _A_VISIT]
+            rows += await self._serve(lambda b, portion=portion: rows_of(b, portion))  # type: ignore[misc]
+            start += len(portion)
+        return Answer(ok=True, rows=tuple(rows), more=start < len(names))
+
+    async def _subs(self, request: Request) -> Answer:
+        """Subscriptions by channel and id, of one channel or client if one is named."""
+        client = request.client.encode("utf-8", "surrogateescape")
+        after = request.after.encode("utf-8", "surrogateescape")
+        if request.name:
+            names = [request.name.encode("utf-8", "surrogateescape")]
+        else:
+            names = [name for name in sorted(await self._serve(views.channel_names)) if name >= after]
+        behind = (after, request.after_id)
+        rows: list[Row] = []
+        for start in range(0, len(names), _A_VISIT):
+            portion, left = names[start : start + _A_VISIT], _MOST_ROWS + 1 - len(rows)
+            rows += await self._serve(
+                lambda b, portion=portion, left=left: managing.sub_rows(b, portion, client, behind, left)  # type: ignore[misc]
+            )
+            if len(rows) > _MOST_ROWS:
+                break
+        return Answer(ok=True, rows=tuple(rows[:_MOST_ROWS]), more=len(rows) > _MOST_ROWS)
+
+    # ---- the data plane ------------------------------------------------------------------------------------------
+
+    async def _serve(self, function: Callable[[Broker], T]) -> T:
+        """What ``function`` says between two batches. Raises ``RefusedError`` if this server does not serve."""
+
+        def run() -> T:
+            serving = self._node.plane.serving
+            if serving is None or not serving.ready:
+                raise RefusedError(
+                    "this server does not serve clients now", hint="ask the active server, or wait until it serves"
+                )
+            return function(serving.broker)
+
+        try:
+            return await within(self._node, _WITHIN_S, run)
+        except FencedError as error:
+            self._node.fenced(error)
+
+    async def _promised(self, function: Callable[[Broker], Future[None]]) -> None:
+        promise = await self._serve(function)
+        try:
+            async with asyncio.timeout(_WITHIN_S):
+                await asyncio.wrap_future(promise)
+        except TimeoutError:
+            raise StoreError(
+                f"not durable within {_WITHIN_S:g}s: it may still be carried out",
+                hint="look again later; check the storage below the server's datastore",
+            ) from None
+
+
+def _one(row: Row) -> Answer:
+    return Answer(ok=True, rows=(row,))

@@ -1,0 +1,510 @@
+"""The driver of a group's member: feeds the pure machines of ``ft/`` with time, NATS and storage.
+
+Lives on the control thread. It waits for nothing that storage must answer: attempts and activation are posted to the
+data plane, and their results come back as events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Protocol
+
+from ftstan.base import log
+from ftstan.base.disk import LocalDisk
+from ftstan.base.errors import (
+    FencedError,
+    FtstanError,
+    LockFaultError,
+    NatsError,
+    RefusedError,
+    ReleasedError,
+    StoreError,
+)
+from ftstan.base.ratelimit import RateLimit
+from ftstan.config.units import SECOND
+from ftstan.ft import active as act
+from ftstan.ft import digest, handover
+from ftstan.ft import standby as sb
+from ftstan.ft.epoch_records import Cause
+from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
+from ftstan.ft.lock_attempt import attempt, see_store
+from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, not_mixed_line, too_slow_line, word_of
+from ftstan.ft.states import NodeState
+from ftstan.ft.subjects import (
+    Released,
+    decode_released,
+    encode_released,
+    group_subject,
+    heartbeat_subject,
+)
+from ftstan.ft.timing import FtTiming
+from ftstan.nats import tasks
+from ftstan.node.handover import SWITCHOVER_S, Succession, no_successor
+from ftstan.node.peers import Peers
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+
+    from ftstan.config.options import FtOptions, LinkOptions
+    from ftstan.ft.epoch import Activation
+    from ftstan.ft.ownership import StoreOwner
+    from ftstan.ft.warm import Warm, WarmLag
+    from ftstan.nats.control import Control
+    from ftstan.node.context import Context
+    from ftstan.node.handover_buffer import Ahead
+
+_LOG = {
+    sb.Level.INFO: log.stream.info,
+    sb.Level.WARNING: log.stream.warning,
+    sb.Level.ERROR: log.stream.error,
+}
+_LOCAL_POLL_S, _NETWORK_POLL_S = 0.05, 0.5
+
+
+def _timing(ft: FtOptions, *, is_network: bool) -> FtTiming:
+    poll = ft.poll_interval / SECOND or (_NETWORK_POLL_S if is_network else _LOCAL_POLL_S)
+    return FtTiming(
+        hb_interval=ft.hb_interval / SECOND,
+        hb_missed_interval=ft.hb_missed_interval / SECOND,
+        poll_interval=poll,
+        steal_after=ft.steal_after / SECOND,
+    )
+
+
+class Life(Protocol):
+    """What the owner of the store does with it."""
+
+    async def serve(self, ahead: Callable[[], Awaitable[Ahead | None]] | None = None) -> None:
+        """Recover and open the server. Raises ``FtstanError``. ``ahead``: see ``Node.serve``."""
+        ...
+
+    def give_back(self) -> None:
+        """On the data plane's thread: close what was opened, and free the lock for another node."""
+        ...
+
+
+class Operators(Protocol):
+    """Where operators are heard."""
+
+    async def open(self, control: Control) -> None:
+        """Hear operators on this connection."""
+        ...
+
+    def on_question(self, data: bytes, reply: str) -> None:
+        """Answer who this is, if that is what is asked."""
+        ...
+
+
+class FtGroup:
+    """One member: stands by, takes over, beats. ``urls``: where its connection goes."""
+
+    def __init__(self, node: Context, life: Life, operators: Operators, urls: Sequence[str]) -> None:
+        assert node.owner is not None
+        self._node = node
+        self._life = life
+        self._operators = operators
+        self._owner: StoreOwner = node.owner
+        self._rng = node.random_class()
+        self._timing = _timing(node.options.ft, is_network=self._owner.is_network)
+        self._word = word_of(node.options.ft)
+        self._standby = sb.Standby(node.server_id, self._rng, self._timing, mixed=self._word)
+        self._original_ns: int | None = None  # the oldest activation time of an original that was heard
+        self._heard_epoch = 0
+        self._unexpected = RateLimit()
+        self._active: act.Active | None = None
+        self._activation: Activation | None = None
+        self.trouble = ""
+        """Why storage refused the last activation."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._control = node.control_class(
+            urls,
+            cluster_id=node.options.cluster_id,
+            options=node.presented,
+            on_disconnect=self._nats_down,
+            on_reconnect=self._nats_up,
+        )
+        self._succession = Succession(node, self._say, lambda: self._control.max_payload)
+        self._warm = self._new_warm()
+        self._beats = heartbeat_subject(node.options.cluster_id, node.options.ft_group)
+        self._ours = group_subject(node.options.cluster_id, node.options.ft_group)
+        self.peers = Peers(node, self._say, self._ask)
+        """What is known of the other members."""
+        self._tries = dict.fromkeys(sb.TryResult, 0)
+        # Epochs taken, by cause (a series exists before it counts); times that NATS came back.
+        self.takeovers, self.reconnects = {cause.name.lower(): 0 for cause in Cause}, 0
+
+    @property
+    def mixed(self) -> bool:
+        """Whether original servers may be members: what an owner has recorded, else what is believed."""
+        if self._activation is None:
+            return self._standby.mixed
+        return self._activation.ft_mixed
+
+    @property
+    def standby(self) -> sb.Standby:
+        """The machine that waits."""
+        return self._standby
+
+    @property
+    def activated(self) -> bool:
+        """Whether this member took an epoch."""
+        return self._activation is not None
+
+    @property
+    def tries(self) -> dict[str, int]:
+        """How often the store lock was tried, by what came of it."""
+        return {result.name.lower(): count for result, count in self._tries.items()}
+
+    def renew(self, options: LinkOptions) -> None:
+        """Present ``options`` to NATS from the next connection on."""
+        self._control.renew(options)
+
+    async def start(self) -> None:
+        """Stand by. Returns at once; everything else comes as events."""
+        self._node.state = NodeState.STANDBY
+        await self._control.subscribe(self._beats, self._on_heartbeat)
+        await self._control.subscribe(self._ours, self._on_group_message)
+        await self._control.serve(self._ours, self._operators.on_question)
+        await self._operators.open(self._control)
+        self._event(sb.Started())
+        if self._standby.mixed:
+            log.stream.info(MIXED_ON)
+        await self._read_store()
+        if self._standby.mixed and (line := too_slow_line(self._node.options.ft)):
+            log.stream.warning(line)
+        await self._control.start()
+        self._warm.start()
+        self._spawn(self._wait_for_nats())
+
+    def _new_warm(self) -> Warm:
+        return self._node.warm_class(LocalDisk(), self._owner.path, self._node.clock)
+
+    async def _wait_for_nats(self) -> None:
+        await self._control.established.wait()
+        self._event(sb.NatsUp())
+
+    # ---- events in -----------------------------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        return self._node.clock.mono()
+
+    def _on_heartbeat(self, _subject: str, data: bytes) -> None:
+        beat = decode_heartbeat(data)
+        if beat is None:
+            return
+        if not beat.is_ours and not beat.time_error:
+            heard = self._original_ns
+            self._original_ns = beat.activated_ns if heard is None else min(heard, beat.activated_ns)
+            if not self.mixed and self._unexpected.allow(self._now()):
+                log.stream.warning(not_mixed_line(beat.server_id))
+        if self._active is not None:
+            self._drive(self._active.handle(sb.HeartbeatHeard(beat), self._now()))
+            return
+        self._event(sb.HeartbeatHeard(beat))
+        if beat.is_ours and beat.epoch != self._heard_epoch:
+            # The owner has raised its epoch, perhaps because the operator switched the mixed group on or off.
+            self._heard_epoch = beat.epoch
+            self._spawn(self._read_store())
+
+    def _on_group_message(self, _subject: str, data: bytes) -> None:
+        released = decode_released(data)
+        if released is not None:
+            if self._active is None:
+                self._event(sb.ReleasedHeard(released))
+            return
+        told = digest.decode_digest(data) if self._active is None else None
+        if self._active is None and (members := digest.decode_members(data)) is not None:
+            if self._standby.may_succeed(members.store_id, self._now()):
+                self.peers.hear(members)
+            return
+        if told is not None:
+            if self._standby.may_succeed(told.store_id, self._now()):
+                self._warm.take(told)
+            return
+        message = handover.decode(data)
+        if message is None:
+            return
+        ready = self._active is None and self._standby.may_follow(message.store_id, self._now())
+        # Who has been asked to stop finishes what it has begun, and begins nothing.
+        ready = ready and not self._node.stopping.is_set()
+        for work in self._succession.heard(message, ready=ready):
+            if isinstance(work, float):
+                self._event(sb.YieldTo(work))
+            else:
+                self._spawn(work)
+
+    def _nats_down(self, error: NatsError) -> None:
+        if self._node.stopping.is_set():
+            return
+        log.stream.error(f'connection "{self._control.name}" has been disconnected: {error.text}')
+        self._event(sb.NatsDown())
+
+    def _nats_up(self, url: str) -> None:
+        self.reconnects += 1
+        log.stream.info(f'connection "{self._control.name}" reconnected to NATS Server at "{url}"')
+        self._event(sb.NatsUp())
+
+    def _fire(self) -> None:
+        self._timer = None
+        if self._active is not None:
+            self.note_epoch()
+            self._drive(self._active.handle(sb.TimerFired(), self._now()))
+        else:
+            self._event(sb.TimerFired())
+
+    def note_epoch(self) -> None:
+        """An owner can take a higher epoch while it serves: say that one from now on."""
+        before, now = self._activation, self._owner.present
+        if self._active is None or before is None or now is None or now.epoch == before.epoch:
+            return
+        self._activation = now
+        self._node.note_epoch()
+        self._active.handle(act.EpochRaised(now.epoch), self._now())
+        if now.ft_mixed != before.ft_mixed:
+            log.stream.info(MIXED_ON if now.ft_mixed else MIXED_OFF)
+
+    def _event(self, event: sb.Event) -> None:
+        self._drive(self._standby.handle(event, self._now()))
+
+    # ---- actions out ---------------------------------------------------------------------------------------------
+
+    def _drive(self, actions: Sequence[sb.Action | act.Action]) -> None:
+        for action in actions:
+            match action:
+                case sb.SetTimer(at):
+                    self._set_timer(at)
+                case sb.Log(level, text):
+                    _LOG[level](text)
+                case sb.TryLock():
+                    self._spawn(self._try_lock(action))
+                case sb.ReadStore():
+                    self._spawn(self._read_store())
+                case sb.ReleaseLock():
+                    self._spawn(self._release())
+                case sb.Activate(cause, after):
+                    self._spawn(self._activate(cause, after))
+                case sb.Steal():
+                    holder = self._owner.holder
+                    after = holder.epoch if holder is not None else 0
+                    self._spawn(self._activate(Cause.STOLEN, after, without_lock=True))
+                case act.SendHeartbeat(payload):
+                    if self._node.protection.may_beat:
+                        self._spawn(self._send(payload))
+                case act.ConfirmNow():
+                    self._spawn(self._confirm())
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(max(at - self._now(), 0.0), self._fire)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = tasks.spawn(work, "group", self._node.fail)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _try_lock(self, ask: sb.TryLock) -> None:
+        done = await self._node.call(lambda: attempt(self._owner, ask))
+        self._tries[done.result] += 1
+        self._event(done)
+
+    async def _read_store(self) -> None:
+        self._event(await self._node.call(lambda: see_store(self._owner)))
+
+    async def _release(self) -> None:
+        await self._node.call(self._owner.release)
+
+    async def _send(self, payload: bytes) -> None:
+        with contextlib.suppress(NatsError):
+            # The link to NATS says that it is down by itself; nobody hears us then.
+            await self._control.publish(self._beats, payload)
+
+    async def _confirm(self) -> None:
+        def confirm() -> None:
+            self._owner.confirm()
+            self._owner.verify_lock()
+
+        try:
+            await self._node.call(confirm)
+        except ReleasedError:
+            return
+        except FencedError as error:
+            self._node.fenced(error)
+        if self._active is not None:
+            self._drive(self._active.handle(act.Confirmed(), self._now()))
+
+    async def _activate(self, cause: Cause, after: int, *, without_lock: bool = False) -> None:
+        """The lock is ours, or not worth waiting for: claim, say so, recover, serve."""
+        node = self._node
+        # Whatever was read before may be old: nothing of it is kept from here on.
+        self._warm.stop()
+        node.owns = True
+        cause, after = self._succession.cause_of(cause, after)
+        try:
+            heard = self._standby.heard_under
+            activation = await node.call(
+                lambda: self._owner.activate(
+                    cause=cause, after=after, without_lock=without_lock, ft_mixed=self._word, heard_under=heard
+                ),
+                may_lose=True,
+            )
+        except FencedError as error:
+            await node.call(self._life.give_back)
+            self._warm = self._new_warm()
+            self._warm.start()
+            self._event(sb.ActivationLost(error.text))
+            return
+        except FtstanError as error:
+            await self._not_activated(error)
+            return
+        self._activation = activation
+        self.takeovers[cause.name.lower()] += 1
+        log.stream.info("Server is active")
+        node.state = NodeState.ACTIVE
+        beat = Heartbeat(
+            server_id=node.server_id,
+            activated_ns=activation.since_ns,
+            epoch=activation.epoch,
+            store_id=activation.store_id,
+            has_lock=not without_lock,
+        )
+        self._active = act.Active(beat, self._rng, self._timing, original_ns=self._original_ns)
+        self._drive(self._active.handle(sb.Started(), self._now()))
+        if without_lock:
+            self._spawn(self._regain_lock(self._active))
+        try:
+            await self._life.serve(lambda: self._succession.decide(activation))
+        except FtstanError as error:
+            await self._not_activated(error)
+            return
+        finally:
+            self._succession.opens = False
+        self._active.handle(act.PhaseChanged(BeatPhase.SERVING), self._now())
+        self._spawn(self.peers.tell(activation))
+
+    @property
+    def warm_lag(self) -> WarmLag | None:
+        """How far a standby's reading ahead is behind the owner; ``None`` if this node has heard no digest."""
+        return self._warm.lag
+
+    async def _not_activated(self, error: FtstanError) -> None:
+        """Storage refuses: give everything back and wait, for it may be the same for every member. Others: raise."""
+        node = self._node
+        if node.stopping.is_set() or not isinstance(error, (StoreError, LockFaultError)):
+            self._event(sb.ActivationFailed())
+            node.state = NodeState.FAILED
+            raise error
+        self._active = self._activation = None
+        node.state = NodeState.STANDBY
+        await node.call(self._life.give_back)
+        self._warm = self._new_warm()
+        self._warm.start()
+        self.trouble = error.text
+        self._event(sb.ActivationLost(f"{error.text}; {error.hint}" if error.hint else error.text, refused=True))
+
+    async def _regain_lock(self, active: act.Active) -> None:
+        """Take the lock once its former holder is gone, so that the others are kept out by it again."""
+        while self._active is active and not self._node.stopping.is_set():
+            if await self._node.call(self._owner.regain_lock):
+                active.handle(act.LockRegained(), self._now())
+                log.stream.info("ft: the store lock is free, and held by this server now")
+                return
+            await asyncio.sleep(self._timing.poll_interval)
+
+    # ---- views ---------------------------------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        """Whether the control connection stands."""
+        return self._control.connected
+
+    @property
+    def looks_for_nats(self) -> bool:
+        """Whether this member has a connection to NATS, or tries to have one."""
+        return self._control.running
+
+    # ---- operators -----------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Do not take over until ``resume``; a restart forgets it."""
+        self._event(sb.Paused())
+        log.stream.info("ft: paused by the operator")
+
+    def resume(self) -> None:
+        """Take over again when it is time."""
+        self._event(sb.Resumed())
+        log.stream.info("ft: resumed by the operator")
+
+    # ---- planned hand-over ---------------------------------------------------------------------------------------
+
+    async def _say(self, payload: bytes) -> None:
+        await self._control.publish(self._ours, payload)
+
+    async def _ask(self, payload: bytes, seconds: float) -> list[bytes]:
+        return await self._control.ask(self._ours, payload, seconds)
+
+    async def switchover(self, to: str = "") -> str:
+        """Hand over to ``to`` (a server id; empty: to any standby that is ready) and end with status 75.
+
+        Returns the successor's server id as soon as it is ready to follow. Raises ``FtstanError`` if this node does not
+        serve, or if nobody is ready: it goes on serving then.
+        """
+        if self._activation is None or not self._node.is_ft_active():
+            raise RefusedError("this member is not the active one", hint="ask the active: ftstanctl ft status names it")
+        self.note_epoch()
+        successor = await self._succession.find(self._activation, to, SWITCHOVER_S, switchover=True)
+        if not successor:
+            raise no_successor(to)
+        if to and successor != to:
+            raise RefusedError(
+                f"this server hands over to {successor} already", hint="see ftstanctl ft status for who takes over"
+            )
+        self._node.request_handover(successor)
+        return successor
+
+    async def finish_takeover(self) -> None:
+        """Before a stop: let a takeover go on until what was kept is answered; not for long, and not without NATS."""
+        await self._succession.finish()
+
+    async def find_successor(self) -> bool:
+        """Before the store is closed: let a standby keep what is published from now on; returns whether one does."""
+        await self._succession.give_up("this server stops")
+        if self._activation is None or not self._node.is_ft_active():
+            return False
+        self.note_epoch()
+        return await self._succession.find_any(self._activation)
+
+    async def hand_over(self) -> bool:
+        """Answer what NATS still has for us and name it; returns whether one of our own goes on from there at once."""
+        # An original server that may follow needs the files of a clean stop.
+        return await self._succession.leave() and not self.mixed
+
+    # ---- stopping ------------------------------------------------------------------------------------------------
+
+    async def stopping(self) -> None:
+        """No more attempts, no more beats."""
+        self._event(sb.Stopped())
+        if self._active is not None:
+            self.note_epoch()
+            self._active.handle(sb.Stopped(), self._now())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def stopped(self, *, released: bool) -> None:
+        """The store is closed and unlocked: tell the others to try now."""
+        if not released or self._activation is None:
+            return
+        message = Released(self._node.server_id, self._activation.epoch, self._activation.store_id)
+        with contextlib.suppress(NatsError):
+            await self._control.publish(self._ours, encode_released(message))
+            await self._control.flush()
+
+    async def close(self) -> None:
+        """End the connection."""
+        self._warm.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        await self._control.close()

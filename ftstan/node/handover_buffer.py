@@ -1,0 +1,136 @@
+"""What a successor keeps while the owner is leaving: the bytes of publishes that arrive before the store is ours.
+
+Lives on the data plane's thread, and is its station while there is nothing to serve. It parses only as much as it must:
+the bytes go to the broker as they came, once it is known which of them the owner has answered (``ft/handover.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ftstan.base.errors import NatsError, WireError
+from ftstan.wire.frames import Parser
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ftstan.base.clock import Clock
+    from ftstan.nats.link import Link
+
+#: Bytes that are kept at most. What arrives beyond that makes the bridge worthless: it is dropped as a whole.
+LIMIT: Final = 64 << 20
+_IDLE_S: Final = 3600.0
+_OPEN_S: Final = 1.0
+_CHUNK: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What came before we owned the store. ``data``: from the link.
+
+    ``answered``: publishes in it to leave out, and how many copies of each.
+    ``pongs``: answers to PINGs of the bridge that are in ``data``, or still on their way.
+    ``rows``: the subjects and sids that it was subscribed under.
+    """
+
+    data: bytes
+    answered: dict[bytes, int]
+    pongs: int
+    rows: tuple[tuple[bytes, int], ...]
+
+
+class Bridge:
+    """Keeps what arrives on the link that will serve. Not open yet after construction.
+
+    ``rows``: subjects and sids, those under which the broker will subscribe.
+    """
+
+    def __init__(self, link: Link, clock: Clock, rows: Sequence[tuple[bytes, int]]) -> None:
+        self.link = link
+        self.rows = rows
+        self.broken = ""
+        """Why what was kept cannot be used; empty while it can."""
+        self._clock = clock
+        self._data = bytearray()
+        self._chunk = bytearray(_CHUNK)
+
+    def open(self) -> None:
+        """Subscribe, and return when NATS has processed it. Raises ``NatsError``; the link is closed then.
+
+        Nobody would read it: what piled up in it would be taken for new when this server serves one day.
+        """
+        try:
+            self._open()
+        except WireError as error:
+            self.link.close()
+            raise NatsError(error.text) from error
+        except BaseException:
+            self.link.close()
+            raise
+
+    def _open(self) -> None:
+        end = self._clock.mono() + _OPEN_S
+        link = self.link
+        if not link.connected:
+            link.connect(_OPEN_S)
+        self._data += link.leftover
+        link.send(b"".join(b"SUB %b %d\r\n" % row for row in self.rows) + b"PING\r\n", _OPEN_S)
+        parser = Parser(link.max_payload)
+        events = parser.feed(bytes(self._data))
+        while not any(event[0] == "PONG" for event in events):
+            left = end - self._clock.mono()
+            if left <= 0:
+                raise NatsError("nats: timeout")
+            link.wait(left)
+            at = len(self._data)
+            self._read()
+            events = parser.feed(bytes(memoryview(self._data)[at:]))
+
+    def fileno(self) -> int:
+        """The descriptor whose bytes are kept; -1 when it is closed."""
+        return self.link.fileno()
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes wait of which ``poll`` on the descriptor says nothing."""
+        return self.link.pending
+
+    def timeout(self) -> float:
+        """Seconds until something is due without new bytes."""
+        return _IDLE_S
+
+    def turn(self, *, readable: bool) -> None:
+        """Keep what has arrived."""
+        if not readable or self.broken:
+            return
+        try:
+            self._read()
+        except NatsError as error:
+            self.broken = error.text
+
+    def _read(self) -> None:
+        with memoryview(self._chunk) as view:
+            while n := self.link.recv_into(view):
+                self._data += view[:n]
+                if len(self._data) > LIMIT:
+                    self.give_up(f"more than {LIMIT >> 20} MiB arrived")
+                    return
+                if n < len(view):
+                    return
+
+    def give_up(self, why: str) -> int:
+        """Let go of what was kept, and of the link; returns how many publishes that were."""
+        self.broken = self.broken or why
+        self.link.close()
+        data, self._data = self._data, bytearray()
+        try:
+            events = Parser(self.link.max_payload).feed(bytes(data))
+        except WireError:
+            return 0
+        return sum(event[0] in {"MSG", "HMSG"} for event in events)
+
+    def hand_on(self, answered: dict[bytes, int]) -> Ahead:
+        """Give everything to who serves from now on; the link stays as it is."""
+        data, self._data = bytes(self._data), bytearray()
+        return Ahead(data, answered, pongs=1, rows=tuple(self.rows))

@@ -1,0 +1,431 @@
+"""One node's life: options, NATS, lock, store, broker, serve, stop.
+
+Runs on the control thread (asyncio) and never touches storage: whatever may block is posted to the data plane. Exit
+statuses are those that operators know: 0 after SIGINT, 143 after SIGTERM, 1 when the start failed, 75 when the store
+belongs to somebody else or can not be written (come back as a standby).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+from ftstan.base import log
+from ftstan.base.errors import (
+    ConfigError,
+    FencedError,
+    FtstanError,
+    LockBusyError,
+    NatsError,
+    RecoveryError,
+    StoppedError,
+    StoreError,
+)
+from ftstan.broker.broker import Broker, BrokerOptions
+from ftstan.broker.constants import ANOTHER_CLUSTER
+from ftstan.broker.dedup import Window
+from ftstan.broker.records import info_of, subjects_of
+from ftstan.config.banner import READY, effectless_lines, recovered_line, starting_lines, store_lines
+from ftstan.config.limits import Limits
+from ftstan.config.units import SECOND
+from ftstan.ft.access import FileAccess
+from ftstan.ft.deadlines import LAST_ANSWERS_S, STOP_S, STOP_UNOWNED_S
+from ftstan.ft.states import NodeState
+from ftstan.monitor.gate import gate_of
+from ftstan.monitor.http import Monitor, pages_context
+from ftstan.nats import portsfile, tasks
+from ftstan.nats.embedded import NatsServerChild
+from ftstan.nats.generated import child_options
+from ftstan.nats.material import check_material
+from ftstan.node import duplicate_cluster_check
+from ftstan.node.admin_listener import Reception
+from ftstan.node.context import EXIT_FENCED, Context
+from ftstan.node.dataplane import shown
+from ftstan.node.group import FtGroup
+from ftstan.node.member import NodeMember
+from ftstan.node.pages import Pages
+from ftstan.node.partitioning import Partitioning
+from ftstan.node.pipeline import Serving
+from ftstan.node.protection import Protection
+from ftstan.node.reload import Reloader
+from ftstan.node.runtime import raise_file_limit
+from ftstan.node.signals import Handlers
+from ftstan.node.status import StatusSource
+from ftstan.stores.interface import StoreContext
+from ftstan.wire.subjects import Subjects
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ftstan.base.clock import Clock
+    from ftstan.config.options import LinkOptions, ServerOptions
+    from ftstan.node.handover_buffer import Ahead
+    from ftstan.node.runtime import Host
+    from ftstan.stores.interface import Store, StoreAccess
+
+_LOCK_PATIENCE_S, _LOCK_RETRY_S = 5.0, 0.1
+_CANCEL_AGAIN_S, _READY_S = 10.0, 10.0
+#: How long a stop may get ready beside serving; what is not ready then is done while nobody serves.
+_PREPARE_S = 15.0
+
+
+def run(options: ServerOptions, reread: Callable[[], ServerOptions] | None = None, host: Host | None = None) -> int:
+    """Run one node until a signal ends it; returns the exit status. Raises ``FtstanError`` when the start fails.
+
+    ``reread`` gives the options anew for a reload; without it there is nothing to reload.
+    """
+
+    async def live() -> int:
+        node = Node(options, host=host, reread=reread)
+        asyncio.get_running_loop().set_exception_handler(tasks.loop_errors(node.die))
+        threading.excepthook = node.thread_failed
+        return await node.main()
+
+    try:
+        return asyncio.run(live())
+    except (FencedError, MemoryError) as error:
+        # During recovery or while stopping, too: a supervisor starts it again as a standby.
+        log.stream.fatal(shown(error))
+        return EXIT_FENCED
+
+
+class Node(Context):
+    """What one process is: a standalone server, or a member of a group. It makes the parts, starts and stops them."""
+
+    group: FtGroup | None
+    member: NodeMember
+    status: StatusSource
+    protection: Protection
+    partitioning: Partitioning
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        clock: Clock | None = None,
+        host: Host | None = None,
+        reread: Callable[[], ServerOptions] | None = None,
+    ) -> None:
+        super().__init__(options, clock, host)
+        self._access: StoreAccess | None = None
+        self._store: Store | None = None
+        """Open, or being recovered; the data plane's."""
+        self._ports_file = ""
+        self.monitor = Monitor(Pages(self), options.monitor, gate_of(options.monitor))
+        self.partitioning = Partitioning(self)
+        self.protection = Protection(self)
+        self.reloader = Reloader(self, reread, self._renew)
+        self.handlers = Handlers(self, self.reloader.on_signal)
+        self.status = StatusSource(self)
+        self.member = NodeMember(self, self.reloader.reload, self.handlers.begin_drain)
+        self.reception = Reception(self)
+        self.group = None
+
+    # ---- life ----------------------------------------------------------------------------------------------------
+
+    async def main(self) -> int:
+        """Start, serve, stop."""
+        tasks.end_server_with(self.die)
+        for line in starting_lines(self.options.cluster_id, self.server_id):
+            log.stream.info(line)
+        for line in effectless_lines(self.options):
+            log.stream.warning(line)
+        if self.host.owns_process:
+            raise_file_limit()
+            self.handlers.install()
+        self.protection.start()
+        try:
+            await self._start_or_stop()
+            if self._failure is None:
+                self.host.started()
+            await self.stopping.wait()
+            if self._failure is not None:
+                raise self._failure
+            return await self._stop()
+        finally:
+            await self._end_children()
+
+    async def _start_or_stop(self) -> None:
+        """Start; a signal ends that wherever it is, also where it waits for storage."""
+        start = tasks.waited(self._start(), "start")
+        stop = tasks.waited(self.stopping.wait(), "stop")
+        try:
+            await asyncio.wait([start, stop], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            start.cancel()
+            raise
+        finally:
+            stop.cancel()
+        if start.done():
+            start.result()
+            return
+        with contextlib.suppress(FtstanError):
+            # What goes wrong in a start that is not wanted any more is nobody's concern.
+            await tasks.end(start, _CANCEL_AGAIN_S)
+
+    async def _start(self) -> None:
+        options = self.options
+        for line in check_material(options):
+            log.stream.warning(line)
+        pages_context(options.monitor, options.nats.tls)
+        # On the data plane's thread: opening the directory may block on storage like everything else in it.
+        self.plane.start()
+        make = self.store_kind(options.store)
+        disk, progress = self.host.disk(), self.status.on_progress
+        context = StoreContext(options, self.server_id, self.clock, self._no_more, progress, disk)
+        self._access = await self.call(lambda: make(context))
+        if isinstance(self._access, FileAccess):
+            self.owner = self._access.owner
+        urls = self.nats_urls = await self._start_nats()
+        port = await self.monitor.open(options.nats.tls, self.child)
+        if self.child is not None:
+            self._ports_file = portsfile.write(options, self.child, port)
+        link = self.link = self.link_class(urls, name=self._name("general"), options=self.presented, clock=self.clock)
+        if options.ft_group:
+            self.group = FtGroup(self, self, self.reception, urls)
+            await self.group.start()
+            return
+        await self.call(lambda: link.connect(2.0))
+        await self.reception.open_own()
+        await self._lock_standalone(self._access)
+        self.owns = True
+        await self.call(self._access.activate)
+        await self.serve()
+
+    async def _start_nats(self) -> list[str]:
+        options = self.options
+        if options.nats_servers:
+            return list(options.nats_servers)
+        self.child = NatsServerChild(child_options(options))
+        await self.child.start()
+        if options.config_file:
+            log.nats.info(f"Using configuration file: {options.config_file}")
+        return [self.child.client_url]
+
+    async def _lock_standalone(self, access: StoreAccess) -> None:
+        """A standalone server takes the lock too: two servers on one directory destroy it."""
+        deadline = self.clock.mono() + _LOCK_PATIENCE_S
+        lock = access.lock()
+        while True:
+            try:
+                await self.call(lock.acquire)
+            except LockBusyError as error:
+                if self.clock.mono() >= deadline or self.stopping.is_set():
+                    holder = await self.call(access.holder)
+                    raise RecoveryError(
+                        f"{access.place} is in use by {holder or 'another server'}",
+                        hint="stop that server first, or start this one with -ft_group to stand by",
+                    ) from error
+                await asyncio.sleep(_LOCK_RETRY_S)
+            else:
+                return
+
+    async def serve(self, ahead: Callable[[], Awaitable[Ahead | None]] | None = None) -> None:
+        """Recover and open the server; the store is ours. Raises ``FtstanError``.
+
+        ``ahead`` is asked, once the store is recovered, for what has come before.
+        """
+        if self._no_more.is_set():
+            # The stop gives the store back, or has done so: nobody is to watch over it any more.
+            raise StoppedError("the server stops")
+        self.protection.own(self._access)
+        self.note_epoch()
+        async with self.partitioning:
+            recovered = await self.call(self._recover)
+            came = await ahead() if ahead is not None else None
+            await self.partitioning.settled()
+            await self.call(lambda: self._open(recovered, came))
+        for _ in range(round(_READY_S / 0.01)):
+            if self.is_serving():
+                break
+            await asyncio.sleep(0.005)
+        await self.partitioning.meet()
+        for line in store_lines(self.options):
+            log.stream.info(line)
+        log.stream.info(READY)
+        if self.owner is not None:
+            await self.call(self.owner.tidy)
+
+    def _renew(self, options: LinkOptions) -> None:
+        """Present ``options`` to NATS from the next connection on, whoever of us makes it."""
+        self.presented = options
+        if self.link is not None:
+            self.link.renew(options)
+        self.partitioning.renew(options)
+        self.reception.renew(options)
+        if self.group is not None:
+            self.group.renew(options)
+
+    # ---- on the data plane's thread ------------------------------------------------------------------------------
+
+    def _recover(self) -> Serving:
+        options = self.options
+        log.stream.info("Recovering the state...")
+        self._serving_since = self.clock.mono()
+        assert self._access is not None
+        store = self._store = self._access.open()
+        store.set_limits(Limits(options.limits))
+        recovered = store.recover()
+        info = recovered.info
+        if info is not None and info.cluster_id != options.cluster_id:
+            raise ConfigError(
+                ANOTHER_CLUSTER.format(cluster_id=options.cluster_id, recovered=info.cluster_id),
+                hint="give -cid the value that this datastore was made with",
+            )
+        subjects = Subjects.for_cluster(options.cluster_id, options.discover_prefix)
+        if info is not None:
+            self.partitioning.check(info)
+            subjects = subjects_of(info, subjects)
+        if info is None or not info.sub_close:
+            store.set_server_info(info_of(options.cluster_id, subjects))
+        broker = Broker(
+            store,
+            subjects,
+            BrokerOptions(
+                hb_interval=options.hb_interval,
+                hb_timeout=options.hb_timeout,
+                hb_fail_count=options.hb_fail_count,
+                max_channels=options.limits.max_channels,
+                replace_durable=options.replace_durable,
+                limits=options.limits.channel,
+                channels=options.limits.channels,
+                partition=self.partitioning.partition,
+            ),
+            self.nuid,
+        )
+        if options.dedup_window:
+            broker.window = Window(options.dedup_window, recovered.remembered)
+        broker.recover(recovered, self.clock.wall_ns(), round(self.clock.mono() * 1e9))
+        log.stream.info(recovered_line(len(recovered.channels) + len(recovered.later) if info is not None else None))
+        assert self.link is not None
+        suspicion = options.ft.hb_missed_interval / SECOND
+        serving = Serving(store, broker, self.link, self.clock, self._name("general"), suspicion_s=suspicion)
+        serving.use(options.io_buffer_size, self.plane.awake, collects=self.host.owns_process)
+        if not options.ft_group and self.partitioning.partition is None:
+            duplicate_cluster_check.refuse_rivals(self.link, self.clock, self.nuid, broker.subjects, options.cluster_id)
+        broker.tell_subjects()
+        return serving
+
+    def _open(self, serving: Serving, ahead: Ahead | None) -> None:
+        if self._no_more.is_set():
+            raise StoppedError("the server stops")
+        with contextlib.suppress(NatsError):
+            # In a group NATS may be away for a moment; the loop goes on trying.
+            serving.open_link(ahead)
+        # A reload may have come while it recovered.
+        serving.set_limits(self.options.limits)
+        self.plane.serving = serving
+
+    # ---- stopping ------------------------------------------------------------------------------------------------
+
+    async def _stop(self) -> int:
+        log.stream.info("Shutting down.")
+        if self.group is not None:
+            await self.group.finish_takeover()
+        self._no_more.set()
+        released = False
+        status = self.handlers.status(self._exit_status)
+        patience = STOP_S if self.owns else STOP_UNOWNED_S
+        try:
+            async with asyncio.timeout(patience):
+                followed = self.group is not None and await self.group.find_successor()
+                if not followed or (self.group is not None and self.group.mixed):
+                    await self._prepare_stop()
+                if self.group is not None:
+                    followed = followed and await self.group.hand_over()
+                await self.partitioning.end()
+                self.state = NodeState.SHUTDOWN
+                if self.group is not None:
+                    await self.group.stopping()
+                released = await self.call(lambda: self._stop_serving(followed=followed))
+        except TimeoutError:
+            if not self.owns:
+                self.host.end("storage does not answer: ending without it, nothing was written", status)
+            self.host.end(f"storage has not answered for {patience:g}s while stopping", EXIT_FENCED)
+        if self.group is not None:
+            await self.group.stopped(released=released)
+        # Behind the word that the store is free: NATS may take its time for the last answers.
+        await self.call(self._end_link)
+        return status
+
+    async def _prepare_stop(self) -> None:
+        """Do ahead what a stop has to do, while publishes are served: the shorter is the time when nobody does."""
+        end = self.clock.mono() + _PREPARE_S
+        serving = self.plane.serving
+        while serving is not None and self.clock.mono() < end and await self.call(serving.prepare_stop):
+            pass
+
+    def _stop_serving(self, *, followed: bool) -> bool:
+        """Close the store and give the lock back; returns whether this node was the owner.
+
+        ``followed``: by one of our own, who reads the store as after a crash: nobody waits until it is tidy.
+        """
+        serving, self.plane.serving = self.plane.serving, None
+        if serving is not None:
+            self._store = None
+            try:
+                serving.stop(tidy=not followed)
+            except StoreError as error:
+                log.stream.error(f"{error.text}; what was acknowledged is safe")
+        elif self._store is not None and self._store.kind == "FILE":
+            log.stream.warning(
+                "The recovery was not finished: the store is as its last owner left it; "
+                "before an original server starts on it, run: ftstanctl store handover"
+            )
+        self._abandon()
+        active = self.owner is not None and serving is not None
+        self.protection.disown()
+        if self._access is not None:
+            self._access.close()
+        return active
+
+    def _end_link(self) -> None:
+        if self.link is not None:
+            self.link.finish(LAST_ANSWERS_S)
+            log.stream.debug(f'connection "{self._name("general")}" has been closed')
+
+    def give_back(self) -> None:
+        """On the data plane's thread: what was opened is closed, the lock is free for another node."""
+        self.plane.serving = None
+        self._abandon()
+        self.protection.disown()
+        self.owns = False
+        if self.owner is not None:
+            self.owner.release()
+        self.note_epoch()
+
+    def _abandon(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            store.abandon()
+
+    def close(self) -> None:
+        """When the data plane's thread is over in a program that goes on: what is open is given back."""
+        self.plane.serving = self.plane.bridge = None
+        self._abandon()
+        if self.link is not None:
+            self.link.close()
+        if self._access is not None:
+            self._access.close()
+
+    @property
+    def client_url(self) -> str:
+        """Where clients connect."""
+        return self.child.client_url if self.child is not None else self.options.nats_servers[0]
+
+    async def _end_children(self) -> None:
+        await self.protection.close()
+        await self.partitioning.end()
+        await self.reception.close()
+        with contextlib.suppress(NatsError):
+            await self.monitor.stop()
+        if self.group is not None:
+            await self.group.close()
+        await self.handlers.wait_for_child()
+        portsfile.remove(self._ports_file)
+        if self.child is not None:
+            await self.child.stop()
+
+    def _name(self, suffix: str) -> str:
+        return f"_NSS-{self.options.cluster_id}-{suffix}"

@@ -1,0 +1,163 @@
+"""What the dashboard shows of one node: the group, its owners, what the store holds, and who lags behind.
+
+On the control loop, like the other pages (``ftstan.pages``), and bounded whatever the store holds: of channels and
+subscriptions those with trouble, and those furthest behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ftstan.base.errors import FtstanError
+from ftstan.ft.history import cause_text
+from ftstan.monitor.answers import shown
+from ftstan.nats import tasks
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from ftstan.admin.protocol import EpochEntry
+    from ftstan.broker.views import CensusRow, Counters, SubRow
+    from ftstan.node.context import Context
+
+_CHANNELS: Final = 50
+_SUBS: Final = 50
+#: Channels whose subscriptions are looked at, and how many of each.
+_LOOKED_AT: Final = 20
+_EPOCHS: Final = 12
+_MILLI: Final = 1_000_000
+
+
+class Looks(Protocol):
+    """What the other pages have looked up (``pages.Pages``)."""
+
+    async def census(self) -> tuple[Counters, list[CensusRow]]:
+        """Counters and figures of all channels, hardly old."""
+        ...
+
+    async def channel_subs(self, names: Sequence[bytes], most: int | None = None) -> list[tuple[bytes, SubRow]]:
+        """The subscriptions of these channels; of each channel at most ``most``."""
+        ...
+
+
+class Overview:
+    """Figures for the dashboard of ``node``."""
+
+    def __init__(self, node: Context, pages: Looks) -> None:
+        self._node = node
+        self._pages = pages
+        self._epochs: tuple[EpochEntry, ...] = ()
+        self._epochs_of = -1
+        self._reading: asyncio.Task[None] | None = None
+
+    async def page(self) -> dict[str, object]:
+        """The figures (``docs/monitoring.md``, figures of the dashboard)."""
+        node = self._node
+        status = await node.status.refreshed()
+        counters, rows = await self._pages.census()
+        self._refresh_epochs(status.holder_epoch)
+        serving = node.plane.serving
+        commits = serving.commits if serving is not None else None
+        ranked = sorted(rows, key=_rank)
+        return {
+            "now_ms": node.clock.wall_ns() // _MILLI,
+            "node": status.to_json(),
+            "members": [asdict(member) for member in node.group.peers.members] if node.group is not None else [],
+            "counters": asdict(counters),
+            "commits": {
+                "count": commits.cumulative()[-1] if commits is not None else 0,
+                "seconds": commits.sum if commits is not None else 0.0,
+            },
+            "totals": {
+                "clients": counters.clients,
+                "channels": counters.channels,
+                "subscriptions": sum(row.subs for row in rows),
+                "msgs": sum(row.msgs for row in rows),
+                "bytes": sum(row.size for row in rows),
+                "pending": sum(row.pending for row in rows),
+                "stalled": sum(row.stalled for row in rows),
+                "quarantined": sum(row.quarantined for row in rows),
+            },
+            "channels": [_channel(row) for row in ranked[:_CHANNELS]],
+            "subscriptions": await self._subscriptions(ranked),
+            "epochs": [_epoch(entry) for entry in self._epochs],
+        }
+
+    async def _subscriptions(self, ranked: Sequence[CensusRow]) -> list[dict[str, object]]:
+        lasts = {row.name: row.last for row in [row for row in ranked if row.subs][:_LOOKED_AT]}
+        try:
+            subs = await self._pages.channel_subs(list(lasts), most=_SUBS * 4)
+        except FtstanError:
+            # A channel that was deleted and is being opened again: the next page has it.
+            return []
+        # A message of a queue group goes to one member: the group is as far as the foremost of them.
+        reached: dict[tuple[bytes, bytes], int] = {}
+        for name, row in subs:
+            if row.queue:
+                reached[name, row.queue] = max(reached.get((name, row.queue), 0), row.last_sent)
+        found = [(max(lasts[name] - reached.get((name, row.queue), row.last_sent), 0), name, row) for name, row in subs]
+        found.sort(key=lambda item: (not item[2].stalled, -item[0], -item[2].pending, item[1], item[2].client_id))
+        return [_sub(lag, name, row) for lag, name, row in found[:_SUBS]]
+
+    # ---- epochs --------------------------------------------------------------------------------------------------
+
+    def _refresh_epochs(self, newest: int) -> None:
+        """Storage is asked beside the page, and only when there is something new."""
+        if self._node.owner is None or newest == self._epochs_of or self._reading is not None:
+            return
+        self._reading = tasks.aside(self._read_epochs(newest), "epochs of the dashboard")
+        self._reading.add_done_callback(self._read)
+
+    async def _read_epochs(self, newest: int) -> None:
+        with contextlib.suppress(FtstanError):
+            self._epochs = await self._node.member.history(_EPOCHS)
+            self._epochs_of = newest
+
+    def _read(self, _task: asyncio.Task[None]) -> None:
+        self._reading = None
+
+
+def _rank(row: CensusRow) -> tuple[bool, bool, int, int, bytes]:
+    return (not row.quarantined, not row.stalled, -row.lag, -row.pending, row.name)
+
+
+def _channel(row: CensusRow) -> dict[str, object]:
+    return {
+        "name": shown(row.name),
+        "msgs": row.msgs,
+        "bytes": row.size,
+        "last": row.last,
+        "subs": row.subs,
+        "pending": row.pending,
+        "stalled": row.stalled,
+        "lag": row.lag,
+        "quarantined": row.quarantined,
+    }
+
+
+def _sub(lag: int, channel: bytes, row: SubRow) -> dict[str, object]:
+    return {
+        "client": shown(row.client_id),
+        "channel": shown(channel),
+        "durable": shown(row.durable),
+        "queue": shown(row.queue),
+        "pending": row.pending,
+        "max": row.max_in_flight,
+        "lag": lag,
+        "stalled": row.stalled,
+        "offline": row.is_offline,
+    }
+
+
+def _epoch(entry: EpochEntry) -> dict[str, object]:
+    return {
+        "epoch": entry.epoch,
+        "server": entry.server,
+        "host": entry.host,
+        "since_ms": entry.since_ns // _MILLI,
+        "until_ms": entry.until_ns // _MILLI,
+        "cause": cause_text(entry),
+    }

@@ -1,0 +1,124 @@
+"""Reload (SIGHUP): the configuration is read again, and what can change while a server serves is changed.
+
+All or nothing: a file with an error, a value that needs a restart, or a NATS server that refuses its part, changes
+nothing and is one line. Lives on the control thread; the file is read on another one, for its storage may hang.
+
+Source: ``docs/compat/config.md`` (signals), ``docs/signals.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING
+
+from ftstan.base import log
+from ftstan.base.errors import ConfigError, FtstanError, RefusedError, StoreError
+from ftstan.config.table import OPTIONS, RELOADABLE
+from ftstan.nats.credentials import presented
+from ftstan.nats.generated import child_options
+from ftstan.nats.material import check_material
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ftstan.config.options import LinkOptions, ServerOptions, StoreLimits
+    from ftstan.node.context import Context
+
+NO_FILE = "can only reload config when a file is provided using -c or --config"
+ONLY_EMBEDDED = "Reload supported only for embedded NATS Server's configuration"
+
+#: Names that operators know.
+_KEYS = {option.field: option.key for option in OPTIONS if option.field}
+
+
+def changed(old: object, new: object, path: str = "") -> Iterator[str]:
+    """Paths of the options that differ, ``nats.port`` for one of a group."""
+    if not is_dataclass(old) or type(old) is not type(new):
+        if old != new:
+            yield path
+        return
+    for field in fields(old):
+        below = f"{path}.{field.name}" if path else field.name
+        yield from changed(getattr(old, field.name), getattr(new, field.name), below)
+
+
+def key_of(path: str) -> str:
+    """The name by which operators know an option."""
+    return _KEYS.get(path, path)
+
+
+class Reloader:
+    """One node's. ``read`` gives the options as they are now to be; ``None``: there is no file to read.
+
+    ``renew`` has every connection present these logins and certificates from now on.
+    """
+
+    def __init__(
+        self, node: Context, read: Callable[[], ServerOptions] | None, renew: Callable[[LinkOptions], None]
+    ) -> None:
+        self._node = node
+        self._renew = renew
+        self._read = read
+        self._busy = asyncio.Lock()
+
+    async def on_signal(self) -> None:
+        """Reload, and tell in the log what went wrong."""
+        try:
+            await self.reload()
+        except FtstanError as error:
+            hint = f" ({error.hint})" if error.hint else ""
+            log.stream.error(f"Reload: {error}{hint}")
+
+    async def reload(self) -> None:
+        """Take over what has changed. Raises ``FtstanError``: nothing has changed then."""
+        async with self._busy:
+            if self._read is None:
+                raise RefusedError(NO_FILE, hint="what was given on the command line needs a restart")
+            node = self._node
+            old, new = node.options, await asyncio.to_thread(self._read)
+            paths = list(changed(old, new))
+            fixed = [f'"{key_of(path)}"' for path in paths if path not in RELOADABLE]
+            if new.partitioning and "limits.channels" in paths:
+                # The list of channels is what other partitions have agreed to.
+                fixed.append('"channels"')
+            if fixed:
+                raise ConfigError(
+                    f"cannot change {', '.join(fixed)} without a restart",
+                    hint="nothing was changed; take that back, or restart the server",
+                )
+            await asyncio.to_thread(check_material, new)
+            # What the pages read, too, before the NATS server changes anything: it cannot be asked to take that back.
+            await asyncio.to_thread(node.monitor.check, new.nats.tls)
+            if new.nats_servers:
+                log.stream.warning(ONLY_EMBEDDED)
+            elif node.child is not None:
+                await node.child.reload(child_options(new))
+            await self.reload_tls(new)
+            limits = await self._limit(new.limits)
+            node.options = new
+            log.set_levels(debug=new.debug, trace=new.trace, nats_debug=new.nats.debug, nats_trace=new.nats.trace)
+            for path in ("debug", "trace"):
+                if path in paths:
+                    log.stream.info(f"Reloaded: {key_of(path)} = {str(getattr(new, path)).lower()}")
+            for line in limits:
+                log.stream.info(f"Reloaded: {line}")
+
+    async def reload_tls(self, options: ServerOptions) -> None:
+        """Use logins, keys and certificates of ``options`` from the next connections on; those that stand stay.
+
+        Raises ``NatsError`` and ``ConfigError`` naming the file; nothing has changed then.
+        """
+        node = self._node
+        for line in await asyncio.to_thread(check_material, options):
+            log.stream.warning(line)
+        # It reads the files once more, and their storage may hang.
+        await asyncio.to_thread(node.monitor.renew, options.nats.tls)
+        self._renew(presented(options.link, options.nats))
+
+    async def _limit(self, limits: StoreLimits) -> list[str]:
+        """Set other limits; returns what changed, a line each."""
+        try:
+            return await self._node.member.set_limits(limits)
+        except StoreError:
+            return ["limits, as soon as storage answers"]

@@ -1,0 +1,1 @@
+"""What a start reads, judges, mends and refuses of the files that it finds."""

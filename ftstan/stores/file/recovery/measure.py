@@ -1,0 +1,306 @@
+"""Measuring a channel's directory after the store has become ours: what lies there, without any judgement.
+
+Nothing from before the activation is believed: the directory is listed and every file is read afresh, after the
+temporaries of former owners are gone (``recovery.remove_temporaries``). Nothing is written here, so that channels can
+be measured in several threads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ftstan.stores.file.log import records
+from ftstan.stores.file.log.view import dat_name, idx_name, show
+from ftstan.stores.file.recovery import foreign_writes
+from ftstan.stores.file.recovery.damage import Bad
+from ftstan.stores.file.regular import DIRECTORY, IrregularError, open_file
+from ftstan.stores.file.state.confirmed import NAME as CONFIRMED
+from ftstan.stores.file.state.confirmed import Confirmed, read_confirmed
+from ftstan.stores.file.state.statefile import check_version
+
+if TYPE_CHECKING:
+    from ftstan.stores.file.env import FileEnv
+    from ftstan.wire.block import MsgBlock
+
+_DAT = re.compile(r"msgs\.([+-]?[0-9]+)\.dat\Z", re.ASCII)
+_IDX = re.compile(r"msgs\.(0|-?[1-9][0-9]*)\.idx\Z", re.ASCII)
+_ENTRY = records.INDEX_SIZE
+_MAX_NUMBER = 1 << 63
+
+
+@dataclass(slots=True)
+class Found:
+    """One slice as it lies on disk: what its index proves, and the records behind that.
+
+    ``claimed``: the last sequence that the index names, whether or not the data has it. ``why``: what ends the records
+    (``""``: the end of the file), at offset ``bad_at``; ``rest``: the bytes from there on.
+    """
+
+    number: int
+    proven: records.IndexScan
+    claimed: int
+    tail: MsgBlock
+    why: str
+    bad_at: int
+    rest: bytes
+    size: int
+    #: Between the records of ``tail`` or before them lie bytes that the index passes over: they are not in one piece.
+    scattered: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether no whole record was found."""
+        return not self.proven.count and not len(self.tail)
+
+    @property
+    def first(self) -> int:
+        """Sequence of the first record."""
+        return self.proven.first if self.proven.count else self.tail.first
+
+    @property
+    def last(self) -> int:
+        """Sequence of the last record before anything bad, 0 if there is none."""
+        return self.tail.last if len(self.tail) else self.proven.last
+
+
+@dataclass(slots=True)
+class Measured:
+    """What one channel's directory holds. ``orphans``: (number, last sequence named) of indexes without data.
+
+    ``odd``: numbers of slices whose name writes the number in another way than we do, with that name. ``problems``:
+    what is wrong already now, as (file, words). ``foreign``: an original server may have written here since our last
+    activation, also to slices that are numbered like ours.
+    """
+
+    found: list[Found] = field(default_factory=list)
+    odd: dict[int, str] = field(default_factory=dict)
+    orphans: list[tuple[int, int]] = field(default_factory=list)
+    confirmed: Confirmed | None = None
+    problems: list[tuple[str, str]] = field(default_factory=list)
+    foreign: bool = False
+    #: Slices whose data are no file, by number: the first sequence that the index names.
+    seals: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def synced(self) -> bool:
+        """Whether whoever wrote here last synced data before its index: then an entry proves that it was durable."""
+        return not self.foreign and (self.confirmed is None or self.confirmed.synced)
+
+    def may_be_foreign(self, number: int) -> bool:
+        """Whether an original server may have written to this slice after our last confirm."""
+        return self.foreign and (self.confirmed is None or number >= self.confirmed.slice_number)
+
+    @property
+    def highest(self) -> int:
+        """The highest slice number seen."""
+        return max([0, *(f.number for f in self.found), *(number for number, _ in self.orphans)])
+
+    def highest_taken(self, limit: int) -> int:
+        """The highest slice number that new ones must be above: from ``limit`` on only where a message is.
+
+        No server got so far in turn, and a file without messages must not end a channel.
+        """
+        numbers = [f.number for f in self.found if f.number < limit or not f.empty]
+        return max([0, *numbers, *(number for number, _ in self.orphans if number < limit)])
+
+
+def slice_numbers(names: list[tuple[str, bool]]) -> tuple[dict[int, str], list[str]]:
+    """File names of slices by number, out of a listing, and those ``msgs.*.dat`` that name no slice of their own."""
+    numbers: dict[int, str] = {}
+    wrong = []
+    named = [(_number(name), name) for name, is_dir in sorted(names) if not is_dir and _is_dat(name)]
+    # Where two names say one number, the usual one is it.
+    for number, name in sorted(named, key=lambda row: row[1] != dat_name(row[0])):
+        if not -_MAX_NUMBER <= number < _MAX_NUMBER or number in numbers:
+            wrong.append(name)
+        else:
+            numbers[number] = name
+    return numbers, wrong
+
+
+def _is_dat(name: str) -> bool:
+    return name.startswith("msgs.") and name.endswith(".dat")
+
+
+def _number(name: str) -> int:
+    m = _DAT.match(name)
+    return int(m[1]) if m else _MAX_NUMBER
+
+
+def measure(env: FileEnv, name: bytes, dirfd: int, names: list[tuple[str, bool]], *, foreign: bool = False) -> Measured:
+    """Read the slices of a channel whose directory was listed as ``names``. ``OSError`` passes through.
+
+    ``foreign``: an original server has been here since our last clean stop. It may have been if it may have served
+    behind the last of our epochs that confirmed anything of this channel.
+    """
+    numbers, wrong = slice_numbers(names)
+    problems = [(file, f"message log has an invalid name: {file}") for file in wrong]
+    confirmed = None
+    try:
+        confirmed = read_confirmed(env.fresh, dirfd)
+    except IrregularError as error:
+        problems.append((CONFIRMED, error.words))
+    ours_since = confirmed.epoch if confirmed is not None else 1
+    m = Measured(confirmed=confirmed, foreign=foreign or env.owner.originals_through >= ours_since, problems=problems)
+    m.odd = {number: file for number, file in numbers.items() if file != dat_name(number)}
+    top = max(numbers, default=0)
+    for number in sorted(numbers):
+        try:
+            if m.may_be_foreign(number) or (number == top and number < env.owner.ours_from):
+                # Before its index is read: an original server writes entries of what it has not synced yet.
+                _sync(env, dirfd, numbers[number])
+            m.found.append(_slice(env, name, dirfd, number, m))
+        except IrregularError as error:
+            _without_data(env, dirfd, number, m, error.words)
+    there = {file for file, _ in names}
+    for file, is_dir in names:
+        # Without an index it takes no slice's place: to the original it is nothing, either.
+        if is_dir and (d := _DAT.match(file)) and file == dat_name(int(d[1])) and idx_name(int(d[1])) in there:
+            _without_data(env, dirfd, int(d[1]), m, DIRECTORY)
+    known = {*numbers, *(number for number, _ in m.orphans)}
+    for file, _ in names:
+        if (i := _IDX.match(file)) and int(i[1]) not in known:
+            m.orphans.append((int(i[1]), _scan(env, dirfd, file, m).last))
+    return m
+
+
+def _without_data(env: FileEnv, dirfd: int, number: int, m: Measured, words: str) -> None:
+    """Note a slice whose data are no file: what its index says of it still counts."""
+    m.odd.pop(number, None)
+    m.problems.append((dat_name(number), words))
+    scan = _scan(env, dirfd, idx_name(number), m)
+    m.orphans.append((number, scan.last))
+    if scan.count:
+        m.seals[number] = scan.first
+
+
+def read_entries(env: FileEnv, dirfd: int, name: str) -> bytes:
+    """The entries of an index file; nothing if it is absent or its version is not ours."""
+    try:
+        fd = open_file(env.fresh, dirfd, name)
+    except FileNotFoundError:
+        return b""
+    try:
+        data = env.read_on(fd, 0)
+    finally:
+        env.fresh.close(fd)
+    return b"" if check_version(data[: records.VERSION_SIZE]) else data[records.VERSION_SIZE :]
+
+
+def _entries(env: FileEnv, dirfd: int, name: str, m: Measured) -> bytes:
+    """``read_entries``; nothing, and a problem, if it is no file."""
+    try:
+        return read_entries(env, dirfd, name)
+    except IrregularError as error:
+        if (name, error.words) not in m.problems:
+            m.problems.append((name, error.words))
+        return b""
+
+
+def _scan(env: FileEnv, dirfd: int, name: str, m: Measured) -> records.IndexScan:
+    return records.scan_index(_entries(env, dirfd, name, m), env.crc, env.options.check_crc)
+
+
+def _sync(env: FileEnv, dirfd: int, name: str) -> None:
+    fd = open_file(env.disk, dirfd, name, os.O_RDWR)
+    try:
+        env.disk.fdatasync(fd)
+    finally:
+        env.disk.close(fd)
+
+
+def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -> Found:
+    disk, file = env.fresh, m.odd.get(number, dat_name(number))
+    index = _entries(env, dirfd, idx_name(number), m)
+    proven = records.scan_index(index, env.crc, env.options.check_crc)
+    # An index with gaps in it, or that begins elsewhere, may be another file's: it names nothing of this one.
+    named_first = proven.first
+    claimed = proven.last if proven.contiguous else 0
+    foreign = m.may_be_foreign(number)
+    if foreign:
+        sure = foreign_writes.confirmed_entries(index, proven, number, m.confirmed)
+        proven = records.scan_index(sure, env.crc, env.options.check_crc)
+    fd = open_file(disk, dirfd, file)
+    try:
+        version = disk.pread(fd, records.VERSION_SIZE, 0)
+        trusted = proven.count and proven.contiguous and _last_entry_holds(env, channel, fd, index, proven)
+        if len(version) == records.VERSION_SIZE and (wrong := check_version(version)):
+            m.problems.append((file, wrong))
+            trusted = False
+        if not trusted:
+            proven = records.scan_index(b"", env.crc)
+        data = env.read_on(fd, proven.end)
+    finally:
+        disk.close(fd)
+    size = proven.end + len(data) if trusted or data else len(version)
+    scattered = False
+    if foreign:
+        behind = index[proven.count * _ENTRY :]
+        tail, used, why, scattered = foreign_writes.follow(
+            env, channel, data, start=proven.end, last=proven.last, index=behind
+        )
+    else:
+        tail, used, why = records.scan_data(data, channel, proven.last, env.crc, env.options.check_crc)
+    if not trusted and len(tail) and claimed and tail.first != named_first:
+        claimed = 0
+    rest = data[used:] if why else b""
+    return Found(number, proven, claimed, tail, why, proven.end + used, rest, size, scattered)
+
+
+def _last_entry_holds(env: FileEnv, channel: bytes, fd: int, index: bytes, proven: records.IndexScan) -> bool:
+    """Whether the record that the last provable entry names is there: an index of another file proves nothing."""
+    sequence, offset, _, size = records.entry(index, proven.count - 1)
+    data = env.fresh.pread(fd, 8 + size, offset)
+    block, end, _ = records.scan_data(data, channel, sequence - 1, env.crc)
+    return len(block) == 1 and block.first == sequence and end == 8 + size
+
+
+def bad_of(env: FileEnv, channel: bytes, f: Found) -> Bad:
+    """What ends the records of a slice, ready to be judged."""
+    follows = records.next_record(f.rest, 1, channel, f.last, env.crc) >= 0
+    return Bad(f"{show(channel)}/{dat_name(f.number)}", f.bad_at, f.why, f.rest, follows)
+
+
+def entries_of(env: FileEnv, dirfd: int, f: Found) -> bytes:
+    """Index entries of every record of a slice up to anything bad."""
+    index = b""
+    if f.proven.count:
+        index = read_entries(env, dirfd, idx_name(f.number))[: f.proven.count * _ENTRY]
+    return index + records.index_entries(f.tail, 0, len(f.tail), f.proven.end, env.crc)
+
+
+def bytes_of(env: FileEnv, dirfd: int, f: Found, first: int, last: int) -> bytes:
+    """The records ``first`` to ``last`` of a slice, headers included; empty if it has none of them."""
+    index = entries_of(env, dirfd, f)
+    if f.scattered:
+        i, j = records.find_entry(index, first), records.find_entry(index, last + 1)
+        spans = [records.entry(index, k) for k in range(i, j)]
+        whole = dense(env, dirfd, f)
+        return b"".join(whole[offset : offset + 8 + size] for _, offset, _, size in spans)
+    i, j = records.find_entry(index, first), records.find_entry(index, last + 1)
+    if i >= j:
+        return b""
+    start = records.entry(index, i)[1]
+    _, offset, _, size = records.entry(index, j - 1)
+    fd = open_file(env.fresh, dirfd, dat_name(f.number))
+    try:
+        return env.fresh.pread(fd, offset + 8 + size - start, start)
+    finally:
+        env.fresh.close(fd)
+
+
+def dense(env: FileEnv, dirfd: int, f: Found) -> bytes:
+    """The file of a scattered slice as it would be with its records in one piece."""
+    fd = open_file(env.fresh, dirfd, dat_name(f.number))
+    try:
+        return env.fresh.pread(fd, f.proven.end, 0) + _records(f.tail)
+    finally:
+        env.fresh.close(fd)
+
+
+def _records(block: MsgBlock) -> bytes:
+    start, end = records.span(block, 0, len(block))
+    return bytes(memoryview(block)[start:end])
