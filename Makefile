@@ -37,6 +37,7 @@ proto: build
 lint: build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
 node_modules/.package-lock.json: package.json package-lock.json

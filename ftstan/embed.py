@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 from ftstan.base import log
 from ftstan.base.disk import ShuttableDisk
 from ftstan.base.errors import EndedError, FencedError, FtstanError, NatsError, StoppedError
+from ftstan.base.states import NodeState
 from ftstan.config.options import (
     ChannelLimits,
     FileOptions,
@@ -31,7 +32,6 @@ from ftstan.config.options import (
     StoreLimits,
 )
 from ftstan.config.validation import check_before_logging, check_start
-from ftstan.ft.states import NodeState
 from ftstan.nats import tasks
 from ftstan.nats.routes import check_routes
 from ftstan.nats.url import parse_urls

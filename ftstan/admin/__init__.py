@@ -1,1 +1,1 @@
-"""What administrators say to running servers: the protocol, its signatures and keys, and who answers. Knows no server."""
+"""What administrators say to running servers: protocol, signatures, keys, and who answers. Imports no server."""

@@ -4,7 +4,7 @@ Bytes in, frozen values out; no socket, clock or file. Two subjects carry them (
 group's subject, which every member of ours answers with its status, and requests on the subject of one member. Fields
 that we do not know are ignored, so that releases can be mixed; a message above ``MAX_SIZE`` is none.
 
-A request that changes something is sealed (``ftstan.admin.signing``): the request is then a string inside the message, so
+A request that changes something is sealed (``admin/signing.py``): the request is then a string inside the message, so
 that what is authenticated are bytes and not somebody's idea of how JSON is written.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from ftstan.base.errors import WireError
-from ftstan.ft.states import Lag, NodeStatus, Recovery
+from ftstan.base.states import Lag, NodeStatus, Recovery
 
 T = TypeVar("T")
 

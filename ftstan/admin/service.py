@@ -17,7 +17,7 @@ from ftstan.base.log import stream as log
 
 if TYPE_CHECKING:
     from ftstan.base.clock import Clock
-    from ftstan.ft.states import NodeStatus
+    from ftstan.base.states import NodeStatus
 
 _KEY_FOR_S = 1.0
 """How long a key that was read counts: one that was replaced opens nothing any more, and a flood reads it once."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Coroutine, Sequence
 
-    from ftstan.ft.states import NodeStatus
+    from ftstan.base.states import NodeStatus
 
 Row = dict[str, Any]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from ftstan.ft.states import NodeStatus
+    from ftstan.base.states import NodeStatus
     from ftstan.nats.request import Asker
 
 EXIT_DONE = 0

@@ -18,6 +18,7 @@ from ftstan.admin.protocol import MAX_HISTORY, EpochEntry, Request, Verb
 from ftstan.admin.signing import plain
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import ConfigError, NatsError, RefusedError
+from ftstan.base.states import NodeState
 from ftstan.cli import contexts
 from ftstan.cli.admin_client import (
     BUSY_S,
@@ -37,7 +38,6 @@ from ftstan.cli.terminal import complain, print_json, print_table, say, time_of
 from ftstan.ft.epoch_records import Cause
 from ftstan.ft.health import find_active, find_standby, find_successor, judge, name
 from ftstan.ft.history import cause_text, open_history
-from ftstan.ft.states import NodeState
 from ftstan.ft.subjects import group_subject
 from ftstan.nats.request import asking
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Coroutine, Sequence
 
-    from ftstan.ft.states import NodeStatus
+    from ftstan.base.states import NodeStatus
 
 _LOOK_EVERY_S = 0.1
 _AGAIN_S = 1.0

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from ftstan.base.states import NodeState
 from ftstan.drill.ledger import Owner
-from ftstan.ft.states import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

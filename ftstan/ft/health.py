@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import RefusedError
-from ftstan.ft.states import NodeState
+from ftstan.base.states import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ftstan.ft.states import NodeStatus
+    from ftstan.base.states import NodeStatus
 
 
 class Health(enum.IntEnum):

@@ -42,6 +42,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftstan.base.ratelimit import RateLimit
+from ftstan.base.states import NodeState, Phase
 from ftstan.ft.deadlines import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S
 from ftstan.ft.epoch_records import Cause
 from ftstan.ft.events import (
@@ -75,7 +76,6 @@ from ftstan.ft.holdback import HoldBack
 from ftstan.ft.identity import GroupStore, stranger_line
 from ftstan.ft.mixed import MixedModeEstimate
 from ftstan.ft.polls import Polls
-from ftstan.ft.states import NodeState, Phase
 from ftstan.ft.steal import StealTimer, refused_lines, taking_line
 from ftstan.ft.timing import POLL_SPREAD, SPREAD, FtTiming, spread
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from prometheus_client import PROCESS_COLLECTOR, exposition
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from ftstan.ft.states import NodeState, Phase
+from ftstan.base.states import NodeState, Phase
 from ftstan.monitor.answers import answer, shown
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from ftstan.base.disk import Space
     from ftstan.base.histogram import Histogram
+    from ftstan.base.states import NodeStatus
     from ftstan.broker.views import CensusRow, Counters, SubRow
     from ftstan.config.options import MonitorOptions
-    from ftstan.ft.states import NodeStatus
 
 #: In place of a name: all channels without series of their own.
 OTHERS: Final = ">"

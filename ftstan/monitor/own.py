@@ -16,7 +16,7 @@ from ftstan.monitor.answers import answer, json_answer
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from ftstan.ft.states import NodeStatus
+    from ftstan.base.states import NodeStatus
 
 _TEXT: Final = "text/plain; charset=utf-8"
 #: The page loads its script and nothing else, and may ask other members for their figures.

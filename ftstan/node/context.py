@@ -17,8 +17,8 @@ from ftstan.admin.service import Member
 from ftstan.base import log
 from ftstan.base.clock import Clock, SystemClock
 from ftstan.base.errors import EndedError, FencedError, FtstanError, ReleasedError, StoppedError, StoreError
+from ftstan.base.states import NodeState
 from ftstan.config.units import SECOND
-from ftstan.ft.states import NodeState
 from ftstan.ft.warm import Warm
 from ftstan.nats.control import Control
 from ftstan.nats.credentials import presented
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
     from ftstan.base.disk import Space
     from ftstan.base.histogram import Histogram
+    from ftstan.base.states import NodeStatus
     from ftstan.broker.partition import Partition
     from ftstan.config.options import LinkOptions, ServerOptions, StoreLimits
     from ftstan.ft.digest import Member as GroupMember
     from ftstan.ft.ownership import StoreOwner
     from ftstan.ft.standby import Standby
-    from ftstan.ft.states import NodeStatus
     from ftstan.ft.warm import WarmLag
     from ftstan.monitor.http import Monitor
     from ftstan.nats.embedded import NatsServerChild

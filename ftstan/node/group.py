@@ -22,6 +22,7 @@ from ftstan.base.errors import (
     StoreError,
 )
 from ftstan.base.ratelimit import RateLimit
+from ftstan.base.states import NodeState
 from ftstan.config.units import SECOND
 from ftstan.ft import active as act
 from ftstan.ft import digest, handover
@@ -30,7 +31,6 @@ from ftstan.ft.epoch_records import Cause
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, decode_heartbeat
 from ftstan.ft.lock_attempt import attempt, see_store
 from ftstan.ft.mixed import MIXED_OFF, MIXED_ON, not_mixed_line, too_slow_line, word_of
-from ftstan.ft.states import NodeState
 from ftstan.ft.subjects import (
     Released,
     decode_released,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ftstan.base import log
 from ftstan.base.errors import NatsError, RefusedError
+from ftstan.base.states import NodeState
 from ftstan.broker.lines import publish_rows
 from ftstan.ft.deadlines import FINISH_S
 from ftstan.ft.epoch_records import Cause
@@ -28,7 +29,6 @@ from ftstan.ft.handover import (
     part_bytes,
     split_keys,
 )
-from ftstan.ft.states import NodeState
 from ftstan.node.handover_buffer import Ahead, Bridge
 
 if TYPE_CHECKING:

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ftstan.admin.keys import read_key_at
 from ftstan.base.errors import FencedError, RefusedError
+from ftstan.base.states import NodeState
 from ftstan.config.limits import changes
 from ftstan.config.validation import check_limits
 from ftstan.ft.history import history_of
-from ftstan.ft.states import NodeState
 from ftstan.node.administration import Administration, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from ftstan.admin.protocol import Answer, EpochEntry, Request
+    from ftstan.base.states import NodeStatus
     from ftstan.config.options import StoreLimits
     from ftstan.ft.ownership import StoreOwner
-    from ftstan.ft.states import NodeStatus
     from ftstan.node.context import Context, GroupPart
 
 T = TypeVar("T")

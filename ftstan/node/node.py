@@ -23,6 +23,7 @@ from ftstan.base.errors import (
     StoppedError,
     StoreError,
 )
+from ftstan.base.states import NodeState
 from ftstan.broker.broker import Broker, BrokerOptions
 from ftstan.broker.constants import ANOTHER_CLUSTER
 from ftstan.broker.dedup import Window
@@ -32,7 +33,6 @@ from ftstan.config.limits import Limits
 from ftstan.config.units import SECOND
 from ftstan.ft.access import FileAccess
 from ftstan.ft.deadlines import LAST_ANSWERS_S, STOP_S, STOP_UNOWNED_S
-from ftstan.ft.states import NodeState
 from ftstan.monitor.gate import gate_of
 from ftstan.monitor.http import Monitor, pages_context
 from ftstan.nats import portsfile, tasks

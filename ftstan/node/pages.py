@@ -29,11 +29,11 @@ from ftstan.version import COMPATIBLE_VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ftstan.base.states import NodeStatus
     from ftstan.broker.broker import Broker
     from ftstan.broker.client import Client
     from ftstan.broker.state import Channel
     from ftstan.broker.views import CensusRow, ChannelRow, ClientRow
-    from ftstan.ft.states import NodeStatus
     from ftstan.node.context import Context
     from ftstan.node.pipeline import Serving
 

@@ -17,8 +17,8 @@ from ftstan.ft import digest
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from ftstan.base.states import NodeStatus
     from ftstan.ft.epoch import Activation
-    from ftstan.ft.states import NodeStatus
     from ftstan.node.context import Context
     from ftstan.stores.interface import ChannelEnd
 

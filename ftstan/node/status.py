@@ -11,7 +11,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Final
 
-from ftstan.ft.states import Lag, NodeState, NodeStatus, Phase, Recovery
+from ftstan.base.states import Lag, NodeState, NodeStatus, Phase, Recovery
 from ftstan.version import __version__
 
 if TYPE_CHECKING:

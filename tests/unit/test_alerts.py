@@ -16,7 +16,7 @@ import pytest
 import yaml
 from prometheus_client import PROCESS_COLLECTOR
 
-from ftstan.ft.states import Phase
+from ftstan.base.states import Phase
 from ftstan.monitor.metrics import METRICS
 from tests.processes import ROOT
 

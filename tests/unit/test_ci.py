@@ -102,7 +102,12 @@ def test_clean_needs_nothing() -> None:
 
 def test_lint_checks_style_format_and_types() -> None:
     commands = rules()["lint"][1]
-    assert [command.split("/", 1)[1] for command in commands] == ["ruff check .", "ruff format --check .", "mypy"]
+    assert [command.split("/", 1)[1] for command in commands] == [
+        "ruff check .",
+        "ruff format --check .",
+        "lint-imports --no-cache",
+        "mypy",
+    ]
 
 
 def test_the_suite_runs_against_the_debug_build() -> None:

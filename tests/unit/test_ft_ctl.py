@@ -27,7 +27,7 @@ from ftstan.admin.protocol import (
 )
 from ftstan.admin.signing import plain
 from ftstan.base.errors import WireError
-from ftstan.ft.states import Lag, NodeStatus, Recovery
+from ftstan.base.states import Lag, NodeStatus, Recovery
 
 STATUS = NodeStatus(
     cluster="c",

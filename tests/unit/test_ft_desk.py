@@ -16,7 +16,7 @@ from ftstan.base.errors import RefusedError, StoreError
 from tests.unit.test_ft_ctl import ENTRY, STATUS
 
 if TYPE_CHECKING:
-    from ftstan.ft.states import NodeStatus
+    from ftstan.base.states import NodeStatus
 
 KEY, OTHER_KEY = bytes(32), bytes(range(32))
 ME = Recipient("c", "S1")

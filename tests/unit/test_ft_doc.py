@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ftstan.base.states import NodeState, Phase
 from ftstan.config.options import FtOptions
 from ftstan.config.units import format_duration
 from ftstan.ft import deadlines
 from ftstan.ft.lockfaults import LockOutcome
-from ftstan.ft.states import NodeState, Phase
 from ftstan.nats import pulse
 from tests.named import named_tests, wrong_with
 

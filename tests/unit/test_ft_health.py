@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.base.errors import RefusedError
+from ftstan.base.states import NodeState, Phase
 from ftstan.ft.health import Health, find_active, find_node, find_standby, find_successor, judge
-from ftstan.ft.states import NodeState, Phase
 from tests.unit.test_ft_ctl import STATUS
 
 if TYPE_CHECKING:
-    from ftstan.ft.states import NodeStatus
+    from ftstan.base.states import NodeStatus
 
 ACTIVE = replace(STATUS, server="AAA1", host="a", state=NodeState.ACTIVE, phase=Phase.ACTIVE, serving=True, epoch=3)
 STANDBY = replace(STATUS, server="BBB1", host="b", state=NodeState.STANDBY, phase=Phase.LISTENING)

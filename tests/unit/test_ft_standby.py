@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftstan.base.states import NodeState, Phase
 from ftstan.ft.epoch_records import Cause, EpochRecord
 from ftstan.ft.heartbeat import Heartbeat
 from ftstan.ft.mixed import MIXED_ON
@@ -41,7 +42,6 @@ from ftstan.ft.standby import (
     TryResult,
     YieldTo,
 )
-from ftstan.ft.states import NodeState, Phase
 from ftstan.ft.subjects import Released
 from ftstan.ft.timing import FtTiming
 from ftstan.ft.watch import farewell

@@ -19,9 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from ftstan.base.disk import Space
 from ftstan.base.errors import NatsError, StoreError
 from ftstan.base.histogram import Histogram
+from ftstan.base.states import Lag, NodeState, NodeStatus, Phase, Recovery
 from ftstan.broker.views import CensusRow, ChannelRow, ClientRow, Counters, SubRow
 from ftstan.config.options import ChannelLimits, MonitorOptions, StoreLimits
-from ftstan.ft.states import Lag, NodeState, NodeStatus, Phase, Recovery
 from ftstan.monitor.answers import error_answer
 from ftstan.monitor.http import Monitor
 from ftstan.monitor.metrics import METRICS, NSS_LABELS, NodeFigures

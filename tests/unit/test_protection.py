@@ -17,7 +17,7 @@ from ftstan.node.protection import Protection
 from tests.unit.test_ft_ctl import STATUS
 
 if TYPE_CHECKING:
-    from ftstan.ft.states import NodeStatus
+    from ftstan.base.states import NodeStatus
 
 GROUP = ServerOptions(store="FILE", dir="/d", ft_group="g", ft=FtOptions(nats_timeout=5 * SECOND))
 ALONE = ServerOptions(store="FILE", dir="/d", ft=FtOptions(nats_timeout=5 * SECOND))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ftstan.ft.states import NodeState, NodeStatus, Phase, Recovery
+from ftstan.base.states import NodeState, NodeStatus, Phase, Recovery
 from tests.unit.test_ft_ctl import STATUS
 
 ACTIVE = replace(STATUS, state=NodeState.ACTIVE, phase=Phase.ACTIVE, serving=True, epoch=3)

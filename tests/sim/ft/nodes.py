@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from ftstan.admin.protocol import Request, Verb
 from ftstan.base.errors import EndedError, FencedError, FtstanError, RefusedError
+from ftstan.base.states import Phase
 from ftstan.config.limits import Limits
 from ftstan.config.options import FT_MIXED_AUTO, FtOptions, ServerOptions, StoreLimits
 from ftstan.config.units import SECOND
 from ftstan.ft.access import FileAccess
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.ownership import StoreOwner
-from ftstan.ft.states import Phase
 from ftstan.ft.watch import Probe, Watch
 from ftstan.node import node
 from ftstan.node.dataplane import DataPlane, Waiter

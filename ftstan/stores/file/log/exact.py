@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ftstan.stores.file.env import FileEnv
+    from ftstan.wire.block import MsgBlock
 
 _IDX = re.compile(r"msgs\.([1-9][0-9]{0,17})\.idx\Z")
 _ENTRY = records.INDEX_SIZE
@@ -220,6 +221,15 @@ def put_file(env: FileEnv, dirfd: int, name: str, fill: Callable[[int], None]) -
         raise
     with contextlib.suppress(OSError):
         disk.close(fd)
+
+
+def append_block(env: FileEnv, fd: int, index: bytearray, block: MsgBlock, end: int) -> int:
+    """Write the records of a block at offset ``end`` and their entries to ``index``; returns the new end."""
+    start, stop = records.span(block, 0, len(block))
+    with memoryview(block) as view:
+        env.disk.pwrite(fd, view[start:stop], end)
+    index += records.index_entries(block, 0, len(block), end, env.crc)
+    return end + stop - start
 
 
 def _cut(env: FileEnv, slog: SliceLog, s: Slice) -> None:

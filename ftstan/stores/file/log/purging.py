@@ -21,7 +21,6 @@ from ftstan.stores.file.log import exact, purged, records
 from ftstan.stores.file.log.view import Slice, dat_name, idx_name, show
 from ftstan.stores.file.recovery import opening
 from ftstan.stores.file.state import confirmed
-from ftstan.stores.file.tools.rewriting import append_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -200,7 +199,7 @@ class _Copy:
         env.disk.pwrite(fd, records.VERSION, 0)
         for block in blocks:
             made.entries += len(block)
-            made.end = append_block(env, fd, self._index, block, made.end)
+            made.end = exact.append_block(env, fd, self._index, block, made.end)
         # Read to its end: nothing is open of what this may take the place of.
         self._slog.let_go(self._source.number)
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import DamageError, StoreError
 from ftstan.stores.file.log import records
-from ftstan.stores.file.log.exact import put_file
+from ftstan.stores.file.log.exact import append_block, put_file
 from ftstan.stores.file.log.retention import ARCHIVED
 from ftstan.stores.file.log.slices import dat_name, idx_name, show
 from ftstan.stores.file.state import confirmed
@@ -216,12 +216,3 @@ def remove_parts(env: FileEnv, files: ChannelFiles, parts: Sequence[SliceFile]) 
             with contextlib.suppress(FileNotFoundError):
                 env.disk.unlink(files.dirfd, name)
         env.disk.fsync(files.dirfd)
-
-
-def append_block(env: FileEnv, fd: int, index: bytearray, block: MsgBlock, end: int) -> int:
-    """Write the records of a block at offset ``end`` and their entries to ``index``; returns the new end."""
-    start, stop = records.span(block, 0, len(block))
-    with memoryview(block) as view:
-        env.disk.pwrite(fd, view[start:stop], end)
-    index += records.index_entries(block, 0, len(block), end, env.crc)
-    return end + stop - start
