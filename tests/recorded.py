@@ -35,7 +35,7 @@ _KEPT = {"23960": PORTS["{port}"], "23961": PORTS["{http}"]}
 
 @dataclass
 class FakeServer:
-    """Stands in for ``ftstan.server``: remembers what it was asked to run."""
+    """Stands in for ``ftstan.node.node``: remembers what it was asked to run."""
 
     runs: list[ServerOptions] = field(default_factory=list)
     rereads: list[object] = field(default_factory=list)
@@ -54,9 +54,9 @@ class FakeServer:
 @pytest.fixture(name="server")
 def fake_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeServer]:
     fake = FakeServer()
-    module = types.ModuleType("ftstan.server")
+    module = types.ModuleType("ftstan.node.node")
     module.__dict__["run"] = fake.run
-    monkeypatch.setitem(sys.modules, "ftstan.server", module)
+    monkeypatch.setitem(sys.modules, "ftstan.node.node", module)
     monkeypatch.setattr(embedded, "binary_version", lambda: "9.8.7")
     monkeypatch.setattr(command, "check_addresses", _check_addresses_alone)
     monkeypatch.chdir(tmp_path)

@@ -59,7 +59,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """One node, as it sees itself: made by ``ftstan.status``, rendered by whatever shows a node.
+    """One node, as it sees itself: made by ``node/status.py``, rendered by whatever shows a node.
 
     ``state`` and ``phase`` are words of ``NodeState`` and ``Phase``, or words of the release that
     sent them. ``serving``: it answers clients now. ``epoch`` is the one that it owns (0: none),

@@ -1,6 +1,6 @@
 """What the dashboard shows of one node: the group, its owners, what the store holds, and who lags behind.
 
-On the control loop, like the other pages (``ftstan.pages``), and bounded whatever the store holds: of channels and
+On the control loop, like the other pages (``node/pages.py``), and bounded whatever the store holds: of channels and
 subscriptions those with trouble, and those furthest behind.
 """
 

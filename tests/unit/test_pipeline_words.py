@@ -224,7 +224,7 @@ def test_what_spark_raises_is_told_in_one_line(text: str, told: str) -> None:
 
 def test_neither_servers_nor_ftstanctl_load_spark() -> None:
     program = (
-        "import sys, ftstan.cli.server, ftstan.cli.ctl, ftstan.server\n"
+        "import sys, ftstan.cli.server, ftstan.cli.ctl, ftstan.node.node\n"
         "print([m for m in sys.modules if m.split('.')[0] in ('pyspark', 'pyarrow') or m.startswith('ftstan.spark')])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
