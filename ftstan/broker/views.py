@@ -1,8 +1,8 @@
 """What monitoring sees of a broker: rows copied out in one short step each, for whoever renders them elsewhere.
 
 Nothing here changes anything, and nothing touches storage: what a store says of a channel it keeps in memory. A step
-runs on the data plane's thread, so each one has a bound that its caller keeps (``node/pages.py``); what can be long, the
-subscriptions of a channel, is copied as a list of objects first and looked at in portions.
+runs on the data plane's thread, so each one has a bound that its caller keeps (``node/pages.py``); what can be long,
+the subscriptions of a channel, is copied as a list of objects first and looked at in portions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``SimDisk``: the storage calls of ``ftstan.base.disk`` on a volume in memory, with honest crashes and faults on demand.
+"""``SimDisk``: the storage calls of ``base/disk.py`` on a volume in memory, with honest crashes and faults on demand.
 
 One ``SimDisk`` is one process on one machine: its handles, its count of calls, its faults. ``sibling`` is another
 process on the same volume, ``crash`` a copy of the volume as found after a ``kill -9`` or a power cut, so that one
