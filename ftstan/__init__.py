@@ -1,7 +1,7 @@
 """ftstan: a NATS Streaming (STAN) server centred on the fault-tolerant group.
 
-Several nodes share one datastore and exactly one of them serves. See ``docs/architecture.md`` for the rooms of this
-package and the rule that each imports only from rooms below it.
+Several nodes share one datastore and exactly one of them serves. See ``docs/architecture.md`` for the parts of this
+package and the rule that each imports only from those below it.
 
 A program that wants a server inside itself calls ``run_server`` or ``run_server_with``, or uses ``StanServer``
 (``docs/embedding.md``). These names, and the options they take, are loaded when they are first asked for.

@@ -1,4 +1,4 @@
-"""The clocks: the only module that reads them, so that every other room can be run under a simulated one.
+"""The clocks: the only module that reads them, so that every other module can be run under a simulated one.
 
 ``wall_ns`` stamps messages and records; ``mono`` orders timers. Code below ``server.py`` receives a ``Clock`` and never
 imports ``time``.

@@ -1,7 +1,7 @@
 """Every storage call of the package goes through a ``Disk``, so that a simulated one can stand in its place.
 
 Names are relative to a directory handle: a directory that is renamed or replaced under us does not redirect our
-writes. No call here retries, hides an errno or guesses; ``OSError`` passes through to the room that can name the file.
+writes. No call here retries, hides an errno or guesses; ``OSError`` passes through to the caller that knows the file.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In use is a channel with a live subscription; offline durables and groups without members do not count. A channel that
 is not in use has one timer. A publish does not move the timer, only the time of the last activity: when the timer runs
 and less than the limit has passed since then, it is set for the rest. What is due is deleted between two batches, when
-nothing of the channel is on the road.
+nothing of the channel is in the pipeline.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Serving: one batch after the other down the road from socket to socket.
+"""Serving: one batch after the other, from socket to socket.
 
     socket -> parse -> apply -> commit -> confirm -> emit -> socket
 
@@ -192,7 +192,7 @@ class Serving:
         return max(due, 0.0)
 
     def turn(self, *, readable: bool) -> None:
-        """Take one batch down the road. Raises ``FencedError`` and ``StoreError``: the store cannot be served."""
+        """Take one batch through it. Raises ``FencedError`` and ``StoreError``: the store cannot be served."""
         now, before = self._clock.mono(), self._last_turn
         if now - before > self._suspicion_s:
             # Everything looks overdue after a pause, and somebody else may serve by now: storage is asked before any

@@ -289,7 +289,7 @@ class FileChannel:
         """Whether anything is still in memory only."""
         return self.staged or self._rewrite or bool(self._events or (self.log.refused and self.intact))
 
-    # ---- the commit road -----------------------------------------------------------------------------------------
+    # ---- the commit ----------------------------------------------------------------------------------------------
 
     def write(self) -> list[Unsynced[FileChannel]]:
         """Write what is staged; returns what must be synced. Raises ``OSError`` and ``StoreError``."""

@@ -278,7 +278,7 @@ class FileStore:
         self._waves.unsure.pop(name, None)
         self._leaving.forget(channel)
 
-    # ---- the commit road -----------------------------------------------------------------------------------------
+    # ---- the commit ----------------------------------------------------------------------------------------------
 
     def commit(self) -> dict[bytes, StoreError]:
         """Write and sync everything staged; returns the channels that failed (``CLIENTS``: the registrations)."""
