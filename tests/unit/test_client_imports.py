@@ -12,5 +12,5 @@ def test_the_client_loads_neither_the_server_nor_heavy_libraries() -> None:
     loaded = said.stdout.split()
     ours = {".".join(name.split(".")[1:3]) for name in loaded if name.startswith("ftstan.")}
     beside = {name for name in ours if name.partition(".")[0] not in {"client", "wire"}}
-    assert beside == {"errors", "nats", "nats.reconnecting", "version"}
+    assert beside == {"base", "base.errors", "nats", "nats.reconnecting", "version"}
     assert {"prometheus_client", "pyarrow", "pyspark", "rich"}.isdisjoint(loaded)

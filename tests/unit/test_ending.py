@@ -48,7 +48,7 @@ def test_a_log_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
         done = run(
             """
             import os
-            from ftstan import log
+            from ftstan.base import log
             from ftstan.node.process_exit import end_process
             log.configure(file=os.environ["PIPE"])
             fd = os.open(os.environ["PIPE"], os.O_WRONLY | os.O_NONBLOCK)

@@ -130,6 +130,8 @@ class FileEnv:
     number_floor: dict[bytes, int] = field(default_factory=dict)
     #: The datastore's directory as the operator wrote it, for messages; empty if nobody said.
     path: str = ""
+    #: Whether a former owner may have files of it open: not where this process has made the datastore.
+    inherited: bool = True
     #: Names of the root that belong to files of ours, under which something else stands.
     occupied: frozenset[str] = frozenset()
     files: Files = field(init=False)

@@ -78,6 +78,7 @@ class FileStore:
         path: str = "",
         asking: Disk | None = None,
         most_at_once: int | None = None,
+        inherited: bool = True,
         stopping: threading.Event | None = None,
         progress: Callable[[int, int], None] = lambda _done, _of: None,
     ) -> None:
@@ -85,13 +86,14 @@ class FileStore:
 
         ``path``: the directory as the operator wrote it, for archive scripts. ``asking``: as in ``FileEnv``.
         ``most_at_once``: of a store with more channels, ``recover`` opens none and names all, for ``open_channel``.
-        ``stopping``: set by another thread when a recovery that is under way is not wanted any more. ``progress``: as
+        ``inherited``: as in ``FileEnv``. ``stopping``: set by another thread when a recovery that is under way is not wanted any more. ``progress``: as
         in ``StoreContext``.
         """
         options = options or FileStoreOptions()
         self._env = FileEnv(
             disk, root, clock, options, owner, records.Crc(options.crc_polynomial), asking=asking, path=path
         )
+        self._env.inherited = inherited
         self._env.stopping = stopping or self._env.stopping
         self._server = ServerFile(self._env)
         self._limits = limits or Limits()

@@ -96,7 +96,8 @@ class SliceLog(RetainedSlices):
         self.slices = slices
         self._loose = {} if durable else dict.fromkeys((s.number for s in slices), not synced)
         self._names_loose = not durable
-        if slices and not durable and self._env.owner.ours_from <= slices[-1].number < self._env.highest_number:
+        ours = range(self._env.owner.ours_from, self._env.highest_number)
+        if slices and not durable and self._env.inherited and slices[-1].number in ours:
             self._inherited = slices[-1].number
         if not durable:
             self.unsure.update(self._doubtful(slices, synced=synced))

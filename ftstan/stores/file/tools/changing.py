@@ -33,10 +33,10 @@ def source_of(env: FileEnv) -> Source:
     return Source(env.fresh, env.root, env.crc, env.owner.ours_from)
 
 
-def start_and_stop(env: FileEnv) -> list[str]:
+def start_and_stop(env: FileEnv, *, inherited: bool = True) -> list[str]:
     """Recover the store and stop cleanly: every file is then exact; returns the channels that are quarantined.
 
-    Raises ``FtstanError``.
+    ``inherited``: as in ``FileEnv``. Raises ``FtstanError``.
     """
     store = FileStore(
         env.disk,
@@ -48,6 +48,7 @@ def start_and_stop(env: FileEnv) -> list[str]:
         parallel_sync=False,
         path=env.path,
         asking=env.asking,
+        inherited=inherited,
     )
     store.recover()
     quarantined = store.quarantined

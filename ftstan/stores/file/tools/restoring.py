@@ -327,7 +327,7 @@ class Restoring:
         env.owner.confirm()
         env.disk.unlink(env.root, ACCOUNT)
         env.disk.fsync(env.root)
-        if quarantined := start_and_stop(env):
+        if quarantined := start_and_stop(env, inherited=False):
             raise DamageError(
                 f"the restored datastore has damaged channels: {', '.join(quarantined)}",
                 hint=f"run: ftstanctl store verify {env.path}",
