@@ -84,10 +84,10 @@ class FileStore:
     ) -> None:
         """``root``: an open handle of the directory, which this object does not close.
 
-        ``path``: the directory as the operator wrote it, for archive scripts. ``asking``: as in ``FileEnv``.
-        ``most_at_once``: of a store with more channels, ``recover`` opens none and names all, for ``open_channel``.
-        ``inherited``: as in ``FileEnv``. ``stopping``: set by another thread when a recovery that is under way is not wanted any more. ``progress``: as
-        in ``StoreContext``.
+        ``path``: the directory as the operator wrote it, for archive scripts. ``asking``, ``inherited``: as in
+        ``FileEnv``. ``most_at_once``: of a store with more channels, ``recover`` opens none and names all, for
+        ``open_channel``. ``stopping``: set by another thread when a recovery that is under way is not wanted any more.
+        ``progress``: as in ``StoreContext``.
         """
         options = options or FileStoreOptions()
         self._env = FileEnv(
