@@ -419,7 +419,7 @@ def test_an_index_entry_before_the_sync_of_its_data_is_caught(monkeypatch: Patch
         return write(self, pending)
 
     monkeypatch.setattr(Syncer, "sync", index_first)
-    caught(kills(seeds=range(13, 120)))
+    caught(kills(seeds=range(20, 120)))
 
 
 def test_temporaries_that_a_successor_leaves_are_caught(monkeypatch: Patch) -> None:
