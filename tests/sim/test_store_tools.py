@@ -15,6 +15,7 @@ from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.log import records
 from ftstan.stores.file.tools import rewriting
 from ftstan.stores.file.tools.changing import rewrite, source_of
+from ftstan.stores.file.tools.checking import Kind
 from ftstan.stores.file.tools.repairing import Repair, make_plan
 from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channel
 from tests.sim.disk import CrashMode, Killed, SimDisk
@@ -50,12 +51,16 @@ def grown(seed: int, kills: int = 4, *, purges: bool = False) -> tuple[SimDisk, 
 
 def run(disk: SimDisk, work: Work, max_bytes: int = 2500) -> None:
     """The tool on the store."""
+    rewrite(env_of(disk), work, max_bytes=max_bytes)
+
+
+def env_of(disk: SimDisk) -> FileEnv:
+    """What a tool opens the store with."""
     clock = ManualClock()
     root = disk.open_dir(STORE)
     options = FileStoreOptions()
     owner = SimOwner(disk, root, clock)
-    env = FileEnv(disk, root, clock, options, owner, records.Crc(options.crc_polynomial))
-    rewrite(env, work, max_bytes=max_bytes)
+    return FileEnv(disk, root, clock, options, owner, records.Crc(options.crc_polynomial))
 
 
 def check(disk: SimDisk, model: Model) -> None:
@@ -174,11 +179,7 @@ def damaged(disk: SimDisk, rng: Random) -> tuple[SimDisk, bytes, int]:
 
 
 def repair(disk: SimDisk, aside: str) -> None:
-    clock = ManualClock()
-    root = disk.open_dir(STORE)
-    options = FileStoreOptions()
-    owner = SimOwner(disk, root, clock)
-    env = FileEnv(disk, root, clock, options, owner, records.Crc(options.crc_polynomial))
+    env = env_of(disk)
     disk.make_dirs(aside)
     Repair(env, source_of(env), disk.open_dir(aside)).run(make_plan(source_of(env), None))
 
@@ -221,6 +222,36 @@ def test_a_repair_that_dies_at_any_call_can_be_run_again_and_ends_the_same(seed:
         left = victim.crash(rng, rng.choice(MODES), process_only=rng.random() < 0.3)
         repair(left, "/again")
         assert served(left, channel) == (kept, last), f"seed={seed} call={call}"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_clean_stop_that_dies_at_any_call_leaves_nothing_that_is_called_damage(seed: int) -> None:
+    """It moves the last record of a former owner's slice and shortens that: two of three files say what was before."""
+    disk, model = grown(seed)
+    whole = disk.crash(process_only=True)
+    store = open_file_store(whole, ManualClock())
+    store.recover()
+    began = whole.calls
+    store.close()
+    met = 0
+    for call in range(began + 1, whole.calls):
+        victim = disk.crash(process_only=True)
+
+        def hook(number: int, _name: str, _arguments: tuple[object, ...], call: int = call) -> None:
+            if number == call:
+                raise Killed
+
+        victim.on_call = hook
+        store = open_file_store(victim, ManualClock())
+        store.recover()
+        with pytest.raises(Killed):
+            store.close()
+        left = victim.crash(process_only=True)
+        found = make_plan(source_of(env_of(left)), None).findings
+        assert not [f for rows in found.values() for f in rows if f.kind is Kind.DAMAGE], f"call={call}"
+        check(left, model)
+        met += 1
+    assert met > 10
 
 
 # ---- broken on purpose ---------------------------------------------------------------------------------------------

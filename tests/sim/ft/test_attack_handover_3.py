@@ -524,10 +524,12 @@ def test_a_link_that_is_closed_behind_a_hand_over_still_carries_every_answer(*, 
         broker.output_size = 0
         serving = Serving(broker, broker, link, broker.clock, "test", suspicion_s=60)  # type: ignore[arg-type]
         taken = serving.leave()
+        readable = select.poll()
+        readable.register(link, select.POLLIN)
 
         def turn() -> None:
             while not taken.done():
-                select.select([link], [], [], 1)
+                readable.poll(1000)
                 serving.turn(readable=True)
             left.set()
             assert answered.wait(20)

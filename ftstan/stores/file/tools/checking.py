@@ -240,7 +240,7 @@ class ChannelCheck:
             if confirmed.sequence <= files.purged:
                 # A purge ends in a copy of the newest record, and may have been interrupted before it said so.
                 break
-            if s.number > confirmed.slice_number and s.located and s.all_first <= confirmed.sequence:
+            if s.number in files.hiding:
                 text = (
                     f"begins at sequence {s.all_first}, and would hide what was acknowledged up to {confirmed.sequence}"
                 )

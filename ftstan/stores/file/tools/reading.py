@@ -124,6 +124,8 @@ class ChannelFiles:
         """Every slice in the directory, by number."""
         self.slices: list[SliceFile] = []
         """Those with messages that count, in the order of their messages."""
+        self.hiding: set[int] = set()
+        """Numbers of slices above the last confirm that have other contents for what was confirmed below them."""
         for number in sorted(int(m[1]) for n in self.names if (m := _DAT.match(n))):
             if not self._unconfirmed(number):
                 self.all.append(self._measure(number)[0])
@@ -326,8 +328,9 @@ class ChannelFiles:
         end: int | None = None
         for s in reversed([s for s in self.all if s.located and s.number >= self._source.ours_from]):
             first = s.all_first
-            if self.confirmed is not None and s.number > self.confirmed.slice_number:
+            if self.confirmed is not None and self._hides(s, self.confirmed):
                 # It cannot hide what was confirmed below it: such a slice is damage, and counts from there on.
+                self.hiding.add(s.number)
                 first = max(first, self.confirmed.sequence + 1)
             self._cut(s, first, s.all_last if end is None else min(s.all_last, end - 1))
             end = first if end is None else min(end, first)
@@ -339,6 +342,37 @@ class ChannelFiles:
             self._cut(s, first, last)
             reached = max(reached, s.last)
         self.slices = sorted((s for s in self.all if s.entries), key=lambda s: s.first)
+
+    def _hides(self, s: SliceFile, confirmed: Confirmed) -> bool:
+        """Whether the slice begins at or below the last confirm before it, and differs from what was confirmed.
+
+        The same records are a copy: a clean stop moves the last one of a former owner's slice, and may be killed before
+        it confirms that. A start judges in the same way (``recovery.judging``).
+        """
+        if s.number <= confirmed.slice_number or s.all_first > confirmed.sequence:
+            return False
+        for low in self.all:
+            last = min(confirmed.sequence, low.all_last)
+            if low.located and low.number <= confirmed.slice_number and s.all_first <= last:
+                first = max(s.all_first, low.all_first)
+                before = self._payloads(low, first, last)
+                if before and before != self._payloads(s, first, last):
+                    return True
+        return False
+
+    def _payloads(self, s: SliceFile, first: int, last: int) -> list[tuple[int, bytes]]:
+        """Sequence and payload of the records ``first`` to ``last`` that can be located."""
+        _, index = self._measure(s.number)
+        index = index[records.find_entry(index, first) * _ENTRY : records.find_entry(index, last + 1) * _ENTRY]
+        disk = self._source.disk
+        fd = open_file(disk, self.dirfd, s.dat)
+        try:
+            return [
+                (sequence, disk.pread(fd, size, offset + records.HEADER_SIZE))
+                for sequence, offset, _, size, _ in INDEX.iter_unpack(index)
+            ]
+        finally:
+            disk.close(fd)
 
     def _cut(self, s: SliceFile, first: int, last: int) -> None:
         """Of the slice only ``first`` to ``last`` count."""
