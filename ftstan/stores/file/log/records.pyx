@@ -183,6 +183,27 @@ def first_younger(const unsigned char[::1] index not None, int64_t timestamp):
     return n
 
 
+def sound_entries(const unsigned char[::1] index not None, uint64_t first, bint contiguous):
+    """Whether entries begin at sequence ``first`` or behind it, ascend, have times, and name records in their order.
+
+    ``contiguous``: every sequence from ``first`` on has its entry, and the records lie in one piece.
+    """
+    cdef Py_ssize_t n = index.shape[0] // ENTRY
+    cdef Py_ssize_t k
+    cdef const char* p
+    cdef uint64_t seq = first
+    cdef uint64_t at = 0
+    for k in range(n):
+        p = <const char*>&index[k * ENTRY]
+        if get64(p) < seq or get64(p + 8) < at or not get64(p + 16):
+            return False
+        if contiguous and (get64(p) != seq or (k > 0 and get64(p + 8) != at)):
+            return False
+        seq = get64(p) + 1
+        at = get64(p + 8) + 8 + get32(p + 24)
+    return True
+
+
 def fitting_entries(const unsigned char[::1] index not None, uint64_t max_bytes):
     """How many entries' records fit in ``max_bytes``; at least one if there is any."""
     cdef Py_ssize_t n = index.shape[0] // ENTRY

@@ -333,18 +333,35 @@ class SliceLog(RetainedSlices):
         try:
             return super()._entries_from(s, sequence, most)
         except (DamageError, FileNotFoundError):
-            # What a host that died had not synced of an index goes with a restart of its file server, below us who have
-            # read it. The records that the entries named were synced before them. And a former owner that stood still
-            # may remove the index of a batch that it had refused.
-            index = self.index_from_data(s) if s.index is None else b""
-            if len(index) != s.entries * _ENTRY:
+            if not self._made_anew(s):
                 raise
+        return super()._entries_from(s, sequence, most)
+
+    def _read_slice(self, s: Slice, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock:
+        try:
+            return super()._read_slice(s, sequence, max_msgs, max_bytes)
+        except DamageError:
+            # An entry that is half lost may name a record that is none.
+            if not self._made_anew(s):
+                raise
+        return super()._read_slice(s, sequence, max_msgs, max_bytes)
+
+    def _made_anew(self, s: Slice) -> bool:
+        """Have the entries of a slice in memory, made from its data: whether these hold all that it had.
+
+        What a host that died had not synced of an index goes with a restart of its file server, below us who have read
+        it; what it writes later then lies behind zeros. The records that the entries named were synced before them. And
+        a former owner that stood still may remove the index of a batch that it had refused.
+        """
+        index = self.index_from_data(s) if s.index is None else b""
+        if len(index) != s.entries * _ENTRY:
+            return False
         log.warning(
             f'channel "{show(self.name)}": {idx_name(s.number)} has lost entries that it had; made anew from the data'
         )
         s.index = index
         self.unsure.add(s.number)
-        return super()._entries_from(s, sequence, most)
+        return True
 
     def _is_full(self, active: _Active, timestamp: int) -> bool:
         s = active.slice
