@@ -277,3 +277,43 @@ def test_an_index_that_was_lost_in_a_mixed_group_is_good_again_within_a_second()
     assert indexed(after) == whole(after) == {1: (1, 2)}
     assert node.put(b"c") == {}
     assert node.sequences() == [1, 2, 3]
+
+
+# ---- lost below who has read it --------------------------------------------------------------------------------------
+
+_ENTRY = records.INDEX_SIZE
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        pytest.param(11 * _ENTRY, 19 * _ENTRY, id="entries"),
+        pytest.param(11 * _ENTRY + 16, 12 * _ENTRY, id="half of one"),
+        pytest.param(39 * _ENTRY + 16, 40 * _ENTRY, id="half of the last one"),
+        pytest.param(0, 40 * _ENTRY, id="all of it"),
+    ],
+)
+@pytest.mark.parametrize("by_time", [False, True])
+def test_what_an_index_loses_after_it_was_measured_is_made_anew(start: int, end: int, *, by_time: bool) -> None:
+    """A dead host had not synced it, its file server restarts, and what the host sends again lies behind zeros."""
+    disk = SimDisk()
+    disk.make_dirs("/store")
+    node = FileNode(disk)
+    times = []
+    for i in range(40):
+        node.clock.advance(1)
+        times.append(node.clock.wall_ns())
+        assert node.put(b"%d" % i) == {}
+    heir = node.successor(killed(node))
+    (name,) = (name for name in heir.disk.tree(FOO) if name == "msgs.1.idx")  # type: ignore[attr-defined]
+    folder = heir.disk.open_dir(FOO)
+    fd = heir.disk.open(folder, name, os.O_RDWR)
+    heir.disk.pwrite(fd, bytes(end - start), records.VERSION_SIZE + start)
+    heir.disk.close(fd)
+    channel = heir.channels[b"foo"]
+    if by_time:
+        assert [channel.sequence_at(time) for time in times] == list(range(1, 41))
+    assert heir.sequences() == list(range(1, 41))
+    assert heir.put(b"more") == {}
+    assert [channel.sequence_at(time) for time in times] == list(range(1, 41))
+    stop_and_cut_the_power(heir)
