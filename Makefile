@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 WORKERS ?= 4
 
 
-.PHONY: build test retried test-debug fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark clean proto packages lock lab
+.PHONY: build check test test-system retried test-debug fuzz soak-store soak-ft soak-fuzz soak-live soak-model lint demo demo-pipeline bench bench-tuning bench-ft bench-scale bench-spark clean proto packages lock lab
 
 build: $(STAMP)
 
@@ -47,9 +47,22 @@ node_modules/.package-lock.json: package.json package-lock.json
 build/ansible/.ready: tools/ansible_collections.py $(STAMP)
 	$(BIN)/python tools/ansible_collections.py
 
-test: build node_modules/.package-lock.json build/ansible/.ready
-	$(BIN)/python -m tests.suite -n $(WORKERS) --dist loadgroup --ignore tests/compat/players $(PYTEST_ARGS)
-	$(BIN)/python -m tests.suite $(PYTEST_ARGS) tests/compat/players
+# What boots hosts, builds packages, starts a JVM, measures, shows the demo or plays recorded waits.
+SYSTEM_TESTS := tests/ansible tests/packaging tests/spark \
+	$(wildcard tests/ft/test_bench*.py tests/ft/test_demo*.py)
+RECORDED_TESTS := tests/compat/players
+
+test: build node_modules/.package-lock.json
+	$(BIN)/python -m tests.suite -n $(WORKERS) --dist loadgroup --durations 20 $(addprefix --ignore ,$(SYSTEM_TESTS) $(RECORDED_TESTS)) $(PYTEST_ARGS)
+
+# The rest of the suite.
+test-system: build node_modules/.package-lock.json build/ansible/.ready
+	$(BIN)/python -m tests.suite -n $(WORKERS) --dist loadgroup --durations 20 $(PYTEST_ARGS) $(SYSTEM_TESTS)
+	$(BIN)/python -m tests.suite $(PYTEST_ARGS) $(RECORDED_TESTS)
+
+# For the inner loop: no servers, no simulated histories.
+check: lint
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m 'not processes' $(PYTEST_ARGS) tests/unit tests/contract tests/reference
 
 # Fails if tests were run again that should not need it (tests/suite.py).
 retried: build

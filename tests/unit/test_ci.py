@@ -19,7 +19,7 @@ import pytest
 
 #: The checkout, also for the copy of the tests that runs in the debug tree inside it.
 ROOT = next(parent for parent in Path(__file__).parents if (parent / ".ci" / "run").is_file())
-CALLS = ["system_packages.sh", "make lint", "make test", "make test-debug", "make retried"]
+CALLS = ["system_packages.sh", "make lint", "make test", "make test-system", "make test-debug", "make retried"]
 STAMP = ".venv/.ready"
 TARGETS = ("demo", "demo-pipeline", "test", "lint", "bench", "build")
 
