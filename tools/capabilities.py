@@ -25,8 +25,8 @@ INTRODUCTION = """\
 - **planned**: not there; the server refuses its options by name, and the tests named show that: {planned}.
 
 A test is named by its name, with spaces, and its file below `tests/`: *a slice of the example* (`unit/test_records`) is
-`test_a_slice_of_the_example` in `tests/unit/test_records.py`. All of them run in `make test` and `make test-system`, and
-`tests/unit/test_coverage_doc.py` fails if one is missing or skipped.
+`test_a_slice_of_the_example` in `tests/unit/test_records.py`. All of them run in `make test` and `make test-system`,
+and `tests/unit/test_coverage_doc.py` fails if one is missing or skipped.
 """
 
 
