@@ -80,13 +80,14 @@ class Window:
         return [*self._learnt, *self._fresh]
 
     def committed(self, failed: Container[bytes]) -> None:
-        """The batch is durable but for ``failed`` channels: what was added to those is forgotten."""
+        """The batch is durable but for ``failed`` channels: of those the log is asked when a repeat comes.
+
+        The messages of a refused batch that filled a slice are in the log all the same.
+        """
         self._learnt.clear()
         fresh, self._fresh = self._fresh, {}
         for digest, channel in fresh.items():
-            if channel in failed:
-                self._forget(digest)
-            else:
+            if channel not in failed:
                 self._prove(digest, channel)
 
     def ended(self, channel: bytes) -> None:

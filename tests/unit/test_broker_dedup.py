@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
+from ftstan.base.clock import ManualClock
 from ftstan.broker import managing
 from ftstan.broker.broker import BrokerOptions
 from ftstan.broker.dedup import Window
+from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.interface import ChannelLimits, StoredAt
 from ftstan.stores.memory import MemoryStore
 from ftstan.wire.block import MsgBlock
 from tests.compat.driver import SUBJECTS, Driver, PubAck, pub_acks, pub_msg
+from tests.sim.disk import SimDisk
+from tests.sim.filestore import open_file_store
 from tests.unit.test_broker_failures import RefusingStore
 from tests.unit.test_broker_publish import stored
 
@@ -111,7 +117,33 @@ def test_what_is_remembered_of_messages_that_are_not_in_the_log_counts_for_nothi
     assert stored(driver) == [b"x"]
 
 
-def test_a_window_names_what_is_durable_and_forgets_what_failed() -> None:
+def test_a_repeat_of_what_a_refused_batch_left_in_the_log_is_not_stored_again() -> None:
+    disk = SimDisk()
+    disk.make_dirs("/store")
+    clock = ManualClock()
+    driver = Driver(open_file_store(disk, clock, FileStoreOptions(slice_max_msgs=2)), BrokerOptions(), clock)
+    driver.connect()
+    driver.broker.window = Window(10, {})
+    publish(driver, b"ft1.a", b"a")
+
+    def failing(_number: int, call: str, arguments: tuple[object, ...]) -> None:
+        if call == "link":
+            raise OSError(errno.EIO, "I/O error")
+
+    disk.on_call = failing
+    offer(driver, b"ft1.b", b"b")
+    offer(driver, b"ft1.c", b"c")
+    offer(driver, b"ft1.d", b"d")
+    refused = pub_acks(driver.run())
+    assert [(ack.guid, bool(ack.error)) for ack in refused] == [(b"ft1.b", True), (b"ft1.c", True), (b"ft1.d", True)]
+    disk.on_call = None
+    # The first one of the batch filled the slice that was there.
+    for guid, data in ((b"ft1.c", b"c"), (b"ft1.b", b"b"), (b"ft1.d", b"d")):
+        assert publish(driver, guid, data) == [PubAck(guid, b"")]
+    assert stored(driver) == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_window_names_what_is_durable_and_asks_the_log_about_what_failed() -> None:
     window = Window(10, {})
     store = MemoryStore()
     log, block = store.create_channel(b"foo", ChannelLimits()), MsgBlock()
