@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ftstan.stores.interface import ClientInfo, SubState
+from ftstan.base.clock import ManualClock
+from ftstan.stores.interface import ChannelLimits, ClientInfo, SubState
 from ftstan.wire.block import MsgBlock
 from tests.oracle.damage import archived_tree
 from tests.oracle.gostore import read_tree
 from tests.sim.disk import SimDisk
+from tests.sim.filestore import open_file_store
 from tests.sim.gojudge import go_judge
-from tests.sim.history import STORE
+from tests.sim.history import INFO, STORE
 from tests.sim.model import ChannelModel, Model, Violation
 
 BASE = "v0.25.6/clean.tar.gz"
@@ -109,3 +111,32 @@ def test_missing_clients_subscriptions_and_channels_are_noticed(disk: SimDisk, m
     model.channels[b"absent"] = ChannelModel(b"absent", fixed={1: b""})
     with pytest.raises(Violation, match="does not see it"):
         go_judge(disk, model)
+
+
+@pytest.mark.parametrize("offered", [True, False])
+def test_a_message_that_was_refused_and_purged_may_stand_for_the_last_sequence_if_somebody_published_it(
+    offered: bool,
+) -> None:
+    disk = SimDisk()
+    disk.make_dirs(STORE)
+    store = open_file_store(disk, ManualClock())
+    store.recover()
+    store.set_server_info(INFO)
+    log, block = store.create_channel(b"foo", ChannelLimits()), MsgBlock()
+    block.append(1, b"foo", b"", b"x", 7)
+    payload = block.payload(0)
+    log.append(block)
+    store.commit()
+    log.purge(1)
+    store.close()
+    # The model was never told that it is there: its batch was refused when the next slice could not be opened.
+    model = Model()
+    channel = model.channels[b"foo"] = ChannelModel(b"foo")
+    if offered:
+        channel.offer(1, payload)
+    channel.answer_purge(1)
+    if offered:
+        go_judge(disk, model)
+    else:
+        with pytest.raises(Violation, match=r"delivers something else at \[1\]"):
+            go_judge(disk, model)
