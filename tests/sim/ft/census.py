@@ -81,6 +81,7 @@ REQUIRED = (
     "names-lost",
     "links-refused",
     "torn ends read around",
+    "channels opened later",
     "clean stops read by an original",
     "deletions",
     "purges",

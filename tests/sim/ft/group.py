@@ -67,7 +67,8 @@ class Shape:
     fails calls and loses replies. ``dedup``: publishes that the window remembers; clients then repeat what is not
     answered. ``numbers``: slice numbers that an epoch may use, few of which make owners raise their epoch.
     ``steal_after``: seconds of silence after which an owner is replaced without its lock, 0 for never. ``large``: some
-    messages are larger than a page, and hosts freeze between two pages of a batch.
+    messages are larger than a page, and hosts freeze between two pages of a batch. ``later``: no channel is opened
+    before it must.
     """
 
     members: int = 3
@@ -85,6 +86,7 @@ class Shape:
     numbers: int = 0
     steal_after: float = 0.0
     large: bool = False
+    later: bool = False
 
 
 class Group:

@@ -126,12 +126,16 @@ class Found:
 
 @dataclass(slots=True)
 class Recovery:
-    """What one owner recovered, when it was confirmed afterwards. ``lives``: the generation of each channel."""
+    """What one owner recovered, when it was confirmed afterwards. ``lives``: the generation of each channel.
+
+    ``waiting``: channels that it has named and not read yet.
+    """
 
     epoch: int
     channels: dict[bytes, Found]
     clients: dict[bytes, object]
     lives: dict[bytes, Generation] = field(default_factory=dict)
+    waiting: set[bytes] = field(default_factory=set)
 
 
 class Ledger:
@@ -173,22 +177,41 @@ class Ledger:
         if epoch < self.top:
             # Superseded since that confirm: it has told nobody anything yet, and nobody will ask it.
             return
-        for name in sorted(self.dying - recovery.channels.keys()):
+        for name in sorted(self.dying - recovery.channels.keys() - recovery.waiting):
             # Asked for and not answered: it went as a whole.
             self.generations.pop(name, None)
         self.dying.clear()
         for name in recovery.channels:
             if name not in self.generations:
                 raise Violation(f"channel {name!r}: under epoch {epoch} it is there, and nobody made it")
-            recovery.lives[name] = self.generations[name]
         for name, generation in self.generations.items():
-            self._judge_channel(name, generation, recovery)
+            if name in recovery.channels or name in recovery.waiting:
+                recovery.lives[name] = generation
+            if name not in recovery.waiting:
+                self._judge_channel(name, generation, recovery)
         self.clients.judge(recovery.clients, epoch)
         self.recoveries.append(recovery)
-        for name, found in recovery.channels.items():
-            generation = recovery.lives[name]
-            for sequence, payload in found.messages.items():
-                self.fix(generation, sequence, payload, epoch)
+        for name in recovery.channels:
+            self._fix_all(name, recovery)
+
+    def opened(self, recovery: Recovery, name: bytes, found: Found | None) -> None:
+        """An owner read a channel that it had left for later, and was confirmed after that; ``None``: none is there."""
+        if recovery.epoch < self.top:
+            return
+        recovery.waiting.discard(name)
+        generation = recovery.lives.get(name)
+        if found is not None:
+            if generation is None or self.generations.get(name) is not generation:
+                raise Violation(f"channel {name!r}: under epoch {recovery.epoch} it is there, and nobody made it")
+            recovery.channels[name] = found
+        if generation is not None:
+            self._judge_channel(name, generation, recovery)
+        if found is not None:
+            self._fix_all(name, recovery)
+
+    def _fix_all(self, name: bytes, recovery: Recovery) -> None:
+        for sequence, payload in recovery.channels[name].messages.items():
+            self.fix(recovery.lives[name], sequence, payload, recovery.epoch)
 
     def _judge_channel(self, name: bytes, generation: Generation, recovery: Recovery) -> None:
         epoch = recovery.epoch
@@ -310,7 +333,7 @@ class Ledger:
     def show(self, generation: Generation, sequence: int, epoch: int) -> None:
         """Readers of the live store were told by the owner of ``epoch`` that all up to ``sequence`` stays."""
         for later in self.recoveries:
-            if later.lives.get(generation.model.name) is generation:
+            if later.lives.get(generation.model.name) is generation and generation.model.name in later.channels:
                 self._judge_shown(generation, sequence, epoch, later.channels[generation.model.name], later.epoch)
         if sequence > generation.shown:
             generation.shown, generation.shown_by = sequence, epoch
@@ -337,7 +360,9 @@ class Ledger:
             if later.epoch > epoch:
                 self.late_answers += 1
                 if later.lives.get(name) is generation:
-                    yield later
+                    # Of one that waits it is judged when it is read.
+                    if name in later.channels:
+                        yield later
                 elif self.generations.get(name) is generation:
                     raise Violation(f"{generation.model}: answered under {epoch}, it was not there under {later.epoch}")
 

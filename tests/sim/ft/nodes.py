@@ -138,6 +138,7 @@ class SimAccess(FileAccess):
             self._context.clock,
             group.shape.options,
             limits=Limits.same(group.shape.limits),
+            most_at_once=0 if group.shape.later else None,
             asking=self.owner.asking if self.owner.is_network else None,
             parallel_sync=False,
             stopping=self._context.stopping,

@@ -46,6 +46,7 @@ class ObservedStore(FileStore):
                 epoch,
                 {channel.name: self._look(channel) for channel in found.channels},
                 {c.client_id: c for c in found.clients},
+                waiting=set(found.later),
             )
         except Violation as violation:
             # Whoever was superseded meanwhile has read what its successor is changing: that proves nothing.
@@ -65,7 +66,33 @@ class ObservedStore(FileStore):
             self._hook(channel, recovery.lives.get(channel.name))
         process.recovered = True
         process.group.met["torn ends read around"] += self._has_saved()
+        self._recovery = recovery
         return found
+
+    def open_channel(self, name: bytes) -> Recovered:
+        process, recovery = self.process, self._recovery
+        waited = name in self._later
+        try:
+            opened = super().open_channel(name)
+            found = {channel.name: self._look(channel) for channel in opened.channels}
+        except Violation as violation:
+            self.confirm()
+            process.broken(f"{process}: {violation}")
+        except StoreError:
+            self.confirm()
+            raise
+        self.confirm()
+        if opened.refused:
+            process.broken(f"channels are refused: {opened.refused}")
+        if waited:
+            process.group.met["channels opened later"] += 1
+            try:
+                process.group.ledger.opened(recovery, name, found.get(name))
+            except Violation as violation:
+                process.broken(f"{process}: {violation}")
+        for channel in opened.channels:
+            self._hook(channel, recovery.lives.get(name))
+        return opened
 
     def _has_saved(self) -> bool:
         """Whether this start has met the torn end of a slice."""

@@ -21,6 +21,8 @@ FAILING = Shape(options=SMALL.options, failing=True, deletes=True)
 NETWORK_FAILING = replace(FAILING, network=True, dedup=1000)
 #: Where batches are larger than a page of a host's memory.
 TORN = replace(NETWORK, large=True)
+#: Kinds of which groups of four open no channel before they must.
+LATER = (SMALL_SLICES, NETWORK_LIMITS, NETWORK_REPEATS, NETWORK_FAILING)
 SHAPES = (
     LOCAL,
     NETWORK,
@@ -41,4 +43,5 @@ def shape_of(seed: int) -> Shape:
     """The shape of the history ``seed``: two to four members of each kind in turn."""
     kind, members = SHAPES[seed % len(SHAPES)], 2 + seed // len(SHAPES) % 3
     # Three: one that stands still, its successor, and who comes after that.
-    return replace(TORN if kind is NETWORK and members == 3 else kind, members=members)
+    kind = TORN if kind is NETWORK and members == 3 else kind
+    return replace(kind, members=members, later=members == 4 and kind in LATER)

@@ -85,6 +85,59 @@ def test_what_a_former_owner_shows_late_was_found_by_its_successor() -> None:
         r.shown(5, 1)
 
 
+def waiting(*messages: bytes) -> tuple[Ledger, Recovery]:
+    """A channel whose messages were acknowledged under epoch 1, and that the owner of epoch 2 has not read yet."""
+    ledger = Ledger()
+    life = ledger.generation(b"foo")
+    for i, payload in enumerate(messages):
+        ledger.offer(life, i + 1, payload, 0)
+        ledger.fix(life, i + 1, payload, 1)
+    ledger.took(2, 1)
+    recovery = Recovery(2, {}, {}, waiting={b"foo", b"torn"})
+    ledger.recovered(recovery)
+    return ledger, recovery
+
+
+def test_a_channel_that_is_opened_later_is_judged_then() -> None:
+    whole = {i + 1: stored(i + 1) for i in range(2)}
+    ledger, recovery = waiting(*whole.values())
+    ledger.opened(recovery, b"torn", None)
+    ledger.opened(recovery, b"foo", Found(whole, 2, 0, {}, set()))
+    # What a former owner tells somebody now was among it.
+    with pytest.raises(Violation, match=r"\[3\] were acked or delivered and are gone under epoch 2"):
+        ledger.ack(recovery.lives[b"foo"], 3, stored(3), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "why"),
+    [
+        (b"foo", None, "it is gone under epoch 2"),
+        (b"foo", Found({}, 0, 0, {}, set()), r"\[1, 2\] were acked or delivered and are gone"),
+        (b"torn", Found({}, 0, 0, {}, set()), "it is there, and nobody made it"),
+    ],
+)
+def test_what_is_missing_from_a_channel_that_is_opened_later_is_noticed(
+    name: bytes, found: Found | None, why: str
+) -> None:
+    ledger, recovery = waiting(stored(1), stored(2))
+    with pytest.raises(Violation, match=why):
+        ledger.opened(recovery, name, found)
+
+
+def test_what_is_told_while_a_channel_waits_must_be_there_when_it_is_opened() -> None:
+    ledger, recovery = waiting(stored(1))
+    ledger.ack(recovery.lives[b"foo"], 2, stored(2), 1)
+    with pytest.raises(Violation, match=r"\[2\] were acked or delivered and are gone"):
+        ledger.opened(recovery, b"foo", Found({1: stored(1)}, 1, 0, {}, set()))
+
+
+def stored(sequence: int) -> bytes:
+    """The bytes of a message."""
+    block = MsgBlock()
+    block.append(sequence, b"foo", b"", b"%d" % sequence, 0)
+    return block.payload(0)
+
+
 class Stopped:
     """What a clean stop left of one channel with messages 1 to 3, all promised."""
 
