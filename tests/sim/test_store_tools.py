@@ -18,6 +18,7 @@ from ftstan.stores.file.tools.changing import rewrite, source_of
 from ftstan.stores.file.tools.checking import Kind
 from ftstan.stores.file.tools.repairing import Repair, make_plan
 from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channel
+from ftstan.wire.block import MsgBlock
 from tests.sim.disk import CrashMode, Killed, SimDisk
 from tests.sim.filestore import SimOwner, open_file_store
 from tests.sim.gojudge import go_judge
@@ -252,6 +253,38 @@ def test_a_clean_stop_that_dies_at_any_call_leaves_nothing_that_is_called_damage
         check(left, model)
         met += 1
     assert met > 10
+
+
+@pytest.mark.parametrize("is_copy", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slice_above_the_last_confirm_is_damage_unless_it_repeats_what_was_confirmed(
+    seed: int, is_copy: bool
+) -> None:
+    disk, _ = grown(seed)
+    channel, numbers = max(slices(disk).items(), key=lambda item: len(item[1]))
+    before = served(disk.crash(process_only=True), channel.encode())
+    tree = disk.tree(STORE)
+    block = MsgBlock()
+    if is_copy:
+        data = tree[f"{channel}/msgs.{numbers[-1]}.dat"] or b""
+        newest, _, _ = records.scan_data(data[records.VERSION_SIZE :], channel.encode(), 0, records.Crc())
+        assert newest.last == before[1]
+        block.extend(newest)
+    else:
+        block.append(before[1], channel.encode(), b"", b"nobody published this", 0)
+    records.seal(block, records.Crc())
+    strange = f"{channel}/msgs.{numbers[-1] + 1}.dat"
+    changed = SimDisk()
+    changed.add_tree(STORE, {**tree, strange: records.VERSION + bytes(memoryview(block))})
+    found = make_plan(source_of(env_of(changed)), None).findings
+    damage = [(f.file, f.text) for rows in found.values() for f in rows if f.kind is Kind.DAMAGE]
+    if is_copy:
+        assert damage == []
+    else:
+        what = f"begins at sequence {before[1]}, and would hide what was acknowledged up to {before[1]}"
+        assert damage == [(strange, what)]
+        repair(changed, "/aside")
+    assert served(changed, channel.encode()) == before
 
 
 # ---- broken on purpose ---------------------------------------------------------------------------------------------
