@@ -438,7 +438,7 @@ CAUGHT_BY_CHANCE: dict[str, int] = {
     "the next slot is not read": 0,
     "the self-raise is not checked": 62,
     "the new confirmer is installed early": 21,
-    "temporaries left": 284,
+    "temporaries left": 501,
     "temporaries of anybody removed": 418,
     "state files appended": 1,
     "events without a replacement": 2,
