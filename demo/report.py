@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ftstan.drill.judge import Verdict
+    from ftstan.drill.judge import DrillVerdict
     from ftstan.drill.rules import Switch
 
 _FAULTS = {"start": "first start", "kill": "kill -9", "stop": "SIGTERM", "switchover": "switchover"}
@@ -19,7 +19,7 @@ def switch_line(switch: Switch) -> str:
     return f"{fault:<12} {way:<8} active after {switch.active_ms:7.0f} ms   next ack after {switch.ack_ms:7.0f} ms"
 
 
-def table(verdict: Verdict) -> str:
+def table(verdict: DrillVerdict) -> str:
     """Return the whole verdict as lines of text."""
     rows = [
         ("nodes", ", ".join(verdict.nodes)),

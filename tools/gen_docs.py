@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ftstan.config.declaration import Group, Kind, Option, Section
+from ftstan.config.declaration import Group, Option, Section, ValueKind
 from ftstan.config.effective import shown
 from ftstan.config.streamfile import CHANNELS
 from ftstan.config.table import CONFIGURED, FLAGS, RETIRED
@@ -21,14 +21,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 #: What one writes in a file for each kind.
 FILE_FORM = {
-    Kind.STRING: "text",
-    Kind.INT: "integer",
-    Kind.SIZE: "size",
-    Kind.DURATION: "duration",
-    Kind.BOOL: "boolean",
-    Kind.LIST: "list",
-    Kind.FLOAT: "seconds",
-    Kind.MAP: "map",
+    ValueKind.STRING: "text",
+    ValueKind.INT: "integer",
+    ValueKind.SIZE: "size",
+    ValueKind.DURATION: "duration",
+    ValueKind.BOOL: "boolean",
+    ValueKind.LIST: "list",
+    ValueKind.FLOAT: "seconds",
+    ValueKind.MAP: "map",
 }
 
 INTRODUCTION = """\
@@ -111,7 +111,7 @@ def pages() -> dict[str, str]:
 
 def default_of(option: Option) -> str:
     """The default as people write it; empty where there is nothing to say."""
-    if option.default in ("", 0, False) or option.kind is Kind.MAP:
+    if option.default in ("", 0, False) or option.kind is ValueKind.MAP:
         return ""
     return shown(option, option.default).strip('"') if option.section else str(option.default)
 
@@ -184,7 +184,7 @@ def manual_of_the_command() -> str:
         lines.append(f".SH {group.value.upper()}")
         for flag in flags:
             names = ", ".join(f"\\fB\\-{roff(name)}\\fR" for name in flag.flags)
-            value = "" if flag.kind is Kind.BOOL else f" \\fI{roff(flag.kind.value.strip('<>'))}\\fR"
+            value = "" if flag.kind is ValueKind.BOOL else f" \\fI{roff(flag.kind.value.strip('<>'))}\\fR"
             default = f" Default: {default_of(flag)}." if default_of(flag) else ""
             lines += [".TP", names + value, roff(f"{_text(flag)}.{default}")]
     lines += [

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from ftstan.broker import constants as c
 from ftstan.broker.core import Core
 from ftstan.broker.malformed import Malformed
-from ftstan.broker.pending_registrations import Latecomers
+from ftstan.broker.pending_registrations import PendingRegistrations
 from ftstan.broker.timers import Timers
 from ftstan.config.options import StoreLimits
 from ftstan.stores.interface import ChannelLimits
@@ -125,7 +125,7 @@ class BrokerBase(Core, ABC):
         self.malformed = Malformed()
         self.partition = options.partition
         """Which channels are served here; ``None``: all."""
-        self.latecomers = Latecomers(self.timers)
+        self.pending_registrations = PendingRegistrations(self.timers)
         self.publish_prefix = subjects.publish.encode() + b"."
         self.discovery_initial = subjects.discovery.encode()[0]
         self.holds_publishes = self.partition is not None

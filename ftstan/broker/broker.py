@@ -209,7 +209,7 @@ class Broker(BrokerBase):
     def hold_publish(self, client_id: bytes, conn_id: bytes, subject: bytes, reply: bytes, payload: bytes) -> bool:
         """Keep a publish of a client that is not registered yet; whether it was kept."""
         again = partial(self.publish_again, subject, reply, payload)
-        return self.latecomers.hold(client_id, conn_id, again, len(payload), self.now)
+        return self.pending_registrations.hold(client_id, conn_id, again, len(payload), self.now)
 
     def on_refused(self, kind: str) -> None:
         """A well-formed message that was refused all the same: its sender knows why."""

@@ -96,7 +96,7 @@ class Connections:
             refusal=messages.connect_error,
             undo=partial(self._unregister, client),
         )
-        broker.latecomers.registered(info.client_id, info.conn_id)
+        broker.pending_registrations.registered(info.client_id, info.conn_id)
         log.debug(
             f"[Client:{client.shown()}] {'Replaced old client' if replaced else 'Connected'} "
             f"(Inbox={info.hb_inbox.decode('utf-8', 'backslashreplace')})",
@@ -119,7 +119,7 @@ class Connections:
                 continue
             broker.store.add_client(info)
             client = self.adopt(info, number)
-            broker.latecomers.registered(info.client_id, info.conn_id)
+            broker.pending_registrations.registered(info.client_id, info.conn_id)
             log.debug(f"[Client:{client.shown()}] Known to another partition")
 
     def adopt(self, info: ClientInfo, number: int = 0) -> Client:

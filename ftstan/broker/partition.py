@@ -2,7 +2,7 @@
 
 A partition is silent about what is another one's: publishes do not even arrive, because it subscribes to the subjects
 of its own channels only; requests about other channels are ignored. What arrives too early, from a client whose connect
-is still on its way here, waits in ``latecomers``.
+is still on its way here, waits in ``pending_registrations``.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class _Waiting:
     requests: list[Callable[[], None]] = field(default_factory=list)
 
 
-class Latecomers:
+class PendingRegistrations:
     """What waits for clients, by client id and connection id; subscriptions name no connection."""
 
     def __init__(self, timers: Timers) -> None:

@@ -77,7 +77,7 @@ class Subscriptions:
         if broker.partition is None:
             return False
         again = partial(self.subscribe, reply, payload)
-        if broker.latecomers.hold(request.client_id, b"", again, len(payload), broker.now):
+        if broker.pending_registrations.hold(request.client_id, b"", again, len(payload), broker.now):
             return True
         log.error(
             f"[Client:{_show(request.client_id)}] Rejecting subscription on {quoted(request.subject)}: "

@@ -21,7 +21,7 @@ from ftstan.cli.terminal import print_json, print_table, say
 from ftstan.ft.direct import asking_disk
 from ftstan.storecheck import host, integrity, peer
 from ftstan.storecheck.bench import Bench, Runner
-from ftstan.storecheck.findings import Finding, Outcome, Report, Verdict
+from ftstan.storecheck.findings import Outcome, StorageFinding, StorageReport, StorageVerdict
 from ftstan.storecheck.meeting import Meeting
 from ftstan.storecheck.neighbour import NeighbourProcess
 from ftstan.storecheck.place import Host, scratch, this_host
@@ -38,9 +38,9 @@ EXIT_UNSUITABLE = 2
 EXIT_CANNOT_TELL = 3
 
 _STATUSES = {
-    Verdict.SUITABLE: EXIT_SUITABLE,
-    Verdict.LIMITED: EXIT_LIMITED,
-    Verdict.UNSUITABLE: EXIT_UNSUITABLE,
+    StorageVerdict.SUITABLE: EXIT_SUITABLE,
+    StorageVerdict.LIMITED: EXIT_LIMITED,
+    StorageVerdict.UNSUITABLE: EXIT_UNSUITABLE,
 }
 _SHOWN = {Outcome.GOOD: "ok", Outcome.NOTE: "note", Outcome.LIMIT: "LIMIT", Outcome.BAD: "BAD"}
 _BAR = 40
@@ -119,7 +119,7 @@ def _check_words(arguments: argparse.Namespace) -> None:
         raise ConfigError("verify needs the journals", hint="give --journal once for each host that attacked")
 
 
-def _report(arguments: argparse.Namespace, here: Host, told: _Told) -> Report:
+def _report(arguments: argparse.Namespace, here: Host, told: _Told) -> StorageReport:
     match arguments.phase:
         case "format":
             integrity.format_place(LocalDisk(), arguments.dir)
@@ -134,15 +134,15 @@ def _report(arguments: argparse.Namespace, here: Host, told: _Told) -> Report:
 # ---- one host, two hosts ---------------------------------------------------------------------------------------------
 
 
-def _alone(arguments: argparse.Namespace, here: Host, told: _Told) -> Report:
+def _alone(arguments: argparse.Namespace, here: Host, told: _Told) -> StorageReport:
     with scratch(LocalDisk(), arguments.dir) as (path, handle):
         bench = _bench(here, path, handle)
         told.total = len(host.CHECKS)
         findings = Runner(bench, told).run(host.CHECKS)
-        return Report(arguments.dir, "host", here.name, findings, host.expected(bench, findings))
+        return StorageReport(arguments.dir, "host", here.name, findings, host.expected(bench, findings))
 
 
-def _peer(arguments: argparse.Namespace, here: Host, told: _Told) -> Report:
+def _peer(arguments: argparse.Namespace, here: Host, told: _Told) -> StorageReport:
     disk, clock = LocalDisk(), SystemClock()
     asking = asking_disk(disk, is_network=here.mount.is_network)
     meeting = Meeting(disk, asking, clock, time.sleep, arguments.dir, wait_s=arguments.wait)
@@ -152,7 +152,7 @@ def _peer(arguments: argparse.Namespace, here: Host, told: _Told) -> Report:
         bench = _bench(here, meeting.path, meeting.dirfd)
         options = peer.PeerOptions(arguments.contend, arguments.freeze, arguments.freeze_wait)
         findings = peer.Peer(bench, meeting, options, told).run()
-        return Report(arguments.dir, "peer", here.name, findings, peer.expected(bench, findings))
+        return StorageReport(arguments.dir, "peer", here.name, findings, peer.expected(bench, findings))
     finally:
         meeting.end()
 
@@ -201,7 +201,7 @@ def _attack(arguments: argparse.Namespace, here: Host, told: _Told) -> str:
     return f"{durable} records made durable, noted in {journal}; next: --phase verify"
 
 
-def _verify(arguments: argparse.Namespace, here: Host) -> Sequence[Finding]:
+def _verify(arguments: argparse.Namespace, here: Host) -> Sequence[StorageFinding]:
     disk = LocalDisk()
     asking = asking_disk(disk, is_network=here.mount.is_network)
     findings = integrity.verify(disk, asking, arguments.dir, arguments.journal)
@@ -210,12 +210,12 @@ def _verify(arguments: argparse.Namespace, here: Host) -> Sequence[Finding]:
     return findings
 
 
-def _phase(arguments: argparse.Namespace, here: Host, findings: Sequence[Finding]) -> Report:
-    return Report(arguments.dir, arguments.phase, here.name, findings)
+def _phase(arguments: argparse.Namespace, here: Host, findings: Sequence[StorageFinding]) -> StorageReport:
+    return StorageReport(arguments.dir, arguments.phase, here.name, findings)
 
 
-def _done(text: str) -> Finding:
-    return Finding("integrity", Outcome.GOOD, text)
+def _done(text: str) -> StorageFinding:
+    return StorageFinding("integrity", Outcome.GOOD, text)
 
 
 # ---- what is shown ---------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ class _Told:
             say(line, file=sys.stderr)
 
 
-def _show(report: Report) -> None:
+def _show(report: StorageReport) -> None:
     rows = [(_SHOWN[finding.outcome], finding.check, finding.text) for finding in report.findings]
     print_table(("", "check", "what was seen"), rows)
     for finding in report.findings:

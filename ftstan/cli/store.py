@@ -23,7 +23,14 @@ from ftstan.ft.epoch_loss import EpochFacts, find_epochs
 from ftstan.ft.lock import is_held
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.view import show
-from ftstan.stores.file.tools.checking import MAX_PAYLOAD, Finding, Kind, check_channel, check_root, unreadable
+from ftstan.stores.file.tools.checking import (
+    MAX_PAYLOAD,
+    DefectKind,
+    StoreFinding,
+    check_channel,
+    check_root,
+    unreadable,
+)
 from ftstan.stores.file.tools.reading import NEVER_OURS, ChannelFiles, SliceFile, channel_names
 from ftstan.stores.file.tools.source import Source
 from ftstan.stores.file.tools.statereading import Typed, read_clients, read_server
@@ -270,15 +277,15 @@ def _verify(arguments: argparse.Namespace) -> int:
             # What cannot be read is a finding of the check below.
             with contextlib.suppress(OSError), ChannelFiles(store.source, name) as files:
                 total += sum(s.end for s in files.slices)
-        findings: list[Finding] = []
+        findings: list[StoreFinding] = []
         with progress("verifying", total, shown=arguments.output == "table") as advance:
             if arguments.channel is None:
                 if store.epochs.loss:
-                    findings.append(Finding(Kind.DAMAGE, b"", "ft.epoch", store.epochs.loss))
+                    findings.append(StoreFinding(DefectKind.DAMAGE, b"", "ft.epoch", store.epochs.loss))
                 findings += check_root(store.source)
             for name in store.channels:
                 findings += check_channel(store.source, name, advance, arguments.max_payload)
-    damaged = any(f.kind is Kind.DAMAGE for f in findings)
+    damaged = any(f.kind is DefectKind.DAMAGE for f in findings)
     if arguments.output == "json":
         rows = [
             {

@@ -22,7 +22,7 @@ from ftstan.ft.epoch_loss import EpochFacts, find_epochs
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.log import records
 from ftstan.stores.file.tools.changing import rewrite, source_of, start_and_stop
-from ftstan.stores.file.tools.checking import Finding, Kind
+from ftstan.stores.file.tools.checking import DefectKind, StoreFinding
 from ftstan.stores.file.tools.reading import NEVER_OURS, ChannelFiles, channel_names
 from ftstan.stores.file.tools.repairing import Plan, Repair, make_plan, open_aside
 from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channel
@@ -164,7 +164,7 @@ def _look(arguments: argparse.Namespace) -> Plan:
             only = wanted_channel(arguments.dir, arguments.channel, channel_names(source)[0])
         plan = make_plan(source, only)
         if epochs.loss:
-            plan.findings.setdefault(b"", []).insert(0, Finding(Kind.DAMAGE, b"", "ft.epoch", epochs.loss))
+            plan.findings.setdefault(b"", []).insert(0, StoreFinding(DefectKind.DAMAGE, b"", "ft.epoch", epochs.loss))
         return plan
     finally:
         disk.close(root)

@@ -31,7 +31,7 @@ REMEMBERED_FOR_EACH: Final = 4
 STRETCHES: Final = 10_000
 
 
-class Verdict(Enum):
+class PositionVerdict(Enum):
     """What to do with a message that has come."""
 
     HAND_OUT = auto()
@@ -79,17 +79,17 @@ class Position:
         self._stretches = Stretches()
         self._highest = 0
 
-    def received(self, message: Message) -> Verdict:
+    def received(self, message: Message) -> PositionVerdict:
         """Look at a message that has come."""
         sequence, timestamp = message.sequence, message.timestamp
         proof, self._proof = self._proof, {}
         if proof and (sequence < min(proof) or proof.get(sequence, timestamp) != timestamp):
-            return Verdict.OTHER_CHANNEL
+            return PositionVerdict.OTHER_CHANNEL
         if sequence in self._stretches or self._recent.get(sequence) == timestamp:
-            return Verdict.ACK_AGAIN
+            return PositionVerdict.ACK_AGAIN
         self._unacked[sequence] = timestamp
         self._highest = max(self._highest, sequence)
-        return Verdict.HAND_OUT
+        return PositionVerdict.HAND_OUT
 
     def acked(self, message: Message) -> bool:
         """Its user acknowledges a message; tells whether that is news."""

@@ -26,7 +26,7 @@ from ftstan.client.errors import (
 )
 from ftstan.client.message import Message
 from ftstan.client.options import Start
-from ftstan.client.position import Position, Verdict
+from ftstan.client.position import Position, PositionVerdict
 from ftstan.client.publishing import YIELD_EVERY
 from ftstan.client.session import check_answer
 from ftstan.wire import messages
@@ -306,11 +306,11 @@ class Subscription:
             channel.decode("utf-8", "replace"), sequence, data, timestamp, redelivered, count, reply, self
         )
         match self._position.received(message):
-            case Verdict.ACK_AGAIN:
+            case PositionVerdict.ACK_AGAIN:
                 await self._settle(sequence)
-            case Verdict.OTHER_CHANNEL:
+            case PositionVerdict.OTHER_CHANNEL:
                 self._begin_anew()
-            case Verdict.HAND_OUT:
+            case PositionVerdict.HAND_OUT:
                 # One that still waits here has come again because nobody got to it within the ack wait: it is enough
                 # to hand it out once.
                 self._queue[sequence, timestamp] = message

@@ -19,7 +19,7 @@ T = TypeVar("T")
 Value = str | int | bool | float
 
 
-class Kind(enum.Enum):
+class ValueKind(enum.Enum):
     """How a text or a value of a file becomes the option's value.
 
     ``SIZE`` is text for the parser of flags, which evaluates it after it has read all flags.
@@ -39,21 +39,21 @@ class Kind(enum.Enum):
 
 #: Kind of a field by its annotation. ``Duration`` and ``Size`` are the aliases in ``units``.
 _KINDS = {
-    "str": Kind.STRING,
-    "int": Kind.INT,
-    "Size": Kind.SIZE,
-    "Duration": Kind.DURATION,
-    "bool": Kind.BOOL,
-    "tuple[str, ...]": Kind.LIST,
-    "float": Kind.FLOAT,
+    "str": ValueKind.STRING,
+    "int": ValueKind.INT,
+    "Size": ValueKind.SIZE,
+    "Duration": ValueKind.DURATION,
+    "bool": ValueKind.BOOL,
+    "tuple[str, ...]": ValueKind.LIST,
+    "float": ValueKind.FLOAT,
 }
 
-_EMPTY: dict[Kind, Value] = {
-    Kind.INT: 0,
-    Kind.SIZE: 0,
-    Kind.DURATION: 0,
-    Kind.BOOL: False,
-    Kind.FLOAT: 0.0,
+_EMPTY: dict[ValueKind, Value] = {
+    ValueKind.INT: 0,
+    ValueKind.SIZE: 0,
+    ValueKind.DURATION: 0,
+    ValueKind.BOOL: False,
+    ValueKind.FLOAT: 0.0,
 }
 
 
@@ -113,7 +113,7 @@ class Option:
     """
 
     key: str
-    kind: Kind
+    kind: ValueKind
     default: Value
     group: Group
     help: str
@@ -199,7 +199,7 @@ def part(of: type[T], prefix: str = "", **traits: Unpack[Traits]) -> T:
     )
 
 
-def fieldless(key: str, kind: Kind, text: str, *traits: Traits) -> Option:
+def fieldless(key: str, kind: ValueKind, text: str, *traits: Traits) -> Option:
     """Declare an option without a field. The last of several equal traits counts."""
     return _made(key, kind, text, {name: said for one in traits for name, said in one.items()})
 
@@ -219,13 +219,13 @@ def declared(of: type[Any], inherited: Traits, path: str = "", prefix: str = "")
             found += declared(said["part"], traits, f"{here}.", prefix + said["prefix"])
         elif "help" in said:
             kind = _KINDS[str(field.type)]
-            default = "" if kind is Kind.LIST else field.default
+            default = "" if kind is ValueKind.LIST else field.default
             own = {"default": default, "field": here}
             found.append(_made(prefix + field.name, kind, said["help"], {**traits, **own}))
     return found
 
 
-def _made(key: str, kind: Kind, text: str, traits: Mapping[str, Any]) -> Option:
+def _made(key: str, kind: ValueKind, text: str, traits: Mapping[str, Any]) -> Option:
     rest = {"default": _EMPTY.get(kind, ""), **traits}
     flags = tuple(rest.pop("flags", key).split())
     key = rest.pop("key", flags[0] if flags else key)

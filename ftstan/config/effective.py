@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from ftstan.config.declaration import Kind
+from ftstan.config.declaration import ValueKind
 from ftstan.config.options import ServerOptions
 from ftstan.config.settings import DEFAULT, field_value, plant
 from ftstan.config.table import BY_KEY, CHANNEL_LIMITS, CONFIGURED
@@ -49,7 +49,7 @@ def shown(option: Option, value: Any) -> str:
     """A value as people read it, without secrets."""
     if option.secret:
         return HIDDEN if value else '""'
-    if option.kind is Kind.DURATION and isinstance(value, int):
+    if option.kind is ValueKind.DURATION and isinstance(value, int):
         return format_duration(value)
     return written(masked(value))
 
@@ -109,7 +109,7 @@ def dump(options: ServerOptions) -> str:
 def _writable(option: Option, value: Any) -> object:
     if option.key == "nats_server":
         return ",".join(value)
-    is_duration = option.kind is Kind.DURATION and isinstance(value, int)
+    is_duration = option.kind is ValueKind.DURATION and isinstance(value, int)
     return format_duration(value) if is_duration else value
 
 

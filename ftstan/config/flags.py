@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
-from ftstan.config.declaration import Group, Kind, Section
+from ftstan.config.declaration import Group, Section, ValueKind
 from ftstan.config.file import apply_files
 from ftstan.config.grammar import parse_size
 from ftstan.config.settings import Settings
@@ -50,17 +50,17 @@ class CommandLine:
 
     def text(self, key: str) -> str:
         """Value of a string flag, or its default."""
-        return str(self._value(key, Kind.STRING, Kind.LIST))
+        return str(self._value(key, ValueKind.STRING, ValueKind.LIST))
 
     def number(self, key: str) -> int:
         """Value of an integer, size (bytes) or duration (nanoseconds) flag, or its default."""
-        return int(self._value(key, Kind.INT, Kind.SIZE, Kind.DURATION))
+        return int(self._value(key, ValueKind.INT, ValueKind.SIZE, ValueKind.DURATION))
 
     def is_on(self, key: str) -> bool:
         """Value of a boolean flag, or its default."""
-        return bool(self._value(key, Kind.BOOL))
+        return bool(self._value(key, ValueKind.BOOL))
 
-    def _value(self, key: str, *kinds: Kind) -> Value:
+    def _value(self, key: str, *kinds: ValueKind) -> Value:
         flag = BY_KEY[key]
         assert flag.kind in kinds
         return self.given.get(key, flag.default)
@@ -92,7 +92,7 @@ def parse(words: Sequence[str]) -> CommandLine:
         if flag is None:
             raise FlagSyntaxError(f"flag provided but not defined: -{name}", hint=_near(name))
         if not equals:
-            if flag.kind is Kind.BOOL:
+            if flag.kind is ValueKind.BOOL:
                 text = "true"
             elif position == len(words):
                 raise FlagSyntaxError(
@@ -115,18 +115,18 @@ def _take(line: CommandLine, flag: Option, name: str, text: str) -> None:
     key = flag.key
     line.spelled[key] = name
     match flag.kind:
-        case Kind.STRING | Kind.LIST:
+        case ValueKind.STRING | ValueKind.LIST:
             line.given[key] = text
-        case Kind.SIZE:
+        case ValueKind.SIZE:
             line.sizes[name] = text
-        case Kind.BOOL:
+        case ValueKind.BOOL:
             if text not in _TRUE | _FALSE:
                 raise FlagSyntaxError(
                     f"invalid boolean value {quote(text)} for -{name}: parse error",
                     hint=f"write -{name} or -{name}=false",
                 )
             line.given[key] = text in _TRUE
-        case Kind.INT:
+        case ValueKind.INT:
             try:
                 line.given[key] = parse_int(text)
             except ConfigError as error:
@@ -134,7 +134,7 @@ def _take(line: CommandLine, flag: Option, name: str, text: str) -> None:
                     f"invalid value {quote(text)} for flag -{name}: {error}",
                     hint="a whole number of 64 bits, such as 1000",
                 ) from error
-        case Kind.DURATION:
+        case ValueKind.DURATION:
             try:
                 line.given[key] = parse_duration(text)
             except ConfigError as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote as percent
 
 from ftstan.base.errors import ConfigError
-from ftstan.config.declaration import Kind, Section
+from ftstan.config.declaration import Section, ValueKind
 from ftstan.config.options import ALL_INTERFACES
 from ftstan.config.streamfile import STREAMING, known_names, streaming_map
 from ftstan.config.table import BY_KEY, RETIRED, names_of
@@ -107,7 +107,7 @@ class _Reader:
     def _entries(self, section: Section, key: str, node: Node, more: tuple[str, ...] = ()) -> dict[str, Node]:
         """The entries of a map of the NATS half by lower-case name. Raises ``ConfigError`` for unknown ones."""
         if not isinstance(node.value, dict):
-            raise conversion_error(key, node, "map[string]interface {}", Kind.MAP)
+            raise conversion_error(key, node, "map[string]interface {}", ValueKind.MAP)
         known = {*names_of(section), *more}
         for inner, item in node.value.items():
             if inner.lower() not in known and item.place not in self._document.used:
@@ -148,7 +148,7 @@ class _Reader:
         if not isinstance(node.value, dict):
             raise ConfigError(
                 f"{node.place}: Expected map to define cluster, got {go_name(node.value)}",
-                hint=f"{key} takes {EXPECTED[Kind.MAP]}",
+                hint=f"{key} takes {EXPECTED[ValueKind.MAP]}",
             )
         entries = self._entries(Section.ROUTES, key, node, ("listen", "host", "net", "port", "authorization"))
         host, port, login = ALL_INTERFACES, 0, ""
@@ -179,7 +179,7 @@ class _Reader:
     def _route_login(self, key: str, node: Node) -> str:
         """``user:password@`` for the URL on which routes are taken."""
         if not isinstance(node.value, dict):
-            raise conversion_error(key, node, "map[string]interface {}", Kind.MAP)
+            raise conversion_error(key, node, "map[string]interface {}", ValueKind.MAP)
         known = names_of(Section.AUTHORIZATION)
         user = password = ""
         for inner, item in node.value.items():

@@ -12,7 +12,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ftstan.config.declaration import Kind
+from ftstan.config.declaration import ValueKind
 from ftstan.config.options import ServerOptions
 from ftstan.config.table import BY_KEY, CONFIGURED, SETTINGS, names_of
 from ftstan.config.units import format_duration
@@ -109,10 +109,10 @@ def _settle(tree: dict[str, Any]) -> None:
 def _shaped(option: Option, value: Any) -> Any:
     """The value as its field has it, or as the NATS server's own file has it."""
     if option.field.startswith(SETTINGS):
-        return format_duration(value) if option.kind is Kind.DURATION else value
+        return format_duration(value) if option.kind is ValueKind.DURATION else value
     if option.key == "store":
         return value.upper()
-    if option.kind is Kind.LIST and isinstance(value, str):
+    if option.kind is ValueKind.LIST and isinstance(value, str):
         return tuple(item.strip() for item in value.split(",")) if value else ()
     return value
 

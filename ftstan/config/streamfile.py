@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
-from ftstan.config.declaration import Kind, Section
+from ftstan.config.declaration import Section, ValueKind
 from ftstan.config.options import ChannelLimits
 from ftstan.config.table import BY_KEY, CHANNEL_LIMITS, RETIRED, names_of
 from ftstan.config.tree import shown
@@ -97,7 +97,7 @@ class _Reader:
             self._settings.put("encrypt", True, node.source, key)
 
     def _map(self, section: Section, key: str, node: Node, *, shared: bool) -> None:
-        entries = _map_of(node, STREAMING_MAPS[section][1], f"{key} takes {EXPECTED[Kind.MAP]}")
+        entries = _map_of(node, STREAMING_MAPS[section][1], f"{key} takes {EXPECTED[ValueKind.MAP]}")
         if section is Section.CLUSTER:
             self._settings.put("clustered", True, node.source, key)
         known = names_of(section)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ftstan.config.declaration import Group, Kind, Option, Section, declared, fieldless, in_order
+from ftstan.config.declaration import Group, Option, Section, ValueKind, declared, fieldless, in_order
 from ftstan.config.options import ServerOptions
 from ftstan.config.units import MILLISECOND, SECOND
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 #: Where ``ServerOptions`` keeps the keys of the NATS server's own file.
 SETTINGS = "nats.settings."
 
-_S, _I, _B, _L = Kind.STRING, Kind.INT, Kind.BOOL, Kind.LIST
-_D, _F, _M = Kind.DURATION, Kind.FLOAT, Kind.MAP
+_S, _I, _B, _L = ValueKind.STRING, ValueKind.INT, ValueKind.BOOL, ValueKind.LIST
+_D, _F, _M = ValueKind.DURATION, ValueKind.FLOAT, ValueKind.MAP
 
 
-def _handed(key: str, kind: Kind, text: str, /, **traits: Unpack[Traits]) -> Option:
+def _handed(key: str, kind: ValueKind, text: str, /, **traits: Unpack[Traits]) -> Option:
     """A key of the NATS server's own file, where it has the first of its names."""
     usual: Traits = {"section": Section.NATS, "group": Group.HANDED}
     made = fieldless(key, kind, text, usual, {"flags": "", "reloadable": True}, traits)
@@ -143,7 +143,7 @@ _HANDED = (
 )  # fmt: skip
 
 
-def _refused(key: str, kind: Kind, text: str, /, **traits: Unpack[Traits]) -> Option:
+def _refused(key: str, kind: ValueKind, text: str, /, **traits: Unpack[Traits]) -> Option:
     """An option that this version does not carry out."""
     usual: Traits = {"section": Section.CLUSTER, "group": Group.CLUSTERING, "supported": False}
     return fieldless(key, kind, text, usual, traits)
@@ -207,7 +207,7 @@ _REFUSED = (
 )  # fmt: skip
 
 
-def _command(flags: str, kind: Kind, text: str, /, **traits: Unpack[Traits]) -> Option:
+def _command(flags: str, kind: ValueKind, text: str, /, **traits: Unpack[Traits]) -> Option:
     """A flag that says what to do, which files to read, or what several options are."""
     return fieldless(flags, kind, text, {"group": Group.COMMON, "flags": flags}, traits)
 

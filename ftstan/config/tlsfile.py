@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
-from ftstan.config.declaration import Kind, Section
+from ftstan.config.declaration import Section, ValueKind
 from ftstan.config.table import names_of
 from ftstan.config.unknown_keys import did_you_mean
 from ftstan.config.values import EXPECTED, conversion_error, seconds
@@ -69,7 +69,7 @@ def read_tls(key: str, node: Node, settings: Settings, used: Collection[Place]) 
 def check_tls(key: str, node: Node, used: Collection[Place]) -> dict[str, tuple[str, object, str]]:
     """What a ``tls`` map says, by option: its name there, its value, its place. Raises ``ConfigError``."""
     if not isinstance(node.value, dict):
-        raise conversion_error(key, node, "map[string]interface {}", Kind.MAP)
+        raise conversion_error(key, node, "map[string]interface {}", ValueKind.MAP)
     known = names_of(Section.NATS_TLS)
     found: dict[str, tuple[str, object, str]] = {}
     for inner, item in node.value.items():
@@ -96,15 +96,15 @@ def _value(option: Option, key: str, node: Node) -> object:
     wrong = f"{node.place}: error parsing tls config, "
     hint = f"{key} takes {EXPECTED[option.kind]}"
     match option.kind:
-        case Kind.STRING:
+        case ValueKind.STRING:
             if not isinstance(value, str):
                 raise ConfigError(f"{wrong}expected '{key}' to be filename", hint=f"{key} takes the path of a PEM file")
             return value
-        case Kind.BOOL:
+        case ValueKind.BOOL:
             if not isinstance(value, bool):
                 raise ConfigError(f"{wrong}expected '{key}' to be a boolean", hint=hint)
             return value
-        case Kind.FLOAT:
+        case ValueKind.FLOAT:
             return seconds(wrong, key, node, hint)
         case _:
             return _names(option, wrong, key, node)
@@ -113,7 +113,7 @@ def _value(option: Option, key: str, node: Node) -> object:
 def _names(option: Option, wrong: str, key: str, node: Node) -> tuple[str, ...]:
     what, known = _LISTS[option.key]
     if not isinstance(node.value, list):
-        raise conversion_error(key, node, "[]interface {}", Kind.LIST)
+        raise conversion_error(key, node, "[]interface {}", ValueKind.LIST)
     if not node.value:
         raise ConfigError(f"{wrong}'{key}' cannot be empty", hint="leave it out, or list some; -help_tls has the names")
     for item in node.value:

@@ -6,7 +6,7 @@ A script is sourced, or put where the shell looks (``docs/configuration.md``).
 from __future__ import annotations
 
 from ftstan.base.errors import ConfigError
-from ftstan.config.declaration import Group, Kind, Option
+from ftstan.config.declaration import Group, Option, ValueKind
 from ftstan.config.table import FLAGS
 from ftstan.config.units import format_duration
 
@@ -26,7 +26,7 @@ def help_text() -> str:
 
 def _help_line(flag: Option) -> str:
     form = f"--{flag.key}"
-    if flag.kind is not Kind.BOOL:
+    if flag.kind is not ValueKind.BOOL:
         form += f" {flag.kind.value}"
     elif flag.default is True:
         form += f"={flag.kind.value}"
@@ -42,7 +42,7 @@ def _default(flag: Option) -> str:
         return " (default: true)"
     if flag.default in ("", 0):
         return ""
-    value = format_duration(int(flag.default)) if flag.kind is Kind.DURATION else flag.default
+    value = format_duration(int(flag.default)) if flag.kind is ValueKind.DURATION else flag.default
     return f" (default: {value})"
 
 
@@ -64,7 +64,7 @@ def _bash() -> str:
     cases = []
     for flag in FLAGS:
         pattern = "|".join(f"-{name}|--{name}" for name in flag.flags)
-        if flag.kind is not Kind.BOOL:
+        if flag.kind is not ValueKind.BOOL:
             offered = _offered(flag, f'-W "{" ".join(flag.choices)}"', "-d", "-f", "")
             words = f'$(compgen {offered} -- "$word")' if offered else ""
             cases.append(f"    {pattern}) COMPREPLY=({words}) ;;")
@@ -110,7 +110,7 @@ def _described(flag: Option) -> str:
 
 def _offered(flag: Option, choices: str, directory: str, file: str, other: str) -> str:
     """What a script says about the value of a flag; nothing for a boolean."""
-    if flag.kind is Kind.BOOL:
+    if flag.kind is ValueKind.BOOL:
         return ""
     if flag.choices:
         return choices

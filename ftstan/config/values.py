@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
-from ftstan.config.declaration import Kind
+from ftstan.config.declaration import ValueKind
 from ftstan.config.tree import Node, Value, type_name
 from ftstan.config.units import SECOND, parse_duration
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 #: What to write for each kind.
 EXPECTED = {
-    Kind.STRING: 'a text, in quotes if it looks like something else: "abc"',
-    Kind.BOOL: "true or false, without quotes",
-    Kind.INT: "a whole number, such as 1000, 10k or 64MB, without quotes",
-    Kind.SIZE: "a number of bytes, such as 1024, 64KB or 1GB, without quotes",
-    Kind.DURATION: 'a duration in quotes, such as "30s", "1m" or "1h30m"',
-    Kind.LIST: 'a list, such as ["a", "b"]',
-    Kind.FLOAT: "a number of seconds, such as 2 or 0.5",
-    Kind.MAP: "a map { }",
+    ValueKind.STRING: 'a text, in quotes if it looks like something else: "abc"',
+    ValueKind.BOOL: "true or false, without quotes",
+    ValueKind.INT: "a whole number, such as 1000, 10k or 64MB, without quotes",
+    ValueKind.SIZE: "a number of bytes, such as 1024, 64KB or 1GB, without quotes",
+    ValueKind.DURATION: 'a duration in quotes, such as "30s", "1m" or "1h30m"',
+    ValueKind.LIST: 'a list, such as ["a", "b"]',
+    ValueKind.FLOAT: "a number of seconds, such as 2 or 0.5",
+    ValueKind.MAP: "a map { }",
 }
 
 _STREAMING_TYPES = {
-    Kind.STRING: "string",
-    Kind.DURATION: "string",
-    Kind.BOOL: "bool",
-    Kind.INT: "int64",
-    Kind.SIZE: "int64",
+    ValueKind.STRING: "string",
+    ValueKind.DURATION: "string",
+    ValueKind.BOOL: "bool",
+    ValueKind.INT: "int64",
+    ValueKind.SIZE: "int64",
 }
-_NATS_TYPES = {**_STREAMING_TYPES, Kind.LIST: "[]interface {}", Kind.MAP: "map[string]interface {}"}
+_NATS_TYPES = {**_STREAMING_TYPES, ValueKind.LIST: "[]interface {}", ValueKind.MAP: "map[string]interface {}"}
 _GO_NAMES = {"slice": "[]interface {}", "map": "map[string]interface {}", "struct": "time.Time"}
 
 #: The list that may only be an array, and the one that the original knows as a text.
@@ -49,7 +49,7 @@ _TEXT_ONLY = ("nats_server",)
 STORES = ("MEMORY", "FILE", "SQL")
 
 
-def hint(key: str, node: Node, kind: Kind) -> str:
+def hint(key: str, node: Node, kind: ValueKind) -> str:
     """What should stand there."""
     return f"{node.place}: {key} takes {EXPECTED[kind]}"
 
@@ -57,12 +57,12 @@ def hint(key: str, node: Node, kind: Kind) -> str:
 def streaming_value(option: Option, key: str, node: Node) -> object:
     """The value of an option of the streaming half; ``key`` as written. Raises ``ConfigError``."""
     value, kind = node.value, option.kind
-    if kind is Kind.LIST:
+    if kind is ValueKind.LIST:
         return _streaming_list(option, key, node)
     wanted = _STREAMING_TYPES[kind]
     if type_name(value) != wanted:
         raise _wrong_type(key, wanted, node, kind)
-    if kind is Kind.DURATION:
+    if kind is ValueKind.DURATION:
         assert isinstance(value, str)
         try:
             return parse_duration(value)
@@ -73,7 +73,7 @@ def streaming_value(option: Option, key: str, node: Node) -> object:
     return value
 
 
-def _wrong_type(key: str, wanted: str, node: Node, kind: Kind) -> ConfigError:
+def _wrong_type(key: str, wanted: str, node: Node, kind: ValueKind) -> ConfigError:
     return ConfigError(
         f'parameter "{key}" value is expected to be {wanted}, got {type_name(node.value)}', hint=hint(key, node, kind)
     )
@@ -84,12 +84,12 @@ def _streaming_list(option: Option, key: str, node: Node) -> object:
     if isinstance(value, str) and option.key not in _ARRAY_ONLY:
         return value
     if not isinstance(value, list) or option.key in _TEXT_ONLY:
-        raise _wrong_type(key, "string" if option.key in _TEXT_ONLY else "slice", node, Kind.LIST)
+        raise _wrong_type(key, "string" if option.key in _TEXT_ONLY else "slice", node, ValueKind.LIST)
     for item in value:
         if not isinstance(item.value, str):
             raise ConfigError(
                 f'item of "{key}" is expected to be string, got {type_name(item.value)}',
-                hint=hint(key, item, Kind.LIST),
+                hint=hint(key, item, ValueKind.LIST),
             )
     return tuple(item.value for item in value)
 
@@ -100,7 +100,7 @@ def go_name(value: Value) -> str:
     return _GO_NAMES.get(name, name)
 
 
-def conversion_error(key: str, node: Node, wanted: str, kind: Kind) -> ConfigError:
+def conversion_error(key: str, node: Node, wanted: str, kind: ValueKind) -> ConfigError:
     """A value of the wrong type in the NATS half."""
     return ConfigError(
         f"{node.place}: interface conversion: interface {{}} is {go_name(node.value)}, not {wanted}",
@@ -111,11 +111,11 @@ def conversion_error(key: str, node: Node, wanted: str, kind: Kind) -> ConfigErr
 def nats_value(option: Option, key: str, node: Node, warnings: list[str]) -> object:
     """The value of an option of the NATS half. Raises ``ConfigError``, or adds to ``warnings``."""
     value, kind = node.value, option.kind
-    if kind is Kind.DURATION:
+    if kind is ValueKind.DURATION:
         return _nats_duration(option.key, key, node, warnings)
-    if kind is Kind.MAP or (option.key == "jetstream" and not isinstance(value, bool)):
+    if kind is ValueKind.MAP or (option.key == "jetstream" and not isinstance(value, bool)):
         return plain(value)
-    if kind is Kind.FLOAT:
+    if kind is ValueKind.FLOAT:
         return seconds(f"{node.place}: ", key, node, hint(key, node, kind))
     wanted = _NATS_TYPES[kind]
     if go_name(value) != wanted:
@@ -132,11 +132,11 @@ def _nats_duration(name: str, key: str, node: Node, warnings: list[str]) -> int:
             return parse_duration(value)
         except ConfigError as error:
             raise ConfigError(
-                f"{node.place}: error parsing {name}: {error.text}", hint=hint(key, node, Kind.DURATION)
+                f"{node.place}: error parsing {name}: {error.text}", hint=hint(key, node, ValueKind.DURATION)
             ) from error
     misuse = f'{node.place}: invalid use of field "{key}": {name} should be converted to a duration'
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(misuse, hint=hint(key, node, Kind.DURATION))
+        raise ConfigError(misuse, hint=hint(key, node, ValueKind.DURATION))
     warnings.append(f'{misuse}; write "{value}s"')
     return value * SECOND
 

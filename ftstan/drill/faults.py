@@ -18,7 +18,7 @@ class Expect(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FaultKind:
     """One kind of fault.
 
     ``lasts``: it has a beginning and an end, with a duration of ``usual_s`` unless the scenario says another. ``ends``:
@@ -37,21 +37,23 @@ class Kind:
 
 
 KINDS = {
-    "kill": Kind("SIGKILL to the node's process", Expect.TAKEOVER, ends=True),
-    "stop": Kind("SIGTERM to the node's process", Expect.TAKEOVER, ends=True),
-    "switchover": Kind("ftstanctl ft switchover", Expect.TAKEOVER, ends=True, safe=True),
-    "pause": Kind("SIGSTOP for a while, then SIGCONT", Expect.ANY, lasts=True, usual_s=3.0),
-    "kill-nats": Kind("SIGKILL to the NATS server", Expect.ANY),
-    "partition": Kind("the node is cut off from NATS for a while", Expect.ANY, lasts=True, usual_s=8.0),
-    "unlink-lock": Kind("the lock file is removed", Expect.TAKEOVER, ends=True),
-    "fill-disk": Kind("the storage has no room for a while", Expect.ANY, lasts=True, usual_s=3.0),
-    "slow-storage": Kind("the storage answers in fits and starts for a while", Expect.ANY, lasts=True, usual_s=4.0),
-    "freeze-storage": Kind("the storage does not answer for a while", Expect.ANY, lasts=True, usual_s=2.0),
-    "rolling-restart": Kind("every node is stopped and started, standbys first", Expect.TAKEOVER, ends=True),
-    "freeze-host": Kind(
+    "kill": FaultKind("SIGKILL to the node's process", Expect.TAKEOVER, ends=True),
+    "stop": FaultKind("SIGTERM to the node's process", Expect.TAKEOVER, ends=True),
+    "switchover": FaultKind("ftstanctl ft switchover", Expect.TAKEOVER, ends=True, safe=True),
+    "pause": FaultKind("SIGSTOP for a while, then SIGCONT", Expect.ANY, lasts=True, usual_s=3.0),
+    "kill-nats": FaultKind("SIGKILL to the NATS server", Expect.ANY),
+    "partition": FaultKind("the node is cut off from NATS for a while", Expect.ANY, lasts=True, usual_s=8.0),
+    "unlink-lock": FaultKind("the lock file is removed", Expect.TAKEOVER, ends=True),
+    "fill-disk": FaultKind("the storage has no room for a while", Expect.ANY, lasts=True, usual_s=3.0),
+    "slow-storage": FaultKind(
+        "the storage answers in fits and starts for a while", Expect.ANY, lasts=True, usual_s=4.0
+    ),
+    "freeze-storage": FaultKind("the storage does not answer for a while", Expect.ANY, lasts=True, usual_s=2.0),
+    "rolling-restart": FaultKind("every node is stopped and started, standbys first", Expect.TAKEOVER, ends=True),
+    "freeze-host": FaultKind(
         "the node's host stands still for a while", Expect.TAKEOVER, lasts=True, usual_s=30.0, remote=True
     ),
-    "kill-host": Kind(
+    "kill-host": FaultKind(
         "the node's host loses its power, and has it again after a while",
         Expect.TAKEOVER,
         lasts=True,
@@ -60,16 +62,18 @@ KINDS = {
         remote=True,
         boots=True,
     ),
-    "cut-storage": Kind(
+    "cut-storage": FaultKind(
         "the node's host is cut off from the storage for a while",
         Expect.TAKEOVER,
         lasts=True,
         usual_s=30.0,
         remote=True,
     ),
-    "restart-storage": Kind("the file server is restarted", Expect.ANY, remote=True),
-    "reboot-all": Kind("all hosts are restarted at the same time", Expect.TAKEOVER, ends=True, remote=True, boots=True),
-    "upgrade": Kind("a command goes over the whole group", Expect.TAKEOVER, remote=True),
+    "restart-storage": FaultKind("the file server is restarted", Expect.ANY, remote=True),
+    "reboot-all": FaultKind(
+        "all hosts are restarted at the same time", Expect.TAKEOVER, ends=True, remote=True, boots=True
+    ),
+    "upgrade": FaultKind("a command goes over the whole group", Expect.TAKEOVER, remote=True),
 }
 
 #: Those that need a file system of their own under the local group.

@@ -38,13 +38,13 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict(rules.Verdict):
+class DrillVerdict(rules.LedgerVerdict):
     """What a ledger says; ``outages`` of all faults."""
 
     outages: tuple[Outage, ...] = ()
 
 
-def judge(records: Iterable[Record], by: Collection[Rule] = DRILLED) -> Verdict:
+def judge(records: Iterable[Record], by: Collection[Rule] = DRILLED) -> DrillVerdict:
     """Judge the ledger made of ``records``, in any order. Holds what it needs of them."""
     evidence = _Evidence()
     for record in records:
@@ -192,7 +192,7 @@ class _Evidence:
             self.channels[name] = _Log(name)
         return self.channels[name]
 
-    def verdict(self, by: Collection[Rule]) -> Verdict:
+    def verdict(self, by: Collection[Rule]) -> DrillVerdict:
         self.assign_acks()
         history = History(self.faults, self.takeovers)
         logs = list(self.channels.values())
@@ -200,7 +200,7 @@ class _Evidence:
         unacked = (log.content[x][0] not in self.ack_times for log in logs for x in final[log.channel])
         found = self.cases(history, final)
         breaches = (Breach.of(rule, cases) for rule, cases in found if cases and rule in by)
-        return Verdict(
+        return DrillVerdict(
             nodes=history.nodes(),
             switches=tuple(history.switches()),
             published=len(self.published),

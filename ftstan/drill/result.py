@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ftstan.drill.judge import Outage, Verdict
+    from ftstan.drill.judge import DrillVerdict, Outage
 
 ALL = "all faults"
 
@@ -55,7 +55,7 @@ class Result:
     text: str
     began_us: int
     ended_us: int
-    verdict: Verdict
+    verdict: DrillVerdict
     failures: tuple[str, ...] = ()
     directory: str = ""
 

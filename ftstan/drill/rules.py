@@ -174,7 +174,7 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class LedgerVerdict:
     """What a ledger says. ``rate``: acks a second while a node served (0.0: unknown).
 
     ``acked_again``: ids with more than one ack record. Counts do not judge; breaches do.

@@ -27,7 +27,7 @@ from ftstan.ft.deadlines import (
 )
 
 
-class Verdict(enum.Enum):
+class GuardVerdict(enum.Enum):
     """What an owner must do. ``QUIET``: send no heartbeats; ``LEAVE``: stop cleanly; ``DIE``: end at once."""
 
     FINE = enum.auto()
@@ -53,7 +53,7 @@ class Vitals:
 class Judgement:
     """``why``: one line for the operator; empty unless the verdict has changed."""
 
-    verdict: Verdict
+    verdict: GuardVerdict
     why: str = ""
 
 
@@ -81,13 +81,13 @@ class Guard:
         self._last: float | None = None
         self._time = 0.0
         self._probe, self._batch, self._nats = _Stopwatch(), _Stopwatch(), _Stopwatch()
-        self._verdict = Verdict.FINE
+        self._verdict = GuardVerdict.FINE
         self._longest = 0.0
 
     @property
     def quiet(self) -> bool:
         """Whether no heartbeat may be sent."""
-        return self._verdict is not Verdict.FINE
+        return self._verdict is not GuardVerdict.FINE
 
     def judge(self, vitals: Vitals, now: float) -> Judgement:
         """Look at the vital signs at ``now`` seconds."""
@@ -104,30 +104,30 @@ class Guard:
             return Judgement(self._verdict)
         return Judgement(self._verdict, self._why(before, probe, batch, cut_off))
 
-    def _judge(self, probe: float, batch: float, cut_off: float) -> Verdict:
+    def _judge(self, probe: float, batch: float, cut_off: float) -> GuardVerdict:
         if probe >= PROBE_DIE_S or batch >= BATCH_DIE_S:
-            return Verdict.DIE
+            return GuardVerdict.DIE
         if probe >= PROBE_QUIET_S or batch >= BATCH_QUIET_S:
-            return Verdict.QUIET
+            return GuardVerdict.QUIET
         # While storage hangs a clean stop is not possible.
         if self._nats_timeout and cut_off >= self._nats_timeout:
-            return Verdict.LEAVE
-        return Verdict.FINE
+            return GuardVerdict.LEAVE
+        return GuardVerdict.FINE
 
-    def _why(self, before: Verdict, probe: float, batch: float, cut_off: float) -> str:
+    def _why(self, before: GuardVerdict, probe: float, batch: float, cut_off: float) -> str:
         if probe >= PROBE_QUIET_S:
             what, limit = f"storage has not answered for {probe:.0f}s", PROBE_DIE_S
         else:
             what, limit = f"a batch has not been committed for {batch:.0f}s", BATCH_DIE_S
         match self._verdict:
-            case Verdict.DIE:
+            case GuardVerdict.DIE:
                 return f"{what}: this server ends, another one may see the storage in better shape; check the storage"
-            case Verdict.QUIET:
+            case GuardVerdict.QUIET:
                 self._longest = max(probe, batch)
                 return f"{what}: no heartbeats until it answers; this server ends after {limit:.0f}s of silence"
-            case Verdict.LEAVE:
+            case GuardVerdict.LEAVE:
                 return (
                     f"cut off from NATS for {cut_off:.0f}s while the storage answers: this server stops, so that a "
                     "member that NATS reaches can take over; check the NATS server and the network"
                 )
-        return f"storage answers again after {self._longest:.0f}s: all is well" if before is Verdict.QUIET else ""
+        return f"storage answers again after {self._longest:.0f}s: all is well" if before is GuardVerdict.QUIET else ""

@@ -24,14 +24,14 @@ class Health(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GroupVerdict:
     """``problems``: one line each, the gravest first."""
 
     health: Health
     problems: tuple[str, ...]
 
 
-def judge(nodes: Sequence[NodeStatus], expect: int = 0) -> Verdict:
+def judge(nodes: Sequence[NodeStatus], expect: int = 0) -> GroupVerdict:
     """Judge a group by the members that answered; ``expect``: how many there should be, 0 if nobody says."""
     actives = [node for node in nodes if node.state == NodeState.ACTIVE]
     serving = [node for node in actives if node.serving]
@@ -52,8 +52,8 @@ def judge(nodes: Sequence[NodeStatus], expect: int = 0) -> Verdict:
     if nodes and len(nodes) < expect:
         problems.append(f"{len(nodes)} of {expect} members answered")
     if not serving:
-        return Verdict(Health.UNSERVED, tuple(problems))
-    return Verdict(Health.DEGRADED if problems else Health.HEALTHY, tuple(problems))
+        return GroupVerdict(Health.UNSERVED, tuple(problems))
+    return GroupVerdict(Health.DEGRADED if problems else Health.HEALTHY, tuple(problems))
 
 
 def find_active(nodes: Sequence[NodeStatus]) -> NodeStatus | None:

@@ -36,7 +36,7 @@ _LOCKS_ARE_PRIVATE = "locks that are taken here are not seen by other hosts"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class MountFinding:
     """Something about the mount. ``risk`` is ``None`` for what is only told; ``text`` says what can go wrong."""
 
     risk: MountRisk | None
@@ -44,7 +44,7 @@ class Finding:
     hint: str
 
 
-def examine(mount: Mount, recover_lost_locks: str = "") -> list[Finding]:
+def examine(mount: Mount, recover_lost_locks: str = "") -> list[MountFinding]:
     """Everything that speaks against the mount. ``recover_lost_locks``: what the module parameter's file says."""
     return [*_nfs(mount, recover_lost_locks), *_private_locks(mount), *_gluster(mount), *_untried(mount)]
 
@@ -82,35 +82,35 @@ def _place(mount: Mount, path: str) -> str:
     return f"datastore {path} on {mount.fstype} {mount.source} mounted at {mount.point}"
 
 
-def _nfs(mount: Mount, recover_lost_locks: str) -> Iterator[Finding]:
+def _nfs(mount: Mount, recover_lost_locks: str) -> Iterator[MountFinding]:
     if mount.fstype not in _NFS:
         return
     if "nolock" in mount.options:
         text = f"it is mounted nolock: {_LOCKS_ARE_PRIVATE}"
-        yield Finding(MountRisk.NOLOCK, text, "mount it without nolock, with vers=4.1 or newer")
+        yield MountFinding(MountRisk.NOLOCK, text, "mount it without nolock, with vers=4.1 or newer")
     if mount.fstype == "nfs" and not any(option.startswith("vers=4") for option in mount.options):
         text = (
             "it is NFS version 3 or older: the lock of a host that died can stay until that host is back, and one that "
             "was lost is not noticed"
         )
-        yield Finding(MountRisk.NFS3, text, "mount it with vers=4.1 or newer")
+        yield MountFinding(MountRisk.NFS3, text, "mount it with vers=4.1 or newer")
     soft = sorted(mount.options & {"soft", "softerr"})
     if soft:
         text = f"it is mounted {soft[0]}: a busy file server turns into failed and half-done writes"
-        yield Finding(MountRisk.SOFT, text, "mount it with hard")
+        yield MountFinding(MountRisk.SOFT, text, "mount it with hard")
     if "nocto" in mount.options:
         text = "it is mounted nocto: a member that takes over would read what its host remembers of the files"
-        yield Finding(MountRisk.NOCTO, text, "mount it without nocto")
+        yield MountFinding(MountRisk.NOCTO, text, "mount it without nocto")
     if recover_lost_locks.strip().lower() in _YES:
         text = (
             "the nfs module has recover_lost_locks on: a host that lost its lock takes it again in silence, and writes "
             "on into the files of its successor"
         )
         hint = "set options nfs recover_lost_locks=0 in /etc/modprobe.d and in /sys/module/nfs/parameters"
-        yield Finding(MountRisk.RECOVER_LOST_LOCKS, text, hint)
+        yield MountFinding(MountRisk.RECOVER_LOST_LOCKS, text, hint)
 
 
-def _private_locks(mount: Mount) -> Iterator[Finding]:
+def _private_locks(mount: Mount) -> Iterator[MountFinding]:
     said = sorted(
         option
         for option in mount.options
@@ -118,10 +118,10 @@ def _private_locks(mount: Mount) -> Iterator[Finding]:
     )
     if said:
         text = f"it is mounted {said[0]}: {_LOCKS_ARE_PRIVATE}"
-        yield Finding(MountRisk.LOCAL_LOCK, text, f"mount it without {said[0]}")
+        yield MountFinding(MountRisk.LOCAL_LOCK, text, f"mount it without {said[0]}")
 
 
-def _gluster(mount: Mount) -> Iterator[Finding]:
+def _gluster(mount: Mount) -> Iterator[MountFinding]:
     if mount.fstype != _GLUSTER:
         return
     # Caches and strict locks are options of the volume: no mount table shows them.
@@ -134,12 +134,14 @@ def _gluster(mount: Mount) -> Iterator[Finding]:
         "performance.quick-read, performance.io-cache, performance.read-ahead, performance.open-behind, "
         "performance.stat-prefetch and network.remote-dio off with gluster volume set"
     )
-    yield Finding(MountRisk.GLUSTER, text, hint)
+    yield MountFinding(MountRisk.GLUSTER, text, hint)
 
 
-def _untried(mount: Mount) -> Iterator[Finding]:
+def _untried(mount: Mount) -> Iterator[MountFinding]:
     if not mount.is_network or mount.fstype in _KNOWN_SHARED:
         return
     what = "a FUSE file system" if mount.fstype.startswith("fuse") else f"the file system {mount.fstype}"
     text = f"nobody has tried a group on {what}: whether its locks and caches keep two hosts apart is not known"
-    yield Finding(None, text, "use one of those listed in docs/ft.md, or try a failover with both hosts under load")
+    yield MountFinding(
+        None, text, "use one of those listed in docs/ft.md, or try a failover with both hosts under load"
+    )

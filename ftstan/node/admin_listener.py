@@ -33,7 +33,7 @@ _MAX_ANSWERS = 32
 _LAST_WORDS_S = 1.0
 
 
-class Reception:
+class AdminListener:
     """One node's."""
 
     def __init__(self, node: Context) -> None:

@@ -40,7 +40,7 @@ from ftstan.ft.subjects import (
 )
 from ftstan.ft.timing import FtTiming
 from ftstan.nats import tasks
-from ftstan.node.handover import SWITCHOVER_S, Succession, no_successor
+from ftstan.node.handover import SWITCHOVER_S, Handover, no_successor
 from ftstan.node.peers import Peers
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from ftstan.ft.warm import Warm, WarmLag
     from ftstan.nats.control import Control
     from ftstan.node.context import Context
-    from ftstan.node.handover_buffer import Ahead
+    from ftstan.node.handover_buffer import BufferedPublishes
 
 _LOG = {
     sb.Level.INFO: log.stream.info,
@@ -75,7 +75,7 @@ def _timing(ft: FtOptions, *, is_network: bool) -> FtTiming:
 class Life(Protocol):
     """What the owner of the store does with it."""
 
-    async def serve(self, ahead: Callable[[], Awaitable[Ahead | None]] | None = None) -> None:
+    async def serve(self, ahead: Callable[[], Awaitable[BufferedPublishes | None]] | None = None) -> None:
         """Recover and open the server. Raises ``FtstanError``. ``ahead``: see ``Node.serve``."""
         ...
 
@@ -125,7 +125,7 @@ class FtGroup:
             on_disconnect=self._nats_down,
             on_reconnect=self._nats_up,
         )
-        self._succession = Succession(node, self._say, lambda: self._control.max_payload)
+        self._handover = Handover(node, self._say, lambda: self._control.max_payload)
         self._warm = self._new_warm()
         self._beats = heartbeat_subject(node.options.cluster_id, node.options.ft_group)
         self._ours = group_subject(node.options.cluster_id, node.options.ft_group)
@@ -229,7 +229,7 @@ class FtGroup:
         ready = self._active is None and self._standby.may_follow(message.store_id, self._now())
         # Who has been asked to stop finishes what it has begun, and begins nothing.
         ready = ready and not self._node.stopping.is_set()
-        for work in self._succession.heard(message, ready=ready):
+        for work in self._handover.heard(message, ready=ready):
             if isinstance(work, float):
                 self._event(sb.YieldTo(work))
             else:
@@ -341,7 +341,7 @@ class FtGroup:
         # Whatever was read before may be old: nothing of it is kept from here on.
         self._warm.stop()
         node.owns = True
-        cause, after = self._succession.cause_of(cause, after)
+        cause, after = self._handover.cause_of(cause, after)
         try:
             heard = self._standby.heard_under
             activation = await node.call(
@@ -375,12 +375,12 @@ class FtGroup:
         if without_lock:
             self._spawn(self._regain_lock(self._active))
         try:
-            await self._life.serve(lambda: self._succession.decide(activation))
+            await self._life.serve(lambda: self._handover.decide(activation))
         except FtstanError as error:
             await self._not_activated(error)
             return
         finally:
-            self._succession.opens = False
+            self._handover.opens = False
         self._active.handle(act.PhaseChanged(BeatPhase.SERVING), self._now())
         self._spawn(self.peers.tell(activation))
 
@@ -454,7 +454,7 @@ class FtGroup:
         if self._activation is None or not self._node.is_ft_active():
             raise RefusedError("this member is not the active one", hint="ask the active: ftstanctl ft status names it")
         self.note_epoch()
-        successor = await self._succession.find(self._activation, to, SWITCHOVER_S, switchover=True)
+        successor = await self._handover.find(self._activation, to, SWITCHOVER_S, switchover=True)
         if not successor:
             raise no_successor(to)
         if to and successor != to:
@@ -466,20 +466,20 @@ class FtGroup:
 
     async def finish_takeover(self) -> None:
         """Before a stop: let a takeover go on until what was kept is answered; not for long, and not without NATS."""
-        await self._succession.finish()
+        await self._handover.finish()
 
     async def find_successor(self) -> bool:
         """Before the store is closed: let a standby keep what is published from now on; returns whether one does."""
-        await self._succession.give_up("this server stops")
+        await self._handover.give_up("this server stops")
         if self._activation is None or not self._node.is_ft_active():
             return False
         self.note_epoch()
-        return await self._succession.find_any(self._activation)
+        return await self._handover.find_any(self._activation)
 
     async def hand_over(self) -> bool:
         """Answer what NATS still has for us and name it; returns whether one of our own goes on from there at once."""
         # An original server that may follow needs the files of a clean stop.
-        return await self._succession.leave() and not self.mixed
+        return await self._handover.leave() and not self.mixed
 
     # ---- stopping ------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from ftstan.ft.handover import (
     part_bytes,
     split_keys,
 )
-from ftstan.node.handover_buffer import Ahead, Bridge
+from ftstan.node.handover_buffer import Bridge, BufferedPublishes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -56,7 +56,7 @@ _STOP_FIND_S: Final = 1.0
 SWITCHOVER_S: Final = 2.0
 
 
-class Succession:
+class Handover:
     """One member's part in hand-overs.
 
     ``send`` publishes on the group's own subject, ``max_payload`` says how much NATS carries; both raise ``NatsError``.
@@ -301,14 +301,14 @@ class Succession:
         if dropped:
             log.stream.warning(f"ft: {dropped} publishes that arrived during a hand-over are not answered: {why}")
 
-    async def decide(self, activation: Activation) -> Ahead | None:
+    async def decide(self, activation: Activation) -> BufferedPublishes | None:
         """What may be used of what was kept, now that the store is ours; waits for the former owner's last word."""
         self.opens = self._taken is not None
         ahead = await self._decide(activation)
         self.opens = ahead is not None
         return ahead
 
-    async def _decide(self, activation: Activation) -> Ahead | None:
+    async def _decide(self, activation: Activation) -> BufferedPublishes | None:
         taken = self._taken
         if taken is None:
             return None
@@ -333,7 +333,7 @@ class Succession:
             await self._drop(why)
             return None
 
-        def hand_on() -> Ahead | str:
+        def hand_on() -> BufferedPublishes | str:
             bridge, self._node.plane.bridge = self._node.plane.bridge, None
             if bridge is None or bridge.broken:
                 return bridge.broken if bridge is not None else "the link was lost"

@@ -26,7 +26,7 @@ _CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class BufferedPublishes:
     """What came before we owned the store. ``data``: from the link.
 
     ``answered``: publishes in it to leave out, and how many copies of each.
@@ -130,7 +130,7 @@ class Bridge:
             return 0
         return sum(event[0] in {"MSG", "HMSG"} for event in events)
 
-    def hand_on(self, answered: dict[bytes, int]) -> Ahead:
+    def hand_on(self, answered: dict[bytes, int]) -> BufferedPublishes:
         """Give everything to who serves from now on; the link stays as it is."""
         data, self._data = bytes(self._data), bytearray()
-        return Ahead(data, answered, pongs=1, rows=tuple(self.rows))
+        return BufferedPublishes(data, answered, pongs=1, rows=tuple(self.rows))

@@ -40,7 +40,7 @@ from ftstan.nats.embedded import NatsServerChild
 from ftstan.nats.generated import child_options
 from ftstan.nats.material import check_material
 from ftstan.node import duplicate_cluster_check
-from ftstan.node.admin_listener import Reception
+from ftstan.node.admin_listener import AdminListener
 from ftstan.node.context import EXIT_FENCED, Context
 from ftstan.node.dataplane import shown
 from ftstan.node.group import FtGroup
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     from ftstan.base.clock import Clock
     from ftstan.config.options import LinkOptions, ServerOptions
-    from ftstan.node.handover_buffer import Ahead
+    from ftstan.node.handover_buffer import BufferedPublishes
     from ftstan.node.runtime import Host
     from ftstan.stores.interface import Store, StoreAccess
 
@@ -119,7 +119,7 @@ class Node(Context):
         self.handlers = Handlers(self, self.reloader.on_signal)
         self.status = StatusSource(self)
         self.member = NodeMember(self, self.reloader.reload, self.handlers.begin_drain)
-        self.reception = Reception(self)
+        self.admin_listener = AdminListener(self)
         self.group = None
 
     # ---- life ----------------------------------------------------------------------------------------------------
@@ -183,11 +183,11 @@ class Node(Context):
             self._ports_file = portsfile.write(options, self.child, port)
         link = self.link = self.link_class(urls, name=self._name("general"), options=self.presented, clock=self.clock)
         if options.ft_group:
-            self.group = FtGroup(self, self, self.reception, urls)
+            self.group = FtGroup(self, self, self.admin_listener, urls)
             await self.group.start()
             return
         await self.call(lambda: link.connect(2.0))
-        await self.reception.open_own()
+        await self.admin_listener.open_own()
         await self._lock_standalone(self._access)
         self.owns = True
         await self.call(self._access.activate)
@@ -221,7 +221,7 @@ class Node(Context):
             else:
                 return
 
-    async def serve(self, ahead: Callable[[], Awaitable[Ahead | None]] | None = None) -> None:
+    async def serve(self, ahead: Callable[[], Awaitable[BufferedPublishes | None]] | None = None) -> None:
         """Recover and open the server; the store is ours. Raises ``FtstanError``.
 
         ``ahead`` is asked, once the store is recovered, for what has come before.
@@ -253,7 +253,7 @@ class Node(Context):
         if self.link is not None:
             self.link.renew(options)
         self.partitioning.renew(options)
-        self.reception.renew(options)
+        self.admin_listener.renew(options)
         if self.group is not None:
             self.group.renew(options)
 
@@ -307,7 +307,7 @@ class Node(Context):
         broker.tell_subjects()
         return serving
 
-    def _open(self, serving: Serving, ahead: Ahead | None) -> None:
+    def _open(self, serving: Serving, ahead: BufferedPublishes | None) -> None:
         if self._no_more.is_set():
             raise StoppedError("the server stops")
         with contextlib.suppress(NatsError):
@@ -417,7 +417,7 @@ class Node(Context):
     async def _end_children(self) -> None:
         await self.protection.close()
         await self.partitioning.end()
-        await self.reception.close()
+        await self.admin_listener.close()
         with contextlib.suppress(NatsError):
             await self.monitor.stop()
         if self.group is not None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ftstan.broker.broker import Broker
     from ftstan.config.options import StoreLimits
     from ftstan.node.awake import Awake
-    from ftstan.node.handover_buffer import Ahead
+    from ftstan.node.handover_buffer import BufferedPublishes
     from ftstan.stores.interface import ClientInfo, Store
 
 _PING, _PONG, _INFO, _OK, _ERR = 3, 4, 5, 6, 7
@@ -116,7 +116,7 @@ class Serving:
 
     # ---- the link ------------------------------------------------------------------------------------------------
 
-    def open_link(self, ahead: Ahead | None = None) -> None:
+    def open_link(self, ahead: BufferedPublishes | None = None) -> None:
         """Subscribe to everything; connects first if the link is down. Raises ``NatsError``.
 
         ``ahead``: what has come on this link already, before the store was ours.
@@ -213,7 +213,7 @@ class Serving:
                     worked = True
                 worked |= self.broker.run_timers(self._clock.wall_ns(), self._now())
                 if worked or self._more or self.broker.has_work:
-                    self._road()
+                    self._commit_and_send()
                 if self._leaving is None:
                     self.broker.inactivity.delete_due()
                 elif self.ready and (not self.broker.goes_on or now >= self._leave_by):
@@ -325,7 +325,7 @@ class Serving:
             elif kind == _ERR:
                 log.error(f'connection "{self._name}": {text.decode("utf-8", "replace").strip()}', backs_off=True)
 
-    def _road(self) -> None:
+    def _commit_and_send(self) -> None:
         """Commit, confirm, emit."""
         broker = self.broker
         self.batch_since = began = self._clock.mono()
@@ -418,7 +418,7 @@ class Serving:
         as the result if it breaks meanwhile.
         """
         self._has_left = True
-        self.broker.latecomers.give_up()
+        self.broker.pending_registrations.give_up()
         # Readers are the successor's: a long way to go must not keep publishers waiting.
         self.broker.budget = 0
         self._leave_by = self._clock.mono() + _REQUESTS_S
@@ -477,6 +477,6 @@ class Serving:
     def _last_road(self) -> None:
         """Commit and confirm what was applied also where the link is down; nobody is answered then."""
         try:
-            self._road()
+            self._commit_and_send()
         except NatsError as error:
             self._lost(error)

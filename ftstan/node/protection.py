@@ -17,7 +17,7 @@ from ftstan.base.errors import EndedError
 from ftstan.config.units import SECOND
 from ftstan.ft.access import FileAccess
 from ftstan.ft.deadlines import JUDGE_EVERY_S, WATCH_STOP_S
-from ftstan.ft.guard import Guard, Verdict, Vitals
+from ftstan.ft.guard import Guard, GuardVerdict, Vitals
 from ftstan.nats import tasks
 from ftstan.node.notify import Notifier
 from ftstan.node.process_exit import say
@@ -116,17 +116,17 @@ class Protection:
         if step := self._steps.look(self._node.clock.wall_ns(), now):
             say(log.stream.warning, step, _PATIENCE_S)
         guard = self._guard
-        verdict = Verdict.FINE
+        verdict = GuardVerdict.FINE
         if guard is not None:
             judgement = guard.judge(self._vitals(), now)
             verdict = judgement.verdict
             match verdict:
-                case Verdict.DIE:
+                case GuardVerdict.DIE:
                     self._node.die(judgement.why)
-                case Verdict.LEAVE if not self._node.stopping.is_set():
+                case GuardVerdict.LEAVE if not self._node.stopping.is_set():
                     self._node.leave(judgement.why)
-                case Verdict.QUIET | Verdict.FINE if judgement.why:
-                    write = log.stream.warning if verdict is Verdict.QUIET else log.stream.info
+                case GuardVerdict.QUIET | GuardVerdict.FINE if judgement.why:
+                    write = log.stream.warning if verdict is GuardVerdict.QUIET else log.stream.info
                     say(write, judgement.why, _PATIENCE_S)
                 case _:
                     pass
@@ -143,7 +143,7 @@ class Protection:
 
     # ---- the service manager -------------------------------------------------------------------------------------
 
-    def _tell(self, verdict: Verdict, now: float) -> None:
+    def _tell(self, verdict: GuardVerdict, now: float) -> None:
         node, notifier = self._node, self._notifier
         if node.stopping.is_set():
             if self._ready:
@@ -167,9 +167,9 @@ class Protection:
             self._barked = now
             notifier.alive()
 
-    def _is_well(self, verdict: Verdict) -> bool:
+    def _is_well(self, verdict: GuardVerdict) -> bool:
         """Whether anything has proven since the last time that this node works, and nothing speaks against it."""
-        if verdict is not Verdict.FINE:
+        if verdict is not GuardVerdict.FINE:
             return False
         watch = self._watch
         if watch is None:

@@ -16,7 +16,7 @@ from ftstan.spark.columns import columns_of
 from ftstan.spark.options import EARLIEST, LATEST, ReadOptions
 from ftstan.spark.places import opened
 from ftstan.spark.pushdown import Pushed, pushed
-from ftstan.spark.report import Report
+from ftstan.spark.report import ReadingReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -154,7 +154,7 @@ def batches(options: ReadOptions, columns: tuple[str, ...], part: Piece | None) 
     """What a task reads of one part; its report goes where the options say."""
     if part is None:
         return
-    report = Report(strict=options.strict)
+    report = ReadingReport(strict=options.strict)
     try:
         yield from part.read(
             columns,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftstan.spark.pieces import SliceReader
-from ftstan.spark.report import Finding, Kind
+from ftstan.spark.report import ReadingFinding, ReadingKind
 from ftstan.spark.resolve import directory, resolved
 from ftstan.stores.file.log import records
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ftstan.spark.parts import Work
-    from ftstan.spark.report import Report
+    from ftstan.spark.report import ReadingReport
     from ftstan.spark.scan import Listed
     from ftstan.stores.file.log.records import Crc
 
@@ -28,7 +28,9 @@ _HEAD = records.HEADER_SIZE
 _Record = tuple[int, int, bytes]
 
 
-def conflicts(work: Work, listed: Listed, reader: SliceReader, crc: Crc, report: Report) -> Iterator[Finding]:
+def conflicts(
+    work: Work, listed: Listed, reader: SliceReader, crc: Crc, report: ReadingReport
+) -> Iterator[ReadingFinding]:
     """A finding for each run of sequences that ``reader`` and another slice of the channel hold with other contents."""
     counted, _ = resolved(work.path, listed, work.ours_from, work.polynomial)
     shown = f"{listed.shown}/{reader.file.dat}"
@@ -52,10 +54,10 @@ def conflicts(work: Work, listed: Listed, reader: SliceReader, crc: Crc, report:
                 continue
 
 
-def _finding(listed: Listed, shown: str, run: list[_Record], other: str) -> Finding:
+def _finding(listed: Listed, shown: str, run: list[_Record], other: str) -> ReadingFinding:
     first, offset, _ = run[0]
     text = f"sequences {first} to {run[-1][0]} have another content than in {other}, which counts"
-    return Finding(Kind.CONFLICT, listed.shown, shown, text, offset, first)
+    return ReadingFinding(ReadingKind.CONFLICT, listed.shown, shown, text, offset, first)
 
 
 def _records(reader: SliceReader) -> Iterator[_Record]:

@@ -21,7 +21,7 @@ from ftstan.base.errors import ConfigError, StoreError
 from ftstan.spark.parts import EVERYTHING, MAX_BYTES, MAX_TIME, MIN_TIME, POLYNOMIAL, Bounds, Range, Share, Work
 from ftstan.spark.pieces import SliceReader
 from ftstan.spark.reading import PartReader
-from ftstan.spark.report import Report
+from ftstan.spark.report import ReadingReport
 from ftstan.spark.resolve import checksum, directory, resolved
 from ftstan.spark.scan import Listing, channel_names, look, uncollected
 from ftstan.stores.file.state import states
@@ -62,7 +62,7 @@ class Part(Work):
         self,
         columns: Iterable[str],
         *,
-        report: Report | None = None,
+        report: ReadingReport | None = None,
         fail_on_data_loss: bool = True,
         refuse_encrypted: bool = False,
     ) -> Iterator[pa.RecordBatch]:
@@ -114,7 +114,7 @@ class Store:
             return self._behind(listed), self._behind(listed)
         if listed.limit is not None:
             return counted[0].first, max(listed.limit + 1, counted[0].first)
-        report, crc = Report(), checksum(self._polynomial)
+        report, crc = ReadingReport(), checksum(self._polynomial)
         with (
             _storage(self.path),
             directory(self.path, listed) as dirfd,
@@ -242,7 +242,7 @@ def read(
     part: Part,
     columns: Iterable[str],
     *,
-    report: Report | None = None,
+    report: ReadingReport | None = None,
     fail_on_data_loss: bool = True,
     refuse_encrypted: bool = False,
 ) -> Iterator[pa.RecordBatch]:
@@ -258,7 +258,7 @@ def read(
     reader = PartReader(
         part,
         tuple(columns),
-        report if report is not None else Report(),
+        report if report is not None else ReadingReport(),
         fail_on_data_loss=fail_on_data_loss,
         refuse_encrypted=refuse_encrypted,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ftstan.spark.resolve import ENDLESS
 
 if TYPE_CHECKING:
-    from ftstan.spark.report import Finding
+    from ftstan.spark.report import ReadingFinding
     from ftstan.spark.scan import Listed
 
 #: The checksum of a server without ``-file_crc_poly``.
@@ -77,7 +77,7 @@ class Work:
     ours_from: int
     polynomial: int
     shares: tuple[Share, ...]
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ReadingFinding, ...] = ()
 
     @property
     def size(self) -> int:

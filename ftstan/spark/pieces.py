@@ -21,7 +21,7 @@ from ftstan.stores.file.state.statefile import check_version
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ftstan.spark.report import Report
+    from ftstan.spark.report import ReadingReport
     from ftstan.spark.scan import SliceFile
     from ftstan.stores.file.log.records import Crc
 
@@ -83,7 +83,7 @@ class SliceReader:
     Raises ``FileNotFoundError`` if the limits have removed it.
     """
 
-    def __init__(self, dirfd: int, channel: bytes, file: SliceFile, crc: Crc, report: Report) -> None:
+    def __init__(self, dirfd: int, channel: bytes, file: SliceFile, crc: Crc, report: ReadingReport) -> None:
         self.file = file
         self._channel = channel
         self._crc = crc

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ftstan.spark.options import ReadOptions
     from ftstan.spark.parts import Bounds
-    from ftstan.spark.report import Report
+    from ftstan.spark.report import ReadingReport
 
 
 class Piece(Protocol):
@@ -29,7 +29,7 @@ class Piece(Protocol):
         self,
         columns: tuple[str, ...],
         *,
-        report: Report,
+        report: ReadingReport,
         fail_on_data_loss: bool,
         refuse_encrypted: bool,
     ) -> Iterator[pa.RecordBatch]:

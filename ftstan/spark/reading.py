@@ -12,7 +12,7 @@ from ftstan.base.errors import DamageError, StoreError
 from ftstan.spark.conflicts import conflicts
 from ftstan.spark.decode import FROM_DATA, Builder, beginning, ending, gaps, select
 from ftstan.spark.pieces import SliceReader, Stretch
-from ftstan.spark.report import Finding, Kind
+from ftstan.spark.report import ReadingFinding, ReadingKind
 from ftstan.spark.resolve import checksum, directory, resolved
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.view import dat_name, idx_name
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ftstan.spark.parts import Range, Share, Work
-    from ftstan.spark.report import Report
+    from ftstan.spark.report import ReadingReport
     from ftstan.spark.resolve import Counted
 
 _ENTRY = records.INDEX_SIZE
@@ -48,7 +48,13 @@ class PartReader:
     """See ``log.read``, whose arguments these are."""
 
     def __init__(
-        self, part: Work, columns: tuple[str, ...], report: Report, *, fail_on_data_loss: bool, refuse_encrypted: bool
+        self,
+        part: Work,
+        columns: tuple[str, ...],
+        report: ReadingReport,
+        *,
+        fail_on_data_loss: bool,
+        refuse_encrypted: bool,
     ) -> None:
         self._part = part
         self._report = report
@@ -99,7 +105,7 @@ class PartReader:
                     self._report.slices += 1
                     if reader.refused and r.start == 0:
                         shown = f"{listed.shown}/{reader.file.dat}"
-                        self._report.add(Finding(Kind.DAMAGE, listed.shown, shown, reader.refused, 0))
+                        self._report.add(ReadingFinding(ReadingKind.DAMAGE, listed.shown, shown, reader.refused, 0))
                     found = by_number.get(r.number)
                     if found is None:
                         self._hidden(share, reader)
@@ -117,7 +123,7 @@ class PartReader:
                 f"datastore {self._part.path}: {shown}: {text}",
                 hint="ask again, read less of the past, or set failOnDataLoss=false to go on without it",
             )
-        self._report.add(Finding(Kind.LOSS, share.channel.shown, shown, text))
+        self._report.add(ReadingFinding(ReadingKind.LOSS, share.channel.shown, shown, text))
 
     # ---- one range -------------------------------------------------------------------------------------------------
 
@@ -176,13 +182,13 @@ class PartReader:
     def _bad(self, s: _Open, bad: list[tuple[int, int, str]]) -> None:
         self._report.bad_rows += len(bad)
         for sequence, offset, why in bad:
-            self._report.add(Finding(Kind.DAMAGE, s.share.channel.shown, s.shown, why, offset, sequence))
+            self._report.add(ReadingFinding(ReadingKind.DAMAGE, s.share.channel.shown, s.shown, why, offset, sequence))
 
     def _holes(self, s: _Open, entries: bytes, after: int) -> None:
         for low, high in gaps(entries, after):
             text = f"sequences {low} to {high} are missing before this record"
             offset = records.entry(entries, records.find_entry(entries, low))[1]
-            self._report.add(Finding(Kind.LOSS, s.share.channel.shown, s.shown, text, offset, low))
+            self._report.add(ReadingFinding(ReadingKind.LOSS, s.share.channel.shown, s.shown, text, offset, low))
 
     # ---- what is no record -----------------------------------------------------------------------------------------
 
@@ -198,13 +204,13 @@ class PartReader:
         if 0 < following <= stretch.after + 1 or (not following and not promised):
             what = "nothing is missing" if following else "they were never acknowledged"
             text = f"{size} bytes are no record ({stretch.why}): {what}"
-            self._report.add(Finding(Kind.NOTE, shown, s.shown, text, stretch.start))
+            self._report.add(ReadingFinding(ReadingKind.NOTE, shown, s.shown, text, stretch.start))
             return
         text = f"{size} bytes are no record ({stretch.why})"
         self._report.bad_rows += 1
         if self._wanted(s, expected):
             self._builder.lost(expected, stretch.start, stretch.why)
-        self._report.add(Finding(Kind.DAMAGE, shown, s.shown, text, stretch.start, expected))
+        self._report.add(ReadingFinding(ReadingKind.DAMAGE, shown, s.shown, text, stretch.start, expected))
 
     def _wanted(self, s: _Open, sequence: int) -> bool:
         b = s.share.bounds
@@ -230,7 +236,9 @@ class PartReader:
         yield from self._full()
         if pending is None and following > after + 1 and after:
             text = f"sequences {after + 1} to {following - 1} are missing behind its last message"
-            self._report.add(Finding(Kind.LOSS, s.share.channel.shown, s.shown, text, s.reader.size, after + 1))
+            self._report.add(
+                ReadingFinding(ReadingKind.LOSS, s.share.channel.shown, s.shown, text, s.reader.size, after + 1)
+            )
 
     def _hidden(self, share: Share, reader: SliceReader) -> None:
         """A slice of which nothing counts: hidden by a higher one, empty, or damaged from its beginning to its end."""
@@ -247,24 +255,24 @@ class PartReader:
         promised = listed.confirmed is not None and listed.confirmed.slice_number == reader.file.number
         for stretch in stretches:
             never = newest and not promised and stretch.why != "record of another channel"
-            kind = Kind.NOTE if never else Kind.DAMAGE
+            kind = ReadingKind.NOTE if never else ReadingKind.DAMAGE
             text = f"{stretch.end - stretch.start} bytes are no record ({stretch.why})"
-            self._report.add(Finding(kind, listed.shown, shown, text, stretch.start))
+            self._report.add(ReadingFinding(kind, listed.shown, shown, text, stretch.start))
         named = reader.trust().named
         if named:
             last = records.entry(named, len(named) // _ENTRY - 1)[0]
             text = f"no message is in it, its index names sequences {records.entry(named, 0)[0]} to {last}"
-            self._report.add(Finding(Kind.LOSS, listed.shown, shown, text, reader.size))
+            self._report.add(ReadingFinding(ReadingKind.LOSS, listed.shown, shown, text, reader.size))
         elif 0 < reader.size < records.VERSION_SIZE:
             text = f"it has {reader.size} bytes: it was never filled"
-            self._report.add(Finding(Kind.NOTE, listed.shown, shown, text, 0))
+            self._report.add(ReadingFinding(ReadingKind.NOTE, listed.shown, shown, text, 0))
 
     def _ending(self, share: Share, counted: tuple[Counted, ...], dirfd: int) -> None:
         """What the end of a channel shows: indexes without data, and less than was confirmed."""
         listed = share.channel
         for number in listed.orphans:
             text = f"there is no {dat_name(number)}: what this index names is not there"
-            self._report.add(Finding(Kind.LOSS, listed.shown, f"{listed.shown}/{idx_name(number)}", text))
+            self._report.add(ReadingFinding(ReadingKind.LOSS, listed.shown, f"{listed.shown}/{idx_name(number)}", text))
         confirmed = listed.confirmed
         if confirmed is None:
             return
@@ -278,7 +286,7 @@ class PartReader:
         if last < confirmed.sequence:
             shown = f"{listed.shown}/{dat_name(confirmed.slice_number)}"
             text = f"was acknowledged up to sequence {confirmed.sequence}, and ends at {last}"
-            self._report.add(Finding(Kind.LOSS, listed.shown, shown, text))
+            self._report.add(ReadingFinding(ReadingKind.LOSS, listed.shown, shown, text))
 
     # ---- two contents ----------------------------------------------------------------------------------------------
 
@@ -302,4 +310,4 @@ class PartReader:
                 hint="decrypt them first, or leave out the option failOnEncrypted",
             )
         text = f"{more} payloads look encrypted: they are given as they are stored"
-        self._report.add(Finding(Kind.NOTE, share.channel.shown, shown, text))
+        self._report.add(ReadingFinding(ReadingKind.NOTE, share.channel.shown, shown, text))

@@ -78,7 +78,7 @@ class ReplayOptions:
 
 
 @dataclass(slots=True)
-class Report:
+class ReplayReport:
     """What a replay did: messages acknowledged by channel they came from; ``left_out`` were done by a former run."""
 
     channels: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -200,7 +200,7 @@ async def publish(
     options: ReplayOptions,
     checkpoint: Checkpoint,
     progress: Callable[[int], None] = lambda _: None,
-) -> Report:
+) -> ReplayReport:
     """Publish ``rows``, which come in order, and wait for every ack; ``progress`` is told how many were acknowledged.
 
     Raises ``ReplayError``, and ``DamageError`` for what must not be published; the checkpoint is saved then, too.
@@ -230,7 +230,7 @@ class _Publishing:
     def __init__(
         self, connection: Connection, options: ReplayOptions, checkpoint: Checkpoint, progress: Callable[[int], None]
     ) -> None:
-        self.report = Report()
+        self.report = ReplayReport()
         self._connection = connection
         self._options = options
         self._checkpoint = checkpoint
@@ -322,6 +322,6 @@ def _refused(row: Row, target: str, error: ClientError) -> ReplayError:
     )
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: ReplayReport) -> dict[str, Any]:
     """The report for scripts."""
     return asdict(report)

@@ -27,7 +27,7 @@ _KEPT = 1000
 _SAID = 20
 
 
-class Kind(StrEnum):
+class ReadingKind(StrEnum):
     """What a finding means."""
 
     #: A record that cannot be read, or bytes that are none.
@@ -41,10 +41,10 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ReadingFinding:
     """One thing found. ``file`` is relative to the datastore; ``offset`` in it and ``sequence`` if they are known."""
 
-    kind: Kind
+    kind: ReadingKind
     channel: str
     file: str
     text: str
@@ -58,7 +58,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
+class ReadingReport:
     """Counters of bytes that were read from storage, and findings. ``peak_memory``: of the process, in bytes.
 
     ``strict``: anything but a note ends the reading with ``DamageError``.
@@ -73,16 +73,16 @@ class Report:
     encrypted: int = 0
     peak_memory: int = 0
     found: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ReadingFinding] = field(default_factory=list)
 
-    def add(self, finding: Finding) -> None:
+    def add(self, finding: ReadingFinding) -> None:
         """Take one finding; the first ones are said on the standard error, too."""
         self.found += 1
         if self.found <= _SAID:
             print(f"stan: {finding.kind}: {finding}", file=sys.stderr)
         if self.found <= _KEPT:
             self.findings.append(finding)
-        if self.strict and finding.kind is not Kind.NOTE:
+        if self.strict and finding.kind is not ReadingKind.NOTE:
             raise DamageError(
                 f"{finding.kind}: {finding}",
                 hint="run: ftstanctl store verify DIR; without the option mode=FAILFAST such rows have crc_ok false",
@@ -102,23 +102,23 @@ class Report:
         os.replace(temporary, place / name)
 
 
-def collected(directory: str) -> Report:
+def collected(directory: str) -> ReadingReport:
     """The reports of ``directory`` as one: what a query read, and everything that it found."""
     rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(directory).glob("*.json"))]
     if not rows:
         raise ConfigError(f"{directory} holds no reports of readers", hint="give it to the reader as option readStats")
-    total = Report()
+    total = ReadingReport()
     for row in rows:
         _sum(total, row)
     return total
 
 
-def _sum(total: Report, row: dict[str, Any]) -> None:
+def _sum(total: ReadingReport, row: dict[str, Any]) -> None:
     for name in ("rows", "bad_rows", "data_bytes", "index_bytes", "slices", "encrypted", "found"):
         setattr(total, name, getattr(total, name) + row[name])
     total.peak_memory = max(total.peak_memory, row["peak_memory"])
     total.findings += _read(row["findings"])
 
 
-def _read(rows: Iterable[dict[str, Any]]) -> list[Finding]:
-    return [Finding(**{**row, "kind": Kind(row["kind"])}) for row in rows]
+def _read(rows: Iterable[dict[str, Any]]) -> list[ReadingFinding]:
+    return [ReadingFinding(**{**row, "kind": ReadingKind(row["kind"])}) for row in rows]

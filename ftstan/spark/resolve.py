@@ -15,7 +15,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from ftstan.spark.pieces import SliceReader
-from ftstan.spark.report import Report
+from ftstan.spark.report import ReadingReport
 from ftstan.stores.file.log.records import Crc
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def resolved(path: str, listed: Listed, ours_from: int, polynomial: int) -> tupl
 
     Slices that are gone by now are left out. Raises ``OSError``.
     """
-    report, crc = Report(), checksum(polynomial)
+    report, crc = ReadingReport(), checksum(polynomial)
     with directory(path, listed) as dirfd:
         begins: dict[int, int] = {}
         times: dict[int, int] = {}

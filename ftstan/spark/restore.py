@@ -81,7 +81,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Report:
+class RestoreReport:
     """What a restore did. ``missing``: ranges of sequences by channel; ``damaged`` messages are among them."""
 
     directory: str
@@ -115,7 +115,7 @@ def run(
     *,
     info: ServerInfo,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
-) -> Report:
+) -> RestoreReport:
     """Carry out the steps that are left, and complete the store with the identity ``info``.
 
     ``progress`` is told bytes done and all of them, those that are read back too. Raises ``DamageError``,
@@ -123,7 +123,7 @@ def run(
     """
     account = work.account
     steps = [Step(n, size, [(name, first, last) for name, first, last in parts]) for n, size, parts in account.plan]
-    report = Report(options.directory, resumed=account.done > 0)
+    report = RestoreReport(options.directory, resumed=account.done > 0)
     meter = _Meter(progress, sum(step.size for step in steps) * (2 if options.verify else 1))
     work.begin()
     meter.add(sum(step.size for step in steps[: account.done]))
@@ -188,7 +188,7 @@ def _identity(selection: Selection, options: RestoreOptions) -> str:
 
 
 def _write(
-    spark: SparkSession, selection: Selection, options: RestoreOptions, step: Step, report: Report
+    spark: SparkSession, selection: Selection, options: RestoreOptions, step: Step, report: RestoreReport
 ) -> list[Written]:
     """Have tasks write the slices of one step."""
     frame = messages_of(selection.frame(spark, "" if selection.where else _COLUMNS, once=True), step)

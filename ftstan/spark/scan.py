@@ -18,7 +18,7 @@ from ftstan.base.errors import ConfigError, StoreError
 from ftstan.ft.epoch import read_state
 from ftstan.ft.epoch_loss import find_epochs
 from ftstan.ft.lock import is_held
-from ftstan.spark.report import Finding, Kind
+from ftstan.spark.report import ReadingFinding, ReadingKind
 from ftstan.stores.file.log import purged
 from ftstan.stores.file.log.view import dat_name, show
 from ftstan.stores.file.recovery.measure import slice_numbers
@@ -81,7 +81,7 @@ class Listing:
     """A look at the store: its channels by name, and what was strange. ``live``: a server holds it."""
 
     channels: dict[str, Listed] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ReadingFinding] = field(default_factory=list)
     live: bool = False
     ours_from: int = NEVER_OURS
 
@@ -148,7 +148,7 @@ def _look(disk: LocalDisk, root: int, path: str, wanted: set[str] | None, allow_
         if not is_dir or (wanted is not None and show(raw) not in wanted):
             continue
         if not valid_channel(raw):
-            found.findings.append(Finding(Kind.NOTE, "", show(raw), "a directory that is no channel"))
+            found.findings.append(ReadingFinding(ReadingKind.NOTE, "", show(raw), "a directory that is no channel"))
             continue
         listed = None
         # Deleted since.
@@ -181,13 +181,13 @@ def _channel(disk: LocalDisk, root: int, name: bytes, store: Listing, allow_unco
         disk.close(dirfd)
     shown = show(name)
     if not known:
-        store.findings.append(Finding(Kind.NOTE, "", shown, "a directory without files of a channel"))
+        store.findings.append(ReadingFinding(ReadingKind.NOTE, "", shown, "a directory without files of a channel"))
         return None
     if wrong:
-        store.findings.append(Finding(Kind.DAMAGE, shown, f"{shown}/{purged.NAME}", wrong))
+        store.findings.append(ReadingFinding(ReadingKind.DAMAGE, shown, f"{shown}/{purged.NAME}", wrong))
     for file in odd.wrong:
         store.findings.append(
-            Finding(Kind.DAMAGE, shown, f"{shown}/{file}", f"message log has an invalid name: {file}")
+            ReadingFinding(ReadingKind.DAMAGE, shown, f"{shown}/{file}", f"message log has an invalid name: {file}")
         )
     slices = [
         SliceFile(number, size, number in indexes, odd.names.get(number, "")) for number, size in sorted(sizes.items())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import FtstanError, StoreError
 from ftstan.ft.direct import DirectDisk
-from ftstan.storecheck.findings import Finding, Outcome
+from ftstan.storecheck.findings import Outcome, StorageFinding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -85,7 +85,7 @@ class Check:
 
     name: str
     doing: str
-    run: Callable[[Bench], Sequence[Finding]]
+    run: Callable[[Bench], Sequence[StorageFinding]]
 
 
 @dataclass
@@ -94,16 +94,16 @@ class Runner:
 
     bench: Bench
     told: Callable[[str], None] = lambda _: None
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[StorageFinding] = field(default_factory=list)
 
-    def run(self, checks: Sequence[Check]) -> list[Finding]:
+    def run(self, checks: Sequence[Check]) -> list[StorageFinding]:
         """Run all; returns what they found. ``told`` hears what is being done before it is."""
         for check in checks:
             self.told(check.doing)
             self.findings += self._one(check)
         return self.findings
 
-    def _one(self, check: Check) -> Sequence[Finding]:
+    def _one(self, check: Check) -> Sequence[StorageFinding]:
         try:
             return check.run(self.bench)
         except OSError as error:
@@ -111,26 +111,26 @@ class Runner:
         except GoneError:
             raise
         except FtstanError as error:
-            return [Finding(check.name, Outcome.BAD, error.text, error.hint)]
+            return [StorageFinding(check.name, Outcome.BAD, error.text, error.hint)]
 
 
-def failed(check: str, error: OSError) -> Finding:
+def failed(check: str, error: OSError) -> StorageFinding:
     """The finding that a storage call gave an error."""
     name = errno.errorcode.get(error.errno or 0, "no errno")
     hint = "see the kernel log of this host and the file server; mount the storage as docs/ft.md says"
-    return Finding(check, Outcome.BAD, f"{(error.strerror or str(error)).lower()} ({name})", hint)
+    return StorageFinding(check, Outcome.BAD, f"{(error.strerror or str(error)).lower()} ({name})", hint)
 
 
-def good(check: str, text: str, **figures: object) -> list[Finding]:
+def good(check: str, text: str, **figures: object) -> list[StorageFinding]:
     """One good finding."""
-    return [Finding(check, Outcome.GOOD, text, figures=figures)]
+    return [StorageFinding(check, Outcome.GOOD, text, figures=figures)]
 
 
-def bad(check: str, text: str, hint: str, **figures: object) -> list[Finding]:
+def bad(check: str, text: str, hint: str, **figures: object) -> list[StorageFinding]:
     """One bad finding."""
-    return [Finding(check, Outcome.BAD, text, hint, figures)]
+    return [StorageFinding(check, Outcome.BAD, text, hint, figures)]
 
 
-def limit(check: str, text: str, hint: str, **figures: object) -> list[Finding]:
+def limit(check: str, text: str, hint: str, **figures: object) -> list[StorageFinding]:
     """One limit."""
-    return [Finding(check, Outcome.LIMIT, text, hint, figures)]
+    return [StorageFinding(check, Outcome.LIMIT, text, hint, figures)]

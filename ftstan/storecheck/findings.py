@@ -19,7 +19,7 @@ class Outcome(enum.StrEnum):
     BAD = "bad"
 
 
-class Verdict(enum.StrEnum):
+class StorageVerdict(enum.StrEnum):
     """What all findings together say."""
 
     SUITABLE = "suitable"
@@ -28,7 +28,7 @@ class Verdict(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class StorageFinding:
     """One check: ``text`` says what was seen, ``hint`` what to do about it, ``figures`` what was measured.
 
     Names of figures end in their unit: ``_s`` seconds, ``_ms`` milliseconds, ``_bytes``.
@@ -65,25 +65,25 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class StorageReport:
     """Everything that one run says. ``mode``: ``host``, ``peer``, or the phase."""
 
     directory: str
     mode: str
     host: str
-    findings: Sequence[Finding]
+    findings: Sequence[StorageFinding]
     expected: Sequence[Expected] = ()
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> StorageVerdict:
         """Unsuitable for one bad finding, limited for one limit; a report without findings proves nothing."""
         outcomes = {finding.outcome for finding in self.findings}
         if not self.findings or Outcome.BAD in outcomes:
-            return Verdict.UNSUITABLE
-        return Verdict.LIMITED if Outcome.LIMIT in outcomes else Verdict.SUITABLE
+            return StorageVerdict.UNSUITABLE
+        return StorageVerdict.LIMITED if Outcome.LIMIT in outcomes else StorageVerdict.SUITABLE
 
     @property
-    def reasons(self) -> list[Finding]:
+    def reasons(self) -> list[StorageFinding]:
         """What keeps the verdict from being better, the worst first."""
         return [
             finding

@@ -14,7 +14,7 @@ from ftstan.base.errors import LockBusyError
 from ftstan.ft.lock import LOCK_NAME, StoreLock
 from ftstan.ft.mountcheck import examine
 from ftstan.storecheck.bench import BLOCK, MS, Bench, Check, bad, good, limit
-from ftstan.storecheck.findings import Expected, Finding, Outcome
+from ftstan.storecheck.findings import Expected, Outcome, StorageFinding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ _BOUNDS_MS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 
 _STORAGE = "use storage that docs/ft.md lists as supported"
 
 
-def _mount(bench: Bench) -> list[Finding]:
+def _mount(bench: Bench) -> list[StorageFinding]:
     mount = bench.host.mount
     kind = "network" if mount.is_network else "local"
     seen = good(
@@ -50,17 +50,17 @@ def _mount(bench: Bench) -> list[Finding]:
     )
     for risk in examine(mount, bench.host.recover_lost_locks):
         outcome = Outcome.LIMIT if risk.risk is None else Outcome.BAD
-        seen.append(Finding("mount", outcome, risk.text, risk.hint))
+        seen.append(StorageFinding("mount", outcome, risk.text, risk.hint))
     if mount.fstype == "tmpfs":
         text = "it is kept in this host's memory: a power failure takes everything"
         seen += limit("mount", text, "use it for tests and rehearsals only")
     elif not mount.is_network:
         text = "only this host reaches it: a group here survives its processes and not the host"
-        seen.append(Finding("mount", Outcome.NOTE, text, "for two hosts use shared storage"))
+        seen.append(StorageFinding("mount", Outcome.NOTE, text, "for two hosts use shared storage"))
     return seen
 
 
-def _space(bench: Bench) -> list[Finding]:
+def _space(bench: Bench) -> list[StorageFinding]:
     room = bench.host.space(bench.dirfd)
     figures = {"free_bytes": room.free_bytes, "total_bytes": room.total_bytes, "free_files": room.free_files}
     text = f"{room.free_bytes / (1 << 30):.1f} GiB free of {room.total_bytes / (1 << 30):.1f} GiB"
@@ -73,7 +73,7 @@ def _space(bench: Bench) -> list[Finding]:
     return good("space", text, **figures)
 
 
-def _owner(bench: Bench) -> list[Finding]:
+def _owner(bench: Bench) -> list[StorageFinding]:
     host = bench.host
     with bench.opened("owned") as fd:
         state = bench.disk.fstat(fd)
@@ -87,7 +87,7 @@ def _owner(bench: Bench) -> list[Finding]:
     return good("owner", f"a file made by uid {host.uid} ({host.user}) belongs to it", **figures)
 
 
-def _clock(bench: Bench) -> list[Finding]:
+def _clock(bench: Bench) -> list[StorageFinding]:
     """The time that storage gives a file lies between ours before and after, if the clocks agree."""
     before = bench.clock.wall_ns()
     with bench.opened("clock") as fd:
@@ -106,7 +106,7 @@ def _side(skew: float) -> str:
     return "ahead of" if skew > 0 else "behind"
 
 
-def _locks(bench: Bench) -> list[Finding]:
+def _locks(bench: Bench) -> list[StorageFinding]:
     mine = StoreLock(bench.disk, bench.dirfd, bench.path, bench.locker)
     again = StoreLock(bench.disk, bench.dirfd, bench.path, bench.locker)
     private = "the lock would not keep two servers apart: " + _STORAGE
@@ -144,7 +144,7 @@ def _refused(lock: StoreLock) -> bool:
     return False
 
 
-def _release_on_kill(bench: Bench) -> list[Finding]:
+def _release_on_kill(bench: Bench) -> list[StorageFinding]:
     mine = StoreLock(bench.disk, bench.dirfd, bench.path, bench.locker)
     try:
         with bench.neighbour() as other:
@@ -165,7 +165,7 @@ def _release_on_kill(bench: Bench) -> list[Finding]:
     return good("release", f"the lock of a killed process was free after {seconds * MS:.0f} ms", seconds_s=seconds)
 
 
-def _names(bench: Bench) -> list[Finding]:
+def _names(bench: Bench) -> list[StorageFinding]:
     """Claims need an exclusive create, slices a link that refuses, replaced files a rename that is seen."""
     with bench.neighbour() as other:
         if not other.create("claim"):
@@ -192,7 +192,7 @@ def _names(bench: Bench) -> list[Finding]:
     return good("names", "exclusive create, rename, link, removal and the sync of a directory work, and are seen")
 
 
-def _link(bench: Bench) -> list[Finding]:
+def _link(bench: Bench) -> list[StorageFinding]:
     try:
         bench.disk.link(bench.dirfd, "old", "linked")
     except OSError as error:
@@ -206,7 +206,7 @@ def _link(bench: Bench) -> list[Finding]:
     return bad("names", "a link replaced a file that existed", _STORAGE)
 
 
-def _direct(bench: Bench) -> list[Finding]:
+def _direct(bench: Bench) -> list[StorageFinding]:
     disk = bench.direct
     needed = bench.host.mount.is_network
     try:
@@ -229,14 +229,16 @@ def _direct(bench: Bench) -> list[Finding]:
     return good("direct", "direct reads and writes (O_DIRECT) work")
 
 
-def _no_direct(*, needed: bool) -> list[Finding]:
+def _no_direct(*, needed: bool) -> list[StorageFinding]:
     if not needed:
-        return [Finding("direct", Outcome.NOTE, "no direct I/O (O_DIRECT), which is not needed on local storage")]
+        return [
+            StorageFinding("direct", Outcome.NOTE, "no direct I/O (O_DIRECT), which is not needed on local storage")
+        ]
     text = "no direct I/O (O_DIRECT): a member might believe what its host remembers of the epoch"
     return bad("direct", text, "a server starts here only with -ft_allow direct_io; better: " + _STORAGE)
 
 
-def _offsets(bench: Bench) -> list[Finding]:
+def _offsets(bench: Bench) -> list[StorageFinding]:
     with bench.opened("offsets") as fd, bench.opened("offsets") as second:
         bench.disk.pwrite(fd, b"b" * BLOCK, 2 * BLOCK)
         bench.disk.pwrite(second, b"a" * BLOCK, 0)
@@ -258,7 +260,7 @@ def _offsets(bench: Bench) -> list[Finding]:
     return good("offsets", "writes at explicit offsets, holes and files beyond 2 GiB work")
 
 
-def _visibility(bench: Bench) -> list[Finding]:
+def _visibility(bench: Bench) -> list[StorageFinding]:
     """A record that another process has synced is what the next look shows, through a handle that was open before."""
     stale, slowest = 0, 0.0
     with bench.neighbour() as other:
@@ -277,7 +279,7 @@ def _visibility(bench: Bench) -> list[Finding]:
     return good("visibility", text, slowest_ms=slowest * MS)
 
 
-def _syncs(bench: Bench) -> list[Finding]:
+def _syncs(bench: Bench) -> list[StorageFinding]:
     times = []
     with bench.opened("synced") as fd:
         for number in range(bench.syncs):
@@ -307,7 +309,7 @@ def _syncs(bench: Bench) -> list[Finding]:
         why = "that is quicker than most disks store: a cache that forgets at a power failure may answer"
         found += limit("sync", why, "see that the write cache is protected by a battery, or off")
     found.append(
-        Finding(
+        StorageFinding(
             "sync",
             Outcome.NOTE,
             "whether what was synced survives a power failure cannot be seen from here",
@@ -343,7 +345,7 @@ CHECKS = (
 )
 
 
-def expected(bench: Bench, findings: Sequence[Finding]) -> list[Expected]:
+def expected(bench: Bench, findings: Sequence[StorageFinding]) -> list[Expected]:
     """How long takeovers will take here, from what was measured; empty where the storage is unsuitable."""
     if any(finding.outcome is Outcome.BAD for finding in findings):
         return []

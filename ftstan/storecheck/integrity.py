@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError, FtstanError, LockBusyError, LockFaultError, StoreError
 from ftstan.ft.lock import StoreLock
-from ftstan.storecheck.findings import Finding, Outcome
+from ftstan.storecheck.findings import Outcome, StorageFinding
 from ftstan.storecheck.place import SCRATCH_PREFIX, cannot_write, empty, open_directory
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class Attack:
             os.close(journal)
 
 
-def verify(disk: Disk, asking: Disk, path: str, journals: Sequence[str]) -> list[Finding]:
+def verify(disk: Disk, asking: Disk, path: str, journals: Sequence[str]) -> list[StorageFinding]:
     """Hold the logs to the journals. Raises ``StoreError``, ``ConfigError`` for a journal that cannot be read."""
     noted = [entry for journal in journals for entry in read_journal(journal)]
     with opened(disk, path) as handle:
@@ -186,17 +186,23 @@ def verify(disk: Disk, asking: Disk, path: str, journals: Sequence[str]) -> list
     if lost:
         text = f"{len(lost)} records that were durable are gone or changed, first log {lost[0][0]}, record {lost[0][1]}"
         hint = "this storage forgets what it has synced: check write caches, the export (sync), battery-backed caches"
-        findings.append(Finding("integrity", Outcome.BAD, text, hint, {"lost": len(lost), "durable": len(noted)}))
+        findings.append(
+            StorageFinding("integrity", Outcome.BAD, text, hint, {"lost": len(lost), "durable": len(noted)})
+        )
     elif not noted:
         text = "the journals name no durable record: nothing was proved"
-        findings.append(Finding("integrity", Outcome.BAD, text, "give the --journal of every host that attacked"))
+        findings.append(
+            StorageFinding("integrity", Outcome.BAD, text, "give the --journal of every host that attacked")
+        )
     else:
         text = f"all {len(noted)} records that were durable are there, in {len(logs)} logs"
-        findings.append(Finding("integrity", Outcome.GOOD, text, figures={"durable": len(noted), "logs": len(logs)}))
+        findings.append(
+            StorageFinding("integrity", Outcome.GOOD, text, figures={"durable": len(noted), "logs": len(logs)})
+        )
     unsynced = [place for place in damaged if place not in {f"log {log}, record {at}" for log, at in lost}]
     if unsynced:
         text = f"{len(unsynced)} records that nobody called durable are torn, which is allowed: {unsynced[0]}"
-        findings.append(Finding("integrity", Outcome.NOTE, text))
+        findings.append(StorageFinding("integrity", Outcome.NOTE, text))
     return findings
 
 

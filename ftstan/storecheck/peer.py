@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ftstan.base.errors import LockBusyError, StoreError
 from ftstan.ft.lock import StoreLock
 from ftstan.storecheck.bench import BLOCK, MS, Bench, Check, GoneError, Runner, bad, good, limit
-from ftstan.storecheck.findings import Expected, Finding, Outcome
+from ftstan.storecheck.findings import Expected, Outcome, StorageFinding
 from ftstan.storecheck.host import POLL_LOCAL_S, POLL_NETWORK_S
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Peer:
         self._other: dict[str, Any] = {}
         self._behind_s = 0.0
 
-    def run(self) -> list[Finding]:
+    def run(self) -> list[StorageFinding]:
         """All steps; the findings of both sides. Raises ``GoneError`` if the other side is lost on the way."""
         self._introduce()
         steps = (
@@ -65,7 +65,10 @@ class Peer:
         except GoneError:
             # As after a freeze that ended with the other host: what was measured here holds all the same.
             text = f"{host} did not answer at the end: what it found is missing"
-            return [*mine, Finding("hosts", Outcome.NOTE, text, "run it again without --freeze to see both sides")]
+            return [
+                *mine,
+                StorageFinding("hosts", Outcome.NOTE, text, "run it again without --freeze to see both sides"),
+            ]
         return [*mine, *(_finding(row, host) for row in theirs["rows"])]
 
     def _introduce(self) -> None:
@@ -91,20 +94,20 @@ class Peer:
 
     # ---- hosts
 
-    def _hosts(self) -> list[Finding]:
+    def _hosts(self) -> list[StorageFinding]:
         mine, other = self._bench.host, self._other
         # What both would say is said once.
         shared = [*self._same_host(), *self._clocks()] if self._meeting.first else []
         found = [*shared, *self._users()]
         return found or good("hosts", f"{mine.name} and {other['host']}: same user, clocks agree")
 
-    def _same_host(self) -> list[Finding]:
+    def _same_host(self) -> list[StorageFinding]:
         if self._bench.host.boot_id != self._other["boot"]:
             return []
         text = "both sides run on one host: what is seen holds for processes, not for hosts"
         return limit("hosts", text, "run it on the two hosts of the group")
 
-    def _users(self) -> list[Finding]:
+    def _users(self) -> list[StorageFinding]:
         mine, other = self._bench.host, self._other
         fd = self._bench.disk.open(self._bench.dirfd, str(other["mine"]), 0)
         try:
@@ -119,7 +122,7 @@ class Peer:
             return bad("hosts", text, "the file server maps users differently: check idmapd and the export's options")
         return []
 
-    def _clocks(self) -> list[Finding]:
+    def _clocks(self) -> list[StorageFinding]:
         # Each compared its clock with the file server's; a file's time cannot be older than the write.
         skew = self._behind_s - float(self._other["behind_s"])
         if abs(skew) <= _SKEW_LIMIT_S:
@@ -132,7 +135,7 @@ class Peer:
     def _lock(self) -> StoreLock:
         return StoreLock(self._bench.disk, self._bench.dirfd, self._bench.path, self._bench.locker)
 
-    def _contend(self) -> list[Finding]:
+    def _contend(self) -> list[StorageFinding]:
         """Both count in one file, under the lock: a lock that two can hold loses counts, or shows two holders."""
         bench = self._bench
         if self._meeting.first:
@@ -161,9 +164,9 @@ class Peer:
             return limit("contention", "one side never got the lock", "let both contend longer: --contend", **figures)
         return good("contention", f"{total} turns under the lock, {mine} here: none overlapped", **figures)
 
-    def _releases(self) -> list[Finding]:
+    def _releases(self) -> list[StorageFinding]:
         """Each side in turn kills a holder of its own; measured by the killer, until it sees that the other has it."""
-        found: list[Finding] = []
+        found: list[StorageFinding] = []
         for turn, first_kills in enumerate((True, False)):
             if self._meeting.first == first_kills:
                 found += self._kill(turn)
@@ -172,7 +175,7 @@ class Peer:
             self._meeting.both(f"released {turn}")
         return found
 
-    def _kill(self, turn: int) -> list[Finding]:
+    def _kill(self, turn: int) -> list[StorageFinding]:
         bench = self._bench
         with bench.neighbour() as holder:
             if not holder.lock():
@@ -210,8 +213,8 @@ class Peer:
 
     # ---- records
 
-    def _visible(self) -> list[Finding]:
-        found: list[Finding] = []
+    def _visible(self) -> list[StorageFinding]:
+        found: list[StorageFinding] = []
         for turn, first_writes in enumerate((True, False)):
             if self._meeting.first == first_writes:
                 self._write_records(turn)
@@ -227,7 +230,7 @@ class Peer:
             self._meeting.say(f"written {turn} {number}")
             self._meeting.hear(f"read {turn} {number}")
 
-    def _read_records(self, turn: int) -> list[Finding]:
+    def _read_records(self, turn: int) -> list[StorageFinding]:
         """A record is on storage when its writer says so: the next look must show it, through an older handle."""
         bench, stale, slowest = self._bench, 0, 0.0
         self._meeting.both(f"records {turn}")
@@ -246,17 +249,17 @@ class Peer:
 
     # ---- a frozen host
 
-    def _freeze(self) -> list[Finding]:
+    def _freeze(self) -> list[StorageFinding]:
         mine, theirs = self._options.freeze, bool(self._other["freeze"])
         if not mine and not theirs:
             text = "how soon a frozen host's lock moves was not measured"
             hint = "start one side with --freeze, and freeze or cut off that host when it asks for it"
-            return [Finding("freeze", Outcome.NOTE, text, hint)] if self._meeting.first else []
+            return [StorageFinding("freeze", Outcome.NOTE, text, hint)] if self._meeting.first else []
         if mine and theirs:
             raise StoreError("both sides were started with --freeze", hint="give it on one host only")
         return self._be_frozen() if mine else self._watch_frozen()
 
-    def _be_frozen(self) -> list[Finding]:
+    def _be_frozen(self) -> list[StorageFinding]:
         """Hold the lock and beat until the other has the lock; errors of storage are what is waited for."""
         bench, lock = self._bench, self._lock()
         lock.acquire()
@@ -282,7 +285,7 @@ class Peer:
             # Cut off: the other side has seen the last beat, and there is nothing to do about it here.
             return
 
-    def _watch_frozen(self) -> list[Finding]:
+    def _watch_frozen(self) -> list[StorageFinding]:
         bench, lock = self._bench, self._lock()
         host, wait = self._other["host"], self._options.freeze_wait_s
         self._meeting.both("beating")
@@ -307,7 +310,7 @@ class Peer:
         return good("freeze", f"the lock of {host} moved {seconds:.1f} s after its last beat", frozen_s=seconds)
 
 
-def expected(bench: Bench, findings: Sequence[Finding]) -> list[Expected]:
+def expected(bench: Bench, findings: Sequence[StorageFinding]) -> list[Expected]:
     """What was measured between the hosts of how long takeovers take; empty where the storage is unsuitable."""
     if any(finding.outcome is Outcome.BAD for finding in findings):
         return []
@@ -344,6 +347,6 @@ def _number(data: bytes) -> int:
     return int(data[:20] or b"0")
 
 
-def _finding(row: dict[str, Any], host: str) -> Finding:
+def _finding(row: dict[str, Any], host: str) -> StorageFinding:
     outcome = Outcome(row["outcome"])
-    return Finding(str(row["check"]), outcome, f"{host}: {row['text']}", str(row["hint"]), dict(row["figures"]))
+    return StorageFinding(str(row["check"]), outcome, f"{host}: {row['text']}", str(row["hint"]), dict(row["figures"]))

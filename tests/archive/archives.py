@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from ftstan.spark.archive import Report
+    from ftstan.spark.archive import ArchiveReport
 
 Rows = list[tuple[int, bytes, int]]
 
@@ -38,11 +38,11 @@ class Archive:
         store = self.folder / "store"
         return spool.take(str(self.spool), *set_aside(store, channel, number, rows), **more).path
 
-    def run(self, spark: Any = None, progress: Any = None, **options: Any) -> Report:
+    def run(self, spark: Any = None, progress: Any = None, **options: Any) -> ArchiveReport:
         """The job; without a session where ``in_process`` took the place of Spark."""
         return job.run(spark, str(self.spool), str(self.table), ArchiveOptions(**options), progress)
 
-    def run_on(self, store: Path, **options: Any) -> Report:
+    def run_on(self, store: Path, **options: Any) -> ArchiveReport:
         """The job on a datastore."""
         return job.run(None, str(store), str(self.table), ArchiveOptions(**options))  # type: ignore[arg-type]
 

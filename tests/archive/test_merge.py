@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftstan.spark.archive.merge import Kind, merge
+from ftstan.spark.archive.merge import RowKind, merge
 from ftstan.spark.archive.table import ROWS
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Given:
     """A source with rows of a test, in batches of ``size``."""
 
     rows: Rows
-    kind: Kind = Kind.NEW
+    kind: RowKind = RowKind.NEW
     size: int = 3
     label: str = "here"
 
@@ -84,7 +84,7 @@ def test_a_late_source_fills_the_hole_of_another() -> None:
 
 
 def test_what_is_in_the_table_does_not_come_again() -> None:
-    old = Given(plain(1, 6), Kind.ARCHIVED)
+    old = Given(plain(1, 6), RowKind.ARCHIVED)
     assert merged(old, Given(plain(4, 9))) == Outcome(plain(7, 9), 3, [])
 
 
@@ -94,21 +94,21 @@ def test_a_sequence_with_two_contents_goes_to_nobody() -> None:
 
 
 def test_the_content_in_the_table_stays_and_is_told_beside_the_other() -> None:
-    outcome = merged(Given(plain(1, 3), Kind.ARCHIVED), Given(plain(2, 2, b"x")))
+    outcome = merged(Given(plain(1, 3), RowKind.ARCHIVED), Given(plain(2, 2, b"x")))
     assert outcome == Outcome([], 0, [(2, b"2", True), (2, b"2x", False)])
 
 
 def test_what_is_known_to_be_disputed_is_not_settled_by_coming_alone() -> None:
-    known = Given([(2, b"2"), (2, b"2x")], Kind.DISPUTED)
+    known = Given([(2, b"2"), (2, b"2x")], RowKind.DISPUTED)
     assert merged(known, Given(plain(1, 3))) == Outcome([(1, b"1"), (3, b"3")], 1, [])
 
 
 def test_one_known_variant_is_enough_to_keep_a_sequence_out() -> None:
-    assert merged(Given([(2, b"2")], Kind.DISPUTED), Given(plain(1, 3))).rows == [(1, b"1"), (3, b"3")]
+    assert merged(Given([(2, b"2")], RowKind.DISPUTED), Given(plain(1, 3))).rows == [(1, b"1"), (3, b"3")]
 
 
 def test_a_third_content_of_a_disputed_sequence_is_told() -> None:
-    known = Given([(2, b"2"), (2, b"2x")], Kind.DISPUTED)
+    known = Given([(2, b"2"), (2, b"2x")], RowKind.DISPUTED)
     assert merged(known, Given([(2, b"2y")])) == Outcome([], 0, [(2, b"2y", False)])
 
 
@@ -126,7 +126,7 @@ def test_the_time_belongs_to_the_content() -> None:
     st.lists(
         st.tuples(
             st.lists(st.integers(1, 40), unique=True, min_size=1, max_size=20),
-            st.sampled_from([Kind.NEW, Kind.NEW, Kind.ARCHIVED]),
+            st.sampled_from([RowKind.NEW, RowKind.NEW, RowKind.ARCHIVED]),
             st.sampled_from([b"", b"", b"x"]),
             st.integers(1, 7),
         ),
@@ -135,7 +135,7 @@ def test_the_time_belongs_to_the_content() -> None:
     )
 )
 def test_any_sources_give_each_sequence_once_or_name_it(
-    drawn: list[tuple[list[int], Kind, bytes, int]],
+    drawn: list[tuple[list[int], RowKind, bytes, int]],
 ) -> None:
     sources = []
     contents: dict[int, set[bytes]] = {}
@@ -143,8 +143,8 @@ def test_any_sources_give_each_sequence_once_or_name_it(
     arrived = 0
     for numbers, kind, tag, size in drawn:
         # The table has a sequence once.
-        rows = [(n, b"%d" % n + tag) for n in sorted(numbers) if kind is Kind.NEW or n not in archived]
-        if kind is Kind.ARCHIVED:
+        rows = [(n, b"%d" % n + tag) for n in sorted(numbers) if kind is RowKind.NEW or n not in archived]
+        if kind is RowKind.ARCHIVED:
             archived |= {n for n, _ in rows}
         else:
             arrived += len(rows)

@@ -16,7 +16,7 @@ from ftstan.spark.decode import TYPES
 from ftstan.spark.log import Bounds
 from ftstan.spark.options import ReadOptions
 from ftstan.spark.places import kind_of, opened
-from ftstan.spark.report import Kind, Report
+from ftstan.spark.report import ReadingKind, ReadingReport
 from tests.archive.archives import Archive, in_process
 from tests.aside import NOON, Message, messages
 
@@ -34,7 +34,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
 
 
 def read(
-    path: Path, columns: tuple[str, ...] = COLUMNS, report: Report | None = None, **more: Any
+    path: Path, columns: tuple[str, ...] = COLUMNS, report: ReadingReport | None = None, **more: Any
 ) -> list[dict[str, Any]]:
     """Rows of a path by channel and sequence. ``bounds``, ``max_bytes``, ``min_parts``, ``fail``."""
     place = opened(ReadOptions.of({"path": str(path)}))
@@ -44,7 +44,7 @@ def read(
     for piece in pieces:
         for batch in piece.read(
             columns,
-            report=report or Report(),
+            report=report or ReadingReport(),
             fail_on_data_loss=more.get("fail", True),
             refuse_encrypted=False,
         ):
@@ -97,7 +97,7 @@ def test_what_the_bounds_exclude_is_not_read(archive: Archive, monkeypatch: pyte
     archive.put("foo", 1, [Message(n, os.urandom(1000), NOON + n) for n in range(1, 501)])
     archive.put("bar", 1, [Message(n, os.urandom(1000), NOON + n) for n in range(1, 501)])
     archive.run()
-    whole, some = Report(), Report()
+    whole, some = ReadingReport(), ReadingReport()
     read(archive.table, report=whole)
     rows = read(archive.table, report=some, bounds=Bounds(since=NOON + 100, until=NOON + 104))
     assert len(rows) == 10
@@ -145,9 +145,9 @@ def test_a_file_that_went_away_is_loss(archive: Archive) -> None:
     os.unlink(archive.table / gone)
     with pytest.raises(StoreError, match="the file went away"):
         read(archive.table)
-    report = Report()
+    report = ReadingReport()
     assert len(read(archive.table, report=report, fail=False)) == 10
-    assert [(f.kind, f.file) for f in report.findings] == [(Kind.LOSS, gone)]
+    assert [(f.kind, f.file) for f in report.findings] == [(ReadingKind.LOSS, gone)]
 
 
 def test_a_file_that_is_no_parquet_is_one_line_that_names_it(archive: Archive) -> None:
@@ -180,23 +180,23 @@ def test_damage_in_a_spool_is_told_with_its_file_and_the_rest_is_read(archive: A
     data = bytearray(file.read_bytes())
     data[50] ^= 1
     file.write_bytes(data)
-    report = Report()
+    report = ReadingReport()
     rows = read(archive.spool, report=report)
     assert [row["sequence"] for row in rows] == [*range(1, 11), *range(21, 31)]
     (finding,) = report.findings
-    assert (finding.kind, finding.file) == (Kind.DAMAGE, path)
+    assert (finding.kind, finding.file) == (ReadingKind.DAMAGE, path)
     assert "SHA-256 differs" in finding.text
     with pytest.raises(DamageError):
-        read(archive.spool, report=Report(strict=True))
+        read(archive.spool, report=ReadingReport(strict=True))
 
 
 def test_a_sequence_with_two_contents_in_a_spool_is_told_and_not_given(archive: Archive) -> None:
     one = archive.put("foo", 1, messages(1, 3))
     two = archive.put("foo", 2, [Message(3, b"other", NOON)])
-    report = Report()
+    report = ReadingReport()
     assert [row["sequence"] for row in read(archive.spool, report=report)] == [1, 2]
     (finding,) = report.findings
-    assert (finding.kind, finding.sequence) == (Kind.CONFLICT, 3)
+    assert (finding.kind, finding.sequence) == (ReadingKind.CONFLICT, 3)
     assert {one, two} <= {finding.file, *finding.text.removesuffix(": none is given").split(" than in ")[1:]}
 
 
@@ -204,7 +204,7 @@ def test_a_slice_without_a_manifest_is_told(archive: Archive) -> None:
     archive.put("foo", 1, messages(1, 3))
     path = archive.put("foo", 2, messages(4, 6))
     os.unlink(archive.spool / path / "manifest.json")
-    report = Report()
+    report = ReadingReport()
     assert len(read(archive.spool, report=report)) == 3
     assert [f.file for f in report.findings] == [path]
 
@@ -216,8 +216,8 @@ def test_a_slice_that_the_archive_job_took_meanwhile_is_loss(archive: Archive) -
     shutil.rmtree(archive.spool / path)
     (piece,) = place.plan({"foo": Bounds()}, max_bytes=1 << 30, min_parts=1)
     with pytest.raises(StoreError, match="went away"):
-        list(piece.read(("sequence",), report=Report(), fail_on_data_loss=True, refuse_encrypted=False))
-    report = Report()
+        list(piece.read(("sequence",), report=ReadingReport(), fail_on_data_loss=True, refuse_encrypted=False))
+    report = ReadingReport()
     batches = piece.read(("sequence",), report=report, fail_on_data_loss=False, refuse_encrypted=False)
     assert sum(batch.num_rows for batch in batches) == 3
-    assert [f.kind for f in report.findings] == [Kind.LOSS]
+    assert [f.kind for f in report.findings] == [ReadingKind.LOSS]

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from ftstan.client.message import Message
 from ftstan.client.options import Start, SubscribeOptions
-from ftstan.client.position import REMEMBERED_FOR_EACH, Position, Stretches, Verdict
+from ftstan.client.position import REMEMBERED_FOR_EACH, Position, PositionVerdict, Stretches
 from ftstan.wire.messages import StartPosition
 
-HAND_OUT, ACK_AGAIN, OTHER = Verdict.HAND_OUT, Verdict.ACK_AGAIN, Verdict.OTHER_CHANNEL
+HAND_OUT, ACK_AGAIN, OTHER = PositionVerdict.HAND_OUT, PositionVerdict.ACK_AGAIN, PositionVerdict.OTHER_CHANNEL
 
 
 def message(sequence: int, *, life: int = 0) -> Message:

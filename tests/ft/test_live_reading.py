@@ -21,7 +21,7 @@ from ftstan.spark.archive import install_script
 from ftstan.spark.log import EVERYTHING, Store
 from ftstan.spark.options import ReadOptions
 from ftstan.spark.places import opened
-from ftstan.spark.report import Kind, Report
+from ftstan.spark.report import ReadingKind, ReadingReport
 from tests.processes import ROOT, until
 from tests.spark.streaming import publish
 
@@ -46,7 +46,7 @@ GONE = "the slice went away after the query had been planned"
 Messages = dict[str, dict[int, bytes]]
 
 
-def rows(pieces: Iterable[Piece], report: Report, *, strict: bool) -> Messages:
+def rows(pieces: Iterable[Piece], report: ReadingReport, *, strict: bool) -> Messages:
     """Channel, sequence and data of everything in the parts. Each sequence is there once and whole."""
     found: Messages = {}
     for piece in pieces:
@@ -74,7 +74,7 @@ class Looker:
 
     def look(self, *, strict: bool) -> None:
         """One plan and its reading, as a query does it."""
-        report = Report()
+        report = ReadingReport()
         try:
             found = rows(self.store.plan(CHANNELS), report, strict=strict)
         except StoreError as error:
@@ -82,8 +82,8 @@ class Looker:
                 raise
             self.lost += 1
             return
-        losses = [finding for finding in report.findings if finding.kind is not Kind.NOTE]
-        assert {finding.kind for finding in losses} <= {Kind.LOSS}, losses
+        losses = [finding for finding in report.findings if finding.kind is not ReadingKind.NOTE]
+        assert {finding.kind for finding in losses} <= {ReadingKind.LOSS}, losses
         for channel, messages in found.items():
             mine = sum(finding.channel == channel for finding in losses)
             assert gaps(messages) <= mine, (channel, losses)
@@ -149,7 +149,7 @@ def everything(stage: Stage) -> Messages:
     for path in (stage.directory / "spool", stage.store):
         place = opened(ReadOptions.of({"path": str(path)}))
         pieces = place.plan(dict.fromkeys(place.channels, EVERYTHING), max_bytes=1 << 27, min_parts=1)
-        for channel, messages in rows(pieces, Report(), strict=True).items():
+        for channel, messages in rows(pieces, ReadingReport(), strict=True).items():
             for sequence, data in messages.items():
                 assert found[channel].setdefault(sequence, data) == data
     return found
@@ -174,14 +174,14 @@ def test_every_look_at_a_store_whose_slices_roll_and_whose_active_dies_is_whole(
             lambda: all(looker.store.ends(CHANNELS)[c][0] >= ends[c][1] for c in CHANNELS), "the end of a plan's slices"
         )
         with pytest.raises(StoreError, match=GONE):
-            rows(old, Report(), strict=True)
-        report = Report()
+            rows(old, ReadingReport(), strict=True)
+        report = ReadingReport()
         assert rows(old, report, strict=False) == {}
-        assert {finding.channel for finding in report.findings if finding.kind is Kind.LOSS} == set(CHANNELS)
+        assert {finding.channel for finding in report.findings if finding.kind is ReadingKind.LOSS} == set(CHANNELS)
 
         planned = looker.store.plan(CHANNELS)
         a.kill()
-        assert all(gaps(messages) == 0 for messages in rows(planned, Report(), strict=False).values())
+        assert all(gaps(messages) == 0 for messages in rows(planned, ReadingReport(), strict=False).values())
         looker.until(lambda: b.ft_status == http.HTTPStatus.OK, "a takeover")
         begun, whole = looker.last(), looker.whole
         looker.until(lambda: looker.last() > begun + KEPT and looker.whole >= whole + 10, "slices of the next owner")

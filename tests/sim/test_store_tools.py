@@ -15,7 +15,7 @@ from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.log import records
 from ftstan.stores.file.tools import rewriting
 from ftstan.stores.file.tools.changing import rewrite, source_of
-from ftstan.stores.file.tools.checking import Kind
+from ftstan.stores.file.tools.checking import DefectKind
 from ftstan.stores.file.tools.repairing import Repair, make_plan
 from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channel
 from ftstan.wire.block import MsgBlock
@@ -249,7 +249,7 @@ def test_a_clean_stop_that_dies_at_any_call_leaves_nothing_that_is_called_damage
             store.close()
         left = victim.crash(process_only=True)
         found = make_plan(source_of(env_of(left)), None).findings
-        assert not [f for rows in found.values() for f in rows if f.kind is Kind.DAMAGE], f"call={call}"
+        assert not [f for rows in found.values() for f in rows if f.kind is DefectKind.DAMAGE], f"call={call}"
         check(left, model)
         met += 1
     assert met > 10
@@ -277,7 +277,7 @@ def test_a_slice_above_the_last_confirm_is_damage_unless_it_repeats_what_was_con
     changed = SimDisk()
     changed.add_tree(STORE, {**tree, strange: records.VERSION + bytes(memoryview(block))})
     found = make_plan(source_of(env_of(changed)), None).findings
-    damage = [(f.file, f.text) for rows in found.values() for f in rows if f.kind is Kind.DAMAGE]
+    damage = [(f.file, f.text) for rows in found.values() for f in rows if f.kind is DefectKind.DAMAGE]
     if is_copy:
         assert damage == []
     else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.spark.audit import AuditError, Kind, checks
+from ftstan.spark.audit import AuditError, AuditKind, checks
 from ftstan.spark.audit.checks import Found, check
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ def _tables(spark: SparkSession, places: list[list[Message]]) -> list[tuple[str,
     return [(name, spark.createDataFrame(some, checks.COLUMNS)) for name, some in zip(PLACES, rows, strict=False)]
 
 
-def _reference(places: list[list[Message]]) -> tuple[Counter[Kind], Counter[tuple[str, str, str]], dict[str, int]]:
+def _reference(places: list[list[Message]]) -> tuple[Counter[AuditKind], Counter[tuple[str, str, str]], dict[str, int]]:
     """Findings by kind; messages by channel, day and place; missing sequences by channel."""
-    counts: Counter[Kind] = Counter()
+    counts: Counter[AuditKind] = Counter()
     days: Counter[tuple[str, str, str]] = Counter()
     missing: dict[str, int] = {}
     copies: dict[str, dict[int, list[tuple[str, Message]]]] = defaultdict(lambda: defaultdict(list))
@@ -66,9 +66,9 @@ def _reference(places: list[list[Message]]) -> tuple[Counter[Kind], Counter[tupl
         for sequence, some in sorted(by_sequence.items()):
             good = [m for _, m in some if m.crc_ok]
             times[sequence] = min(m.timestamp_ns for m in (good or [m for _, m in some]))
-            counts[Kind.CRC] += len(good) < len(some)
-            counts[Kind.CONFLICT] += len({(m.data, m.timestamp_ns, m.reply or "") for m in good}) > 1
-            counts[Kind.DUPLICATE] += len({place for place, _ in some}) < len(some)
+            counts[AuditKind.CRC] += len(good) < len(some)
+            counts[AuditKind.CONFLICT] += len({(m.data, m.timestamp_ns, m.reply or "") for m in good}) > 1
+            counts[AuditKind.DUPLICATE] += len({place for place, _ in some}) < len(some)
             day = (
                 (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=times[sequence] // 1000))
                 .date()
@@ -76,9 +76,9 @@ def _reference(places: list[list[Message]]) -> tuple[Counter[Kind], Counter[tupl
             )
             days.update((channel, day, place) for place in {place for place, _ in some})
             if former is not None:
-                counts[Kind.GAP] += sequence - former > 1
+                counts[AuditKind.GAP] += sequence - former > 1
                 missing[channel] += sequence - former - 1
-                counts[Kind.BACKWARD] += times[sequence] < times[former]
+                counts[AuditKind.BACKWARD] += times[sequence] < times[former]
             former = sequence
     return counts, days, missing
 
@@ -123,7 +123,7 @@ def test_the_findings_are_those_of_a_simple_reference(
     assert {(day.channel, day.day, day.place): day.messages for day in found.days} == days
     assert {channel.name: channel.missing for channel in found.channels} == missing
     for channel in found.channels:
-        gaps = [f for f in found.findings if f.kind is Kind.GAP and f.channel == channel.name]
+        gaps = [f for f in found.findings if f.kind is AuditKind.GAP and f.channel == channel.name]
         assert sum(gap.count for gap in gaps) == channel.missing
 
 
@@ -136,9 +136,9 @@ def test_a_finding_says_where_it_is_and_what_is_there(spark: SparkSession) -> No
     found = check(_tables(spark, [store, archive]), 10)
     told = {(f.kind, f.first, f.last): (f.places, f.text) for f in found.findings}
     assert told == {
-        (Kind.CRC, 1, 1): (("spool",), "slice 7, offset 99, 1 of 1 copies"),
-        (Kind.GAP, 4, 5): (("spool",), "2 missing"),
-        (Kind.CONFLICT, 12, 12): (("store", "spool"), "2 copies"),
+        (AuditKind.CRC, 1, 1): (("spool",), "slice 7, offset 99, 1 of 1 copies"),
+        (AuditKind.GAP, 4, 5): (("spool",), "2 missing"),
+        (AuditKind.CONFLICT, 12, 12): (("store", "spool"), "2 copies"),
     }
     (channel,) = found.channels
     assert (channel.first, channel.last, channel.messages, channel.copies) == (1, 20, 18, 3)
@@ -146,7 +146,7 @@ def test_a_finding_says_where_it_is_and_what_is_there(spark: SparkSession) -> No
 
 def test_findings_are_counted_in_full_and_told_in_part(spark: SparkSession) -> None:
     found = check(_tables(spark, [_line("a", 1, 60)[::2]]), 5)
-    assert found.counts[Kind.GAP] == 29
+    assert found.counts[AuditKind.GAP] == 29
     assert [finding.first for finding in found.findings] == [2, 4, 6, 8, 10]
 
 
@@ -156,7 +156,7 @@ def test_a_record_of_which_nothing_is_known_but_its_place_is_told(spark: SparkSe
     table = spark.createDataFrame(rows, checks.COLUMNS)
     found = check([("store", table)], 5)
     (finding,) = found.findings
-    assert (finding.kind, finding.first, finding.timestamp_ns) == (Kind.CRC, 2, 0)
+    assert (finding.kind, finding.first, finding.timestamp_ns) == (AuditKind.CRC, 2, 0)
     assert finding.text == "offset 8123, 1 of 1 copies"
     assert {day.day: day.messages for day in found.days} == {"1970-01-01": 2, "unknown": 1}
 
@@ -165,11 +165,11 @@ def test_sequences_beyond_what_a_float_holds_are_told_apart(spark: SparkSession)
     big = 2**60
     messages = [message for message in _line("a", big, big + 5) if message.sequence != big + 3]
     (finding,) = check(_tables(spark, [messages]), 5).findings
-    assert (finding.kind, finding.first, finding.last) == (Kind.GAP, big + 3, big + 3)
+    assert (finding.kind, finding.first, finding.last) == (AuditKind.GAP, big + 3, big + 3)
 
 
 def test_nothing_in_places_is_no_finding(spark: SparkSession) -> None:
-    assert check(_tables(spark, [[]]), 5) == Found((), (), dict.fromkeys(Kind, 0), ())
+    assert check(_tables(spark, [[]]), 5) == Found((), (), dict.fromkeys(AuditKind, 0), ())
 
 
 def test_more_places_than_can_be_told_apart_are_refused() -> None:

@@ -9,7 +9,7 @@ from playwright.sync_api import sync_playwright
 
 from ftstan.drill.rules import Switch
 from ftstan.reports import MOST_ROWS
-from ftstan.spark.audit import Breach, Channel, Day, Finding, Kind, Report, Rule, Verdict
+from ftstan.spark.audit import AuditFinding, AuditKind, AuditReport, AuditVerdict, Breach, Channel, Day, Rule
 from ftstan.spark.audit.page import page
 from ftstan.spark.audit.verdict import Latency, Quiet, StoreMatch, Tick
 from tests import browser
@@ -21,7 +21,7 @@ EVIL = '<script>alert("x")</script><img src="//example.org/x.png">'
 DAY_NS = 86_400_000_000_000
 SECOND_US = 1_000_000
 
-VERDICT = Verdict(
+VERDICT = AuditVerdict(
     directory="drill",
     nodes=("A", EVIL),
     switches=(Switch(1, "start", "", "A", 900.0, 1000.0), Switch(2, "kill", "A", EVIL, 300.0, 420.0)),
@@ -35,15 +35,15 @@ VERDICT = Verdict(
     match=StoreMatch("store", "orders", 988, 0),
 )  # fmt: skip
 
-REPORT = Report(
+REPORT = AuditReport(
     places=("/data/store", f"/data/{EVIL}"),
     channels=(Channel("orders", 100, 12_800, 7, 1, 103, DAY_NS, 3 * DAY_NS, 3), Channel(EVIL, 1, 1, 0, 1, 1, 0, 0, 0)),
     days=(
         Day("orders", "1970-01-02", "/data/store", 60, 600, 1, 63),
         Day("orders", "1970-01-03", f"/data/{EVIL}", 40, 400, 64, 103),
     ),
-    counts={kind: 1 if kind is Kind.GAP else 0 for kind in Kind},
-    findings=(Finding(Kind.GAP, EVIL, 4, 6, DAY_NS, ("/data/store",), "3 missing"),),
+    counts={kind: 1 if kind is AuditKind.GAP else 0 for kind in AuditKind},
+    findings=(AuditFinding(AuditKind.GAP, EVIL, 4, 6, DAY_NS, ("/data/store",), "3 missing"),),
     ledger=VERDICT,
     notes=(f"store: {EVIL}",),
 )
@@ -89,14 +89,14 @@ def test_the_page_needs_nothing_from_elsewhere_and_runs_nothing() -> None:
 
 
 def test_a_clean_report_of_nothing_is_a_page_too() -> None:
-    text = page(Report((), (), (), dict.fromkeys(Kind, 0), ()))
+    text = page(AuditReport((), (), (), dict.fromkeys(AuditKind, 0), ()))
     assert ">clean<" in text
     assert "svg" not in _parts(text).seen
 
 
 def test_rows_that_are_not_shown_are_counted() -> None:
-    many = [Finding(Kind.GAP, "a", n, n, 0, (), "") for n in range(1, MOST_ROWS + 8)]
-    text = page(Report(("a",), (), (), {Kind.GAP: len(many)}, tuple(many)))
+    many = [AuditFinding(AuditKind.GAP, "a", n, n, 0, (), "") for n in range(1, MOST_ROWS + 8)]
+    text = page(AuditReport(("a",), (), (), {AuditKind.GAP: len(many)}, tuple(many)))
     assert "7 more are not shown." in text
 
 

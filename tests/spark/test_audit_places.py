@@ -12,7 +12,7 @@ import pytest
 from ftstan.base.clock import ManualClock
 from ftstan.base.errors import ConfigError
 from ftstan.drill.ledger import Ack, Publish, Read
-from ftstan.spark.audit import AuditError, AuditOptions, Kind, Rule, ledger, run
+from ftstan.spark.audit import AuditError, AuditKind, AuditOptions, Rule, ledger, run
 from ftstan.spark.audit.checks import COLUMNS
 from ftstan.spark.audit.matching import match
 from ftstan.spark.audit.terminal import print_report
@@ -74,7 +74,7 @@ def test_a_store_and_its_damaged_copy(
     stages: list[str] = []
     report = run(spark, [str(store), str(copy)], progress=stages.append)
     assert report.exit_code == 1
-    assert {kind: count for kind, count in report.counts.items() if count} == {Kind.CRC: 1}
+    assert {kind: count for kind, count in report.counts.items() if count} == {AuditKind.CRC: 1}
     (finding,) = report.findings
     assert (finding.channel, finding.first, finding.places) == ("orders", 3, (str(copy),))
     assert "offset" in finding.text
@@ -173,8 +173,8 @@ def test_a_store_its_spool_and_its_archive_are_one_log(
     report = run(spark, places)
     told = {(f.kind, f.first, f.last): f.places for f in report.findings}
     assert told == {
-        (Kind.GAP, 21, 22): (places[0], places[1]),
-        (Kind.CONFLICT, 24, 24): (places[0], places[1]),
+        (AuditKind.GAP, 21, 22): (places[0], places[1]),
+        (AuditKind.CONFLICT, 24, 24): (places[0], places[1]),
     }
     (channel,) = report.channels
     assert (channel.messages, channel.first, channel.last, channel.missing, channel.copies) == (28, 1, 30, 2, 3)

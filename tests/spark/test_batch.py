@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as fn
 
 from ftstan.spark.columns import SCHEMA
-from ftstan.spark.report import Kind, collected
+from ftstan.spark.report import ReadingKind, collected
 from tests.datastores import serving
 from tests.oracle.damage import damaged_tree, extract, recipes, write_tree
 from tests.oracle.test_gostore import STORES, expected_view
@@ -92,7 +92,7 @@ def test_a_damaged_store_has_a_row_that_says_so_and_a_report_that_says_where(
     assert [(r.sequence, r.data, r.file, r.offset) for r in rows] == [(33, None, "orders.eu.1/msgs.4.dat", 139)]
     assert "expected crc to be" in rows[0].problem
     (found,) = collected(stats).findings
-    assert (found.kind, found.file, found.offset) == (Kind.DAMAGE, "orders.eu.1/msgs.4.dat", 139)
+    assert (found.kind, found.file, found.offset) == (ReadingKind.DAMAGE, "orders.eu.1/msgs.4.dat", 139)
     text = complaint(loaded(spark, tmp_path / "store", subscribe="orders.eu.1", mode="FAILFAST"))
     assert "damage: orders.eu.1/msgs.4.dat at offset 139 (sequence 33)" in text
 

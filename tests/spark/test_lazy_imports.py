@@ -10,7 +10,7 @@ import sys
 sys.modules["pyspark"] = sys.modules["pyarrow"] = sys.modules["fastavro"] = None
 from ftstan.spark import audit, queries
 import ftstan.spark.audit.terminal
-report = audit.Report((), (), (), dict.fromkeys(audit.Kind, 0), ())
+report = audit.AuditReport((), (), (), dict.fromkeys(audit.AuditKind, 0), ())
 print(audit.AuditOptions().quiet_seconds, len(queries.NAMES), queries.QueryOptions().top, report.exit_code)
 ftstan.spark.audit.terminal.print_report(report)
 """

@@ -14,7 +14,7 @@ from ftstan.drill import ledger as small_ledger
 from ftstan.drill import selftest
 from ftstan.drill.ledger import Ack, Delivery, LedgerError, Publish, Read, Record
 from ftstan.drill.rules import PROMISE
-from ftstan.spark.audit import AuditOptions, Rule, Verdict, ledger, run
+from ftstan.spark.audit import AuditOptions, AuditVerdict, Rule, ledger, run
 from ftstan.spark.audit.judging import judge
 from tests.spark import ledgers
 from tests.unit.test_ledger import NO_RECORDS
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def _judged(spark: SparkSession, place: Path, records: list[Record]) -> Verdict:
+def _judged(spark: SparkSession, place: Path, records: list[Record]) -> AuditVerdict:
     ledgers.write(place, records)
     book = ledger.read(spark, str(place))
     try:
@@ -36,7 +36,7 @@ def _judged(spark: SparkSession, place: Path, records: list[Record]) -> Verdict:
 
 def _shared(verdict: Any) -> dict[str, Any]:
     """What both verdicts have, in one form."""
-    names = {field.name for field in fields(small.Verdict)} & {field.name for field in fields(Verdict)}
+    names = {field.name for field in fields(small.DrillVerdict)} & {field.name for field in fields(AuditVerdict)}
     values = {name: getattr(verdict, name) for name in names - {"breaches", "switches", "rate"}}
     return values | {
         "rate": pytest.approx(verdict.rate),

@@ -11,7 +11,7 @@ import pytest
 from ftstan.base.errors import ConfigError, DamageError
 from ftstan.client import PublishRefusedError
 from ftstan.spark import replay
-from ftstan.spark.replay import Checkpoint, Pace, ReplayError, ReplayOptions, Report, Row, identity_of
+from ftstan.spark.replay import Checkpoint, Pace, ReplayError, ReplayOptions, ReplayReport, Row, identity_of
 from ftstan.spark.selection import Selection
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def rows(channel: str, first: int, last: int) -> list[Row]:
 
 def publish(
     given: Iterable[Row], log: Log, options: ReplayOptions = OPTIONS, checkpoint: Checkpoint | None = None
-) -> Report:
+) -> ReplayReport:
     connection = cast("Connection", log)
     return asyncio.run(replay.publish(given, connection, options, checkpoint or Checkpoint("id")))
 

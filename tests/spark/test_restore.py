@@ -14,7 +14,7 @@ from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import DamageError, FtstanError, StoreError
 from ftstan.cli.store_owner import owning
 from ftstan.spark import restore
-from ftstan.spark.restore import Report, RestoreOptions, account_of, make_plan
+from ftstan.spark.restore import RestoreOptions, RestoreReport, account_of, make_plan
 from ftstan.spark.selection import Selection
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.log import records
@@ -63,7 +63,7 @@ def owned(path: Path) -> Iterator[FileEnv]:
         yield FileEnv(disk, owner.root, clock, FileStoreOptions(), owner, records.Crc(), path=str(path))
 
 
-def run(spark: SparkSession, path: Path, given: tuple[Line, ...], **more: Any) -> Report:
+def run(spark: SparkSession, path: Path, given: tuple[Line, ...], **more: Any) -> RestoreReport:
     options = RestoreOptions(str(path), **{"slice_bytes": 4000, "step_bytes": 30_000, **more})
     selection = Lines(("rows",), lines=given)
     plan = make_plan(spark, selection, options)

@@ -211,7 +211,7 @@ def test_a_claimer_does_not_take_for_its_predecessor_an_owner_that_another_one_h
     with contextlib.suppress(FencedError):
         activation = second.activate()
     assert taking.dead
-    # ``Succession.decide``: somebody else has owned the store since.
+    # ``Handover.decide``: somebody else has owned the store since.
     assert activation is None or activation.predecessor[0] != 1
 
 

@@ -12,7 +12,7 @@ from ftstan.base.clock import ManualClock
 from ftstan.broker import pending_registrations
 from ftstan.broker.broker import BrokerOptions
 from ftstan.broker.partition import Partition
-from ftstan.broker.pending_registrations import Latecomers
+from ftstan.broker.pending_registrations import PendingRegistrations
 from ftstan.broker.timers import Timers
 from ftstan.stores.interface import ClientInfo
 from ftstan.wire import messages
@@ -330,7 +330,7 @@ def test_what_waits_is_refused_when_the_server_leaves() -> None:
     driver = partition(b"foo")
     early(driver, b"1")
     driver.run()
-    driver.broker.latecomers.give_up()
+    driver.broker.pending_registrations.give_up()
     assert pub_acks(driver.run()) == [PubAck(b"1", INVALID)]
     early(driver, b"2", client_id=b"later")
     assert pub_acks(driver.run()) == [PubAck(b"2", INVALID)]
@@ -341,7 +341,7 @@ class Room:
 
     def __init__(self) -> None:
         self.timers = Timers()
-        self.late = Latecomers(self.timers)
+        self.late = PendingRegistrations(self.timers)
         self.taken: list[bytes] = []
 
     def hold(self, client_id: bytes, what: bytes, now: int = 0) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftstan.base.errors import ConfigError
-from ftstan.config.declaration import Kind, Option, Section
+from ftstan.config.declaration import Option, Section, ValueKind
 from ftstan.config.effective import HIDDEN, dump, effective_lines
 from ftstan.config.file import apply_files, load
 from ftstan.config.flags import parse, to_options, to_settings
@@ -493,7 +493,7 @@ def test_the_effective_configuration_says_what_came_from_the_environment(monkeyp
 
 def test_every_option_that_is_named_like_a_secret_is_one() -> None:
     secret = ("pass", "password", "token", "_key")
-    named = {o.key for o in OPTIONS if o.kind is Kind.STRING and o.key.endswith(secret)}
+    named = {o.key for o in OPTIONS if o.kind is ValueKind.STRING and o.key.endswith(secret)}
     assert [key for key in named - {"tls_client_key", "admin_key"} if not BY_KEY[key].secret] == []
 
 

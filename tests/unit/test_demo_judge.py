@@ -9,7 +9,7 @@ from hashlib import sha1
 import pytest
 
 from demo.report import table
-from ftstan.drill.judge import Verdict
+from ftstan.drill.judge import DrillVerdict
 from ftstan.drill.judge import judge as judge_by
 from ftstan.drill.ledger import Ack, Delivery, Failure, Fault, Publish, Read, Record, Takeover
 from ftstan.drill.rules import PROMISE, Rule, Switch
@@ -21,7 +21,7 @@ RETRIED = 5  # its first attempt was stored as well, but the ack was lost
 FAULT_US = 20 * SECOND_US
 
 
-def judge(records: list[Record]) -> Verdict:
+def judge(records: list[Record]) -> DrillVerdict:
     return judge_by(records, PROMISE)
 
 
@@ -81,7 +81,7 @@ def _without(records: list[Record], *, id: str = "", kind: type[Record], reader:
 def test_a_ledger_that_keeps_every_promise_is_clean() -> None:
     verdict = judge(_story())
     assert verdict.rate == pytest.approx(19 / (18 + 20.6), rel=1e-3)
-    assert replace(verdict, rate=0.0, outages=()) == Verdict(
+    assert replace(verdict, rate=0.0, outages=()) == DrillVerdict(
         nodes=("A", "B"),
         switches=(Switch(1, "start", "", "A", 1000.0, 2000.0), Switch(2, "kill", "A", "B", 300.0, 400.0)),
         published=MESSAGES + 1,

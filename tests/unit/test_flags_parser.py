@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ftstan.base.errors import ConfigError
-from ftstan.config.declaration import Group, Kind
+from ftstan.config.declaration import Group, ValueKind
 from ftstan.config.flags import FlagSyntaxError, evaluate_sizes, parse, to_options, to_settings
 from ftstan.config.options import ServerOptions
 from ftstan.config.table import BY_FLAG, FLAGS
@@ -48,7 +48,7 @@ def test_a_flag_has_the_kind_and_default_of_the_original(row: dict[str, Any]) ->
     flag = BY_FLAG[row["names"][0]]
     assert set(row["names"]) <= set(flag.flags)
     kind = {"int64": "int", "list": "string"}.get(row["kind"], row["kind"])
-    assert (Kind.STRING if flag.kind is Kind.LIST else flag.kind) is Kind[kind.upper()]
+    assert (ValueKind.STRING if flag.kind is ValueKind.LIST else flag.kind) is ValueKind[kind.upper()]
     default = parse_duration(row["default"]) if kind == "duration" else row["default"]
     assert flag.default == default
 
@@ -209,12 +209,12 @@ UNSUPPORTED = [f for f in FLAGS if not f.supported and f.group is not Group.TLS 
 @pytest.mark.parametrize("flag", UNSUPPORTED, ids=lambda flag: flag.key)
 def test_a_flag_that_is_not_supported_yet_is_refused_by_the_name_that_was_used(flag: Any) -> None:
     value = {
-        Kind.BOOL: str(not flag.default),
-        Kind.SIZE: "7",
-        Kind.INT: "7",
-        Kind.DURATION: "7s",
-        Kind.STRING: "x",
-        Kind.LIST: "x",
+        ValueKind.BOOL: str(not flag.default),
+        ValueKind.SIZE: "7",
+        ValueKind.INT: "7",
+        ValueKind.DURATION: "7s",
+        ValueKind.STRING: "x",
+        ValueKind.LIST: "x",
     }
     name = flag.flags[-1]
     settings = to_settings(parse([f"--{name}={value[flag.kind]}"]))

@@ -19,7 +19,7 @@ from ftstan.base.errors import QuarantineError
 from ftstan.cli.ctl import main
 from ftstan.ft.direct import DirectDisk
 from ftstan.spark.pieces import SliceReader
-from ftstan.spark.report import Report
+from ftstan.spark.report import ReadingReport
 from ftstan.spark.scan import SliceFile
 from ftstan.stores.file import regular
 from ftstan.stores.file.log import records
@@ -241,7 +241,7 @@ def test_spark_reads_the_data_where_an_index_is_no_file(tmp_path: Path, kind: st
     make(kind, tmp_path / "foo" / "msgs.1.idx")
     dirfd = os.open(tmp_path / "foo", os.O_RDONLY)
     file = SliceFile(1, (tmp_path / "foo" / "msgs.1.dat").stat().st_size)
-    with SliceReader(dirfd, b"foo", file, records.Crc(), Report()) as reader:
+    with SliceReader(dirfd, b"foo", file, records.Crc(), ReadingReport()) as reader:
         assert (reader.first()[0], reader.last()) == (1, 3)
     os.close(dirfd)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.config import flags, usage
-from ftstan.config.declaration import Group, Kind, Option, Section, declared, in_order, option, part
+from ftstan.config.declaration import Group, Option, Section, ValueKind, declared, in_order, option, part
 from ftstan.config.options import ServerOptions
 from ftstan.config.settings import Settings, field_value
 from ftstan.config.table import BY_FLAG, BY_KEY, CONFIGURED, FLAGS, OPTIONS, RELOADABLE, names_of
@@ -51,7 +51,7 @@ def test_a_field_says_everything_about_its_option() -> None:
     pause, height, shape, colours = declared(Sea, INHERITED)
     assert pause == Option(
         "wave_pause",
-        Kind.DURATION,
+        ValueKind.DURATION,
         SECOND,
         Group.FILE,
         "Time between two waves",
@@ -61,9 +61,9 @@ def test_a_field_says_everything_about_its_option() -> None:
         field="waves.pause",
         reloadable=True,
     )
-    assert (height.kind, height.flags, height.names) == (Kind.SIZE, ("wave_height",), ("height", "size"))
+    assert (height.kind, height.flags, height.names) == (ValueKind.SIZE, ("wave_height",), ("height", "size"))
     assert (shape.key, shape.flags, shape.path, shape.secret) == ("wave_shape", (), "streaming.wave_shape", True)
-    assert (colours.kind, colours.default, colours.choices) == (Kind.LIST, "", ("red", "blue"))
+    assert (colours.kind, colours.default, colours.choices) == (ValueKind.LIST, "", ("red", "blue"))
 
 
 def test_the_class_has_the_defaults_that_were_declared_and_hides_secrets() -> None:
@@ -94,7 +94,7 @@ def test_a_new_declaration_is_parsed_and_shown_without_another_entry(monkeypatch
 
 def test_an_option_stands_behind_the_one_that_it_names() -> None:
     def made(key: str, after: str = "") -> Option:
-        return Option(key, Kind.INT, 0, Group.FILE, "", after=after)
+        return Option(key, ValueKind.INT, 0, Group.FILE, "", after=after)
 
     moved = in_order([made("c", "a"), made("a"), made("b"), made("d", "c"), made("e", "a")], "after")
     assert "".join(one.key for one in moved) == "aecdb"

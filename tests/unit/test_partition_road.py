@@ -75,7 +75,7 @@ def storm(rng: Random, driver: Driver, store: RefusingStore, *, link: bool) -> t
         store.broken = set()
         if rng.random() < 0.3:
             driver.wait(rng.choice([0.1, 0.6, 1.1]))
-    driver.broker.latecomers.give_up()
+    driver.broker.pending_registrations.give_up()
     driver.wait(2)
     return sent, foreign
 

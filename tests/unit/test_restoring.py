@@ -15,7 +15,7 @@ from ftstan.base.errors import DamageError, RecoveryError, StoreError
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.log import records
 from ftstan.stores.file.tools import restoring
-from ftstan.stores.file.tools.checking import Kind, check_channel, check_root
+from ftstan.stores.file.tools.checking import DefectKind, check_channel, check_root
 from ftstan.stores.file.tools.restoring import Account, Restoring, SliceWriter, Written, find_account, new_token
 from ftstan.stores.file.tools.source import Source
 from tests.datastores import server_info
@@ -139,7 +139,7 @@ def damage_in(disk: SimDisk, names: Iterable[str]) -> list[str]:
     found = list(check_root(source))
     for name in names:
         found += check_channel(source, os.fsencode(name))
-    return [f.text for f in found if f.kind is Kind.DAMAGE]
+    return [f.text for f in found if f.kind is DefectKind.DAMAGE]
 
 
 def test_the_original_reads_what_was_restored_byte_for_byte() -> None:

@@ -14,7 +14,7 @@ from ftstan.base.clock import ManualClock
 from ftstan.base.errors import FencedError, StoreError
 from ftstan.ft import epoch
 from ftstan.ft.epoch_records import SLOT_SIZE
-from ftstan.ft.guard import Guard, Verdict, Vitals
+from ftstan.ft.guard import Guard, GuardVerdict, Vitals
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.ownership import StoreOwner
 from ftstan.ft.watch import Probe, Watch
@@ -196,7 +196,7 @@ def test_storage_that_hangs_while_the_owner_raises_its_epoch_is_seen_by_the_guar
     failures: list[BaseException] = []
     watch = Watch(probe, clock, 1.0, failures.append)
     guard = Guard()
-    verdicts: list[Verdict] = []
+    verdicts: list[GuardVerdict] = []
 
     def hang() -> None:
         # For two minutes the write of the record does not come back. No batch is under way: an operator switches.
@@ -209,7 +209,7 @@ def test_storage_that_hangs_while_the_owner_raises_its_epoch_is_seen_by_the_guar
     group.at_call(writes_slot(3), hang)
     owner.set_mixed(on=True)
     assert failures == []
-    assert set(verdicts) != {Verdict.FINE}
+    assert set(verdicts) != {GuardVerdict.FINE}
 
 
 # ---- a late rmdir --------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class Everything:
         self.budget = 0
         self.more = False
         self.window: Remembering | None = None
-        self.closing = self.inactivity = self.latecomers = self.timers = self
+        self.closing = self.inactivity = self.pending_registrations = self.timers = self
 
     goes_on = is_full = acks_wait = False
     next = None

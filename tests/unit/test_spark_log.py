@@ -17,7 +17,7 @@ from ftstan.base.errors import ConfigError, DamageError, StoreError
 from ftstan.ft.lock import StoreLock
 from ftstan.spark.log import Bounds, Store, read
 from ftstan.spark.places import kind_of
-from ftstan.spark.report import Finding, Kind, Report, collected
+from ftstan.spark.report import ReadingFinding, ReadingKind, ReadingReport, collected
 from ftstan.spark.resolve import resolved
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.log import records
@@ -44,7 +44,7 @@ FOREIGN = {"root-dir-odd-with-messages", "root-case-twin"}
 def rows_of(
     root: Path,
     wanted: Mapping[str, Bounds] | list[str] | None = None,
-    report: Report | None = None,
+    report: ReadingReport | None = None,
     *,
     bounds: Bounds | None = None,
     max_bytes: int = 1 << 27,
@@ -64,11 +64,11 @@ def sequences(rows: Iterable[dict[str, Any]], channel: str = "orders", *, good: 
     return [r["sequence"] for r in rows if r["channel"] == channel and r["crc_ok"] is good]
 
 
-def kinds(report: Report) -> Counter[str]:
+def kinds(report: ReadingReport) -> Counter[str]:
     return Counter(f.kind for f in report.findings)
 
 
-def only(report: Report, kind: Kind) -> Finding:
+def only(report: ReadingReport, kind: ReadingKind) -> ReadingFinding:
     (found,) = [f for f in report.findings if f.kind is kind]
     return found
 
@@ -83,7 +83,7 @@ def test_a_store_of_a_real_server_is_read_as_that_server_showed_it(
 ) -> None:
     root = extract(f"{version}/{name}.tar.gz", tmp_path)
     before = load_tree(root)
-    report = Report()
+    report = ReadingReport()
     rows = rows_of(root, report=report, max_bytes=max_bytes)
     view = expected_view(version, name)["channels"]
     for channel, row in view.items():
@@ -113,13 +113,13 @@ def test_of_a_damaged_store_everything_that_a_server_gives_out_is_read_and_the_r
 ) -> None:
     root = tmp_path / "store"
     write_tree(damaged_tree(recipe), root)
-    report = Report()
+    report = ReadingReport()
     rows = rows_of(root, report=report)
     there = expected(recipe)
     damaged = channel_of(recipe)
     for channel, (served, last) in there.items():
         if recipe["name"] in FOREIGN and channel == damaged:
-            assert only(report, Kind.DAMAGE).text.endswith("(record of another channel)")
+            assert only(report, ReadingKind.DAMAGE).text.endswith("(record of another channel)")
             continue
         got = sequences(rows, channel)
         assert ranges(got) == served
@@ -128,7 +128,7 @@ def test_of_a_damaged_store_everything_that_a_server_gives_out_is_read_and_the_r
         assert all(r["data"] is None and r["problem"] for r in rows if not r["crc_ok"])
         missing = set(range(1, last + 1)) - set(got) - set(lost)
         # What no row stands for is told, but for sequences below the first slice that is left.
-        told = {f.channel for f in report.findings if f.kind is not Kind.NOTE}
+        told = {f.channel for f in report.findings if f.kind is not ReadingKind.NOTE}
         assert not {n for n in missing if got and n > got[0]} or channel in told
     assert all(f.file for f in report.findings)
 
@@ -138,12 +138,12 @@ def test_of_a_damaged_store_everything_that_a_server_gives_out_is_read_and_the_r
 
 def test_what_a_successor_sealed_and_copied_is_read_once(tmp_path: Path) -> None:
     held = grow(tmp_path, 6)
-    report = Report()
+    report = ReadingReport()
     for max_bytes in (1 << 27, 150):
         rows = rows_of(tmp_path, report=report, max_bytes=max_bytes)
         for name, messages in held.items():
             assert sequences(rows, name.decode()) == sorted(messages)
-    assert [f for f in report.findings if f.kind is not Kind.NOTE] == []
+    assert [f for f in report.findings if f.kind is not ReadingKind.NOTE] == []
 
 
 def test_bytes_of_a_former_owner_behind_a_seal_are_nobodys(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_bytes_of_a_former_owner_behind_a_seal_are_nobodys(tmp_path: Path) -> No
     late = block_of(b"orders", [Message(n, b"late") for n in range(6, 10)])
     with (tmp_path / "orders" / "msgs.1.dat").open("ab") as file:
         file.write(bytes(memoryview(late)) + b"torn")
-    report = Report()
+    report = ReadingReport()
     rows = rows_of(tmp_path, report=report)
     assert [r["data"] for r in rows] == [b"0", b"1", b"2", b"3", b"4", b"five", b"six"]
     assert report.findings == []
@@ -233,20 +233,20 @@ def test_what_an_operator_has_purged_is_not_shown(tmp_path: Path, stop: bool) ->
         node.tick()
         if stop:
             node.stop()
-        report = Report()
+        report = ReadingReport()
         rows = rows_of(tmp_path, report=report)
         assert sequences(rows) == [7, 8, 9, 10]
         assert sequences(rows, "audit") == []
         assert Store(str(tmp_path)).ends() == {"orders": (7, 11), "audit": (3, 3)}
-        assert [f for f in report.findings if f.kind is not Kind.NOTE] == []
+        assert [f for f in report.findings if f.kind is not ReadingKind.NOTE] == []
 
 
 def test_a_damaged_mark_of_a_purge_is_told(tmp_path: Path) -> None:
     put_slice(tmp_path, "orders", 1, series(1, 3))
     (tmp_path / "orders" / "purged.bin").write_bytes(b"junk")
-    report = Report()
+    report = ReadingReport()
     assert sequences(rows_of(tmp_path, report=report)) == [1, 2, 3]
-    assert only(report, Kind.DAMAGE).file == "orders/purged.bin"
+    assert only(report, ReadingKind.DAMAGE).file == "orders/purged.bin"
 
 
 def test_subscriptions_are_those_that_a_server_would_recover(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_bounds_choose_messages_by_sequence_and_time(tmp_path: Path) -> None:
     for number in range(5):
         put_slice(tmp_path, "orders", number + 1, series(number * 10 + 1, number * 10 + 10))
     assert sequences(rows_of(tmp_path, {"orders": Bounds(first=9, last=23)})) == list(range(9, 24))
-    report = Report()
+    report = ReadingReport()
     rows = rows_of(tmp_path, {"orders": Bounds(first=31, last=31)}, report)
     assert sequences(rows) == [31]
     assert report.slices == 1
@@ -305,7 +305,7 @@ def test_one_percent_of_the_time_of_one_channel_costs_two_percent_of_its_data_at
     for channel in ("orders", "audit"):
         for number in range(4):
             put_slice(tmp_path, channel, number + 1, series(number * 5000 + 1, number * 5000 + 5000, 128))
-    report = Report()
+    report = ReadingReport()
     wanted = {"orders": Bounds(since=START + 7000 * SECOND, until=START + 7200 * SECOND - 1)}
     assert len(rows_of(tmp_path, wanted, report)) == 200
     size = sum(path.stat().st_size for path in (tmp_path / "orders").glob("*.dat"))
@@ -315,7 +315,7 @@ def test_one_percent_of_the_time_of_one_channel_costs_two_percent_of_its_data_at
 
 def test_columns_of_the_index_cost_no_data(tmp_path: Path) -> None:
     put_slice(tmp_path, "orders", 1, series(1, 5000, 128))
-    report = Report()
+    report = ReadingReport()
     rows = rows_of(tmp_path, report=report, columns=("channel", "sequence", "timestamp"))
     assert len(rows) == 5000
     assert report.data_bytes < 2000
@@ -325,13 +325,13 @@ def test_a_hole_is_told_once_wherever_parts_are_cut(tmp_path: Path) -> None:
     messages = [m for m in series(1, 40) if m.sequence not in (7, 8, 20, 33)]
     put_slice(tmp_path, "orders", 1, messages)
     for max_bytes in (1 << 20, 500, 130, 60):
-        report = Report()
+        report = ReadingReport()
         rows = rows_of(tmp_path, report=report, max_bytes=max_bytes)
         assert sequences(rows) == [m.sequence for m in messages]
         assert sorted((f.kind, f.sequence, f.text) for f in report.findings) == [
-            (Kind.LOSS, 7, "sequences 7 to 8 are missing before this record"),
-            (Kind.LOSS, 20, "sequences 20 to 20 are missing before this record"),
-            (Kind.LOSS, 33, "sequences 33 to 33 are missing before this record"),
+            (ReadingKind.LOSS, 7, "sequences 7 to 8 are missing before this record"),
+            (ReadingKind.LOSS, 20, "sequences 20 to 20 are missing before this record"),
+            (ReadingKind.LOSS, 33, "sequences 33 to 33 are missing before this record"),
         ]
 
 
@@ -377,10 +377,10 @@ def test_a_slice_that_is_gone_when_it_is_read_is_an_error_or_a_finding(tmp_path:
     with pytest.raises(StoreError, match=r"orders/msgs.1.dat: the slice went away") as caught:
         list(read(parts[0], ("sequence",)))
     assert "failOnDataLoss=false" in caught.value.hint
-    report = Report()
+    report = ReadingReport()
     rows = [r for b in read(parts[0], COLUMNS, report=report, fail_on_data_loss=False) for r in b.to_pylist()]
     assert sequences(rows) == list(range(11, 31))
-    assert only(report, Kind.LOSS).file == "orders/msgs.1.dat"
+    assert only(report, ReadingKind.LOSS).file == "orders/msgs.1.dat"
     shutil.rmtree(tmp_path / "orders")
     resolved.cache_clear()
     with pytest.raises(StoreError, match="the channel's directory is gone"):
@@ -391,11 +391,11 @@ def test_two_stores_that_were_merged_by_mistake_are_told_and_one_content_counts(
     put_slice(tmp_path, "orders", 1, series(1, 30))
     mine = [Message(n, b"other %d" % n) for n in range(11, 21)]
     put_slice(tmp_path, "orders", 2, mine)
-    report = Report()
+    report = ReadingReport()
     rows = rows_of(tmp_path, report=report)
     assert sequences(rows) == list(range(1, 31))
     assert all(r["slice"] == 1 for r in rows)
-    found = only(report, Kind.CONFLICT)
+    found = only(report, ReadingKind.CONFLICT)
     assert (found.file, found.offset, found.sequence) == ("orders/msgs.2.dat", 4, 11)
     assert "sequences 11 to 20 have another content than in msgs.1.dat" in found.text
 
@@ -404,7 +404,7 @@ def test_overlapping_slices_of_an_original_with_equal_records_are_merged(tmp_pat
     put_slice(tmp_path, "orders", 1, series(1, 20))
     put_slice(tmp_path, "orders", 2, series(15, 30))
     put_slice(tmp_path, "orders", 3, series(3, 5))
-    report = Report()
+    report = ReadingReport()
     assert sequences(rows_of(tmp_path, report=report)) == list(range(1, 31))
     assert report.findings == []
 
@@ -412,9 +412,9 @@ def test_overlapping_slices_of_an_original_with_equal_records_are_merged(tmp_pat
 def test_a_slice_of_another_channel_is_damage_and_gives_no_rows(tmp_path: Path) -> None:
     put_slice(tmp_path, "orders", 1, series(1, 5))
     put_slice(tmp_path, "orders", 2, series(6, 9), subject="audit")
-    report = Report()
+    report = ReadingReport()
     assert sequences(rows_of(tmp_path, report=report)) == [1, 2, 3, 4, 5]
-    assert only(report, Kind.DAMAGE).file == "orders/msgs.2.dat"
+    assert only(report, ReadingKind.DAMAGE).file == "orders/msgs.2.dat"
 
 
 @pytest.mark.parametrize("index", [True, False])
@@ -432,10 +432,10 @@ def test_a_name_that_is_no_text_is_shown_and_asked_for_with_escapes(tmp_path: Pa
     raw = os.fsdecode(b"caf\xe9")
     path = put_slice(tmp_path, "cafe", 1, series(1, 2), subject="cafe")
     shutil.move(path.parent, tmp_path / raw)
-    report = Report()
+    report = ReadingReport()
     assert Store(str(tmp_path)).channels() == ["caf\\xe9"]
     rows_of(tmp_path, ["caf\\xe9"], report)
-    assert only(report, Kind.DAMAGE).channel == "caf\\xe9"
+    assert only(report, ReadingKind.DAMAGE).channel == "caf\\xe9"
 
 
 def test_foreign_files_and_directories_are_notes(tmp_path: Path) -> None:
@@ -446,10 +446,10 @@ def test_foreign_files_and_directories_are_notes(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     (tmp_path / "a..b").mkdir()
     (tmp_path / "linked").symlink_to(tmp_path / "orders")
-    report = Report()
+    report = ReadingReport()
     assert sequences(rows_of(tmp_path, report=report)) == [1, 2]
-    assert {f.file for f in report.findings if f.kind is Kind.NOTE} == {"lost+found", "a..b"}
-    assert only(report, Kind.DAMAGE).file == "orders/msgs.first.dat"
+    assert {f.file for f in report.findings if f.kind is ReadingKind.NOTE} == {"lost+found", "a..b"}
+    assert only(report, ReadingKind.DAMAGE).file == "orders/msgs.first.dat"
 
 
 def test_an_index_that_lies_in_its_middle_costs_nothing(tmp_path: Path) -> None:
@@ -458,7 +458,7 @@ def test_an_index_that_lies_in_its_middle_costs_nothing(tmp_path: Path) -> None:
     data = bytearray(index.read_bytes())
     data[4 + 32 * 50 + 9] ^= 1
     index.write_bytes(data)
-    report = Report()
+    report = ReadingReport()
     assert sequences(rows_of(tmp_path, report=report)) == list(range(1, 101))
     assert report.findings == []
 
@@ -483,11 +483,11 @@ def test_a_record_behind_damage_is_found_wherever_it_begins(tmp_path: Path) -> N
     data = bytearray(path.read_bytes())
     data[60:64] = b"\xff\xff\xff\x0f"
     path.write_bytes(data)
-    report = Report()
+    report = ReadingReport()
     rows = rows_of(tmp_path, report=report)
     assert sequences(rows) == [1, 3, 4]
     assert sequences(rows, good=False) == [2]
-    assert only(report, Kind.DAMAGE).sequence == 2
+    assert only(report, ReadingKind.DAMAGE).sequence == 2
 
 
 def test_a_payload_of_64_megabytes_is_one_row_and_one_batch(tmp_path: Path) -> None:
@@ -508,9 +508,9 @@ def test_batches_are_cut_by_bytes(tmp_path: Path) -> None:
 def test_encrypted_payloads_are_told_or_refused(tmp_path: Path) -> None:
     aes = bytes.fromhex("015db4813b00000000000000017720e2eee679bdb60d7cb819a28e09cc189027e485")
     put_slice(tmp_path, "orders", 1, [Message(1, aes), Message(2, b"plain")])
-    report = Report()
+    report = ReadingReport()
     assert [r["data"] for r in rows_of(tmp_path, report=report)] == [aes, b"plain"]
-    assert (report.encrypted, only(report, Kind.NOTE).file) == (1, "orders/msgs.1.dat")
+    assert (report.encrypted, only(report, ReadingKind.NOTE).file) == (1, "orders/msgs.1.dat")
     (part,) = Store(str(tmp_path)).plan()
     with pytest.raises(DamageError, match="1 payloads look encrypted"):
         list(read(part, ("data",), refuse_encrypted=True))
@@ -522,17 +522,17 @@ def test_a_strict_report_ends_at_the_first_damage_with_its_place(tmp_path: Path)
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(DamageError, match=r"damage: orders/msgs.1.dat at offset [0-9]+ \(sequence 3\)"):
-        rows_of(tmp_path, report=Report(strict=True), columns=("data",))
+        rows_of(tmp_path, report=ReadingReport(strict=True), columns=("data",))
 
 
 def test_reports_of_tasks_add_up(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for n in range(3):
-        report = Report(rows=10, data_bytes=100 * n)
-        report.add(Finding(Kind.LOSS, "orders", "orders/msgs.1.dat", "gone", 4, 7))
+        report = ReadingReport(rows=10, data_bytes=100 * n)
+        report.add(ReadingFinding(ReadingKind.LOSS, "orders", "orders/msgs.1.dat", "gone", 4, 7))
         report.save(str(tmp_path / "stats"))
     total = collected(str(tmp_path / "stats"))
     assert (total.rows, total.data_bytes, total.found) == (30, 300, 3)
-    assert set(total.findings) == {Finding(Kind.LOSS, "orders", "orders/msgs.1.dat", "gone", 4, 7)}
+    assert set(total.findings) == {ReadingFinding(ReadingKind.LOSS, "orders", "orders/msgs.1.dat", "gone", 4, 7)}
     assert capfd.readouterr().err.count("stan: loss: orders/msgs.1.dat at offset 4 (sequence 7): gone\n") == 3
     with pytest.raises(ConfigError, match="holds no reports"):
         collected(str(tmp_path))

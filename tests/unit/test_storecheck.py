@@ -17,7 +17,7 @@ from ftstan.base.disk import LocalDisk, Space
 from ftstan.base.errors import ConfigError
 from ftstan.ft.mounts import Mount
 from ftstan.storecheck.bench import BLOCK, Bench, Runner
-from ftstan.storecheck.findings import Finding, Outcome, Report, Verdict
+from ftstan.storecheck.findings import Outcome, StorageFinding, StorageReport, StorageVerdict
 from ftstan.storecheck.host import CHECKS, expected
 from ftstan.storecheck.neighbour import Deputy
 from ftstan.storecheck.place import Host, scratch, this_host
@@ -113,7 +113,7 @@ class Place:
             far=16 * BLOCK,
         )
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[StorageFinding]:
         return Runner(self.bench()).run(CHECKS)
 
     def bad(self) -> set[str]:
@@ -123,8 +123,8 @@ class Place:
         return {finding.check for finding in self.findings() if finding.outcome is Outcome.LIMIT}
 
 
-def report(findings: list[Finding]) -> Report:
-    return Report("/d", "host", "here", findings)
+def report(findings: list[StorageFinding]) -> StorageReport:
+    return StorageReport("/d", "host", "here", findings)
 
 
 def test_fit_storage_has_nothing_bad_and_says_what_a_takeover_costs() -> None:
@@ -340,14 +340,14 @@ def test_syncs_quicker_than_any_disk_are_doubted_and_a_lying_one_is_said_to_be_i
 @pytest.mark.parametrize(
     ("outcomes", "verdict"),
     [
-        ([], Verdict.UNSUITABLE),
-        ([Outcome.GOOD, Outcome.NOTE], Verdict.SUITABLE),
-        ([Outcome.GOOD, Outcome.LIMIT], Verdict.LIMITED),
-        ([Outcome.LIMIT, Outcome.BAD], Verdict.UNSUITABLE),
+        ([], StorageVerdict.UNSUITABLE),
+        ([Outcome.GOOD, Outcome.NOTE], StorageVerdict.SUITABLE),
+        ([Outcome.GOOD, Outcome.LIMIT], StorageVerdict.LIMITED),
+        ([Outcome.LIMIT, Outcome.BAD], StorageVerdict.UNSUITABLE),
     ],
 )
-def test_the_worst_finding_decides(outcomes: list[Outcome], verdict: Verdict) -> None:
-    made = report([Finding("c", outcome, "text") for outcome in outcomes])
+def test_the_worst_finding_decides(outcomes: list[Outcome], verdict: StorageVerdict) -> None:
+    made = report([StorageFinding("c", outcome, "text") for outcome in outcomes])
     assert made.verdict is verdict
     assert made.as_dict()["verdict"] == verdict.value
 

@@ -18,7 +18,7 @@ from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import ConfigError, FtstanError, StoreError
 from ftstan.storecheck import integrity
 from ftstan.storecheck.bench import Bench, GoneError
-from ftstan.storecheck.findings import Finding, Outcome
+from ftstan.storecheck.findings import Outcome, StorageFinding
 from ftstan.storecheck.meeting import MEETING_NAME, Meeting
 from ftstan.storecheck.neighbour import Deputy
 from ftstan.storecheck.peer import Peer, PeerOptions, expected
@@ -96,7 +96,7 @@ class Side:
         answer_s: float = PATIENCE_S,
     ) -> None:
         self.told: list[str] = []
-        self.findings: list[Finding] = []
+        self.findings: list[StorageFinding] = []
         self.error: FtstanError | None = None
         self.met = meeting(path, answer_s=answer_s)
         self._work = (path, options, locker, change)
@@ -258,7 +258,7 @@ def attacked(tmp_path: Path, records: int = 30, times: int = 1) -> list[str]:
     return journals
 
 
-def verified(tmp_path: Path, journals: list[str]) -> list[Finding]:
+def verified(tmp_path: Path, journals: list[str]) -> list[StorageFinding]:
     return integrity.verify(LocalDisk(), LocalDisk(), str(tmp_path / "d"), journals)
 
 

@@ -19,7 +19,7 @@ from ftstan.spark.archive.report import FORMATS, ArchiveOptions
 if TYPE_CHECKING:
     import argparse
 
-    from ftstan.spark.archive import Report
+    from ftstan.spark.archive import ArchiveReport
 
 _DEFAULT = ArchiveOptions()
 
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     return report.status
 
 
-def _say(arguments: argparse.Namespace, report: Report) -> None:
+def _say(arguments: argparse.Namespace, report: ArchiveReport) -> None:
     if arguments.output == "json":
         print_json(report.to_dict())
         return

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from ftstan.spark.audit import Report
+    from ftstan.spark.audit import AuditReport
 
 _DEFAULT = AuditOptions()
 
@@ -105,7 +105,7 @@ def _teller(arguments: argparse.Namespace) -> Callable[[str], None] | None:
     return lambda words: say(words, file=sys.stderr)
 
 
-def _say(arguments: argparse.Namespace, report: Report) -> None:
+def _say(arguments: argparse.Namespace, report: AuditReport) -> None:
     if arguments.output == "json":
         print_json(report.as_json())
         return

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ftstan.spark.replay import Report
+    from ftstan.spark.replay import ReplayReport
     from ftstan.spark.selection import Selection
     from ftstan.spark.steps import Extent
 
@@ -104,7 +104,7 @@ def _replay(
     before = checkpoint.messages
     with progress("replaying", max(left, 0), shown=not arguments.quiet, counted=True) as advance:
 
-        async def publish() -> Report:
+        async def publish() -> ReplayReport:
             async with await client_options.connect(
                 arguments, ack_timeout=arguments.timeout, republish=True, max_in_flight=arguments.in_flight
             ) as connection:
@@ -138,7 +138,7 @@ def _say_plan(
     say("nothing was published")
 
 
-def _say(arguments: argparse.Namespace, report: Report) -> None:
+def _say(arguments: argparse.Namespace, report: ReplayReport) -> None:
     if arguments.output == "json":
         print_json(replay.as_json(report))
         return

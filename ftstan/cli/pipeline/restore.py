@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ftstan.spark.restore import Plan, Report, RestoreOptions
+    from ftstan.spark.restore import Plan, RestoreOptions, RestoreReport
     from ftstan.spark.selection import Selection
     from ftstan.stores.file.tools.restoring import Account
 
@@ -95,7 +95,7 @@ def _write(
     selection: Selection,
     options: RestoreOptions,
     account: Account,
-) -> Report:
+) -> RestoreReport:
     from ftstan.spark import restore  # noqa: PLC0415  needs pyspark
 
     with owning(options.directory) as (owner, _):
@@ -152,7 +152,7 @@ def _say_plan(arguments: argparse.Namespace, plan: Plan) -> None:
     say("nothing was written")
 
 
-def _say(arguments: argparse.Namespace, report: Report) -> None:
+def _say(arguments: argparse.Namespace, report: RestoreReport) -> None:
     if arguments.output == "json":
         print_json(asdict(report))
         return

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ftstan.spark.archive.job import run
-    from ftstan.spark.archive.report import ArchiveOptions, Report
+    from ftstan.spark.archive.report import ArchiveOptions, ArchiveReport
     from ftstan.spark.archive.script import install_script
 
-__all__ = ["ArchiveOptions", "Report", "install_script", "run"]
+__all__ = ["ArchiveOptions", "ArchiveReport", "install_script", "run"]
 
-_HOMES = {"ArchiveOptions": "report", "Report": "report", "install_script": "script", "run": "job"}
+_HOMES = {"ArchiveOptions": "report", "ArchiveReport": "report", "install_script": "script", "run": "job"}
 
 
 def __getattr__(name: str) -> object:

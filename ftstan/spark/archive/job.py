@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ftstan.spark.archive import plan
 from ftstan.spark.archive import table as tables
-from ftstan.spark.archive.report import ArchiveOptions, Failed, Report
+from ftstan.spark.archive.report import ArchiveOptions, ArchiveReport, Failed
 from ftstan.spark.archive.slices import shown
 from ftstan.spark.archive.spool import ArchiveError, cluster_of, discard, slices, sync_directory
 from ftstan.spark.archive.stores import stored_channels
@@ -47,7 +47,7 @@ def run(
     table: str,
     options: ArchiveOptions | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Report:
+) -> ArchiveReport:
     """Archive what waits in ``spool`` into ``table``, which is made if it is not there.
 
     ``spool`` may be a datastore as well: a stopped one, a backup, a live one up to what is confirmed; it stays as it
@@ -120,7 +120,7 @@ class _Job:
         self._done = self._total = 0
         self._identity = self._identify()
         self._log = tables.open_log(table, self._identity.format)
-        self._report = Report(spool, table, self._identity.format, dry_run=options.dry_run)
+        self._report = ArchiveReport(spool, table, self._identity.format, dry_run=options.dry_run)
 
     def _identify(self) -> Identity:
         """What the table is, or will be. Raises ``ArchiveError``."""
@@ -140,7 +140,7 @@ class _Job:
 
     # ---- one run -------------------------------------------------------------------------------------------------
 
-    def look(self) -> Report:
+    def look(self) -> ArchiveReport:
         """What a run would find; changes nothing."""
         if self._from_store:
             stored = self._stored()
@@ -150,7 +150,7 @@ class _Job:
             self._add(slices=len(chosen), messages=sum(s.manifest.count for s in chosen))
         return self._whole_report()
 
-    def archive(self) -> Report:
+    def archive(self) -> ArchiveReport:
         """Everything that waits."""
         self._finish_former()
         shutil.rmtree(os.path.join(self.table, _STAGING), ignore_errors=True)
@@ -172,7 +172,7 @@ class _Job:
         """Count on: fields of the report, and what is added to each."""
         self._report = replace(self._report, **{name: getattr(self._report, name) + n for name, n in more.items()})
 
-    def _whole_report(self) -> Report:
+    def _whole_report(self) -> ArchiveReport:
         return replace(self._report, conflicts_known=sum(file.rows for file in tables.disputed(self.table)))
 
     def _tell(self, more: int) -> None:

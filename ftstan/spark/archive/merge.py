@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CONTENT = ("timestamp_ns", "data", "reply")
 
 
-class Kind(IntEnum):
+class RowKind(IntEnum):
     """Where rows come from; of equal ones the lowest kind's is looked at first."""
 
     DISPUTED = 0
@@ -41,7 +41,7 @@ class Source(Protocol):
         """A sequence at or below the first row's."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> RowKind:
         """What the rows are."""
 
     @property
@@ -112,7 +112,7 @@ def merge(sources: Sequence[Source]) -> Iterator[Merged]:
             continue
         if len(reading) == 1:
             (only,) = reading
-            if only.source.kind is Kind.NEW:
+            if only.source.kind is RowKind.NEW:
                 yield Merged(pa.Table.from_batches([only.batch]))
             only.batch = only.batch.slice(only.batch.num_rows)
         else:
@@ -137,10 +137,10 @@ def _resolve(pieces: list[tuple[Source, pa.RecordBatch]]) -> Merged:
     kind = kinds.take(table["origin"].combine_chunks())
     repeated = _like_previous(table, ("sequence",))
     differs = pc.and_not(repeated, _like_previous(table, _CONTENT))
-    odd = pc.unique(table["sequence"].filter(pc.or_(differs, pc.equal(kind, int(Kind.DISPUTED)))))
+    odd = pc.unique(table["sequence"].filter(pc.or_(differs, pc.equal(kind, int(RowKind.DISPUTED)))))
     disputed = pc.is_in(table["sequence"], value_set=odd)
-    new = pc.and_not(pc.and_not(pc.equal(kind, int(Kind.NEW)), repeated), disputed)
-    again = pc.and_(pc.and_not(repeated, disputed), pc.equal(kind, int(Kind.NEW)))
+    new = pc.and_not(pc.and_not(pc.equal(kind, int(RowKind.NEW)), repeated), disputed)
+    again = pc.and_(pc.and_not(repeated, disputed), pc.equal(kind, int(RowKind.NEW)))
     duplicates = pc.sum(again).as_py() or 0
     conflicts = None
     if len(odd):
@@ -150,7 +150,7 @@ def _resolve(pieces: list[tuple[Source, pa.RecordBatch]]) -> Merged:
         if unknown:
             conflicts = rows.take(pa.array(unknown, pa.int64()))
             labels = pa.array([source.label for source, _ in pieces], pa.string()).take(conflicts["origin"])
-            archived = pc.equal(conflicts["kind"], int(Kind.ARCHIVED))
+            archived = pc.equal(conflicts["kind"], int(RowKind.ARCHIVED))
             conflicts = conflicts.drop_columns(["origin", "kind"]).append_column("archived", archived)
             conflicts = conflicts.append_column("source", labels)
     return Merged(table.drop_columns(["origin"]).filter(new), duplicates, conflicts)
@@ -166,9 +166,9 @@ def _variants(rows: pa.Table) -> tuple[list[int], int]:
         variant = (sequence, *content)
         if variant not in seen:
             seen.add(variant)
-            if kind != Kind.DISPUTED:
+            if kind != RowKind.DISPUTED:
                 unknown.append(k)
-        elif kind == Kind.NEW:
+        elif kind == RowKind.NEW:
             known_again += 1
     return unknown, known_again
 

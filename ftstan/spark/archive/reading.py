@@ -23,7 +23,7 @@ from ftstan.spark.archive.rows import batches_of, range_of
 from ftstan.spark.archive.slices import SliceError, SliceRows, shown
 from ftstan.spark.archive.table import ROWS, DataFile, described, kind_of, open_log
 from ftstan.spark.decode import TYPES
-from ftstan.spark.report import Finding, Kind
+from ftstan.spark.report import ReadingFinding, ReadingKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ftstan.spark.archive.spool import Spooled
     from ftstan.spark.options import ReadOptions
     from ftstan.spark.parts import Bounds
-    from ftstan.spark.report import Report
+    from ftstan.spark.report import ReadingReport
 
 _CONFLICTS_SAID = 20
 
@@ -72,7 +72,7 @@ class TablePiece:
     shares: tuple[FileShare, ...]
 
     def read(
-        self, columns: tuple[str, ...], *, report: Report, fail_on_data_loss: bool, refuse_encrypted: bool
+        self, columns: tuple[str, ...], *, report: ReadingReport, fail_on_data_loss: bool, refuse_encrypted: bool
     ) -> Iterator[pa.RecordBatch]:
         """The messages of every share. Raises ``StoreError``."""
         del (
@@ -92,7 +92,7 @@ class TablePiece:
                         f"archive {self.path}: {share.file.path}: {text}",
                         hint="restore it from a copy, or set failOnDataLoss=false to go on without it",
                     ) from error
-                report.add(Finding(Kind.LOSS, share.file.channel, share.file.path, text))
+                report.add(ReadingFinding(ReadingKind.LOSS, share.file.channel, share.file.path, text))
             except (OSError, pa.ArrowException) as error:
                 raise StoreError(
                     f"archive {self.path}: {share.file.path}: {str(error).splitlines()[0]}",
@@ -101,7 +101,7 @@ class TablePiece:
 
 
 def _share(
-    file: pq.ParquetFile, share: FileShare, columns: tuple[str, ...], report: Report
+    file: pq.ParquetFile, share: FileShare, columns: tuple[str, ...], report: ReadingReport
 ) -> Iterator[pa.RecordBatch]:
     """What is wanted of one file."""
     groups = range(
@@ -218,10 +218,10 @@ class SpoolPiece:
 
     path: str
     shares: tuple[SpoolShare, ...]
-    findings: tuple[Finding, ...] = field(default=())
+    findings: tuple[ReadingFinding, ...] = field(default=())
 
     def read(
-        self, columns: tuple[str, ...], *, report: Report, fail_on_data_loss: bool, refuse_encrypted: bool
+        self, columns: tuple[str, ...], *, report: ReadingReport, fail_on_data_loss: bool, refuse_encrypted: bool
     ) -> Iterator[pa.RecordBatch]:
         """The messages of every share, each sequence once. Raises ``StoreError`` and ``DamageError``."""
         del refuse_encrypted
@@ -243,7 +243,7 @@ class SpoolPiece:
 class _Told(SliceRows):
     """A slice whose damage ends it and is told."""
 
-    def __init__(self, slice_: Spooled, report: Report, fail_on_data_loss: bool) -> None:
+    def __init__(self, slice_: Spooled, report: ReadingReport, fail_on_data_loss: bool) -> None:
         super().__init__(slice_)
         self._spooled = slice_
         self._report = report
@@ -264,12 +264,14 @@ class _Told(SliceRows):
                         f"spool {self._spooled.spool}: {self._spooled.path} went away after the query had been planned",
                         hint="the archive job took it: read the archive, or set failOnDataLoss=false",
                     ) from error
-                self._report.add(Finding(Kind.LOSS, shown(m.channel), self._spooled.path, "the slice went away"))
+                self._report.add(
+                    ReadingFinding(ReadingKind.LOSS, shown(m.channel), self._spooled.path, "the slice went away")
+                )
                 return
-            self._report.add(Finding(Kind.DAMAGE, shown(m.channel), self._spooled.path, error.text))
+            self._report.add(ReadingFinding(ReadingKind.DAMAGE, shown(m.channel), self._spooled.path, error.text))
 
 
-def _tell_conflicts(channel: str, rows: pa.Table, report: Report) -> None:
+def _tell_conflicts(channel: str, rows: pa.Table, report: ReadingReport) -> None:
     """One finding for each sequence, with the slices that hold its contents; of very many, one for the rest."""
     by_sequence: dict[int, list[str]] = {}
     for sequence, source in zip(rows["sequence"].to_pylist(), rows["source"].to_pylist(), strict=True):
@@ -279,10 +281,10 @@ def _tell_conflicts(channel: str, rows: pa.Table, report: Report) -> None:
             text = (
                 f"{len(by_sequence) - k} more sequences up to {max(by_sequence)} have several contents: none is given"
             )
-            report.add(Finding(Kind.CONFLICT, channel, sources[0], text, sequence=sequence))
+            report.add(ReadingFinding(ReadingKind.CONFLICT, channel, sources[0], text, sequence=sequence))
             return
         text = f"has another content than in {', '.join(sources[1:])}: none is given"
-        report.add(Finding(Kind.CONFLICT, channel, sources[0], text, sequence=sequence))
+        report.add(ReadingFinding(ReadingKind.CONFLICT, channel, sources[0], text, sequence=sequence))
 
 
 class SpoolSnapshot:
@@ -294,7 +296,7 @@ class SpoolSnapshot:
         self._slices: dict[str, list[Spooled]] = {}
         for s in listing.slices:
             self._slices.setdefault(shown(s.manifest.channel), []).append(s)
-        self._findings = tuple(Finding(Kind.DAMAGE, "", where, why) for where, why in listing.broken)
+        self._findings = tuple(ReadingFinding(ReadingKind.DAMAGE, "", where, why) for where, why in listing.broken)
 
     @property
     def channels(self) -> Collection[str]:

@@ -73,7 +73,7 @@ class Conflict:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ArchiveReport:
     """What one run did. Everything that it did not archive is named.
 
     ``messages`` of ``slices`` were added to the table, in ``files`` files of ``bytes`` bytes, by ``commits`` commits;

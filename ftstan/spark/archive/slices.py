@@ -11,7 +11,7 @@ import hashlib
 import os
 from typing import TYPE_CHECKING
 
-from ftstan.spark.archive.merge import Kind
+from ftstan.spark.archive.merge import RowKind
 from ftstan.spark.archive.spool import ArchiveError
 from ftstan.spark.archive.table import ROWS
 from ftstan.spark.decode import Builder
@@ -46,7 +46,7 @@ def shown(channel: str) -> str:
 class SliceRows:
     """The rows of one slice (a ``merge.Source``)."""
 
-    kind = Kind.NEW
+    kind = RowKind.NEW
 
     def __init__(self, slice_: Spooled) -> None:
         self._slice = slice_

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import StoreError
-from ftstan.spark.archive.merge import Kind
+from ftstan.spark.archive.merge import RowKind
 from ftstan.spark.archive.slices import SliceError
 from ftstan.spark.archive.table import ROWS
 from ftstan.spark.log import Part, Store
-from ftstan.spark.report import Kind as Finds
-from ftstan.spark.report import Report
+from ftstan.spark.report import ReadingKind, ReadingReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,7 +41,7 @@ class StoredChannel:
 class StoredRows:
     """The messages of such a channel (a ``merge.Source``)."""
 
-    kind = Kind.NEW
+    kind = RowKind.NEW
 
     def __init__(self, stored: StoredChannel) -> None:
         self._stored = stored
@@ -52,7 +51,7 @@ class StoredRows:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Batches with the columns of a table's files. Raises ``SliceError``."""
-        report = Report()
+        report = ReadingReport()
         try:
             for part in self._stored.parts:
                 for batch in part.read(tuple(ROWS.names), report=report):
@@ -63,9 +62,9 @@ class StoredRows:
         self._judge(report)
         self.notes = [f"{self._stored.path}: {finding}" for finding in report.findings]
 
-    def _judge(self, report: Report) -> None:
+    def _judge(self, report: ReadingReport) -> None:
         for finding in report.findings:
-            if finding.kind in {Finds.DAMAGE, Finds.CONFLICT}:
+            if finding.kind in {ReadingKind.DAMAGE, ReadingKind.CONFLICT}:
                 raise SliceError(self.label, str(finding))
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ftstan.spark.archive.merge import Kind, merge
+from ftstan.spark.archive.merge import RowKind, merge
 from ftstan.spark.archive.report import Conflict, Failed
 from ftstan.spark.archive.rows import range_of
 from ftstan.spark.archive.slices import SliceError, SliceRows
@@ -80,7 +80,7 @@ def from_json(text: str) -> list[Done]:
 class FileRows:
     """The rows of a file of the table between two sequences (a ``merge.Source``)."""
 
-    def __init__(self, table: str, file: DataFile, first: int, last: int, kind: Kind) -> None:
+    def __init__(self, table: str, file: DataFile, first: int, last: int, kind: RowKind) -> None:
         self.kind = kind
         self._path = os.path.join(table, file.path)
         self.label = file.path
@@ -223,7 +223,9 @@ def _sources(stretch: Stretch, table: str, left_out: set[str]) -> list[Source]:
     new = [source for source in new if source.label not in left_out]
     if not new:
         return []
-    known = [(file, Kind.ARCHIVED) for file in stretch.files] + [(file, Kind.DISPUTED) for file in stretch.disputed]
+    known = [(file, RowKind.ARCHIVED) for file in stretch.files] + [
+        (file, RowKind.DISPUTED) for file in stretch.disputed
+    ]
     return [*new, *(FileRows(table, file, stretch.first, stretch.last, kind) for file, kind in known)]
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from ftstan.drill.rules import Breach, Rule
 from ftstan.spark.audit.options import AuditOptions
-from ftstan.spark.audit.report import Report
-from ftstan.spark.audit.result import AuditError, Channel, Day, Finding, Kind
-from ftstan.spark.audit.verdict import Verdict
+from ftstan.spark.audit.report import AuditReport
+from ftstan.spark.audit.result import AuditError, AuditFinding, AuditKind, Channel, Day
+from ftstan.spark.audit.verdict import AuditVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AuditError",
+    "AuditFinding",
+    "AuditKind",
     "AuditOptions",
+    "AuditReport",
+    "AuditVerdict",
     "Breach",
     "Channel",
     "Day",
-    "Finding",
-    "Kind",
-    "Report",
     "Rule",
-    "Verdict",
     "run",
 ]
 
@@ -39,7 +39,7 @@ def run(
     options: AuditOptions = AuditOptions(),  # noqa: B008  # frozen
     *,
     progress: Callable[[str], None] | None = None,
-) -> Report:
+) -> AuditReport:
     """Audit ``places`` together (stores, spools, archives: whatever ``stan`` reads), and the ledger of the options.
 
     Without places only the ledger is judged. ``progress`` is called with a few words when a stage begins. Raises

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
-from ftstan.spark.audit.result import AuditError, Channel, Day, Finding, Kind
+from ftstan.spark.audit.result import AuditError, AuditFinding, AuditKind, Channel, Day
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,8 +44,8 @@ class Found:
 
     channels: tuple[Channel, ...]
     days: tuple[Day, ...]
-    counts: dict[Kind, int]
-    findings: tuple[Finding, ...]
+    counts: dict[AuditKind, int]
+    findings: tuple[AuditFinding, ...]
 
 
 def check(places: Sequence[tuple[str, DataFrame]], most: int) -> Found:
@@ -67,7 +67,7 @@ def check(places: Sequence[tuple[str, DataFrame]], most: int) -> Found:
     return Found(
         channels=tuple(_channels(rows, edges)),
         days=tuple(_days(rows, names)),
-        counts={kind: counts.get(kind, 0) for kind in Kind},
+        counts={kind: counts.get(kind, 0) for kind in AuditKind},
         findings=tuple(findings[:most]),
     )
 
@@ -125,12 +125,12 @@ def _steps(grouped: DataFrame) -> DataFrame:
 
 
 #: What is wrong with a row, by kind.
-_MARKS: dict[Kind, str] = {
-    Kind.GAP: "sequence - former_sequence > 1",
-    Kind.CRC: "bad > 0",
-    Kind.CONFLICT: "differ",
-    Kind.DUPLICATE: "copies > bit_count(places)",
-    Kind.BACKWARD: "timestamp_ns < former_timestamp_ns",
+_MARKS: dict[AuditKind, str] = {
+    AuditKind.GAP: "sequence - former_sequence > 1",
+    AuditKind.CRC: "bad > 0",
+    AuditKind.CONFLICT: "differ",
+    AuditKind.DUPLICATE: "copies > bit_count(places)",
+    AuditKind.BACKWARD: "timestamp_ns < former_timestamp_ns",
 }
 
 
@@ -151,7 +151,7 @@ def _summed(steps: DataFrame) -> DataFrame:
     )
 
 
-def _details(steps: DataFrame, places: Sequence[str], most: int) -> Iterator[Finding]:
+def _details(steps: DataFrame, places: Sequence[str], most: int) -> Iterator[AuditFinding]:
     wrong = F.array_compact(F.array(*(F.when(F.expr(sql), _detail(kind)) for kind, sql in _MARKS.items())))
     rows = (
         steps.select("channel", "timestamp_ns", F.explode(wrong).alias("found"))
@@ -160,8 +160,8 @@ def _details(steps: DataFrame, places: Sequence[str], most: int) -> Iterator[Fin
         .limit(most)
     )
     for row in rows.toLocalIterator():
-        yield Finding(
-            Kind[row["kind"]],
+        yield AuditFinding(
+            AuditKind[row["kind"]],
             row["channel"],
             row["first"],
             row["last"],
@@ -171,15 +171,15 @@ def _details(steps: DataFrame, places: Sequence[str], most: int) -> Iterator[Fin
         )
 
 
-def _detail(kind: Kind) -> Column:
+def _detail(kind: AuditKind) -> Column:
     sequence = F.col("sequence")
     first, last, places, text = sequence, sequence, F.col("places"), F.lit("")
     match kind:
-        case Kind.GAP:
+        case AuditKind.GAP:
             first, last = F.col("former_sequence") + 1, sequence - 1
             places = places.bitwiseOR(F.col("former_places"))
             text = F.format_string("%d missing", last - first + 1)
-        case Kind.CRC:
+        case AuditKind.CRC:
             places = F.col("bad_places")
             text = F.concat_ws(
                 ", ",
@@ -187,7 +187,7 @@ def _detail(kind: Kind) -> Column:
                 F.concat(F.lit("offset "), "bad_offset"),
                 F.format_string("%d of %d copies", "bad", "copies"),
             )
-        case Kind.CONFLICT | Kind.DUPLICATE:
+        case AuditKind.CONFLICT | AuditKind.DUPLICATE:
             text = F.format_string("%d copies", "copies")
         case _:
             text = F.format_string(
@@ -215,7 +215,7 @@ def _by_channel(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
         yield str(name), list(some)
 
 
-def _edges(rows: Sequence[Row], places: Sequence[str]) -> Iterator[Finding]:
+def _edges(rows: Sequence[Row], places: Sequence[str]) -> Iterator[AuditFinding]:
     """What is wrong between the last sequence of a block and the first of the next."""
     for name, mine in _by_channel(rows):
         blocks = [list(some) for _, some in groupby(mine, key=lambda row: row["block"])]
@@ -223,8 +223,8 @@ def _edges(rows: Sequence[Row], places: Sequence[str]) -> Iterator[Finding]:
             before, behind = max(former, key=lambda row: int(row["last"])), block[0]
             both = _names(places, before["places"] | behind["places"])
             gap = behind["first"] - before["last"] - 1
-            finding = Finding(
-                Kind.GAP, name, before["last"] + 1, behind["first"] - 1, behind["first_ns"], both, f"{gap} missing"
+            finding = AuditFinding(
+                AuditKind.GAP, name, before["last"] + 1, behind["first"] - 1, behind["first_ns"], both, f"{gap} missing"
             )
             if gap:
                 yield finding
@@ -232,13 +232,13 @@ def _edges(rows: Sequence[Row], places: Sequence[str]) -> Iterator[Finding]:
             if back > 0:
                 at = behind["first"]
                 text = f"{back} ns before sequence {before['last']}"
-                yield replace(finding, kind=Kind.BACKWARD, first=at, last=at, text=text)
+                yield replace(finding, kind=AuditKind.BACKWARD, first=at, last=at, text=text)
 
 
-def _channels(rows: Sequence[Row], edges: Sequence[Finding]) -> Iterator[Channel]:
+def _channels(rows: Sequence[Row], edges: Sequence[AuditFinding]) -> Iterator[Channel]:
     between: dict[str, int] = defaultdict(int)
     for finding in edges:
-        between[finding.channel] += finding.count if finding.kind is Kind.GAP else 0
+        between[finding.channel] += finding.count if finding.kind is AuditKind.GAP else 0
     for name, mine in _by_channel(rows):
         last = max(mine, key=lambda row: int(row["last"]))
         yield Channel(

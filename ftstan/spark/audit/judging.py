@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 from ftstan.drill.ledger import Fault, Takeover
 from ftstan.drill.rules import MAX_EXAMPLES, Breach, History, Rule, at_sequences
-from ftstan.spark.audit.verdict import Latency, Quiet, Tick, Verdict
+from ftstan.spark.audit.verdict import AuditVerdict, Latency, Quiet, Tick
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,11 +46,11 @@ def settings_for(ledger: Ledger) -> dict[str, str]:
     }
 
 
-def judge(ledger: Ledger, *, quiet_us: int = QUIET_US) -> Verdict:
+def judge(ledger: Ledger, *, quiet_us: int = QUIET_US) -> AuditVerdict:
     """Judge a ledger. Times without acks are told from ``quiet_us`` microseconds on."""
     evidence = Evidence(ledger)
     try:
-        return Verdict(
+        return AuditVerdict(
             directory=ledger.directory,
             nodes=evidence.history.nodes(),
             switches=tuple(evidence.history.switches()),

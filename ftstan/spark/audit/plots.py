@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ftstan.spark.audit.result import Day
-    from ftstan.spark.audit.verdict import Quiet, Verdict
+    from ftstan.spark.audit.verdict import AuditVerdict, Quiet
 
 _WIDTH, _LEFT, _HEIGHT = 900, 60, 160
 _CELL, _ROW, _NAMES = 14, 20, 260
@@ -20,7 +20,7 @@ _CELL, _ROW, _NAMES = 14, 20, 260
 MOST_DAYS = 120
 
 
-def timeline(verdict: Verdict) -> Plot | None:
+def timeline(verdict: AuditVerdict) -> Plot | None:
     """Acks a second over time, and below it the latency that 99 of 100 acks kept.
 
     Times without acks are marked.

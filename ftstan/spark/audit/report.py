@@ -12,7 +12,7 @@ from ftstan.spark.audit.result import AuditError, Result, plain
 
 
 @dataclass(frozen=True, slots=True)
-class Report(Result):
+class AuditReport(Result):
     """What an audit found, and ways to keep it."""
 
     def write_json(self, path: str) -> None:

@@ -12,7 +12,7 @@ from ftstan.base.errors import FtstanError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ftstan.spark.audit.verdict import Verdict
+    from ftstan.spark.audit.verdict import AuditVerdict
 
 EXIT_CLEAN = 0
 EXIT_FOUND = 1
@@ -22,7 +22,7 @@ class AuditError(FtstanError):
     """The audit cannot be carried out, or its report cannot be written."""
 
 
-class Kind(Enum):
+class AuditKind(Enum):
     """What can be found; the value says it to people."""
 
     GAP = "sequences that are nowhere"
@@ -35,18 +35,18 @@ class Kind(Enum):
     @property
     def error(self) -> bool:
         """Whether it makes an audit fail. A clock that was set back is only worth knowing."""
-        return self is not Kind.BACKWARD
+        return self is not AuditKind.BACKWARD
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """One finding: sequences ``first`` to ``last`` of a channel, and what is wrong with them in words.
 
     ``places``: where it was found; of a gap, where the sequences around it are. ``timestamp_ns``: of the message, or of
     the one behind a gap; 0 if it is not known. A finding about a file has no sequences (0) and the offset in its words.
     """
 
-    kind: Kind
+    kind: AuditKind
     channel: str
     first: int
     last: int
@@ -102,9 +102,9 @@ class Result:
     places: tuple[str, ...]
     channels: tuple[Channel, ...]
     days: tuple[Day, ...]
-    counts: dict[Kind, int]
-    findings: tuple[Finding, ...]
-    ledger: Verdict | None = None
+    counts: dict[AuditKind, int]
+    findings: tuple[AuditFinding, ...]
+    ledger: AuditVerdict | None = None
     strict: bool = False
     notes: tuple[str, ...] = ()
 
@@ -132,7 +132,7 @@ class Result:
             "ledger": self.ledger.as_json() if self.ledger else None,
         }
 
-    def by_channel(self) -> Counter[tuple[str, Kind]]:
+    def by_channel(self) -> Counter[tuple[str, AuditKind]]:
         """The findings at hand, by channel and kind."""
         return Counter((finding.channel, finding.kind) for finding in self.findings)
 
@@ -147,7 +147,7 @@ class Result:
         yield "clean" if self.clean else "not clean"
 
 
-def plain(finding: Finding) -> dict[str, Any]:
+def plain(finding: AuditFinding) -> dict[str, Any]:
     """A finding as plain values; its kind by name in lower case."""
     row = asdict(finding)
     return row | {"kind": finding.kind.name.lower(), "places": list(finding.places)}

@@ -15,12 +15,11 @@ from ftstan.spark.audit import ledger
 from ftstan.spark.audit.checks import COLUMNS, Found, check
 from ftstan.spark.audit.judging import judge, settings_for
 from ftstan.spark.audit.matching import match
-from ftstan.spark.audit.report import Report
-from ftstan.spark.audit.result import AuditError, Finding, Kind
+from ftstan.spark.audit.report import AuditReport
+from ftstan.spark.audit.result import AuditError, AuditFinding, AuditKind
 from ftstan.spark.options import ReadOptions
 from ftstan.spark.places import opened
-from ftstan.spark.report import Kind as Remark
-from ftstan.spark.report import collected
+from ftstan.spark.report import ReadingKind, collected
 from ftstan.spark.session import set_for
 
 if TYPE_CHECKING:
@@ -29,12 +28,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from ftstan.spark.audit.options import AuditOptions
-    from ftstan.spark.audit.verdict import Verdict
+    from ftstan.spark.audit.verdict import AuditVerdict
 
-_NOTHING = Found((), (), dict.fromkeys(Kind, 0), ())
+_NOTHING = Found((), (), dict.fromkeys(AuditKind, 0), ())
 
 
-def audit(spark: SparkSession, places: Sequence[str], options: AuditOptions, progress: Callable[[str], None]) -> Report:
+def audit(
+    spark: SparkSession, places: Sequence[str], options: AuditOptions, progress: Callable[[str], None]
+) -> AuditReport:
     """See ``ftstan.spark.audit.run``."""
     if not places and not options.ledger:
         raise AuditError("there is nothing to audit", hint="name a datastore, a spool, an archive or a ledger")
@@ -59,7 +60,7 @@ def audit(spark: SparkSession, places: Sequence[str], options: AuditOptions, pro
         raise AuditError(f"Spark ended the audit: {reason(error)}", hint="see Spark's log for more") from error
     finally:
         shutil.rmtree(remarks, ignore_errors=True)
-    return Report(
+    return AuditReport(
         places=tuple(places),
         channels=found.channels,
         days=found.days,
@@ -132,15 +133,15 @@ def _with_remarks(found: Found, place: str, directory: str, notes: list[str]) ->
     known = {(finding.kind, finding.channel, finding.first) for finding in found.findings}
     more = []
     for remark in dict.fromkeys(report.findings):
-        if remark.kind is Remark.NOTE:
+        if remark.kind is ReadingKind.NOTE:
             notes.append(f"{place}: {remark}")
             continue
-        kind = Kind.CONFLICT if remark.kind is Remark.CONFLICT else Kind.UNREADABLE
+        kind = AuditKind.CONFLICT if remark.kind is ReadingKind.CONFLICT else AuditKind.UNREADABLE
         sequence = remark.sequence or 0
         # A record that cannot be read is a row as well, and a sequence that is nowhere a gap.
-        told = (Kind.CONFLICT, remark.channel, sequence) in known if kind is Kind.CONFLICT else sequence > 0
+        told = (AuditKind.CONFLICT, remark.channel, sequence) in known if kind is AuditKind.CONFLICT else sequence > 0
         if not told:
-            more.append(Finding(kind, remark.channel, sequence, sequence, 0, (place,), str(remark)))
+            more.append(AuditFinding(kind, remark.channel, sequence, sequence, 0, (place,), str(remark)))
     if report.encrypted:
         notes.append(f"{place}: {report.encrypted:,} payloads look encrypted")
     counts = dict(found.counts)
@@ -159,7 +160,7 @@ def _judged(
     options: AuditOptions,
     channel: str,
     progress: Callable[[str], None],
-) -> Verdict | None:
+) -> AuditVerdict | None:
     if not options.ledger:
         return None
     progress(f"judging the ledger {options.ledger}")

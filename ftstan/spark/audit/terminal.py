@@ -15,8 +15,8 @@ from ftstan.reports import clock
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ftstan.spark.audit.report import Report
-    from ftstan.spark.audit.verdict import Verdict
+    from ftstan.spark.audit.report import AuditReport
+    from ftstan.spark.audit.verdict import AuditVerdict
 
 #: Findings that a terminal shows.
 MOST_ROWS = 20
@@ -24,7 +24,7 @@ MOST_ROWS = 20
 _PIPE_WIDTH = 400
 
 
-def print_report(report: Report) -> None:
+def print_report(report: AuditReport) -> None:
     """Channels, findings, the ledger's verdict, and in the last line ``clean`` or ``not clean``."""
     terminal = sys.stdout.isatty()
     console = Console(width=None if terminal else _PIPE_WIDTH, highlight=False)
@@ -47,7 +47,7 @@ def print_report(report: Report) -> None:
         console.print(Text(line))
 
 
-def _print_ledger(console: Console, verdict: Verdict) -> None:
+def _print_ledger(console: Console, verdict: AuditVerdict) -> None:
     if verdict.switches:
         heads = ("epoch", "fault", "from", "to", "active after", "next ack after")
         rows = [

@@ -59,7 +59,7 @@ class StoreMatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict(rules.Verdict):
+class AuditVerdict(rules.LedgerVerdict):
     """What a ledger says, how long acks took, when there was none, and what a store has of it."""
 
     directory: str

@@ -17,7 +17,7 @@ from ftstan.stores.file.env import FileEnv, is_full
 from ftstan.stores.file.log import exact, purging, records
 from ftstan.stores.file.log.slices import SliceLog, show, store_error
 from ftstan.stores.file.recovery import opening, quarantine
-from ftstan.stores.file.retry_backoff import Patience
+from ftstan.stores.file.retry_backoff import RetryBackoff
 from ftstan.stores.file.state import states, statescan
 from ftstan.stores.file.state.compact import Compaction
 from ftstan.stores.file.state.confirmed import ConfirmedFile
@@ -58,7 +58,7 @@ class FileChannel:
         self.quarantined = False
         """Whether its files are damaged: they are read and never written."""
         self.confirmed = ConfirmedFile(env)
-        self._patience = Patience(env.clock)
+        self._patience = RetryBackoff(env.clock)
         self._is_found = False
         """Whether it was there when the store was opened."""
         self._recovered: dict[int, StoredSub] | None = {}

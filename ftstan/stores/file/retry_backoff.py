@@ -17,7 +17,7 @@ _FIRST_S = 0.25
 _LONGEST_S = 1.0
 
 
-class Patience:
+class RetryBackoff:
     """One thing that storage may refuse. The first refusal is forgiven: the next attempt may come at once."""
 
     def __init__(self, clock: Clock) -> None:

@@ -18,7 +18,7 @@ from ftstan.ft.ownership import StoreOwner
 from ftstan.ft.survey import survey_store
 from ftstan.node.dataplane import DataPlane
 from ftstan.node.group import FtGroup
-from ftstan.node.handover import Succession
+from ftstan.node.handover import Handover
 from ftstan.stores.file.channel import FileChannel
 from ftstan.stores.file.env import FileEnv
 from ftstan.stores.file.log.slices import SliceLog, dat_name
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from ftstan.base.errors import StoreError
     from ftstan.ft.epoch import Activation
     from ftstan.ft.epoch_records import EpochRecord
-    from ftstan.node.handover_buffer import Ahead
-    from ftstan.stores.file.recovery.judging import Verdict
+    from ftstan.node.handover_buffer import BufferedPublishes
+    from ftstan.stores.file.recovery.judging import ChannelVerdict
     from ftstan.stores.file.recovery.measure import Found
     from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile
     from ftstan.wire.block import MsgBlock
@@ -215,7 +215,7 @@ def no_seal(patch: Patch) -> None:
 
 
 def torn_ends_cut_in_place(patch: Patch) -> None:
-    def cut(env: FileEnv, slog: SliceLog, verdict: Verdict) -> None:
+    def cut(env: FileEnv, slog: SliceLog, verdict: ChannelVerdict) -> None:
         for f, bad in verdict.ends:
             damage.cut(env, slog.dirfd, dat_name(f.number), bad)
 
@@ -343,14 +343,14 @@ def index_before_data(patch: Patch) -> None:
 
 def bridged_after_anybody(patch: Patch) -> None:
     """What was kept during a hand-over is used, whoever has owned the store since."""
-    decide = Succession.decide
+    decide = Handover.decide
 
-    async def unchecked(self: Succession, activation: Activation) -> Ahead | None:
+    async def unchecked(self: Handover, activation: Activation) -> BufferedPublishes | None:
         if self._taken is not None:
             activation = replace(activation, predecessor=(self._taken.leaving.epoch, b""))
         return await decide(self, activation)
 
-    patch.setattr(Succession, "decide", unchecked)
+    patch.setattr(Handover, "decide", unchecked)
 
 
 def repeats_remembered_late(patch: Patch) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from ftstan.ft.epoch import Activation
     from ftstan.nats.link import Link
-    from ftstan.node.handover_buffer import Ahead
+    from ftstan.node.handover_buffer import BufferedPublishes
     from ftstan.node.pipeline import Serving
     from ftstan.stores.interface import Store, StoreContext
     from tests.sim.disk import SimDisk
@@ -256,7 +256,7 @@ class _Product(node.Node):
         self.server_id = process.name
         self._met = process.group.met
 
-    def _open(self, serving: Serving, ahead: Ahead | None) -> None:
+    def _open(self, serving: Serving, ahead: BufferedPublishes | None) -> None:
         self._met["hand-overs with publishes kept"] += ahead is not None and b"MSG " in ahead.data
         super()._open(serving, ahead)
 
@@ -420,7 +420,7 @@ class Node:
     def successor(self) -> str:
         """The process that is to follow it, which keeps by now what is published; empty while it does not leave."""
         group = self.product.group
-        return group._succession.successor if group is not None else ""
+        return group._handover.successor if group is not None else ""
 
     @property
     def is_misled(self) -> bool:

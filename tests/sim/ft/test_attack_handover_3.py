@@ -107,7 +107,7 @@ def test_a_successor_that_is_stopped_before_the_owner_has_left_follows_all_the_s
 
         def reached() -> bool:
             if when == "searching":
-                return chosen.product.group is not None and chosen.product.group._succession.takes_over
+                return chosen.product.group is not None and chosen.product.group._handover.takes_over
             return owner.successor == chosen.name
 
         assert move(group, reached, steps=400, also=publishing(client))

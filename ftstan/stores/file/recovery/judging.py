@@ -57,7 +57,7 @@ def remove_temporaries(env: FileEnv, dirfd: int) -> None:
 
 
 @dataclass(slots=True)
-class Verdict:
+class ChannelVerdict:
     """What is to be made of a channel. ``pieces``: slices that count, each with its last sequence that does.
 
     ``last``: the channel's last sequence, higher than that of the pieces where messages are missing at the end.
@@ -77,10 +77,10 @@ class Verdict:
     strict: bool = True
 
 
-def judge(env: FileEnv, slog: SliceLog, m: Measured) -> Verdict:
+def judge(env: FileEnv, slog: SliceLog, m: Measured) -> ChannelVerdict:
     """Decide what counts: reads where two slices hold the same sequences, writes nothing. ``OSError`` passes."""
     options = env.options
-    v = Verdict(damage=list(m.problems), strict=m.synced and options.sync and not options.truncate_bad_eof)
+    v = ChannelVerdict(damage=list(m.problems), strict=m.synced and options.sync and not options.truncate_bad_eof)
     ours = env.owner.ours_from
     v.dead = {f.number for f in m.found if f.empty}
     live = [f for f in m.found if not f.empty]
@@ -133,7 +133,7 @@ def _seal(env: FileEnv, slog: SliceLog, found: list[Found], dead: set[int]) -> l
     return out
 
 
-def _check_confirmed_seals(env: FileEnv, slog: SliceLog, v: Verdict, m: Measured, live: list[Found]) -> None:
+def _check_confirmed_seals(env: FileEnv, slog: SliceLog, v: ChannelVerdict, m: Measured, live: list[Found]) -> None:
     """A slice that came after the last confirm and begins at or below it must hold the same records: a copied tail."""
     confirmed = m.confirmed
     if confirmed is None:
@@ -154,7 +154,7 @@ def _check_confirmed_seals(env: FileEnv, slog: SliceLog, v: Verdict, m: Measured
                 return
 
 
-def _merge(env: FileEnv, slog: SliceLog, v: Verdict, pieces: list[tuple[Found, int]]) -> list[tuple[Found, int]]:
+def _merge(env: FileEnv, slog: SliceLog, v: ChannelVerdict, pieces: list[tuple[Found, int]]) -> list[tuple[Found, int]]:
     """Slices of the original in the order of their sequences; where two hold the same, one of them is shortened."""
     out: list[tuple[Found, int]] = []
     for f, last in sorted(pieces, key=lambda p: (p[0].first, -p[1], p[0].number)):
@@ -181,7 +181,9 @@ def _merge(env: FileEnv, slog: SliceLog, v: Verdict, pieces: list[tuple[Found, i
     return out
 
 
-def _judge_piece(env: FileEnv, slog: SliceLog, v: Verdict, f: Found, last: int, *, following: int | None) -> None:
+def _judge_piece(
+    env: FileEnv, slog: SliceLog, v: ChannelVerdict, f: Found, last: int, *, following: int | None
+) -> None:
     """Look at how the records of a slice end; ``following``: the first sequence of the next one."""
     missing = f.claimed > f.last if following is None else last == f.last and last < following - 1
     mine = f.number >= env.owner.ours_from
@@ -192,7 +194,7 @@ def _judge_piece(env: FileEnv, slog: SliceLog, v: Verdict, f: Found, last: int, 
         v.damage.append((dat_name(f.number), f"sequences {last + 1} to {f.claimed} are missing at offset {f.bad_at}"))
 
 
-def _judge_end(env: FileEnv, slog: SliceLog, v: Verdict, f: Found, *, above: bool) -> None:
+def _judge_end(env: FileEnv, slog: SliceLog, v: ChannelVerdict, f: Found, *, above: bool) -> None:
     """The records of a slice end with something bad: is it to be cut? ``above``: nothing that counts lies above it."""
     bad = bad_of(env, slog.name, f)
     mine = f.number >= env.owner.ours_from
@@ -215,7 +217,7 @@ def _contradicts(env: FileEnv, slog: SliceLog, f: Found) -> bool:
     return f.rest[:end] != bytes_of(env, slog.dirfd, f, again.first, again.last)
 
 
-def _judge_last(env: FileEnv, v: Verdict, m: Measured) -> None:
+def _judge_last(env: FileEnv, v: ChannelVerdict, m: Measured) -> None:
     """Where the channel ends: at its last message, or behind messages that something still names."""
     there = v.pieces[-1][1] if v.pieces else 0
     top = max((f.number for f, _ in v.pieces), default=0)
@@ -252,7 +254,7 @@ def rename_odd(env: FileEnv, slog: SliceLog, m: Measured) -> None:
         log.warning(f'channel "{show(slog.name)}": {old} is now named {new}')
 
 
-def report_damage(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> None:
+def report_damage(env: FileEnv, slog: SliceLog, m: Measured, v: ChannelVerdict) -> None:
     """Write the block of lines for each bad record of the slices that are damaged."""
     files = {file for file, _ in v.damage}
     for f in m.found:
@@ -260,7 +262,7 @@ def report_damage(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> None
             damage.report(env, bad_of(env, slog.name, f), cut=False)
 
 
-def settle(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> None:
+def settle(env: FileEnv, slog: SliceLog, m: Measured, v: ChannelVerdict) -> None:
     """Cut and copy what must be, and hand the slices of an undamaged channel to ``slog``.
 
     What ends a slice of ours is read around: ``end_what_was_torn`` comes next. Raises ``OSError`` and ``FencedError``.
@@ -306,7 +308,7 @@ def _report_cut(env: FileEnv, f: Found, bad: Bad) -> None:
         damage.report(env, bad, cut=True)
 
 
-def end_what_was_torn(env: FileEnv, slog: SliceLog, v: Verdict) -> None:
+def end_what_was_torn(env: FileEnv, slog: SliceLog, v: ChannelVerdict) -> None:
     """Have a slice of ours end those whose torn end is read around; what ended them is saved first.
 
     Their files stay as they are. A former owner that stood still within the write may finish it, and name it in its
@@ -346,7 +348,7 @@ def _put_dense(env: FileEnv, slog: SliceLog, f: Found) -> None:
     )
 
 
-def _report_holes(slog: SliceLog, v: Verdict) -> None:
+def _report_holes(slog: SliceLog, v: ChannelVerdict) -> None:
     """One error line for each hole in the sequences; the log is served around it."""
     channel = show(slog.name)
     for (low, last), (high, _) in itertools.pairwise(v.pieces):

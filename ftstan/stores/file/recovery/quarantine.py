@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ftstan.stores.file.env import FileEnv
     from ftstan.stores.file.log.slices import SliceLog
     from ftstan.stores.file.log.view import SliceView
-    from ftstan.stores.file.recovery.judging import Verdict
+    from ftstan.stores.file.recovery.judging import ChannelVerdict
     from ftstan.wire.block import MsgBlock
 
 _ENTRY = records.INDEX_SIZE
@@ -47,7 +47,7 @@ def announce(channel: bytes, file: str, words: str) -> None:
     )
 
 
-def adopt_readable(env: FileEnv, slog: SliceLog, m: Measured, v: Verdict) -> None:
+def adopt_readable(env: FileEnv, slog: SliceLog, m: Measured, v: ChannelVerdict) -> None:
     """Give ``slog`` every message of a damaged channel that can be read. Raises ``OSError``."""
     ours = env.owner.ours_from
     # Where no record is the channel's own, somebody renamed or copied its directory: then they are what there is.

@@ -19,7 +19,7 @@ from ftstan.stores.file.env import FileEnv, is_full
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.view import store_error
 from ftstan.stores.file.regular import open_file
-from ftstan.stores.file.retry_backoff import Patience
+from ftstan.stores.file.retry_backoff import RetryBackoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -149,7 +149,7 @@ class StateFile:
         self._unit = (channel, name)
         self._fd = -1
         self._end = 0
-        self._patience = Patience(env.clock)
+        self._patience = RetryBackoff(env.clock)
         self.replaced = False
         """Whether the file is one of this activation that holds what it should."""
         self.dirty = False

@@ -47,7 +47,7 @@ _ODD_DAT = re.compile(r"msgs\.(?![1-9][0-9]{0,17}\.dat\Z).*\.dat\Z|msgs\.dat\Z")
 _IDX = re.compile(r"msgs\.([1-9][0-9]{0,17})\.idx\Z")
 
 
-class Kind(StrEnum):
+class DefectKind(StrEnum):
     """What a finding means."""
 
     DAMAGE = "damage"
@@ -56,13 +56,13 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class StoreFinding:
     """One thing found. ``file`` is relative to the root; ``channel`` is empty for the store's own files.
 
     ``by_hand``: nothing that a tool may change; ``text`` says what to do.
     """
 
-    kind: Kind
+    kind: DefectKind
     channel: bytes
     file: str
     text: str
@@ -70,33 +70,37 @@ class Finding:
     by_hand: bool = False
 
 
-def check_root(source: Source) -> Iterator[Finding]:
+def check_root(source: Source) -> Iterator[StoreFinding]:
     """Look at the files of the root."""
     occupied = find_occupied(source.disk, source.root)
     for name, what in occupied.items():
         text = f"{what}, where a server keeps a file: stop every server and move it out of the datastore"
-        yield Finding(Kind.DAMAGE, b"", show(os.fsencode(name)), text, by_hand=True)
+        yield StoreFinding(DefectKind.DAMAGE, b"", show(os.fsencode(name)), text, by_hand=True)
     if "server.dat" not in occupied:
         _, wrong = read_server(source)
         if wrong:
-            yield Finding(Kind.DAMAGE, b"", "server.dat", wrong)
+            yield StoreFinding(DefectKind.DAMAGE, b"", "server.dat", wrong)
     if "clients.dat" not in occupied:
         typed, _ = read_clients(source)
         yield from _check_typed(b"", "clients.dat", typed)
     for name, is_dir in sorted(source.disk.listdir(source.root)):
         if not is_dir and name not in occupied and _ROOT_LEFTOVER.match(name):
-            yield Finding(Kind.LEFTOVER, b"", name, "left by a server that was interrupted")
+            yield StoreFinding(DefectKind.LEFTOVER, b"", name, "left by a server that was interrupted")
     channels, others = channel_names(source)
     for name in others:
-        yield Finding(Kind.NOTE, b"", name, "a directory that is no channel; an original server would make one of it")
+        yield StoreFinding(
+            DefectKind.NOTE, b"", name, "a directory that is no channel; an original server would make one of it"
+        )
     for channel in channels:
         if is_reserved(channel) and os.fsdecode(channel) not in occupied:
-            yield Finding(Kind.NOTE, b"", show(channel), "a channel of a name that is reserved for files of servers")
+            yield StoreFinding(
+                DefectKind.NOTE, b"", show(channel), "a channel of a name that is reserved for files of servers"
+            )
 
 
 def check_channel(
     source: Source, name: bytes, progress: Callable[[int], None] = lambda _: None, max_payload: int = MAX_PAYLOAD
-) -> Iterator[Finding]:
+) -> Iterator[StoreFinding]:
     """Look at everything in a channel's directory; ``progress`` is told how many bytes were read.
 
     ``max_payload``: bytes of the largest message that the NATS servers carry. What storage, or the rights of whoever
@@ -105,7 +109,7 @@ def check_channel(
     try:
         yield from _check_files(source, name, progress, max_payload)
     except OSError as error:
-        yield Finding(Kind.DAMAGE, name, show(name), unreadable(error), by_hand=True)
+        yield StoreFinding(DefectKind.DAMAGE, name, show(name), unreadable(error), by_hand=True)
 
 
 def unreadable(error: OSError | FtstanError) -> str:
@@ -117,7 +121,9 @@ def unreadable(error: OSError | FtstanError) -> str:
     return f"cannot be read: {file}{error.strerror or error}: {cure}"
 
 
-def _check_files(source: Source, name: bytes, progress: Callable[[int], None], max_payload: int) -> Iterator[Finding]:
+def _check_files(
+    source: Source, name: bytes, progress: Callable[[int], None], max_payload: int
+) -> Iterator[StoreFinding]:
     with ChannelFiles(source, name) as files:
         checker = ChannelCheck(source, files)
         yield from checker.check_names()
@@ -142,51 +148,53 @@ class ChannelCheck:
         accepted = read_whole(source.disk, files.dirfd, ACCEPTED)
         self.accepted: list[tuple[int, int]] = [(a, b) for a, b in json.loads(accepted)["missing"]] if accepted else []
 
-    def _found(self, kind: Kind, file: str, text: str, offset: int | None = None) -> Finding:
-        return Finding(kind, self._files.name, f"{self._show}/{file}", text, offset)
+    def _found(self, kind: DefectKind, file: str, text: str, offset: int | None = None) -> StoreFinding:
+        return StoreFinding(kind, self._files.name, f"{self._show}/{file}", text, offset)
 
-    def check_names(self) -> Iterator[Finding]:
+    def check_names(self) -> Iterator[StoreFinding]:
         """Files that are no part of the log, and what stands in the place of one that is."""
         names = self._files.names
         for name, what in sorted(self._files.irregular.items()):
             text = f"{what}, where a server keeps a file: stop every server and move it out of the datastore"
-            yield Finding(Kind.DAMAGE, self._files.name, f"{self._show}/{name}", text, by_hand=True)
+            yield StoreFinding(DefectKind.DAMAGE, self._files.name, f"{self._show}/{name}", text, by_hand=True)
         if self._files.purged_wrong:
-            yield self._found(Kind.NOTE, purged.NAME, self._files.purged_wrong)
+            yield self._found(DefectKind.NOTE, purged.NAME, self._files.purged_wrong)
         for name in sorted(names):
             if _ODD_DAT.match(name):
-                yield self._found(Kind.DAMAGE, name, f"message log has an invalid name: {name}")
+                yield self._found(DefectKind.DAMAGE, name, f"message log has an invalid name: {name}")
             elif _CHANNEL_LEFTOVER.match(name) or (
                 (m := _IDX.match(name)) and f"msgs.{m[1]}.dat" not in names and not self._source.live
             ):
                 why = "handed to an archive script, which has not removed it" if name.endswith(".bak") else "not in use"
-                yield self._found(Kind.LEFTOVER, name, why)
+                yield self._found(DefectKind.LEFTOVER, name, why)
 
-    def check_slice(self, s: SliceFile, progress: Callable[[int], None]) -> Iterator[Finding]:
+    def check_slice(self, s: SliceFile, progress: Callable[[int], None]) -> Iterator[StoreFinding]:
         """One slice: every record that counts, and its entry."""
         top = not self._files.slices or s is self._files.slices[-1]
         if s.refused:
-            yield self._found(Kind.DAMAGE, s.dat, s.refused, 0)
+            yield self._found(DefectKind.DAMAGE, s.dat, s.refused, 0)
             return
         for bad in s.bad:
             yield from self._judge(s, bad, top=top)
         if self._names_more(s, top=top):
             text = f"the index names sequence {s.claimed}, the data end at sequence {s.all_last}"
-            yield self._found(Kind.DAMAGE, s.dat, text, s.dat_size)
+            yield self._found(DefectKind.DAMAGE, s.dat, text, s.dat_size)
         if not s.entries:
             return
         if not s.index_clean or s.proven < s.entries:
             text = "missing" if s.idx_size < 0 else "does not name exactly the messages of its slice"
-            yield self._found(Kind.NOTE, s.idx, f"{text}; the data are read instead")
+            yield self._found(DefectKind.NOTE, s.idx, f"{text}; the data are read instead")
         for bad in self.bad_records(s, progress):
-            yield self._found(Kind.DAMAGE, s.dat, bad.why, bad.start)
+            yield self._found(DefectKind.DAMAGE, s.dat, bad.why, bad.start)
 
-    def _judge(self, s: SliceFile, bad: Bad, *, top: bool) -> Iterator[Finding]:
+    def _judge(self, s: SliceFile, bad: Bad, *, top: bool) -> Iterator[StoreFinding]:
         if bad.start < s.end or not s.located:
-            yield self._found(Kind.DAMAGE, s.dat, f"{bad.end - bad.start} bytes are no record: {bad.why}", bad.start)
+            yield self._found(
+                DefectKind.DAMAGE, s.dat, f"{bad.end - bad.start} bytes are no record: {bad.why}", bad.start
+            )
         elif top and s.entries:
             text = f"{bad.end - bad.start} bytes behind sequence {s.last} were never acknowledged ({bad.why})"
-            yield self._found(Kind.NOTE, s.dat, text, bad.start)
+            yield self._found(DefectKind.NOTE, s.dat, text, bad.start)
 
     def _names_more(self, s: SliceFile, *, top: bool) -> bool:
         """Whether an index of ours, whose entries are written after the sync of their data, names what is not there."""
@@ -220,7 +228,7 @@ class ChannelCheck:
             elif records.index_entries(block, 0, 1, offset, self._source.crc) != batch[k * _ENTRY : (k + 1) * _ENTRY]:
                 yield Bad(offset, offset + 8 + size, f"sequence {sequence}: its index entry has another timestamp")
 
-    def check_order(self) -> Iterator[Finding]:
+    def check_order(self) -> Iterator[StoreFinding]:
         """What the slices make together: holes, the end, and seals that hide what was confirmed."""
         files = self._files
         for low, high in itertools.pairwise(files.slices):
@@ -235,7 +243,7 @@ class ChannelCheck:
             return
         if confirmed.sequence > files.last and not self._is_accepted(files.last + 1, confirmed.sequence):
             text = f"was acknowledged up to sequence {confirmed.sequence}, and ends at {files.last}"
-            yield self._found(Kind.DAMAGE, files.slices[-1].dat if files.slices else "", text)
+            yield self._found(DefectKind.DAMAGE, files.slices[-1].dat if files.slices else "", text)
         for s in files.all:
             if confirmed.sequence <= files.purged:
                 # A purge ends in a copy of the newest record, and may have been interrupted before it said so.
@@ -244,9 +252,9 @@ class ChannelCheck:
                 text = (
                     f"begins at sequence {s.all_first}, and would hide what was acknowledged up to {confirmed.sequence}"
                 )
-                yield self._found(Kind.DAMAGE, s.dat, text)
+                yield self._found(DefectKind.DAMAGE, s.dat, text)
 
-    def check_sizes(self, max_payload: int) -> Iterator[Finding]:
+    def check_sizes(self, max_payload: int) -> Iterator[StoreFinding]:
         """Messages that are too large to be delivered."""
         for s in self._files.slices:
             large = [
@@ -260,9 +268,9 @@ class ChannelCheck:
                     f"{len(large)} messages are larger than {max_payload} bytes, the first one is sequence {sequence} "
                     f"with {size}: no NATS server with this max_payload carries them, and deliveries leave them out"
                 )
-                yield self._found(Kind.NOTE, s.dat, text)
+                yield self._found(DefectKind.NOTE, s.dat, text)
 
-    def check_times(self) -> Iterator[Finding]:
+    def check_times(self) -> Iterator[StoreFinding]:
         """Messages whose times are still to come: everything behind them gets those times, too."""
         files, latest = self._files, SystemClock().wall_ns() + AHEAD_NS
         for s in files.slices:
@@ -278,9 +286,9 @@ class ChannelCheck:
                 f"{len(ahead)} messages have times that are still to come, the first one is sequence {sequence} with "
                 f"{when:%Y-%m-%d %H:%M:%SZ}: until then new messages get that time, and max_age removes none of them"
             )
-            yield self._found(Kind.NOTE, s.dat, text)
+            yield self._found(DefectKind.NOTE, s.dat, text)
 
-    def check_numbers(self, highest_sub: int) -> Iterator[Finding]:
+    def check_numbers(self, highest_sub: int) -> Iterator[StoreFinding]:
         """Numbers that nothing can follow: the channel takes nothing new."""
         files = self._files
         for file, what, number in (
@@ -292,7 +300,7 @@ class ChannelCheck:
                     f"names {what} {number}: behind 2^63 - 1 there is no other, and the channel takes nothing new: "
                     "move its directory out of the datastore while no server runs"
                 )
-                yield Finding(Kind.DAMAGE, files.name, f"{self._show}/{file}", text, by_hand=True)
+                yield StoreFinding(DefectKind.DAMAGE, files.name, f"{self._show}/{file}", text, by_hand=True)
 
     def _holes_inside(self, s: SliceFile) -> Iterator[tuple[int, int]]:
         expected = s.first
@@ -303,19 +311,21 @@ class ChannelCheck:
                     yield expected, sequence - 1
                 expected = sequence + 1
 
-    def _hole(self, first: int, last: int, file: str) -> Finding:
-        kind = Kind.NOTE if self._is_accepted(first, last) else Kind.DAMAGE
+    def _hole(self, first: int, last: int, file: str) -> StoreFinding:
+        kind = DefectKind.NOTE if self._is_accepted(first, last) else DefectKind.DAMAGE
         return self._found(kind, file, f"sequences {first} to {last} are missing before it")
 
     def _is_accepted(self, first: int, last: int) -> bool:
         return any(a <= first and last <= b for a, b in self.accepted)
 
 
-def _check_typed(channel: bytes, file: str, typed: Typed) -> Iterator[Finding]:
+def _check_typed(channel: bytes, file: str, typed: Typed) -> Iterator[StoreFinding]:
     if typed.refused:
-        yield Finding(Kind.DAMAGE, channel, file, typed.refused, 0)
+        yield StoreFinding(DefectKind.DAMAGE, channel, file, typed.refused, 0)
     for bad in typed.bad:
-        yield Finding(Kind.DAMAGE, channel, file, f"{bad.end - bad.start} bytes are no record: {bad.why}", bad.start)
+        yield StoreFinding(
+            DefectKind.DAMAGE, channel, file, f"{bad.end - bad.start} bytes are no record: {bad.why}", bad.start
+        )
     if typed.tail is not None:
         text = f"{typed.tail.end - typed.tail.start} bytes at the end were never acknowledged ({typed.tail.why})"
-        yield Finding(Kind.NOTE, channel, file, text, typed.tail.start)
+        yield StoreFinding(DefectKind.NOTE, channel, file, text, typed.tail.start)

@@ -20,7 +20,14 @@ from ftstan.stores.file.regular import open_file
 from ftstan.stores.file.state import confirmed
 from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile, epoch_of
 from ftstan.stores.file.state.statefile import replace_file
-from ftstan.stores.file.tools.checking import ACCEPTED, ChannelCheck, Finding, Kind, check_channel, check_root
+from ftstan.stores.file.tools.checking import (
+    ACCEPTED,
+    ChannelCheck,
+    DefectKind,
+    StoreFinding,
+    check_channel,
+    check_root,
+)
 from ftstan.stores.file.tools.reading import ChannelFiles, SliceFile, channel_names
 from ftstan.stores.file.tools.statereading import Typed, read_clients
 
@@ -48,7 +55,7 @@ class Step:
 class Plan:
     """What is damaged or left over in the root (channel ``b""``) and in the channels, and what would be done."""
 
-    findings: dict[bytes, list[Finding]] = field(default_factory=dict)
+    findings: dict[bytes, list[StoreFinding]] = field(default_factory=dict)
 
     @property
     def steps(self) -> list[Step]:
@@ -58,7 +65,7 @@ class Plan:
     @property
     def damaged(self) -> bool:
         """Whether there is damage among it."""
-        return any(f.kind is Kind.DAMAGE for found in self.findings.values() for f in found)
+        return any(f.kind is DefectKind.DAMAGE for found in self.findings.values() for f in found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +81,20 @@ def make_plan(source: Source, only: bytes | None, progress: Callable[[int], None
     """Look for what must be repaired, in the channel ``only`` or everywhere. Raises ``OSError``."""
     plan = Plan()
     if only is None:
-        found = [f for f in check_root(source) if f.kind is not Kind.NOTE]
+        found = [f for f in check_root(source) if f.kind is not DefectKind.NOTE]
         if found:
             plan.findings[b""] = found
     for name in [only] if only is not None else channel_names(source)[0]:
-        found = [f for f in check_channel(source, name, progress) if f.kind is not Kind.NOTE]
+        found = [f for f in check_channel(source, name, progress) if f.kind is not DefectKind.NOTE]
         if found:
             plan.findings[name] = found
     return plan
 
 
-def _text(finding: Finding) -> str:
+def _text(finding: StoreFinding) -> str:
     if finding.by_hand:
         return f"left alone: {finding.text}"
-    if finding.kind is Kind.LEFTOVER:
+    if finding.kind is DefectKind.LEFTOVER:
         return "move it to the side directory"
     if finding.file == "server.dat":
         return f"move it to the side directory, the next start writes a new one: {finding.text}"
@@ -116,13 +123,13 @@ class Repair:
 
     # ---- the root ------------------------------------------------------------------------------------------------
 
-    def _root(self, findings: list[Finding]) -> list[Step]:
+    def _root(self, findings: list[StoreFinding]) -> list[Step]:
         done = [Step(b"", f.file, _text(f)) for f in findings if f.by_hand]
         findings = [f for f in findings if not f.by_hand]
         for f in findings:
             self._copy(self._env.root, f.file, self._aside)
         for f in findings:
-            if f.kind is Kind.LEFTOVER or f.file == "server.dat":
+            if f.kind is DefectKind.LEFTOVER or f.file == "server.dat":
                 self._remove(self._env.root, [f.file])
                 done.append(Step(b"", f.file, "moved to the side directory"))
         if any(f.file == "clients.dat" for f in findings):
@@ -140,13 +147,13 @@ class Repair:
 
     # ---- channels ------------------------------------------------------------------------------------------------
 
-    def _channel(self, name: bytes, findings: list[Finding]) -> list[Step]:
+    def _channel(self, name: bytes, findings: list[StoreFinding]) -> list[Step]:
         done = [Step(name, f.file, _text(f)) for f in findings if f.by_hand]
         if done:
             # What cannot be read may be more than what was found.
             return done
-        damaged = {f.file.rpartition("/")[2] for f in findings if f.kind is Kind.DAMAGE}
-        leftovers = [f.file.rpartition("/")[2] for f in findings if f.kind is Kind.LEFTOVER]
+        damaged = {f.file.rpartition("/")[2] for f in findings if f.kind is DefectKind.DAMAGE}
+        leftovers = [f.file.rpartition("/")[2] for f in findings if f.kind is DefectKind.LEFTOVER]
         with ChannelFiles(self._source, name) as files:
             checks = [self._check(files, s) for s in files.all] if damaged - {"subs.dat"} else []
             affected = {f.file.rpartition("/")[2] for f in findings}

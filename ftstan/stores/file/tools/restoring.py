@@ -28,7 +28,7 @@ from ftstan.stores.file.log.slices import dat_name, idx_name, show
 from ftstan.stores.file.state import states
 from ftstan.stores.file.state.statefile import read_whole, replace_file
 from ftstan.stores.file.tools.changing import source_of, start_and_stop
-from ftstan.stores.file.tools.checking import ACCEPTED, Kind, check_channel
+from ftstan.stores.file.tools.checking import ACCEPTED, DefectKind, check_channel
 from ftstan.wire.block import MsgBlock
 from ftstan.wire.subjects import valid_channel
 
@@ -336,7 +336,7 @@ class Restoring:
     def _verify(self, progress: Callable[[int], None]) -> None:
         for name in self.account.channels:
             for finding in check_channel(source_of(self._env), os.fsencode(name), progress):
-                if finding.kind is Kind.DAMAGE:
+                if finding.kind is DefectKind.DAMAGE:
                     raise DamageError(
                         f"{finding.file} reads back as something else: {finding.text}",
                         hint="check the storage and the kernel log of this host, then restore into a new directory",
