@@ -337,7 +337,7 @@ def test_what_waits_is_refused_when_the_server_leaves() -> None:
 
 
 class Room:
-    """Latecomers with a clock of their own; ``taken`` are the requests that were taken, in order."""
+    """Pending registrations with a clock of their own; ``taken`` are the requests that were taken, in order."""
 
     def __init__(self) -> None:
         self.timers = Timers()

@@ -56,7 +56,7 @@ def suite(place: Path, *tests: str) -> tuple[int, str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=200,
     )
     return done.returncode, done.stdout + done.stderr
 
