@@ -381,10 +381,10 @@ cdef class Core(Delivery):
         return self.taken is not None or self.answered is not None
 
     cdef bint is_answered(self, bytes key) except -1:
-        """Note the publish that is called ``key``; whether the former owner has answered it."""
-        if self.taken is not None:
-            self.taken.append(key)
+        """Whether the former owner has answered the publish that is called ``key``; else it is noted as ours."""
         if self.answered is None or not (left := self.answered.get(key, 0)):
+            if self.taken is not None:
+                self.taken.append(key)
             return False
         # As often as it was answered: a client that missed the answers may publish it again.
         self.answered[key] = left - 1

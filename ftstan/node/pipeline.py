@@ -96,6 +96,11 @@ class Serving:
         self._next_tick = clock.mono() + _TICK_S
         self._catch_up_at = float("inf")
         """When acks have waited in memory for long enough."""
+        self._before_us: list[bytes] = []
+        """Publishes that the former owner answered, as long as a copy of one may come late."""
+        self._is_noting = False
+        self._named_too: list[bytes] = []
+        """Those of them that our successor is told of."""
         self._next_connect = 0.0
         self._was_connected = False
         self._pulse = Pulse(clock.mono())
@@ -133,6 +138,9 @@ class Serving:
             self.link.connect(_CONNECT_TIMEOUT_S)
         if ahead is not None:
             self.broker.answered = ahead.answered
+            self._before_us = [key for key, copies in ahead.answered.items() for _ in range(copies)]
+            # Members that were not named have heard what was kept here, too.
+            self.broker.taken = []
         self.broker.max_payload = self.link.max_payload
         leftover = self.link.leftover if ahead is None else ahead.data
         self._buffer[: len(leftover)] = leftover
@@ -229,6 +237,9 @@ class Serving:
             self.store.confirm()
             if self._clock.mono() >= self._forget_at:
                 self.broker.answered, self._forget_at = None, float("inf")
+                self._before_us = []
+                if not self._is_noting:
+                    self.broker.taken = None
             self.broker.tick()
             if self._collecting is not None:
                 self._collecting.look(began)
@@ -402,8 +413,15 @@ class Serving:
     # ---- planned hand-over ---------------------------------------------------------------------------------------
 
     def note_taken(self, *, on: bool) -> None:
-        """Begin to note every publish that is taken, or stop that."""
-        self.broker.taken = [] if on else None
+        """Begin to note every publish that is taken, or stop that.
+
+        Behind a hand-over that is no older than a late copy may be, what the predecessor answered is named as well, and
+        all that was taken since: a copy of it may still be on its way to whoever follows us.
+        """
+        self._is_noting = on
+        self._named_too = self._before_us if on else []
+        if self.broker.answered is None:
+            self.broker.taken = [] if on else None
 
     @property
     def _is_gone(self) -> bool:
@@ -434,7 +452,7 @@ class Serving:
         assert leaving is not None
         # Whoever asked has a deadline, which a slow commit can outlast.
         if leaving.set_running_or_notify_cancel():
-            leaving.set_result(self.broker.taken or [])
+            leaving.set_result(self._named_too + (self.broker.taken or []))
         self.broker.taken = None
 
     # ---- stopping ------------------------------------------------------------------------------------------------

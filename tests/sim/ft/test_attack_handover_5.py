@@ -71,8 +71,8 @@ class SlowRoute:
             3.0,
             marks=pytest.mark.xfail(
                 strict=True,
-                reason="the successor forgets what the former owner has answered two seconds behind its start: a copy "
-                "that a slow route brings later is stored and acknowledged a second time, though it was sent once",
+                reason="the successor forgets what the former owner has answered two seconds behind its start "
+                "(docs/ft.md, hand-over): a copy that comes later is stored and acknowledged once more",
             ),
         ),
     ],
@@ -96,11 +96,6 @@ def test_a_publish_whose_second_copy_a_slow_route_brings_behind_the_hand_over_is
         assert client.answers[guid] == 1
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a successor that leaves within two seconds of its start names what it took itself, and not what its "
-    "predecessor had answered: a copy that was late for one hand-over is stored and acknowledged again behind the next",
-)
 def test_a_publish_whose_second_copy_comes_to_the_next_successor_but_one_is_stored_once() -> None:
     """A rolling restart of three: the route to the third one's NATS server is slow for less than two seconds."""
     with group_of(replace(LOCAL, members=3)) as group:
