@@ -368,7 +368,14 @@ cdef class Core(Delivery):
     cdef bint is_repeat(self, PubMsg* m, Channel channel, int64_t ts, Span reply) except -1:
         """Acknowledge a publish that was stored before; a new one, to be stored at ``ts``, is put into the window."""
         cdef bytes guid = as_bytes(m.guid)
-        cdef uint64_t seq = self.window.look(channel.name, guid, channel.store)
+        cdef uint64_t seq
+        try:
+            seq = self.window.look(channel.name, guid, channel.store)
+        except StoreError as error:
+            # It may be there: stored now, it would be there twice.
+            self.refuse(reply, m.guid, error.text.encode())
+            self.on_refused("publish that may be a repeat")
+            return True
         # A sequence beyond the log is that of a message which was taken away with the damage around it.
         if seq == 0 or seq > channel.applied:
             self.window.add(channel.name, guid, channel.applied + 1, ts, as_bytes(m.data))

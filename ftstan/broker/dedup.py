@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from ftstan.base.errors import StoreError
+from ftstan.base.errors import DamageError
 from ftstan.stores.interface import REMEMBERED_SIZE, StoredAt
 from ftstan.wire.codec import decode_msg_proto
 
@@ -55,12 +55,15 @@ class Window:
         self._shrink()
 
     def look(self, channel: bytes, guid: bytes, log: ChannelStore) -> int:
-        """The sequence that the publish was stored with; 0 if it is not known. ``log``: the channel's messages."""
+        """The sequence that the publish was stored with; 0 if it is not known. ``log``: the channel's messages.
+
+        Raises ``StoreError``: storage does not say whether it is there.
+        """
         digest = _digest(channel, guid)
         found = self.known.get(digest)
         if found is None:
             return 0
-        if digest not in self._fresh and not (digest in self._proven and found.sequence < log.first):
+        if digest not in self._fresh and not (digest in self._proven and found.sequence <= log.last):
             if not _holds(log, found):
                 return 0
             self._prove(digest, channel)
@@ -116,12 +119,12 @@ class Window:
 
 
 def _holds(log: ChannelStore, at: StoredAt) -> bool:
-    """Whether the message is there. One that cannot be read, or has been removed since, counts as one that is not."""
+    """Whether the message is there. One that is damaged, or has been removed since, counts as one that is not."""
     if not log.first <= at.sequence <= log.last:
         return False
     try:
         block = log.read(at.sequence, 1, _WHOLE)
-    except StoreError:
+    except DamageError:
         return False
     # The block may begin before the message.
     i = block.position(at.sequence) if block is not None else 0

@@ -7,9 +7,11 @@ import errno
 import pytest
 
 from ftstan.base.clock import ManualClock
+from ftstan.base.errors import StoreError
 from ftstan.broker import managing
 from ftstan.broker.broker import BrokerOptions
 from ftstan.broker.dedup import Window
+from ftstan.stores.file.channel import FileChannel
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.interface import ChannelLimits, StoredAt
 from ftstan.stores.memory import MemoryStore
@@ -141,6 +143,31 @@ def test_a_repeat_of_what_a_refused_batch_left_in_the_log_is_not_stored_again() 
     for guid, data in ((b"ft1.c", b"c"), (b"ft1.b", b"b"), (b"ft1.d", b"d")):
         assert publish(driver, guid, data) == [PubAck(guid, b"")]
     assert stored(driver) == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_repeat_is_known_though_storage_does_not_answer_and_refused_where_only_storage_could_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimDisk()
+    disk.make_dirs("/store")
+    clock = ManualClock()
+    driver = Driver(open_file_store(disk, clock), BrokerOptions(), clock)
+    driver.connect()
+    driver.broker.window = Window(10, {})
+    publish(driver, b"ft1.a", b"a")
+
+    def failing(*_: object) -> None:
+        raise StoreError("I/O error")
+
+    monkeypatch.setattr(FileChannel, "read", failing)
+    assert publish(driver, b"ft1.a", b"a") == [PubAck(b"ft1.a", b"")]
+    # As a successor, who knows it from a file.
+    driver.broker.window = Window(10, dict(driver.broker.window.known))
+    (refused,) = publish(driver, b"ft1.a", b"a")
+    assert (refused.guid, refused.error) == (b"ft1.a", b"I/O error")
+    monkeypatch.undo()
+    assert publish(driver, b"ft1.a", b"a") == [PubAck(b"ft1.a", b"")]
+    assert stored(driver) == [b"a"]
 
 
 def test_a_window_names_what_is_durable_and_asks_the_log_about_what_failed() -> None:

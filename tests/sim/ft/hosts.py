@@ -408,7 +408,8 @@ class ClientDisk(SimDisk):
             return False
         if held.silly:
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), name)
-        self.met["silly renames"] += 1
+        # A former owner's, which is read until the last channel is open (docs/store.md).
+        self.met["silly renames of dedup.bin" if name == "dedup.bin" else "silly renames"] += 1
         aside = next(a for n in itertools.count(1) if (a := f".nfs{n:08x}") not in folder.entries)
         folder.change(removes=name, adds=aside, node=held.node)
         self.client.moved(folder, name, aside)
