@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from ftstan.base.errors import DamageError
+from ftstan.base.errors import DamageError, StoreError
 from ftstan.stores.interface import REMEMBERED_SIZE, StoredAt
 from ftstan.wire.codec import decode_msg_proto
 
@@ -63,9 +63,15 @@ class Window:
         found = self.known.get(digest)
         if found is None:
             return 0
-        if digest not in self._fresh and not (digest in self._proven and found.sequence <= log.last):
-            if not _holds(log, found):
-                return 0
+        is_proven = digest in self._proven
+        if digest not in self._fresh and not (is_proven and found.sequence < log.first):
+            try:
+                if not _holds(log, found):
+                    return 0
+            except StoreError:
+                # It has been seen there in this activation.
+                if not is_proven:
+                    raise
             self._prove(digest, channel)
         return found.sequence
 
