@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING
@@ -15,10 +16,11 @@ from ftstan.stores.file.log import purged, purging
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.interface import ChannelLimits
 from ftstan.wire.block import MsgBlock
+from tests.oracle.gostore import read_tree
 from tests.sim.disk import CrashMode, SimDisk
 from tests.sim.filestore import open_file_store
 from tests.sim.ft.hosts import Client, ClientDisk
-from tests.sim.history import STORE, Shape, kill_at_every_call
+from tests.sim.history import INFO, STORE, Shape, kill_at_every_call
 from tests.sim.model import Violation, read_all
 from tests.sim.variants import CAREFUL, PURGED
 
@@ -68,6 +70,36 @@ def test_a_host_that_remembers_the_directory_of_before_learns_of_a_purge_when_it
     second.close()
     _, found_later = found(volume.crash(Random(1), CrashMode.LOST))
     assert (found_later.first, found_later.last) == (up_to + 1, 12)
+
+
+@pytest.mark.parametrize("up_to", [5, 8, 12])
+def test_what_a_refused_purge_hides_from_the_next_start_an_original_server_does_not_see_behind_it(up_to: int) -> None:
+    disk = SimDisk()
+    disk.make_dirs(STORE)
+    store = open_file_store(disk, ManualClock(), SMALL)
+    store.recover()
+    store.set_server_info(INFO)
+    channel = store.create_channel(b"foo", NO_LIMITS)
+    publish(store, channel, 12, b"old")
+    made = False
+
+    def failing(_number: int, call: str, arguments: tuple[object, ...]) -> None:
+        nonlocal made
+        if made and call == "fsync":
+            disk.on_call = None
+            raise OSError(errno.EIO, "I/O error")
+        made |= call == "rename" and purged.NAME in arguments
+
+    disk.on_call = failing
+    with pytest.raises(StoreError, match="cannot be purged"):
+        channel.purge(up_to)
+    store.close()
+    successor, served = found(disk)
+    assert served.first == up_to + 1
+    successor.close()
+    seen = read_tree(disk.tree(STORE), root=STORE).channels[b"foo"]
+    # The format remembers the last sequence by its message.
+    assert sorted(seen.messages) == list(range(min(up_to + 1, 12), 13))
 
 
 # ---- zombies -------------------------------------------------------------------------------------------------------

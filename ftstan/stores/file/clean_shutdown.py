@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import StoreError
 from ftstan.base.log import stream as log
+from ftstan.stores.file.log import purging
 from ftstan.stores.file.recovery import opening
 from ftstan.stores.file.state import checkpoint, confirmed
 
@@ -93,7 +94,9 @@ class Leaving:
         env = self._env
         env.files.trim(8)
         known = self._known.get(channel.name)
-        if known is not None and channel.intact and channel.untouched and self._unchanged(channel, known):
+        # A purge that storage refused may have left its mark, which hides what is in files that nobody touched since.
+        is_left = known is not None and channel.intact and channel.untouched and purging.is_tidy(channel.log)
+        if known is not None and is_left and self._unchanged(channel, known):
             self._ready[channel.name] = known
             channel.release()
             return

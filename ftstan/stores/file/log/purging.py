@@ -89,6 +89,14 @@ def tidy(env: FileEnv, slog: SliceLog, file: ConfirmedFile) -> bool:
     return not slog.purged or _try(slog, lambda: _tidy(env, slog, file))
 
 
+def is_tidy(slog: SliceLog) -> bool:
+    """Whether the files hold nothing of what was purged but the record that remembers the last sequence."""
+    if not slog.purged or not slog.slices:
+        return True
+    s = slog.slices[0]
+    return s.first > slog.purged or s.first == slog.last
+
+
 def _tidy(env: FileEnv, slog: SliceLog, file: ConfirmedFile) -> None:
     # A reader beside us stops at the slice that this names: it must not be one that goes.
     confirmed.write_all(env, opening.news(env, [(file, slog)]))
