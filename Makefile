@@ -2,7 +2,9 @@
 PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
+RUNS   := $(VENV)/.runs
 STAMP  := $(VENV)/.ready
+PIP    := $(BIN)/pip install -q --disable-pip-version-check
 DEBUG_VENV  := .venv-debug
 SOURCES := $(shell find ftstan -name '*.pyx' -o -name '*.pxd') setup.py pyproject.toml
 PYTEST_ARGS ?=
@@ -15,9 +17,17 @@ WORKERS ?= 4
 
 build: $(STAMP)
 
-$(STAMP): $(SOURCES)
+# The package and what it needs to run: enough for the demo.
+$(RUNS): $(SOURCES)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
+	@echo 'Building ftstan in $(VENV): about a minute on two cores.'
+	@$(PIP) -e .
+	@touch $@
+
+# The extras are those of the package that is installed, which is not built again.
+$(STAMP): $(RUNS)
+	@echo 'Installing what the tests, the linters, Spark and Ansible need: about two minutes.'
+	@$(PIP) 'ftstan[dev]'
 	@touch $@
 
 # A copy of the tree with extensions built with bounds checks and assertions.
@@ -111,7 +121,7 @@ fuzz: $(FUZZ_VENV)/.ready
 		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 		../../$(FUZZ_VENV)/bin/python -m tests.fuzz.engine $(if $(filter --one,$(FUZZ_TARGETS)),,$(FUZZ_SECONDS) $(FUZZ_WORKERS)) $(FUZZ_TARGETS)
 
-# Simulated histories of the file store until Ctrl-C or a broken promise; SEED starts where an earlier run stopped.
+# Simulated histories of the file store until Ctrl-C or a broken invariant; SEED starts where an earlier run stopped.
 soak-store: build
 	$(BIN)/python -m tests.sim.census $(SEED)
 
@@ -119,7 +129,7 @@ soak-store: build
 soak-ft: build
 	$(BIN)/python -m tests.sim.ft.census $(SEED)
 
-# Hostile messages until Ctrl-C or a broken promise.
+# Hostile messages until Ctrl-C or a broken invariant.
 soak-fuzz: build
 	$(BIN)/python -m tests.fuzz.hostile $(SEED)
 
@@ -132,7 +142,7 @@ soak-live: build
 soak-model: build
 	$(BIN)/python -m tests.model $(SEED)
 
-demo: build node_modules/.package-lock.json
+demo: $(RUNS) node_modules/.package-lock.json
 	$(BIN)/python -m demo
 
 # deb and rpm packages with checksums and a list of components, in dist/; as root (tools/packages.py says why).
@@ -158,7 +168,7 @@ BENCH_ARGS ?=
 bench: build
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-# What the settings of the road are worth on this machine.
+# What the tuning settings of the pipeline are worth on this machine.
 bench-tuning: build
 	$(BIN)/python -m benchmarks.tuning $(BENCH_ARGS)
 

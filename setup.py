@@ -35,12 +35,15 @@ directives = {
     "freethreading_compatible": False,
 }
 
-# The core works on raw C buffers, which Cython's own checks do not see: the debug build adds the address sanitizer and
-# traps on array bounds. ``make test-debug`` runs the suite against it.
+# The core works on raw C buffers, which Cython's own checks do not see: the debug build adds the
+# address sanitizer and traps on array bounds. ``make test-debug`` runs the suite against it.
 SANITIZE = ["-fsanitize=address,bounds", "-fsanitize-undefined-trap-on-error"]
-# For ``make fuzz`` those of clang: the fuzzer steers by the branches that its code counts, and whatever is undefined
-# ends the run. The fuzzer brings their runtime, which is loaded before Python.
+# For ``make fuzz`` those of clang: the fuzzer steers by the branches that its code counts, and
+# whatever is undefined ends the run. The fuzzer brings their runtime, which is loaded before
+# Python.
 FUZZED = ["-fsanitize=address,undefined,fuzzer-no-link", "-fno-sanitize-recover=undefined"]
+
+JOBS = len(os.sched_getaffinity(0))
 
 extensions = [
     Extension(
@@ -49,7 +52,8 @@ extensions = [
         include_dirs=[os.path.dirname(path)],
         extra_compile_args=["-O1", "-g", "-fno-omit-frame-pointer", *(FUZZED if FUZZ else SANITIZE)]
         if DEBUG
-        else ["-O3"],
+        # Debugging information of the generated code doubles the time to build.
+        else ["-O3", "-g0"],
         extra_link_args=SANITIZE if DEBUG and not FUZZ else [],
     )
     for path in MODULES
@@ -61,5 +65,7 @@ setup(
         compiler_directives=directives,
         build_dir="build/cython-debug" if DEBUG else "build/cython",
         annotate=False,
+        nthreads=JOBS,
     ),
+    options={"build_ext": {"parallel": JOBS}},
 )

@@ -1,7 +1,8 @@
-"""``make bench``: each pattern of clients on both stores beside bare NATS, and what starts and single steps cost.
+"""``make bench``: each pattern of clients on both stores beside bare NATS, and what starts and
+single steps cost.
 
-Nothing is asserted: figures belong to a machine, ratios of one run travel. ``docs/benchmarks.md`` says what
-is measured.
+Nothing is asserted: figures belong to a machine, ratios of one run travel. ``docs/benchmarks.md``
+says what is measured.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import tempfile
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from benchmarks import codec, compare, groups, monitor, plot, recovery, rows
+from benchmarks import codec, compare, groups, monitor, plot, recovery, rows, starting
 from benchmarks.patterns import PATTERNS
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def main() -> None:
     if _wanted(PAGES, options.only):
         monitor.run(options.rounds)
     if _wanted(STARTS, options.only):
+        starting.run(options)
         recovery.run(options)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
@@ -58,23 +60,56 @@ def _wanted(name: str, only: Sequence[str]) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "--count", type=int, default=100_000, help="messages a round (default 100000); some patterns less"
+        "--count",
+        type=int,
+        default=100_000,
+        help="messages a round (default 100000); some patterns less",
     )
-    parser.add_argument("--old", type=int, default=1_000_000, help="old messages that are read back (default 1000000)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the median is shown (default 3)")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="WORD", help="only what has this word in its name; repeatable"
+        "--old",
+        type=int,
+        default=1_000_000,
+        help="old messages that are read back (default 1000000)",
     )
-    parser.add_argument("--dir", help="directory on the disk to measure (default: that of temporary files)")
-    parser.add_argument("--idle", type=float, default=5.0, help="seconds over which idle CPU is measured (default 5)")
-    parser.add_argument("--calls", action="store_true", help="count system calls, with strace, in runs of their own")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="rounds, of which the median is shown (default 3)"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="only what has this word in its name; repeatable",
+    )
+    parser.add_argument(
+        "--dir", help="directory on the disk to measure (default: that of temporary files)"
+    )
+    parser.add_argument(
+        "--idle",
+        type=float,
+        default=5.0,
+        help="seconds over which idle CPU is measured (default 5)",
+    )
+    parser.add_argument(
+        "--calls", action="store_true", help="count system calls, with strace, in runs of their own"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the rows of patterns to this file")
-    parser.add_argument("--plots", metavar="DIR", help="write the plots of patterns to this directory")
-    parser.add_argument("--compare", metavar="REV", help="this tree beside another commit, in turns; ratios only")
     parser.add_argument(
-        "--recover", type=int, nargs="*", default=[1_000_000, 10_000_000], help="messages in the recovered stores"
+        "--plots", metavar="DIR", help="write the plots of patterns to this directory"
     )
-    parser.add_argument("--channels", type=int, default=10_000, help="channels in the recovered store")
+    parser.add_argument(
+        "--compare", metavar="REV", help="this tree beside another commit, in turns; ratios only"
+    )
+    parser.add_argument(
+        "--recover",
+        type=int,
+        nargs="*",
+        default=[1_000_000, 10_000_000],
+        help="messages in the recovered stores",
+    )
+    parser.add_argument(
+        "--channels", type=int, default=10_000, help="channels in the recovered store"
+    )
     return parser
 
 

@@ -1,8 +1,10 @@
-"""A well-behaved client beside a hostile one: what its publishes wait for, and what the server spends.
+"""A well-behaved client beside a hostile one: what its publishes wait for, and what the server
+spends.
 
-``python -m benchmarks.bystander [--store file] [--only WORD]``: for each attack a server of its own. The bystander is a
-process of its own (``python -m benchmarks.bystander --publish URL``) that publishes 50 messages a second; its waits
-while nothing else happens stand beside those from the first byte of the attack until its last answer.
+``python -m benchmarks.bystander [--store file] [--only WORD]``: for each attack a server of its
+own. The bystander is a process of its own (``python -m benchmarks.bystander --publish URL``) that
+publishes 50 messages a second; its waits while nothing else happens stand beside those from the
+first byte of the attack until its last answer.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ _CHANNELS = 90
 
 
 class Attack:
-    """``prepare`` is not measured; ``strike`` is, to its last answer. ``words``: of the server's command line."""
+    """``prepare`` is not measured; ``strike`` is, to its last answer.
+
+    ``words``: of the server's command line.
+    """
 
     words: tuple[str, ...] = ()
 
@@ -116,9 +121,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bystander", description=__doc__)
     parser.add_argument("--publish", metavar="URL", help="be the bystander")
     parser.add_argument("--store", default="file", choices=("file", "memory"))
-    parser.add_argument("--dir", help="directory on the disk to measure (default: that of temporary files)")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="WORD", help="word of an attack's name; repeatable"
+        "--dir", help="directory on the disk to measure (default: that of temporary files)"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="word of an attack's name; repeatable",
     )
     parser.add_argument("--subs", type=int, default=88_200, help="subscriptions of one client")
     parser.add_argument("--clients", type=int, default=20_000, help="clients of a burst")
@@ -128,7 +139,10 @@ def main() -> None:
         _publish(options.publish)
         return
     tempfile.tempdir = options.dir
-    print(f"{'':24}{'idle p99':>10}{'most':>9}{'attack p99':>12}{'most':>9}{'took':>8}{'RSS':>7}{'peak':>7}")
+    print(
+        f"{'':24}{'idle p99':>10}{'most':>9}{'attack p99':>12}"
+        f"{'most':>9}{'took':>8}{'RSS':>7}{'peak':>7}"
+    )
     for name, make in ATTACKS.items():
         if not options.only or any(word in name for word in options.only):
             attack = make(options.subs if name.startswith("close") else options.clients)
@@ -170,7 +184,8 @@ def _bystander(url: str) -> Iterator[Callable[[], list[float]]]:
     with subprocess.Popen(argv, stdin=PIPE, stdout=PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        stdin, stdout = process.stdin, process.stdout
+        stdin = process.stdin
+        stdout = process.stdout
         stdout.readline()
 
         def waits() -> list[float]:
@@ -185,7 +200,10 @@ def _bystander(url: str) -> Iterator[Callable[[], list[float]]]:
 
 
 def _publish(url: str) -> None:
-    """Publish for ever, never more than one message at a time; each line that is read asks for the waits so far."""
+    """Publish for ever, never more than one message at a time.
+
+    Each line that is read asks for the waits so far.
+    """
     bystander = Client(url, b"bystander", 1)
     (frame,) = bystander.frames(b"quiet", 1, 128)
     waits: list[float] = []

@@ -18,7 +18,10 @@ _MOST = 20_000
 
 
 def count(server: Server, pattern: Pattern, messages: int) -> tuple[float, float, float]:
-    """Calls, syncs and messages a batch, which is what one read of the socket brings. Raises ``RuntimeError``."""
+    """Calls, syncs and messages a batch, which is what one read of the socket brings.
+
+    Raises ``RuntimeError``.
+    """
     tracer = shutil.which("strace")
     if tracer is None:
         raise RuntimeError("strace was not found: install it, or leave out --calls")

@@ -27,7 +27,10 @@ def run(size: int, rounds: int) -> None:
     print(f"\n{f'record code, {size} byte messages':44}{'ns a message':>14}")
     for name, function in (
         ("seal: header and CRC", lambda: records.seal(block, crc)),
-        ("index entries", lambda: records.index_entries(block, 0, _COUNT, records.VERSION_SIZE, crc)),
+        (
+            "index entries",
+            lambda: records.index_entries(block, 0, _COUNT, records.VERSION_SIZE, crc),
+        ),
         ("scan of an index", lambda: records.scan_index(index, crc)),
         ("scan of data", lambda: records.scan_data(data, b"bench", 0, crc)),
     ):

@@ -1,4 +1,6 @@
-"""This tree beside another commit: the same load on both, in turns, so that a machine's moods hit both."""
+"""This tree beside another commit: the same load on both, in turns, so that a machine's moods hit
+both.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def built(revision: str) -> Iterator[str]:
         git = ["git", "-C", str(_HERE), "worktree"]
         subprocess.run([*git, "add", "--detach", "--quiet", tree, revision], check=True)
         try:
-            subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=tree, check=True)
+            subprocess.run(
+                [sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=tree, check=True
+            )
             yield tree
         finally:
             subprocess.run([*git, "remove", "--force", tree], check=True)
@@ -38,7 +42,9 @@ def built(revision: str) -> Iterator[str]:
 def run(revision: str, patterns: Sequence[Pattern], options: argparse.Namespace) -> None:
     """Print the ratios, this tree to the other, with the lowest and the highest of the rounds."""
     with built(revision) as tree:
-        print(f"this tree / {revision}, {options.rounds} rounds in turns: median (lowest - highest)\n")
+        print(
+            f"this tree / {revision}, {options.rounds} rounds in turns: median (lowest - highest)\n"
+        )
         print(f"{'':56}{'msgs/s':>22}{'server CPU':>22}{'median delay':>22}")
         for pattern in patterns:
             count = options.old if pattern.old else max(int(options.count * pattern.share), 1)
@@ -54,5 +60,9 @@ def run(revision: str, patterns: Sequence[Pattern], options: argparse.Namespace)
 def _ratios(pairs: Sequence[tuple[Figures, Figures]]) -> Iterator[str]:
     for name in ("per_second", "server_cpu", "typical_delay"):
         ratios = [getattr(a, name) / getattr(b, name) for a, b in pairs if getattr(b, name)]
-        text = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} - {max(ratios):.2f})" if ratios else "-"
+        text = (
+            f"{statistics.median(ratios):.2f} ({min(ratios):.2f} - {max(ratios):.2f})"
+            if ratios
+            else "-"
+        )
         yield f"{text:>22}"

@@ -1,4 +1,6 @@
-"""Many clients and subscriptions over one raw NATS connection: requests by the thousand, their answers checked."""
+"""Many clients and subscriptions over one raw NATS connection: requests by the thousand, their
+answers checked.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ _PATIENCE_S = 30.0
 class Crowd:
     """Clients ``client(i)``, whose heartbeats are answered whenever the crowd waits for anything.
 
-    Every method that asks for something waits for the answers; an error among them raises ``RuntimeError``.
+    Every method that asks for something waits for the answers; an error among them raises
+    ``RuntimeError``.
     """
 
     def __init__(self, url: str) -> None:
@@ -40,37 +43,53 @@ class Crowd:
         self.beats = 0
         """Heartbeats that were answered."""
         self._write(
-            b"SUB crowd.answers 1\r\nSUB crowd.inbox.* 2\r\nSUB crowd.beats.* 3\r\nSUB crowd.acks 4\r\n",
+            b"SUB crowd.answers 1\r\nSUB crowd.inbox.* 2\r\nSUB crowd.beats.* 3\r\nSUB "
+            b"crowd.acks 4\r\n",
         )
 
     def close(self) -> None:
         """Disconnect."""
         self._link.close()
 
-    # ---- what it asks for ----------------------------------------------------------------------------------------
+    # ---- what it asks for
+    # ----------------------------------------------------------------------------------------
 
     def connect(self, numbers: Iterable[int], *, window: int = _WINDOW) -> bytes:
         """Register clients, ``window`` of them at a time; returns the publish prefix."""
         requests = [
             messages.ConnectRequest(
-                client_id=client(i), heartbeat_inbox=b"crowd.beats.%d" % i, protocol=1, conn_id=b"conn-%d" % i
+                client_id=client(i),
+                heartbeat_inbox=b"crowd.beats.%d" % i,
+                protocol=1,
+                conn_id=b"conn-%d" % i,
             )
             for i in numbers
         ]
         subject = b"_STAN.discover." + CLUSTER
-        answers = self._ask(subject, requests, lambda a: messages.parse(messages.ConnectResponse, a), window)
+        answers = self._ask(
+            subject, requests, lambda a: messages.parse(messages.ConnectResponse, a), window
+        )
         prefix: bytes = answers[-1].pub_prefix
         return prefix
 
     def disconnect(self, numbers: Iterable[int]) -> None:
         """Close connections, and with them their subscriptions."""
         requests = [messages.CloseRequest(client_id=client(i)) for i in numbers]
-        self._ask(b"_STAN.close." + CLUSTER, requests, lambda a: messages.parse(messages.CloseResponse, a))
+        self._ask(
+            b"_STAN.close." + CLUSTER, requests, lambda a: messages.parse(messages.CloseResponse, a)
+        )
 
     def subscribe(
-        self, rows: Iterable[tuple[int, bytes]], *, group: bytes = b"", durable: bytes = b"", window: int = 1 << 20
+        self,
+        rows: Iterable[tuple[int, bytes]],
+        *,
+        group: bytes = b"",
+        durable: bytes = b"",
+        window: int = 1 << 20,
     ) -> None:
-        """Subscribe: rows of an inbox number and a channel, all of client 0. ``durable``: where the number goes in."""
+        """Subscribe: rows of an inbox number and a channel, all of client 0. ``durable``: where the
+        number goes in.
+        """
         requests = [
             messages.SubscriptionRequest(
                 client_id=client(0),
@@ -83,43 +102,69 @@ class Crowd:
             )
             for i, channel in rows
         ]
-        self._ask(b"_STAN.sub." + CLUSTER, requests, lambda a: messages.parse(messages.SubscriptionResponse, a))
+        self._ask(
+            b"_STAN.sub." + CLUSTER,
+            requests,
+            lambda a: messages.parse(messages.SubscriptionResponse, a),
+        )
 
     def unsubscribe(self, rows: Iterable[tuple[int, bytes]]) -> None:
         """Unsubscribe: the same rows."""
         requests = [
-            messages.UnsubscribeRequest(client_id=client(0), subject=channel, inbox=b"crowd.inbox.%d" % i)
+            messages.UnsubscribeRequest(
+                client_id=client(0), subject=channel, inbox=b"crowd.inbox.%d" % i
+            )
             for i, channel in rows
         ]
-        self._ask(b"_STAN.unsub." + CLUSTER, requests, lambda a: messages.parse(messages.SubscriptionResponse, a))
+        self._ask(
+            b"_STAN.unsub." + CLUSTER,
+            requests,
+            lambda a: messages.parse(messages.SubscriptionResponse, a),
+        )
 
     def publish(self, prefix: bytes, channels: Iterable[bytes], *, deliveries: int) -> None:
-        """Publish one message to each of ``channels``; wait for their acks and for so many more deliveries."""
+        """Publish one message to each of ``channels``.
+
+        Wait for their acks and for so many more deliveries.
+        """
         frames = [
             pub_frame(
                 prefix + b"." + channel,
                 b"crowd.acks",
                 messages.encode(
                     messages.PubMsg(
-                        client_id=client(0), guid=b"g%021d" % i, subject=channel, data=b"x" * 128, conn_id=b"conn-0"
+                        client_id=client(0),
+                        guid=b"g%021d" % i,
+                        subject=channel,
+                        data=b"x" * 128,
+                        conn_id=b"conn-0",
                     )
                 ),
             )
             for i, channel in enumerate(channels)
         ]
-        acked, delivered = self._acked + len(frames), self.deliveries + deliveries
+        acked = self._acked + len(frames)
+        delivered = self.deliveries + deliveries
         for i in range(0, len(frames), _WINDOW):
             self._write(b"".join(frames[i : i + _WINDOW]))
             self._read()
         self._until(lambda: self._acked >= acked and self.deliveries >= delivered)
 
     def steady(self, prefix: bytes, number: int, seconds: float) -> float:
-        """One publish of client ``number`` after the other for that long; returns the longest wait for an ack."""
-        end, longest, count = time.monotonic() + seconds, 0.0, 0
+        """One publish of client ``number`` after the other for that long.
+
+        Returns the longest wait for an ack.
+        """
+        end = time.monotonic() + seconds
+        longest = 0.0
+        count = 0
         while (began := time.monotonic()) < end:
             count += 1
             message = messages.PubMsg(
-                client_id=client(number), guid=b"s%021d" % count, subject=b"steady", conn_id=b"conn-%d" % number
+                client_id=client(number),
+                guid=b"s%021d" % count,
+                subject=b"steady",
+                conn_id=b"conn-%d" % number,
             )
             due = self._acked + 1
             self._write(pub_frame(prefix + b".steady", b"crowd.acks", messages.encode(message)))
@@ -135,12 +180,19 @@ class Crowd:
             if not self._read():
                 time.sleep(0.005)
 
-    # ---- how -----------------------------------------------------------------------------------------------------
+    # ---- how
+    # ----------------------------------------------------------------------------------------------
 
     def _ask(
-        self, subject: bytes, requests: Sequence[Message], parse: Callable[[bytes], M], window: int = _WINDOW
+        self,
+        subject: bytes,
+        requests: Sequence[Message],
+        parse: Callable[[bytes], M],
+        window: int = _WINDOW,
     ) -> list[M]:
-        frames = [pub_frame(subject, b"crowd.answers", messages.encode(request)) for request in requests]
+        frames = [
+            pub_frame(subject, b"crowd.answers", messages.encode(request)) for request in requests
+        ]
         self._answers.clear()
         for i in range(0, len(frames), window):
             some = frames[i : i + window]

@@ -1,4 +1,6 @@
-"""Fills a datastore directory through the file store itself: ``python -m benchmarks.fill DIR --messages N``."""
+"""Fills a datastore directory through the file store itself: ``python -m benchmarks.fill DIR
+--messages N``.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +25,43 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fill")
     parser.add_argument("directory")
     parser.add_argument("--messages", type=int, default=0, help="in one channel")
-    parser.add_argument("--channels", type=int, default=0, help="more of them, named channel.0 and so on")
-    parser.add_argument("--each", type=int, default=10, help="messages in each of those (default 10)")
-    parser.add_argument("--cluster", default="test-cluster", help="cluster id (default test-cluster)")
+    parser.add_argument(
+        "--channels", type=int, default=0, help="more of them, named channel.0 and so on"
+    )
+    parser.add_argument(
+        "--each", type=int, default=10, help="messages in each of those (default 10)"
+    )
+    parser.add_argument(
+        "--cluster", default="test-cluster", help="cluster id (default test-cluster)"
+    )
     options = parser.parse_args()
     clock = SystemClock()
-    owner = StoreOwner(LocalDisk(), options.directory, server_id="fill", clock=clock, in_group=False)
+    owner = StoreOwner(
+        LocalDisk(), options.directory, server_id="fill", clock=clock, in_group=False
+    )
     owner.try_lock()
     owner.activate()
     unlimited = ChannelLimits(0, 0)
     store = FileStore(
-        LocalDisk(), owner.root, owner, clock, FileStoreOptions(sync=False), limits=Limits.same(unlimited)
+        LocalDisk(),
+        owner.root,
+        owner,
+        clock,
+        FileStoreOptions(sync=False),
+        limits=Limits.same(unlimited),
     )
     store.recover()
     s = Subjects.for_cluster(options.cluster)
     store.set_server_info(
         ServerInfo(
-            options.cluster, s.discovery, s.publish, s.subscribe, s.unsubscribe, s.close, s.sub_close, s.acks_subs
+            options.cluster,
+            s.discovery,
+            s.publish,
+            s.subscribe,
+            s.unsubscribe,
+            s.close,
+            s.sub_close,
+            s.acks_subs,
         )
     )
     if options.messages:

@@ -1,7 +1,9 @@
-"""``make bench-ft``: how long a pair does not answer when its active ends, under a publisher that never pauses.
+"""``make bench-ft``: how long a pair does not answer when its active ends, under a publisher that
+never pauses.
 
-For each store and each way of ending: failover after failover, the ended member replaced by a fresh standby each time.
-Prints medians and ranges, and asserts nothing (``docs/benchmarks.md``, takeovers).
+For each store and each way of ending: failover after failover, the ended member replaced by a fresh
+standby each time. Prints medians and ranges, and asserts nothing (``docs/benchmarks.md``,
+takeovers).
 """
 
 from __future__ import annotations
@@ -36,10 +38,11 @@ _WAYS = {"kill -9": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "switchover": Non
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """One of them: milliseconds from the signal on, publishes that were never acked, processor time of the successor.
+    """One of them: milliseconds from the signal on, publishes that were never acked, processor time
+    of the successor.
 
-    ``first``: until the first ack, whoever sent it: on a planned stop the owner serves on while it gets ready.
-    ``acked``: until the first publish that the successor acknowledged.
+    ``first``: until the first ack, whoever sent it: on a planned stop the owner serves on while it
+    gets ready. ``acked``: until the first publish that the successor acknowledged.
     """
 
     first: float
@@ -65,13 +68,25 @@ _COLUMNS: dict[str, Callable[[Failover], float]] = {
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ft", description=__doc__)
-    parser.add_argument("--failovers", type=int, default=20, help="of each way on each store (default 20)")
-    parser.add_argument("--messages", type=int, default=1_000_000, help="in the large store (default 1000000)")
-    parser.add_argument("--channels", type=int, default=1000, help="in the large store (default 1000)")
-    parser.add_argument("--every", type=float, default=5.0, help="milliseconds between publishes (default 5)")
+    parser.add_argument(
+        "--failovers", type=int, default=20, help="of each way on each store (default 20)"
+    )
+    parser.add_argument(
+        "--messages", type=int, default=1_000_000, help="in the large store (default 1000000)"
+    )
+    parser.add_argument(
+        "--channels", type=int, default=1000, help="in the large store (default 1000)"
+    )
+    parser.add_argument(
+        "--every", type=float, default=5.0, help="milliseconds between publishes (default 5)"
+    )
     parser.add_argument("--size", type=int, default=128, help="payload bytes (default 128)")
-    parser.add_argument("--settle", type=float, default=2.0, help="seconds between failovers (default 2)")
-    parser.add_argument("--directory", help="where the datastores are made, on the disk to be measured")
+    parser.add_argument(
+        "--settle", type=float, default=2.0, help="seconds between failovers (default 2)"
+    )
+    parser.add_argument(
+        "--directory", help="where the datastores are made, on the disk to be measured"
+    )
     parser.add_argument("--only", choices=["small", "large"], help="one of the two stores")
     parser.add_argument("--logs", help="keep the members' logs in this directory")
     parser.add_argument("words", nargs="*", help="more options of the members, after --")
@@ -79,7 +94,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ftstan-bench-", dir=options.directory) as made:
         sync, confirm = _storage(made)
     print(f"fdatasync of 100 bytes here {sync:.2f} ms, a confirm {confirm:.2f} us at best")
-    print(f"a publish of {options.size} bytes every {options.every:g} ms, {options.failovers} failovers each\n")
+    print(
+        f"a publish of {options.size} bytes every {options.every:g} ms, {options.failovers} "
+        "failovers each\n"
+    )
     if options.only != "large":
         _store("1 channel", options, ["--channels", "1"], [b"channel.0"])
     if options.only != "small":
@@ -90,8 +108,12 @@ def main() -> None:
 
 
 def _storage(directory: str) -> tuple[float, float]:
-    """What a sync costs on this disk, in milliseconds, and what a confirm costs, in microseconds."""
-    owner = StoreOwner(LocalDisk(), directory, server_id="bench", clock=SystemClock(), in_group=False)
+    """What a sync costs on this disk, in milliseconds, and what a confirm costs, in
+    microseconds.
+    """
+    owner = StoreOwner(
+        LocalDisk(), directory, server_id="bench", clock=SystemClock(), in_group=False
+    )
     owner.try_lock()
     owner.activate()
     confirms = [timeit.timeit(owner.confirm, number=1000) * 1000 for _ in range(21)]
@@ -111,32 +133,50 @@ def _store(name: str, options: argparse.Namespace, fill: list[str], channels: li
         with tempfile.TemporaryDirectory(prefix="ftstan-bench-", dir=options.directory) as made:
             directory = Path(made)
             store = directory / "store"
-            argv = [sys.executable, "-m", "benchmarks.fill", str(store), "--cluster", CLUSTER, *fill]
+            argv = [
+                sys.executable,
+                "-m",
+                "benchmarks.fill",
+                str(store),
+                "--cluster",
+                CLUSTER,
+                *fill,
+            ]
             subprocess.run(argv, check=True)
             logs = Path(options.logs) / f"{name} {way}" if options.logs else directory
             logs.mkdir(parents=True, exist_ok=True)
             with Pair(logs, store, options.words) as pair:
-                publisher = Publisher(pair.url, channels, every=options.every / 1000, size=options.size)
+                publisher = Publisher(
+                    pair.url, channels, every=options.every / 1000, size=options.size
+                )
                 publisher.connect()
-                rows = [_failover(pair, publisher, number, options.settle) for _ in range(options.failovers)]
+                rows = [
+                    _failover(pair, publisher, number, options.settle)
+                    for _ in range(options.failovers)
+                ]
                 publisher.close()
         _show(f"{name}, {way}", rows)
 
 
-def _failover(pair: Pair, publisher: Publisher, number: signal.Signals | None, settle: float) -> Failover:
+def _failover(
+    pair: Pair, publisher: Publisher, number: signal.Signals | None, settle: float
+) -> Failover:
     publisher.run_for(settle)
     pair.standby.wait_for(STANDING_BY)
     successor = pair.standby
     cpu = successor.cpu_seconds()
     if number is None:
         former = pair.switch_over()
-        # The command takes its time to start and to find the members: what counts is when the active has heard it.
+        # The command takes its time to start and to find the members: what counts is when the
+        # active has heard it.
         wall = _logged(former, publisher, HANDING_OVER)
         began = time.monotonic() - (time.time() - wall)
     else:
-        wall, began = time.time(), time.monotonic()
+        wall = time.time()
+        began = time.monotonic()
         former = pair.end_active(number)
-    # The former owner may go on for a moment; what is asked for is the first ack behind the successor's activation.
+    # The former owner may go on for a moment; what is asked for is the first ack behind the
+    # successor's activation.
     active = _logged(pair.active, publisher, ACTIVE) - wall
     acked = publisher.run_until_acked(began + active) - began
     used = successor.cpu_seconds() - cpu

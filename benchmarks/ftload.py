@@ -1,7 +1,9 @@
-"""A publisher that never pauses: one publish every few milliseconds, each with its own guid, sent and ack times kept.
+"""A publisher that never pauses: one publish every few milliseconds, each with its own guid, sent
+and ack times kept.
 
-It goes on through a takeover as a client of the original does: same client id, same connection id, no new connect. What
-is not acknowledged is not sent again, so that what a takeover costs can be counted.
+It goes on through a takeover as a client of the original does: same client id, same connection id,
+no new connect. What is not acknowledged is not sent again, so that what a takeover costs can be
+counted.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ class Publisher:
         self._link.connect(5.0)
         self._parser = Parser(self._link.max_payload)
         self._buffer = bytearray(1 << 16)
-        self._channels, self._every, self._body = channels, every, b"x" * size
+        self._channels = channels
+        self._every = every
+        self._body = b"x" * size
         self._poll = select.poll()
         self._poll.register(self._link.fileno(), select.POLLIN)
         self._answers: list[bytes] = []
@@ -70,7 +74,9 @@ class Publisher:
 
     def connect(self) -> None:
         """Register with the server."""
-        request = messages.ConnectRequest(client_id=_CLIENT, heartbeat_inbox=_HEARTBEATS, protocol=1, conn_id=_CONN_ID)
+        request = messages.ConnectRequest(
+            client_id=_CLIENT, heartbeat_inbox=_HEARTBEATS, protocol=1, conn_id=_CONN_ID
+        )
         discovery = Subjects.for_cluster(CLUSTER).discovery.encode()
         self._send(pub_frame(discovery, _ANSWERS, messages.encode(request)))
         end = time.monotonic() + _PATIENCE_S
@@ -91,7 +97,10 @@ class Publisher:
             self._step(now)
 
     def run_until_acked(self, since: float, patience: float = _PATIENCE_S) -> float:
-        """Go on publishing until a publish that was sent after ``since`` is acked; returns when that was."""
+        """Go on publishing until a publish that was sent after ``since`` is acked.
+
+        Returns when that was.
+        """
         end = time.monotonic() + patience
         first = len(self.record.sent)
         while first and self.record.sent[first - 1] > since:
@@ -111,7 +120,8 @@ class Publisher:
     def _step(self, now: float) -> None:
         if now >= self._next:
             self._publish()
-            # Behind a pause of this process it goes on from now: no burst, which would hide what it measures.
+            # Behind a pause of this process it goes on from now: no burst, which would hide what it
+            # measures.
             self._next = max(self._next + self._every, now)
         self._read(max(self._next - time.monotonic(), 0.0))
 
@@ -128,7 +138,8 @@ class Publisher:
         self._link.send(data, 5.0)
 
     def _read(self, seconds: float) -> None:
-        # Rounded up: a publish a little late is better than a generator that spins while servers need the processor.
+        # Rounded up: a publish a little late is better than a generator that spins while servers
+        # need the processor.
         if not self._poll.poll(math.ceil(seconds * 1000)):
             return
         with memoryview(self._buffer) as view:

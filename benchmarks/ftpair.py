@@ -1,4 +1,7 @@
-"""A pair of members on one datastore and one external ``nats-server``; who ends is replaced by a fresh standby."""
+"""A pair of members on one datastore and one external ``nats-server``.
+
+Who ends is replaced by a fresh standby.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,11 @@ class Member(Child):
     def lines(self) -> list[tuple[float, str]]:
         """Log lines with their Unix time."""
         found = (_STAMP.fullmatch(line) for line in self.text().splitlines())
-        return [(dt.datetime.strptime(m[1], "%Y/%m/%d %H:%M:%S.%f").astimezone().timestamp(), m[2]) for m in found if m]
+        return [
+            (dt.datetime.strptime(m[1], "%Y/%m/%d %H:%M:%S.%f").astimezone().timestamp(), m[2])
+            for m in found
+            if m
+        ]
 
     def time_of(self, words: str) -> float | None:
         """When the first line with ``words`` was written, Unix time."""
@@ -39,7 +46,8 @@ class Member(Child):
 
     def cpu_seconds(self) -> float:
         """Processor time of all its threads so far."""
-        # The kernel's clock of that process: threads that have ended count, too (clock_getcpuclockid(3)).
+        # The kernel's clock of that process: threads that have ended count, too
+        # (clock_getcpuclockid(3)).
         return time.clock_gettime((~self.pid << 3) | 2)
 
 
@@ -47,7 +55,9 @@ class Pair:
     """``active`` and ``standby``; everything is ended on leaving the block."""
 
     def __init__(self, directory: Path, store: Path, words: list[str]) -> None:
-        self._directory, self._store, self._words = directory, store, words
+        self._directory = directory
+        self._store = store
+        self._words = words
         (self._port,) = free_ports(1, 16_000)
         self._members: list[Member] = []
         self._nats: Child | None = None
@@ -73,18 +83,35 @@ class Pair:
         return self
 
     def end_active(self, number: signal.Signals) -> Member:
-        """Signal the active; the standby is the active from here on. Returns the one that was signalled."""
+        """Signal the active; the standby is the active from here on.
+
+        Returns the one that was signalled.
+        """
         former = self.active
         former.signal(number)
         self.active = self.standby
         return former
 
     def switch_over(self) -> Member:
-        """Ask the active to hand over, without waiting for it; the standby is the active from here on."""
-        words = [sys.executable, "-m", "ftstan.cli.ctl", "ft", "switchover", "--server", self.url, "--cluster", CLUSTER]
+        """Ask the active to hand over, without waiting for it.
+
+        The standby is the active from here on.
+        """
+        words = [
+            sys.executable,
+            "-m",
+            "ftstan.cli.ctl",
+            "ft",
+            "switchover",
+            "--server",
+            self.url,
+            "--cluster",
+            CLUSTER,
+        ]
         words += ["--group", "bench", "--dir", str(self._store)]
         self._asked.append(Child(words, self._directory / "asked.log"))
-        former, self.active = self.active, self.standby
+        former = self.active
+        self.active = self.standby
         return former
 
     def replace(self) -> None:
@@ -92,14 +119,39 @@ class Pair:
         self.standby = self._start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._end()
 
     def _start(self) -> Member:
         log = self._directory / f"member-{len(self._members)}.log"
-        argv = [sys.executable, "-m", "ftstan.cli.server", "-cid", CLUSTER, "-ns", self.url, "-ft_group", "bench"]
-        argv += ["-store", "file", "-dir", str(self._store), "-mm", "0", "-mb", "0", "-mc", "0", *self._words]
+        argv = [
+            sys.executable,
+            "-m",
+            "ftstan.cli.server",
+            "-cid",
+            CLUSTER,
+            "-ns",
+            self.url,
+            "-ft_group",
+            "bench",
+        ]
+        argv += [
+            "-store",
+            "file",
+            "-dir",
+            str(self._store),
+            "-mm",
+            "0",
+            "-mb",
+            "0",
+            "-mc",
+            "0",
+            *self._words,
+        ]
         member = Member(argv, log)
         self._members.append(member)
         return member

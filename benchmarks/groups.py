@@ -1,4 +1,6 @@
-"""Queue groups without a network: process time per message for two sizes of a group, which should hardly differ."""
+"""Queue groups without a network: process time per message for two sizes of a group, which should
+hardly differ.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ class Group:
         limits = ChannelLimits(max_subs=0, max_msgs=0, max_bytes=0)
         self._store = MemoryStore()
         self.broker = Broker(self._store, _SUBJECTS, BrokerOptions(limits=limits), Nuid())
-        self._sids = {pattern: sid for _, pattern, sid in map(bytes.split, self.broker.subscribe_lines().splitlines())}
+        self._sids = {
+            pattern: sid
+            for _, pattern, sid in map(bytes.split, self.broker.subscribe_lines().splitlines())
+        }
         self.now = SECOND
         connect = messages.ConnectRequest(client_id=b"bench", heartbeat_inbox=b"hb", conn_id=b"c")
         self.take(self._frame(_SUBJECTS.discovery, messages.encode(connect)))
@@ -68,7 +73,9 @@ class Group:
 
     def publish(self, count: int, size: int) -> bytes:
         """Store so many messages; returns the deliveries."""
-        payload = messages.encode(messages.PubMsg(guid=b"g", subject=b"bench", data=b"x" * size, conn_id=b"c"))
+        payload = messages.encode(
+            messages.PubMsg(guid=b"g", subject=b"bench", data=b"x" * size, conn_id=b"c")
+        )
         sid = self._sids[_SUBJECTS.publish_all.encode()]
         return self.take((b"MSG p %b %d\r\n%b\r\n" % (sid, len(payload), payload)) * count)
 
@@ -86,11 +93,17 @@ def run(size: int, rounds: int) -> None:
     """Print one line per size of a group."""
     # The broker's own lines are none of this table's.
     log.configure(file=os.devnull)
-    print(f"\n{f'queue groups, ns a message of {size} bytes':34}{'new':>10}{'resent':>10}{'acked':>10}")
+    print(
+        f"\n{f'queue groups, ns a message of {size} bytes':34}"
+        f"{'new':>10}{'resent':>10}{'acked':>10}"
+    )
     for members in SIZES:
         rows = [_round(members, size) for _ in range(max(rounds, 3))]
         new, resent, acked = (statistics.median(column) for column in zip(*rows, strict=True))
-        print(f"{f'  a group of {members} members':34}{new:10.0f}{resent:10.0f}{acked:10.0f}", flush=True)
+        print(
+            f"{f'  a group of {members} members':34}{new:10.0f}{resent:10.0f}{acked:10.0f}",
+            flush=True,
+        )
 
 
 def _round(members: int, size: int) -> tuple[float, float, float]:

@@ -1,8 +1,9 @@
-"""The load: publishers, subscribers and the bare NATS peers beside them, each one raw connection, all in one loop.
+"""The load: publishers, subscribers and the bare NATS peers beside them, each one raw connection,
+all in one loop.
 
-Frames are prepared before a clock starts, answers and deliveries are counted and not decoded, and acks of deliveries
-are prepared too: whoever gets every message of a channel knows their sequences. Only the members of a queue group look
-into what they get.
+Frames are prepared before a clock starts, answers and deliveries are counted and not decoded, and
+acks of deliveries are prepared too: whoever gets every message of a channel knows their sequences.
+Only the members of a queue group look into what they get.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ class Peer(Protocol):
 
 
 def drive(peers: Sequence[Peer], done: Callable[[], bool]) -> None:
-    """Let all of them work until ``done``. Raises ``TimeoutError`` when nothing moves for a minute."""
+    """Let all of them work until ``done``.
+
+    Raises ``TimeoutError`` when nothing moves for a minute.
+    """
     poll = select.poll()
     for peer in peers:
         poll.register(peer.fileno(), select.POLLIN)
@@ -94,7 +98,9 @@ class Wire:
         return [event[4] for event in self._parser.feed(data) if event[0] == "MSG"] if data else []
 
     def listen(self, subject: bytes, group: bytes = b"") -> None:
-        """Subscribe, and wait until NATS knows it: others may publish on other connections from then on."""
+        """Subscribe, and wait until NATS knows it: others may publish on other connections from
+        then on.
+        """
         self.write(b"SUB %b %b 1\r\nPING\r\n" % (subject, group))
         self._await("PONG", "NATS does not answer")
 
@@ -163,7 +169,8 @@ class Publisher(Wire):
         """What to send."""
         size = min(CHUNK, self._window)
         self._chunks = [
-            (b"".join(frames[i : i + size]), len(frames[i : i + size])) for i in range(0, len(frames), size)
+            (b"".join(frames[i : i + size]), len(frames[i : i + size]))
+            for i in range(0, len(frames), size)
         ]
         self._chunks.reverse()
 
@@ -189,7 +196,9 @@ class Publisher(Wire):
 
 
 class Flood(Wire):
-    """Publishes without answers, never more than ``window`` messages ahead of the one that gets them."""
+    """Publishes without answers, never more than ``window`` messages ahead of the one that gets
+    them.
+    """
 
     def __init__(self, url: str, frame: bytes, count: int, sink: Sink, window: int) -> None:
         super().__init__(url)
@@ -225,7 +234,9 @@ class Sink(Wire):
 
 
 class Echo(Wire):
-    """What stands in the place of the server in a bare exchange: answers each message of one publisher."""
+    """What stands in the place of the server in a bare exchange: answers each message of one
+    publisher.
+    """
 
     def __init__(self, url: str, subject: bytes, replies: bytes) -> None:
         super().__init__(url)
@@ -241,25 +252,39 @@ class Echo(Wire):
 
 
 class Client(Publisher):
-    """A registered streaming client, which publishes and may subscribe on a connection of its own."""
+    """A registered streaming client, which publishes and may subscribe on a connection of its
+    own.
+    """
 
     def __init__(self, url: str, name: bytes, window: int) -> None:
         super().__init__(url, b"bench.acks." + name, window)
         self._url = url
         self._name = name
         request = messages.ConnectRequest(
-            client_id=name, heartbeat_inbox=b"bench.beats." + name, protocol=1, conn_id=b"conn-" + name
+            client_id=name,
+            heartbeat_inbox=b"bench.beats." + name,
+            protocol=1,
+            conn_id=b"conn-" + name,
         )
         answer = self.request(b"_STAN.discover." + CLUSTER, messages.encode(request))
         self._prefix = messages.parse(messages.ConnectResponse, answer).pub_prefix
 
     def frames(self, channel: bytes, count: int, size: int) -> list[bytes]:
-        """PUB frames of ``count`` publishes of ``size`` bytes; guids as long as those of the known clients."""
+        """PUB frames of ``count`` publishes of ``size`` bytes.
+
+        Guids as long as those of the known clients.
+        """
         mark = b"g" + b"0" * 21
         message = messages.PubMsg(
-            client_id=self._name, guid=mark, subject=channel, data=b"x" * size, conn_id=b"conn-" + self._name
+            client_id=self._name,
+            guid=mark,
+            subject=channel,
+            data=b"x" * size,
+            conn_id=b"conn-" + self._name,
         )
-        head, tail = pub_frame(self._prefix + b"." + channel, self.replies, messages.encode(message)).split(mark)
+        head, tail = pub_frame(
+            self._prefix + b"." + channel, self.replies, messages.encode(message)
+        ).split(mark)
         return [b"%bg%021d%b" % (head, i, tail) for i in range(count)]
 
     def subscribe(self, consumer: Consumer, window: int) -> None:

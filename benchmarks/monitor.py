@@ -1,4 +1,6 @@
-"""What monitoring costs the data plane: time that one look holds its thread, for each 1,000 subscriptions."""
+"""What monitoring costs the data plane: time that one look holds its thread, for each 1,000
+subscriptions.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,9 @@ def cpu_seconds(pid: int) -> float:
 
 
 def precise_cpu_seconds(pid: int) -> float:
-    """The same of the threads that it has now, in steps of nanoseconds where the kernel counts them."""
+    """The same of the threads that it has now, in steps of nanoseconds where the kernel counts
+    them.
+    """
     total = 0
     for task in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{task}/schedstat", encoding="ascii") as f:
@@ -37,7 +39,9 @@ def precise_cpu_seconds(pid: int) -> float:
 class Server:
     """A process with a port; ended on leaving the block."""
 
-    def __init__(self, argv: list[str], port: int, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, argv: list[str], port: int, environment: dict[str, str] | None = None
+    ) -> None:
         self.port = port
         self._argv = argv
         self._environment = environment
@@ -102,12 +106,24 @@ def peak_mb(pid: int) -> float:
 
 
 def ftstan(store: str, directory: str, *more: str, tree: str = "") -> Server:
-    """A standalone server with an embedded nats-server; limits lifted. ``more``: further words of its command line.
+    """A standalone server with an embedded nats-server; limits lifted.
+
+    ``more``: further words of its command line.
 
     ``tree``: a built source tree that it is to run instead of this one.
     """
     (port,) = free_ports(1, 16_000)
-    argv = [sys.executable, "-m", "ftstan.cli.server", "-p", str(port), "-a", "127.0.0.1", "-store", store]
+    argv = [
+        sys.executable,
+        "-m",
+        "ftstan.cli.server",
+        "-p",
+        str(port),
+        "-a",
+        "127.0.0.1",
+        "-store",
+        store,
+    ]
     argv += ["-mm", "0", "-mb", "0", "-mc", "0", "-msu", "0", *more]
     if store == "file":
         argv += ["-dir", directory]

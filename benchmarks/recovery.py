@@ -1,4 +1,6 @@
-"""What a start costs: recovery time and memory for messages and channels, after a clean stop and a kill."""
+"""What a start costs: recovery time and memory for messages and channels, after a clean stop and a
+kill.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,19 @@ _STAMP = re.compile(r"(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6})")
 
 def run(options: argparse.Namespace) -> None:
     """Print one line per store and way of stopping."""
-    print(f"\n{'recovery, 128 byte messages':44}{'median s':>10}{'process start s':>17}{'anonymous MB':>14}")
+    print(
+        f"\n{'recovery, 128 byte messages':44}{'median s':>10}"
+        f"{'process start s':>17}{'anonymous MB':>14}"
+    )
     for count in options.recover:
         for clean in (True, False):
-            _measure(f"{count:,} messages after {_way(clean)}", options.rounds, "--messages", str(count), clean=clean)
+            _measure(
+                f"{count:,} messages after {_way(clean)}",
+                options.rounds,
+                "--messages",
+                str(count),
+                clean=clean,
+            )
     for clean in (True, False):
         _measure(
             f"{options.channels:,} channels after {_way(clean)}",
@@ -39,7 +50,9 @@ def _way(clean: bool) -> str:
 
 
 def _measure(name: str, rounds: int, *fill: str, clean: bool) -> None:
-    """Fill a store, end it, and start a server on it ``rounds`` times, each start after the same kind of end."""
+    """Fill a store, end it, and start a server on it ``rounds`` times, each start after the same
+    kind of end.
+    """
     seconds = []
     starts = []
     memory = 0.0
@@ -50,13 +63,19 @@ def _measure(name: str, rounds: int, *fill: str, clean: bool) -> None:
             with ftstan("file", directory) as server:
                 text = server.wait_for("Streaming Server is ready")
                 if i:  # the first start follows the writer's end, not a server's
-                    recovering, ready = (_stamp(text, w) for w in ("Recovering the state", "Streaming Server is ready"))
+                    recovering, ready = (
+                        _stamp(text, w)
+                        for w in ("Recovering the state", "Streaming Server is ready")
+                    )
                     seconds.append((ready - recovering).total_seconds())
                     starts.append((recovering - spawned).total_seconds())
                     memory = max(memory, _anonymous_mb(server))
                 if not clean:
                     server.kill()
-    print(f"{name:44}{statistics.median(seconds):10.3f}{statistics.median(starts):17.2f}{memory:14.0f}", flush=True)
+    print(
+        f"{name:44}{statistics.median(seconds):10.3f}{statistics.median(starts):17.2f}{memory:14.0f}",
+        flush=True,
+    )
 
 
 def _stamp(text: str, word: str) -> dt.datetime:

@@ -19,17 +19,21 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
 
-BARE, MEMORY, FILE = "bare NATS", "memory store", "file store, fsync"
+BARE = "bare NATS"
+MEMORY = "memory store"
+FILE = "file store, fsync"
 _READY = "Streaming Server is ready"
 _PROBES = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Medians of the rounds. ``ratio`` is to bare NATS of the same round, with the lowest and the highest.
+    """Medians of the rounds.
 
-    CPU in microseconds a message, delays (median, 90 %, 99 %) in microseconds. ``calls``: system calls, syncs and
-    messages a batch; empty unless they were counted.
+    ``ratio`` is to bare NATS of the same round, with the lowest and the highest.
+
+    CPU in microseconds a message, delays (median, 90 %, 99 %) in microseconds. ``calls``: system
+    calls, syncs and messages a batch; empty unless they were counted.
     """
 
     pattern: str
@@ -46,9 +50,13 @@ class Row:
 
 def run(patterns: Sequence[Pattern], options: argparse.Namespace) -> list[Row]:
     """Measure and print."""
-    print(f"median of {options.rounds} rounds of {options.count} messages (some patterns: a part of them)\n")
     print(
-        f"{'':20}{'msgs/s':>10}{'ratio':>7}{'lowest':>8}{'highest':>8}{'server us':>11}{'nats us':>9}"
+        f"median of {options.rounds} rounds of {options.count} messages (some patterns: a part "
+        "of them)\n"
+    )
+    print(
+        f"{'':20}{'msgs/s':>10}{'ratio':>7}{'lowest':>8}"
+        f"{'highest':>8}{'server us':>11}{'nats us':>9}"
         f"{'p50 us':>9}{'p90 us':>9}{'p99 us':>9}{'peak MB':>9}"
         + (f"{'calls':>8}{'syncs':>7}{'msgs':>8}  a batch" if options.calls else "")
     )
@@ -81,21 +89,28 @@ def _pattern(pattern: Pattern, options: argparse.Namespace) -> list[Row]:
                 syncs.append(sync_us(directory))
         in_turns = turns.measure(file, directory, count) if pattern.window == 1 else (0.0, 0.0, 0.0)
         counted = (
-            {name: calls.count(server, pattern, count) for name, (_, server) in list(ways.items())[1:]}
+            {
+                name: calls.count(server, pattern, count)
+                for name, (_, server) in list(ways.items())[1:]
+            }
             if options.calls and not pattern.old
             else {}
         )
     if syncs:
         over = statistics.median(
-            f.typical_delay - b.typical_delay - s for f, b, s in zip(rounds[FILE], rounds[BARE], syncs, strict=True)
+            f.typical_delay - b.typical_delay - s
+            for f, b, s in zip(rounds[FILE], rounds[BARE], syncs, strict=True)
         )
         bare_us, synced_us, stored_us = in_turns
         print(
-            f"  one write and fdatasync {statistics.median(syncs):.0f} us; file store above bare and that {over:.0f} us"
+            f"  one write and fdatasync {statistics.median(syncs):.0f} us; file store above bare "
+            f"and that {over:.0f} us"
         )
         print(
-            f"  in turns, message by message: answered by a process {bare_us:.0f} us, by one that writes and syncs"
-            f" {synced_us:.0f} us, by the file store {stored_us:.0f} us, which is {stored_us - synced_us:.0f} us more"
+            f"  in turns, message by message: answered by a process {bare_us:.0f} us, by one "
+            "that writes and syncs"
+            f" {synced_us:.0f} us, by the file store {stored_us:.0f} us, which is "
+            f"{stored_us - synced_us:.0f} us more"
         )
     return [_row(pattern, name, rounds[name], rounds[BARE], counted.get(name, ())) for name in ways]
 
@@ -114,7 +129,11 @@ def servers(tree: str = "") -> Iterator[tuple[Server, Server, str]]:
 
 
 def _row(
-    pattern: Pattern, what: str, rows: Sequence[Figures], base: Sequence[Figures], counted: tuple[float, ...]
+    pattern: Pattern,
+    what: str,
+    rows: Sequence[Figures],
+    base: Sequence[Figures],
+    counted: tuple[float, ...],
 ) -> Row:
     ratios = [row.per_second / other.per_second for row, other in zip(rows, base, strict=True)]
     return Row(
@@ -125,7 +144,9 @@ def _row(
         (min(ratios), max(ratios)),
         statistics.median(row.server_cpu for row in rows),
         statistics.median(row.nats_cpu for row in rows),
-        tuple(statistics.median(column) for column in zip(*(row.delays for row in rows), strict=True)),
+        tuple(
+            statistics.median(column) for column in zip(*(row.delays for row in rows), strict=True)
+        ),
         max(row.peak_mb for row in rows),
         counted,
     )
@@ -165,5 +186,8 @@ def _idle(seconds: float) -> None:
             pids = server.pid, children(server.pid)[0]
             before = [precise_cpu_seconds(pid) for pid in pids]
             time.sleep(seconds)
-            ours, nats = ((precise_cpu_seconds(pid) - b) / seconds * 100 for pid, b in zip(pids, before, strict=True))
+            ours, nats = (
+                (precise_cpu_seconds(pid) - b) / seconds * 100
+                for pid, b in zip(pids, before, strict=True)
+            )
             print(f"idle CPU, {what}: server {ours:.2f} %, nats-server {nats:.2f} %", flush=True)

@@ -1,7 +1,9 @@
-"""``make bench-scale``: what one operation costs when there are many channels, subscriptions, clients or group members.
+"""``make bench-scale``: what one operation costs when there are many channels, subscriptions,
+clients or group members.
 
-Each case runs at two sizes against a server process of its own, with the memory store and with the file store. A ratio
-near 1 says that an operation costs the same at both sizes; one near ``--factor`` says that the whole is quadratic.
+Each case runs at two sizes against a server process of its own, with the memory store and with the
+file store. A ratio near 1 says that an operation costs the same at both sizes; one near
+``--factor`` says that the whole is quadratic.
 """
 
 from __future__ import annotations
@@ -59,13 +61,17 @@ class Run:
 
     def cost(self, name: str, server: Server, operations: int, work: Callable[[], object]) -> None:
         """Do ``work``, so many operations, and note what each costs."""
-        cpu, began = precise_cpu_seconds(server.pid), time.perf_counter()
+        cpu = precise_cpu_seconds(server.pid)
+        began = time.perf_counter()
         work()
-        took, used = time.perf_counter() - began, precise_cpu_seconds(server.pid) - cpu
+        took = time.perf_counter() - began
+        used = precise_cpu_seconds(server.pid) - cpu
         self.outcome.costs[name] = Cost(took / operations * 1e6, used / operations * 1e6)
 
     def rest(self, server: Server, crowd: Crowd) -> None:
-        """Note how long a server has work left of what came before, and what it costs that has nothing to do."""
+        """Note how long a server has work left of what came before, and what it costs that has
+        nothing to do.
+        """
         began = time.perf_counter()
         while time.perf_counter() - began < _QUIET_WITHIN_S:
             cpu = precise_cpu_seconds(server.pid)
@@ -75,11 +81,15 @@ class Run:
         self.outcome.figures["quiet after, s"] = time.perf_counter() - began - _LOOK_S
         cpu = precise_cpu_seconds(server.pid)
         crowd.idle(self.idle)
-        self.outcome.figures["idle CPU %"] = (precise_cpu_seconds(server.pid) - cpu) / self.idle * 100
+        self.outcome.figures["idle CPU %"] = (
+            (precise_cpu_seconds(server.pid) - cpu) / self.idle * 100
+        )
         self.outcome.figures["memory MB"] = resident_mb(server.pid)
 
     def start(self, server: Server, name: str) -> None:
-        """Note how long the server takes to be ready, its process included, and what it costs from then on."""
+        """Note how long the server takes to be ready, its process included, and what it costs from
+        then on.
+        """
         began = time.perf_counter()
         with server:
             server.wait_for(_READY)
@@ -99,7 +109,9 @@ def channels(run: Run) -> None:
         crowd = _crowd(server)
         prefix = crowd.connect([0])
         run.cost("subscribe, creating a channel", server, n, lambda: crowd.subscribe(rows))
-        run.cost("publish to each channel", server, n, lambda: crowd.publish(prefix, names, deliveries=n))
+        run.cost(
+            "publish to each channel", server, n, lambda: crowd.publish(prefix, names, deliveries=n)
+        )
         run.rest(server, crowd)
         if run.store == "file":
             server.kill()
@@ -120,11 +132,15 @@ def one_channel(run: Run) -> None:
         run.cost("subscribe", server, n, lambda: crowd.subscribe(rows))
         messages = [b"one"] * _FANNED_OUT
         total = n * _FANNED_OUT
-        run.cost("deliver", server, total, lambda: crowd.publish(prefix, messages, deliveries=total))
+        run.cost(
+            "deliver", server, total, lambda: crowd.publish(prefix, messages, deliveries=total)
+        )
         run.rest(server, crowd)
         half = rows[: n // 2]
         run.cost("unsubscribe", server, len(half), lambda: crowd.unsubscribe(half))
-        run.cost("close a client's subscriptions", server, n - len(half), lambda: crowd.disconnect([0]))
+        run.cost(
+            "close a client's subscriptions", server, n - len(half), lambda: crowd.disconnect([0])
+        )
         crowd.close()
 
 
@@ -137,7 +153,9 @@ def clients(run: Run) -> None:
         prefix = crowd.connect([n])
         beats = crowd.beats
         cpu = precise_cpu_seconds(server.pid)
-        run.outcome.figures["longest ack beside heartbeats, ms"] = crowd.steady(prefix, n, run.idle) * 1e3
+        run.outcome.figures["longest ack beside heartbeats, ms"] = (
+            crowd.steady(prefix, n, run.idle) * 1e3
+        )
         used = precise_cpu_seconds(server.pid) - cpu
         run.outcome.costs["heartbeat"] = Cost(0.0, used / max(crowd.beats - beats, 1) * 1e6)
         run.cost("close", server, n, lambda: crowd.disconnect(range(n)))
@@ -157,7 +175,12 @@ def queue_group(run: Run) -> None:
         prefix = crowd.connect([0])
         run.cost("join", server, n, lambda: crowd.subscribe(rows, group=b"group"))
         messages = [b"one"] * (10 * n)
-        run.cost("deliver", server, len(messages), lambda: crowd.publish(prefix, messages, deliveries=len(messages)))
+        run.cost(
+            "deliver",
+            server,
+            len(messages),
+            lambda: crowd.publish(prefix, messages, deliveries=len(messages)),
+        )
         run.rest(server, crowd)
         half = rows[: n // 2]
         run.cost("leave", server, len(half), lambda: crowd.unsubscribe(half))
@@ -165,18 +188,33 @@ def queue_group(run: Run) -> None:
         crowd.close()
 
 
-CASES = {"channels": channels, "one channel": one_channel, "clients": clients, "queue group": queue_group}
+CASES = {
+    "channels": channels,
+    "one channel": one_channel,
+    "clients": clients,
+    "queue group": queue_group,
+}
 
 
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
-    parser.add_argument("--many", type=int, default=10_000, help="channels and clients (default 10000)")
-    parser.add_argument("--some", type=int, default=1_000, help="subscriptions and group members (default 1000)")
-    parser.add_argument("--factor", type=int, default=4, help="the smaller size is that much smaller (default 4)")
+    parser.add_argument(
+        "--many", type=int, default=10_000, help="channels and clients (default 10000)"
+    )
+    parser.add_argument(
+        "--some", type=int, default=1_000, help="subscriptions and group members (default 1000)"
+    )
+    parser.add_argument(
+        "--factor", type=int, default=4, help="the smaller size is that much smaller (default 4)"
+    )
     parser.add_argument("--idle", type=float, default=10.0, help="seconds of idling (default 10)")
-    parser.add_argument("--stores", nargs="*", default=["memory", "file"], help="stores (default: memory and file)")
-    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES), help="cases (default: all)")
+    parser.add_argument(
+        "--stores", nargs="*", default=["memory", "file"], help="stores (default: memory and file)"
+    )
+    parser.add_argument(
+        "--cases", nargs="*", default=list(CASES), choices=list(CASES), help="cases (default: all)"
+    )
     options = parser.parse_args()
     for store in options.stores:
         for name in options.cases:
@@ -193,7 +231,10 @@ def main() -> None:
 
 def _show(title: str, sizes: tuple[int, int], small: Outcome, large: Outcome) -> None:
     print(f"\n{title:40}{sizes[0]:>11,}{'':>11}{sizes[1]:>11,}{'':>11}{'ratio':>8}{'':>8}")
-    print(f"{'  microseconds an operation':40}{'time':>11}{'CPU':>11}{'time':>11}{'CPU':>11}{'time':>8}{'CPU':>8}")
+    print(
+        f"{'  microseconds an operation':40}{'time':>11}"
+        f"{'CPU':>11}{'time':>11}{'CPU':>11}{'time':>8}{'CPU':>8}"
+    )
     for name, cost in small.costs.items():
         other = large.costs[name]
         print(

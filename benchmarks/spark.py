@@ -1,7 +1,8 @@
-"""``make bench-spark``: how fast the log becomes rows, beside a reader that does nothing in the same run.
+"""``make bench-spark``: how fast the log becomes rows, beside a reader that does nothing in the
+same run.
 
-The store is filled by our own file store. Each scan runs twice in one session; the second time counts. ``--only``
-chooses cases: decode, scan, memory, plan, beside.
+The store is filled by our own file store. Each scan runs twice in one session; the second time
+counts. ``--only`` chooses cases: decode, scan, memory, plan, beside.
 """
 
 from __future__ import annotations
@@ -43,10 +44,16 @@ _READY = "Streaming Server is ready"
 def main() -> None:
     """Run the cases and print a line for each figure."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark")
-    parser.add_argument("--count", type=int, default=20_000_000, help="messages of 128 B (default 20000000)")
-    parser.add_argument("--only", default=",".join(_CASES), help=f"cases (default {','.join(_CASES)})")
+    parser.add_argument(
+        "--count", type=int, default=20_000_000, help="messages of 128 B (default 20000000)"
+    )
+    parser.add_argument(
+        "--only", default=",".join(_CASES), help=f"cases (default {','.join(_CASES)})"
+    )
     parser.add_argument("--channels", type=int, default=10_000, help="of the plan (default 10000)")
-    parser.add_argument("--slices", type=int, default=100, help="of each channel of the plan (default 100)")
+    parser.add_argument(
+        "--slices", type=int, default=100, help="of each channel of the plan (default 100)"
+    )
     options = parser.parse_args()
     only = options.only.split(",")
     with tempfile.TemporaryDirectory(prefix="bench-spark.") as place:
@@ -55,7 +62,10 @@ def main() -> None:
             Path(place, "store").mkdir()
             fill += ["--channels", str(_CHANNELS), "--each", str(options.count // _CHANNELS)]
             _, seconds = timed(lambda: subprocess.run(fill, check=True))
-            print(f"{options.count:,} messages of 128 B in {_CHANNELS} channels, written in {seconds:.0f} s")
+            print(
+                f"{options.count:,} messages of 128 B in {_CHANNELS} channels, written in "
+                f"{seconds:.0f} s"
+            )
         if "decode" in only:
             decode(f"{place}/store")
         if {"scan", "memory"} & set(only):
@@ -76,7 +86,11 @@ def timed(work: Callable[[], T]) -> tuple[T, float]:
 def decode(store: str) -> None:
     """The reader alone, in this process."""
     parts = Store(store).plan()
-    for name, columns in (("channel, size", ("channel", "size")), ("all columns", _ALL), ("index only", ("channel",))):
+    for name, columns in (
+        ("channel, size", ("channel", "size")),
+        ("all columns", _ALL),
+        ("index only", ("channel",)),
+    ):
 
         def scan(columns: tuple[str, ...] = columns) -> int:
             return sum(batch.num_rows for part in parts for batch in read(part, columns))
@@ -94,7 +108,9 @@ def decode(store: str) -> None:
 def on_spark(place: str, count: int, only: list[str]) -> None:
     """Scans on two cores, and the memory of the workers."""
     spark = session(
-        "bench", master="local[2]", config={"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+        "bench",
+        master="local[2]",
+        config={"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"},
     )
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(Zero)
@@ -109,13 +125,20 @@ def on_spark(place: str, count: int, only: list[str]) -> None:
 
 def scans(spark: SparkSession, store: str, count: int) -> None:
     """Full scans, beside the ceiling."""
-    for name, schema, query in (("channel, size", _PRUNED, summed), ("all columns", SCHEMA, written)):
+    for name, schema, query in (
+        ("channel, size", _PRUNED, summed),
+        ("all columns", SCHEMA, written),
+    ):
         stan = spark.read.format("stan").schema(schema).option("path", store)
-        zero = spark.read.format("zero").schema(schema).option("count", count).option("partitions", 8)
+        zero = (
+            spark.read.format("zero").schema(schema).option("count", count).option("partitions", 8)
+        )
         rates = {}
         for kind, reader in (("stan", stan), ("zero", zero)):
             query(reader.load())
-            _, seconds = timed(functools.partial(lambda query, reader: query(reader.load()), query, reader))
+            _, seconds = timed(
+                functools.partial(lambda query, reader: query(reader.load()), query, reader)
+            )
             rates[kind] = count / seconds / 1e6
         print(
             f"scan, local[2], {name:<14} {rates['stan']:6.2f} million messages/s"
@@ -141,7 +164,10 @@ def memory(spark: SparkSession, place: str) -> None:
             put_slice(Path(store), "big", 1, [Message(n, b"x" * size) for n in range(1, count + 1)])
         stats = f"{place}/stats.{size}"
         written(spark.read.format("stan").option("readStats", stats).load(store))
-        print(f"worker, payloads of {name}: {collected(stats).peak_memory / 1e6:.0f} MB at most so far")
+        print(
+            f"worker, payloads of {name}: {collected(stats).peak_memory / 1e6:.0f} MB at most so "
+            "far"
+        )
 
 
 def plan(root: str, channels: int, slices: int) -> None:
@@ -164,7 +190,9 @@ def beside(place: str) -> None:
         rates = []
         for reading in (False, True, False):
             stop = threading.Event()
-            scanner = threading.Thread(target=_scan, args=(f"{place}/store", stop)) if reading else None
+            scanner = (
+                threading.Thread(target=_scan, args=(f"{place}/store", stop)) if reading else None
+            )
             if scanner is not None:
                 scanner.start()
             rates.append(_published(server.url))
@@ -172,12 +200,18 @@ def beside(place: str) -> None:
             if scanner is not None:
                 scanner.join()
     alone = (rates[0] + rates[2]) / 2
-    print(f"publish beside a scan on one core: {rates[1]:,.0f}/s of {alone:,.0f}/s alone ({rates[1] / alone:.0%})")
+    print(
+        f"publish beside a scan on one core: {rates[1]:,.0f}/s of {alone:,.0f}/s alone "
+        f"({rates[1] / alone:.0%})"
+    )
 
 
 def _scan(store: str, stop: threading.Event) -> None:
     """Read all of it, over and over, in a process on one core."""
-    words = f"from ftstan.spark.log import Store, read\nwhile True:\n for p in Store({store!r}).plan():\n"
+    words = (
+        "from ftstan.spark.log import Store, read\nwhile True:\n for p in "
+        f"Store({store!r}).plan():\n"
+    )
     words += "  for b in read(p, ('channel', 'size', 'data')): pass\n"
     process = subprocess.Popen([sys.executable, "-c", words], preexec_fn=_one_core)  # noqa: PLW1509  no threads in it
     stop.wait()
@@ -191,7 +225,18 @@ def _one_core() -> None:
 
 
 def _published(url: str) -> float:
-    words = [sys.executable, "-m", "ftstan.cli.ctl", "bench", "--count", "400000", "--output", "json", "--server", url]
+    words = [
+        sys.executable,
+        "-m",
+        "ftstan.cli.ctl",
+        "bench",
+        "--count",
+        "400000",
+        "--output",
+        "json",
+        "--server",
+        url,
+    ]
     done = subprocess.run(words, check=True, capture_output=True)
     return float(json.loads(done.stdout)["publishers"]["per_second"])
 

@@ -1,8 +1,10 @@
-"""The archive job beside Spark's own Parquet rewrite of the same rows, in one session: seconds, messages/s, ratio.
+"""The archive job beside Spark's own Parquet rewrite of the same rows, in one session: seconds,
+messages/s, ratio.
 
-``python -m benchmarks.spark_archive --count 2000000``. A spool is filled with slices of 64 MiB and archived; then Spark
-reads the files that came of it and writes them again, zstd and partitioned in the same way. The archive job does more:
-it checks slices, merges, reads back and syncs. Each is run once before its time is taken.
+``python -m benchmarks.spark_archive --count 2000000``. A spool is filled with slices of 64 MiB and
+archived; then Spark reads the files that came of it and writes them again, zstd and partitioned in
+the same way. The archive job does more: it checks slices, merges, reads back and syncs. Each is run
+once before its time is taken.
 """
 
 from __future__ import annotations
@@ -30,12 +32,17 @@ _START_NS = 1_795_334_400_000_000_000
 
 
 def fill(place: Path, count: int, size: int) -> int:
-    """A spool with ``count`` messages of ``size`` bytes over some channels; returns the bytes of its slices."""
+    """A spool with ``count`` messages of ``size`` bytes over some channels.
+
+    Returns the bytes of its slices.
+    """
     spool.create(str(place))
     crc = records.Crc()
     total = 0
     for k in range(_CHANNELS):
-        channel, first, number = f"bench.{k}", 1, 1
+        channel = f"bench.{k}"
+        first = 1
+        number = 1
         last = count // _CHANNELS
         while first <= last:
             block = MsgBlock()
@@ -47,7 +54,8 @@ def fill(place: Path, count: int, size: int) -> int:
             records.seal(block, crc)
             folder = place.parent / "store" / channel
             folder.mkdir(parents=True, exist_ok=True)
-            dat, idx = folder / f"msgs.{number}.dat.bak", folder / f"msgs.{number}.idx.bak"
+            dat = folder / f"msgs.{number}.dat.bak"
+            idx = folder / f"msgs.{number}.idx.bak"
             dat.write_bytes(records.VERSION + bytes(memoryview(block)))
             idx.write_bytes(records.VERSION + records.index_entries(block, 0, len(block), 4, crc))
             total += dat.stat().st_size
@@ -89,9 +97,18 @@ def main() -> None:
         written = sum(p.stat().st_size for p in (place / "again").rglob("*.parquet"))
         spark.stop()
         shutil.rmtree(place / "store")
-    print(f"{report.messages} messages of {arguments.size} bytes, {total >> 20} MiB of slices, {report.format}")
-    for name, seconds, size in (("archive", archived, report.bytes), ("rewrite", rewritten, written)):
-        print(f"  {name}: {seconds:6.1f} s  {report.messages / seconds:12,.0f} messages/s  {size >> 20} MiB written")
+    print(
+        f"{report.messages} messages of {arguments.size} bytes, {total >> 20} MiB of slices, "
+        f"{report.format}"
+    )
+    for name, seconds, size in (
+        ("archive", archived, report.bytes),
+        ("rewrite", rewritten, written),
+    ):
+        print(
+            f"  {name}: {seconds:6.1f} s  {report.messages / seconds:12,.0f} messages/s  "
+            f"{size >> 20} MiB written"
+        )
     print(f"  the archive takes {archived / rewritten:.2f} times as long as Spark's own rewrite")
 
 

@@ -1,8 +1,10 @@
-"""One publish at a time, in turns, message by message: over bare NATS, with a sync, and to the file store.
+"""One publish at a time, in turns, message by message: over bare NATS, with a sync, and to the file
+store.
 
-As a process (``python -m benchmarks.turns URL SUBJECT [FILE]``) it stands in the server's place: it answers each
-message, after one write and ``fdatasync`` if there is a file. So each of the three exchanges wakes the same number of
-processes, which have slept as long, and what the file store takes longer than the second is its own.
+As a process (``python -m benchmarks.turns URL SUBJECT [FILE]``) it stands in the server's place: it
+answers each message, after one write and ``fdatasync`` if there is a file. So each of the three
+exchanges wakes the same number of processes, which have slept as long, and what the file store
+takes longer than the second is its own.
 """
 
 from __future__ import annotations
@@ -28,15 +30,20 @@ if TYPE_CHECKING:
 _WARM = 100
 _SIZE = 128
 #: What is written for a message of that size, and what is sent for it.
-_RECORD, _SENT = b"x" * 161, b"x" * 188
+_RECORD = b"x" * 161
+_SENT = b"x" * 188
 _ANSWER = b"x" * 24
 
 
 def measure(server: Server, directory: str, count: int) -> tuple[float, float, float]:
-    """Medians of ``count`` exchanges each, in microseconds: bare, bare with a sync on that disk, file store."""
+    """Medians of ``count`` exchanges each, in microseconds: bare, bare with a sync on that disk,
+    file store.
+    """
     with contextlib.ExitStack() as stack:
         bare = stack.enter_context(_responder(server.url, "turns.bare", _WARM + count))
-        synced = stack.enter_context(_responder(server.url, "turns.synced", _WARM + count, f"{directory}/synced"))
+        synced = stack.enter_context(
+            _responder(server.url, "turns.synced", _WARM + count, f"{directory}/synced")
+        )
         client = stack.enter_context(contextlib.closing(Client(server.url, b"turns", 1)))
         stored = _Turns(client, client.frames(b"turns", _WARM + count, _SIZE))
         rows = [(bare.once(), synced.once(), stored.once()) for _ in range(_WARM + count)][_WARM:]
@@ -65,7 +72,9 @@ class _Turns:
 @contextlib.contextmanager
 def _responder(url: str, subject: str, count: int, *words: str) -> Iterator[_Turns]:
     replies = f"{subject}.answers".encode()
-    with subprocess.Popen([sys.executable, "-m", "benchmarks.turns", url, subject, *words], stdout=PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.turns", url, subject, *words], stdout=PIPE
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         try:

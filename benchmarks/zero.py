@@ -1,4 +1,6 @@
-"""The ceiling: a Spark data source whose readers do nothing but yield a batch that is there already."""
+"""The ceiling: a Spark data source whose readers do nothing but yield a batch that is there
+already.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Zero(DataSource):
 
     def reader(self, schema: StructType) -> _Reader:
         """The reader."""
-        return _Reader(int(self.options["count"]), int(self.options["partitions"]), columns_of(schema))
+        return _Reader(
+            int(self.options["count"]), int(self.options["partitions"]), columns_of(schema)
+        )
 
 
 class _Reader(DataSourceReader):

@@ -1,4 +1,6 @@
-"""``python -m demo``: run the scenario, judge its ledger, print the table; exit 0 only if the verdict is clean.
+"""``python -m demo``: run the scenario, judge its ledger, print the table.
+
+Exit 0 only if the verdict is clean.
 
 Status 1: a violation. 2: the demo could not be carried out. 130: interrupted. No child outlives it.
 """
@@ -56,7 +58,9 @@ def main() -> int:
             print(f"hint: {error.hint}")
         return EXIT_FAILED
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave a child behind
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # a second Ctrl-C must not leave a child behind
         scenario.end()
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return _judge(places, screen, keep=options.keep)
@@ -77,14 +81,23 @@ def _judge(places: Places, screen: Screen, *, keep: bool) -> int:
     if not keep:
         shutil.rmtree(places.store)
     kept = "datastore and ledger" if keep else "ledger"
-    screen.say(f"clean; {kept} kept in {os.path.relpath(os.path.dirname(places.ledger))} (make clean removes it)")
+    screen.say(
+        f"clean; {kept} kept in {os.path.relpath(os.path.dirname(places.ledger))} (make clean "
+        "removes it)"
+    )
     return EXIT_CLEAN
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m demo", description="An FT pair under load, judged from a ledger.")
-    parser.add_argument("--seconds", type=float, default=45.0, help="seconds under load, takeovers excluded (45)")
-    parser.add_argument("--keep", action="store_true", help="keep the datastore of a clean run, too")
+    parser = argparse.ArgumentParser(
+        prog="python -m demo", description="An FT pair under load, judged from a ledger."
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=45.0, help="seconds under load, takeovers excluded (45)"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the datastore of a clean run, too"
+    )
     return parser
 
 

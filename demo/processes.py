@@ -40,19 +40,26 @@ def _ended(what: str, child: Child) -> DemoError:
 
 
 def _settings_file(log: str, own: int, other: int, streaming: str) -> str:
-    """Path of a configuration beside ``log``: a password on a command line would be in the list of processes."""
+    """Path of a configuration beside ``log``: a password on a command line would be in the list of
+    processes.
+    """
     path = f"{log}.conf"
     text = (
         f'cluster {{ listen: "{LOOPBACK}:{own}", routes: ["nats://{LOOPBACK}:{other}"],'
         f' authorization {{ user: routes, password: "{_ROUTES_PASSWORD}" }} }}\n{streaming}'
     )
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+    with open(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+    ) as file:
         file.write(text)
     return path
 
 
 class Node:
-    """One ftstan server of the pair: command line, role, signals. ``streaming``: that half of its configuration."""
+    """One ftstan server of the pair: command line, role, signals.
+
+    ``streaming``: that half of its configuration.
+    """
 
     def __init__(
         self,
@@ -93,10 +100,15 @@ class Node:
         self._child.signal(number)
 
     def wait_for_end(self) -> None:
-        """Wait until the signalled process is gone; raises :class:`DemoError` when it takes too long."""
+        """Wait until the signalled process is gone.
+
+        Raises :class:`DemoError` when it takes too long.
+        """
         assert self._child is not None
         if not self._child.wait(STOP_TIMEOUT):
-            raise DemoError(f"node {self.name} did not end within {STOP_TIMEOUT:.0f} s", hint=f"see {self.log}")
+            raise DemoError(
+                f"node {self.name} did not end within {STOP_TIMEOUT:.0f} s", hint=f"see {self.log}"
+            )
 
     def end(self) -> None:
         """Stop the server process if it runs, and wait for its end."""
@@ -124,7 +136,10 @@ class Node:
 
 
 class Command:
-    """One ``ftstanctl ft``, asked through the NATS server of ``node``; what it says goes to ``log``."""
+    """One ``ftstanctl ft``, asked through the NATS server of ``node``.
+
+    What it says goes to ``log``.
+    """
 
     def __init__(self, verb: str, *words: str, node: Node, log: str) -> None:
         self.log = log
@@ -134,7 +149,10 @@ class Command:
         self._child = Child(asked, log, directory=_ROOT)
 
     def done(self) -> bool:
-        """Tell whether it has ended; raises :class:`DemoError` with its own words when it did not succeed."""
+        """Tell whether it has ended.
+
+        Raises :class:`DemoError` with its own words when it did not succeed.
+        """
         if self._child.running:
             return False
         if self._child.returncode != 0:
@@ -153,7 +171,9 @@ class Command:
 
 
 class Script:
-    """One of the Node.js clients: obeys commands on its standard input, tells its counters on its standard output."""
+    """One of the Node.js clients: obeys commands on its standard input, tells its counters on its
+    standard output.
+    """
 
     def __init__(self, name: str, script: str, log: str, flags: dict[str, str]) -> None:
         self.name = name
@@ -165,7 +185,9 @@ class Script:
         try:
             self._child = Child(words, log, directory=_ROOT, piped=True)
         except FileNotFoundError as error:
-            raise DemoError("there is no Node.js: node was not found on PATH", hint="install Node.js >= 16") from error
+            raise DemoError(
+                "there is no Node.js: node was not found on PATH", hint="install Node.js >= 16"
+            ) from error
         self._listener = threading.Thread(target=self._listen, name=f"{name} counters", daemon=True)
         self._listener.start()
 

@@ -1,4 +1,7 @@
-"""A verdict as a table for people. It must never decide anything: what is clean is the judge's word."""
+"""A verdict as a table for people.
+
+It must never decide anything: what is clean is the judge's word.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ def switch_line(switch: Switch) -> str:
     """Return one takeover as one line."""
     way = f"{switch.former} -> {switch.node}" if switch.former else f"     {switch.node}"
     fault = _FAULTS.get(switch.fault, switch.fault)
-    return f"{fault:<12} {way:<8} active after {switch.active_ms:7.0f} ms   next ack after {switch.ack_ms:7.0f} ms"
+    return (
+        f"{fault:<12} {way:<8} active after {switch.active_ms:7.0f} ms   next ack after "
+        f"{switch.ack_ms:7.0f} ms"
+    )
 
 
 def table(verdict: DrillVerdict) -> str:
@@ -30,7 +36,10 @@ def table(verdict: DrillVerdict) -> str:
         ("retried", f"{verdict.retried:,}   (published again under a new id)"),
         ("rate", f"{verdict.rate:,.0f} acks/s while a node served"),
         ("stored", f"{verdict.stored:,}"),
-        ("stored without ack", f"{verdict.stored_without_ack:,}   (allowed: the ack was lost, not the message)"),
+        (
+            "stored without ack",
+            f"{verdict.stored_without_ack:,}   (allowed: the ack was lost, not the message)",
+        ),
         ("durable received", f"{verdict.delivered:,}   (redelivered: {verdict.redelivered:,})"),
         ("readings of the log", str(verdict.readings)),
         ("violations", str(sum(breach.count for breach in verdict.breaches))),

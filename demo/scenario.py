@@ -1,6 +1,8 @@
-"""The story the demo tells: an FT pair under load whose active is killed three times, stopped, and switched over.
+"""The story the demo tells: an FT pair under load whose active is killed three times, stopped, and
+switched over.
 
-It acts and records; it must never judge (``judge.py``), and it knows the servers only as an operator does.
+It acts and records; it must never judge (``judge.py``), and it knows the servers only as an
+operator does.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class Places:
     @classmethod
     def make(cls, run: str) -> Places:
         """Create the directories of a run."""
-        places = cls(os.path.join(run, "store"), os.path.join(run, "ledger"), os.path.join(run, "logs"))
+        places = cls(
+            os.path.join(run, "store"), os.path.join(run, "ledger"), os.path.join(run, "logs")
+        )
         for path in (places.store, places.ledger, places.logs):
             os.makedirs(path)
         return places
@@ -62,7 +66,10 @@ class Places:
 
 
 class Scenario:
-    """One run. ``play`` returns when the story is told; ``end`` leaves no child behind, whatever happened."""
+    """One run. ``play`` returns when the story is told.
+
+    ``end`` leaves no child behind, whatever happened.
+    """
 
     def __init__(self, places: Places, screen: Screen, clock: Clock, seconds: float) -> None:
         self._places = places
@@ -78,7 +85,9 @@ class Scenario:
         self._commands: list[Command] = []
 
     def play(self) -> None:
-        """Start everything, take the active away five times under load, and let the clients finish."""
+        """Start everything, take the active away five times under load, and let the clients
+        finish.
+        """
         self._begin()
         for fault in FAULTS:
             self._load()
@@ -97,9 +106,13 @@ class Scenario:
         self._ledger.close()
 
     def last_words(self) -> str:
-        """Return the last log lines of both nodes, and what a client complained of, for a run that failed."""
+        """Return the last log lines of both nodes, and what a client complained of, for a run that
+        failed.
+        """
         logs = [(f"node {node.name}", node.last_lines() or ["(none)"]) for node in self._nodes]
-        logs += [(script.name, lines) for script in self._ever_started if (lines := script.last_lines())]
+        logs += [
+            (script.name, lines) for script in self._ever_started if (lines := script.last_lines())
+        ]
         return "\n".join("\n".join([f"--- last lines of {name}", *lines]) for name, lines in logs)
 
     # --- the chapters
@@ -109,7 +122,11 @@ class Scenario:
         for node in self._nodes:
             node.start()
         self._screen.say("started nodes A and B on one datastore")
-        self._wait("a node to become active", READY_TIMEOUT, lambda: any(node.is_active() for node in self._nodes))
+        self._wait(
+            "a node to become active",
+            READY_TIMEOUT,
+            lambda: any(node.is_active() for node in self._nodes),
+        )
         active_us = self._now_us()
         self._active = next(node for node in self._nodes if node.is_active())
         self._wait_for_standby()
@@ -121,7 +138,8 @@ class Scenario:
 
     def _take_away(self, fault: str) -> None:
         self._scripts.pop(f"reader {self._epoch}").stop()
-        victim, heir = self._active, self._other()
+        victim = self._active
+        heir = self._other()
         acks = Tail(self._places.ledger_file("publisher"))
         acks.skip()
         done = Fault(self._now_us(), self._epoch, victim.name, fault)
@@ -145,7 +163,10 @@ class Scenario:
             self._show_status()
 
     def _do(self, fault: str, victim: Node, heir: Node) -> Command | None:
-        """Take the store away from ``victim``; gives the command that was asked to, if it was a command."""
+        """Take the store away from ``victim``.
+
+        Gives the command that was asked to, if it was a command.
+        """
         if fault == SWITCHOVER:
             self._screen.say(f"ftstanctl ft switchover: {victim.name} is asked to hand over")
             return self._ctl("switchover", "--dir", self._places.store, node=heir)
@@ -156,7 +177,9 @@ class Scenario:
     def _new_epoch(self, fault: Fault, active_us: int, acks: Tail, but: Node | None = None) -> None:
         ack_us = self._first_ack(acks, active_us, but)
         self._epoch = fault.epoch + 1
-        takeover = Takeover(active_us, self._epoch, self._active.name, active_us - fault.t, ack_us - fault.t)
+        takeover = Takeover(
+            active_us, self._epoch, self._active.name, active_us - fault.t, ack_us - fault.t
+        )
         self._ledger.write(takeover)
         self._screen.say(switch_line(Switch.of(takeover, fault)))
         self._start_reader(f"reader {self._epoch}")
@@ -207,10 +230,25 @@ class Scenario:
 
     def _pair(self) -> tuple[Node, Node]:
         port_a, port_b, route_a, route_b, monitor_a, monitor_b = free_ports(6)
-        store, log = self._places.store, self._places.log
+        store = self._places.store
+        log = self._places.log
         return (
-            Node("A", store=store, log=log("node-A"), port=port_a, routes=(route_a, route_b), monitor_port=monitor_a),
-            Node("B", store=store, log=log("node-B"), port=port_b, routes=(route_b, route_a), monitor_port=monitor_b),
+            Node(
+                "A",
+                store=store,
+                log=log("node-A"),
+                port=port_a,
+                routes=(route_a, route_b),
+                monitor_port=monitor_a,
+            ),
+            Node(
+                "B",
+                store=store,
+                log=log("node-B"),
+                port=port_b,
+                routes=(route_b, route_a),
+                monitor_port=monitor_b,
+            ),
         )
 
     def _other(self) -> Node:
@@ -231,15 +269,24 @@ class Scenario:
 
     def _wait_for_standby(self) -> None:
         other = self._other()
-        self._wait(f"{other.name} to stand by", READY_TIMEOUT, lambda: other.state() == "FT_STANDBY")
+        self._wait(
+            f"{other.name} to stand by", READY_TIMEOUT, lambda: other.state() == "FT_STANDBY"
+        )
         self._screen.say(f"{self._active.name} is active, {other.name} stands by")
 
     def _first_ack(self, acks: Tail, since_us: int, but: Node | None) -> int:
-        """Wait for the first ack in the publisher's ledger that came at or after ``since_us``; return its time."""
+        """Wait for the first ack in the publisher's ledger that came at or after ``since_us``.
+
+        Return its time.
+        """
         found: list[int] = []
 
         def look() -> bool:
-            found.extend(record.t for record in acks.new() if isinstance(record, Ack) and record.t >= since_us)
+            found.extend(
+                record.t
+                for record in acks.new()
+                if isinstance(record, Ack) and record.t >= since_us
+            )
             return bool(found)
 
         self._wait("the next ack", TAKEOVER_TIMEOUT, look, but=but)
@@ -247,9 +294,18 @@ class Scenario:
         return found[0]
 
     def _wait(
-        self, what: str, timeout: float, done: Callable[[], bool], *, but: Node | None = None, poll: float = POLL
+        self,
+        what: str,
+        timeout: float,
+        done: Callable[[], bool],
+        *,
+        but: Node | None = None,
+        poll: float = POLL,
     ) -> None:
-        """Wait until ``done()``. Raises ``DemoError`` after ``timeout`` seconds, or when a child but ``but`` ends."""
+        """Wait until ``done()``.
+
+        Raises ``DemoError`` after ``timeout`` seconds, or when a child but ``but`` ends.
+        """
         end = self._clock.mono() + timeout
         while not done():
             if self._clock.mono() > end:
@@ -264,7 +320,8 @@ class Scenario:
 
     def _look(self) -> None:
         """Renew the progress line."""
-        publisher, consumer = self._scripts.get("publisher"), self._scripts.get("consumer")
+        publisher = self._scripts.get("publisher")
+        consumer = self._scripts.get("consumer")
         parts = [f"epoch {self._epoch}", f"active {self._active.name}"]
         if publisher is not None:
             parts.append(f"acked {publisher.count('acked'):,}")

@@ -1,4 +1,5 @@
-"""What the person at the terminal sees while the demo runs: lines that stay, and one progress line that does not.
+"""What the person at the terminal sees while the demo runs: lines that stay, and one progress line
+that does not.
 
 Where standard output is no terminal there is no progress line, only a plain line every few seconds.
 """

@@ -1,10 +1,11 @@
 """ftstan: a NATS Streaming (STAN) server centred on the fault-tolerant group.
 
-Several nodes share one datastore and exactly one of them serves. See ``docs/architecture.md`` for the parts of this
-package and the rule that each imports only from those below it.
+Several nodes share one datastore and exactly one of them serves. See ``docs/architecture.md`` for
+the parts of this package and the rule that each imports only from those below it.
 
-A program that wants a server inside itself calls ``run_server`` or ``run_server_with``, or uses ``StanServer``
-(``docs/embedding.md``). These names, and the options they take, are loaded when they are first asked for.
+A program that wants a server inside itself calls ``run_server`` or ``run_server_with``, or uses
+``StanServer`` (``docs/embedding.md``). These names, and the options they take, are loaded when they
+are first asked for.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""A server inside somebody's program: start it, wait until it serves, stop it, from plain threads or from asyncio.
+"""A server inside somebody's program: start it, wait until it serves, stop it, from plain threads
+or from asyncio.
 
-Each server has a thread of its own for its control loop. That thread starts the children (``nats-server``) and ends
-after the last of them, since the kernel's parent-death signal follows the thread that forked. Several servers in one
-process know nothing of each other. A server here installs no signal handler, changes neither the log nor the limits of
-the process, and never ends it: one that is fenced, or whose storage fails, closes its link and its storage for good,
-calls ``on_fenced``, and is over. ``docs/embedding.md`` has examples.
+Each server has a thread of its own for its control loop. That thread starts the children
+(``nats-server``) and ends after the last of them, since the kernel's parent-death signal follows
+the thread that forked. Several servers in one process know nothing of each other. A server here
+installs no signal handler, changes neither the log nor the limits of the process, and never ends
+it: one that is fenced, or whose storage fails, closes its link and its storage for good, calls
+``on_fenced``, and is over. ``docs/embedding.md`` has examples.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ _PLANE_ENDED_S = 1.0
 
 
 def run_server(cluster_id: str = "test-cluster") -> StanServer:
-    """Start a server with default options (memory store, clients on port 4222) and return it when it serves.
+    """Start a server with default options (memory store, clients on port 4222) and return it when
+    it serves.
 
     Raises ``FtstanError`` when it cannot start.
     """
@@ -85,8 +88,8 @@ def run_server_with(
 ) -> StanServer:
     """Start a server and return it when it serves, or stands by.
 
-    ``nats_options``, if given, take the place of ``options.nats``. ``on_fenced``: see ``StanServer``. Raises
-    ``FtstanError`` when it cannot start; nothing of it is left then.
+    ``nats_options``, if given, take the place of ``options.nats``. ``on_fenced``: see
+    ``StanServer``. Raises ``FtstanError`` when it cannot start; nothing of it is left then.
     """
     options = options or ServerOptions()
     if nats_options is not None:
@@ -97,19 +100,26 @@ def run_server_with(
 
 
 class StanServer:
-    """One server. Every method may be called from any thread; those of asyncio's ``async with`` do not block a loop.
+    """One server. Every method may be called from any thread.
 
-    ``on_fenced(error)`` is called once, on the server's own thread, when it ended by itself at once: its datastore
-    belongs to another server (``FencedError``), or its storage or NATS failed it. It is over then, and ``wait`` returns
-    75; the program may start a new ``StanServer`` as a standby, also in ``on_fenced`` itself, which may call every
-    method of either. What it raises is told in the log. A server is started once.
+    Those of asyncio's ``async with`` do not block a loop.
+
+    ``on_fenced(error)`` is called once, on the server's own thread, when it ended by itself at
+    once: its datastore belongs to another server (``FencedError``), or its storage or NATS failed
+    it. It is over then, and ``wait`` returns 75; the program may start a new ``StanServer`` as a
+    standby, also in ``on_fenced`` itself, which may call every method of either. What it raises is
+    told in the log. A server is started once.
     """
 
-    def __init__(self, options: ServerOptions, *, on_fenced: Callable[[FtstanError], None] | None = None) -> None:
+    def __init__(
+        self, options: ServerOptions, *, on_fenced: Callable[[FtstanError], None] | None = None
+    ) -> None:
         """Start nothing yet."""
         self.options = options
         self._on_fenced = on_fenced
-        self._thread = threading.Thread(target=self._run, name=f"ftstan {options.cluster_id}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"ftstan {options.cluster_id}", daemon=True
+        )
         self._first = threading.Lock()
         self._ready = threading.Event()
         """It serves, stands by, or is over."""
@@ -122,13 +132,17 @@ class StanServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cut: asyncio.Event | None = None
 
-    # ---- start, stop ---------------------------------------------------------------------------------------------
+    # ---- start, stop
+    # ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start, and return when it serves, or stands by. Raises ``FtstanError``; nothing of it is left then."""
+        """Start, and return when it serves, or stands by.
+
+        Raises ``FtstanError``; nothing of it is left then.
+        """
         options = self.options
         check_before_logging(options)
-        check_start(options, registry.names())
+        check_start(options, registry.names(options.store))
         for warning in check_routes(options):
             log.stream.warning(warning)
         if options.nats_servers:
@@ -140,8 +154,12 @@ class StanServer:
             raise self._error
 
     def stop(self) -> int:
-        """Stop cleanly and wait for the end; returns what ``wait`` does. Harmless when it is over already."""
-        loop, node = self._loop, self._node
+        """Stop cleanly and wait for the end; returns what ``wait`` does.
+
+        Harmless when it is over already.
+        """
+        loop = self._loop
+        node = self._node
         if loop is not None and node is not None:
             with contextlib.suppress(RuntimeError):
                 # The loop is closed: it is over.
@@ -151,10 +169,12 @@ class StanServer:
         return self.wait() or 0
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the end: 0 after ``stop``, 75 when it ended by itself; ``None`` after ``timeout`` seconds.
+        """Wait for the end: 0 after ``stop``, 75 when it ended by itself.
 
-        1 if it ended because another partition turned out to serve one of its channels (``docs/partitioning.md``).
-        Raises the ``FtstanError`` that ended a server that was serving.
+        ``None`` after ``timeout`` seconds.
+
+        1 if it ended because another partition turned out to serve one of its channels
+        (``docs/partitioning.md``). Raises the ``FtstanError`` that ended a server that was serving.
         """
         if not self._over.wait(timeout):
             return None
@@ -166,12 +186,15 @@ class StanServer:
         return self._status
 
     def set_limits(self, limits: StoreLimits) -> list[str]:
-        """Other limits from now on, also for a standby that serves later; returns lines that say what changed.
+        """Other limits from now on, also for a standby that serves later.
 
-        Waits some seconds for storage. Raises ``ConfigError``: nothing has changed; ``StoreError``: they hold as soon
-        as storage answers; ``NatsError`` unless it runs.
+        Returns lines that say what changed.
+
+        Waits some seconds for storage. Raises ``ConfigError``: nothing has changed; ``StoreError``:
+        they hold as soon as storage answers; ``NatsError`` unless it runs.
         """
-        loop, node = self._loop, self._node
+        loop = self._loop
+        node = self._node
         if not self.is_running or loop is None or node is None:
             raise NatsError("this server does not run", hint="start it first")
         return asyncio.run_coroutine_threadsafe(node.member.set_limits(limits), loop).result()
@@ -181,7 +204,10 @@ class StanServer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
 
@@ -190,11 +216,15 @@ class StanServer:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await asyncio.to_thread(self.stop)
 
-    # ---- views ---------------------------------------------------------------------------------------------------
+    # ---- views
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
@@ -209,7 +239,11 @@ class StanServer:
     @property
     def state(self) -> str:
         """``STANDALONE``, ``FT_STANDBY``, ``FT_ACTIVE``, ``FAILED`` or ``SHUTDOWN``."""
-        return str(self._node.state if self.is_running and self._node is not None else NodeState.SHUTDOWN)
+        return str(
+            self._node.status.now().state
+            if self.is_running and self._node is not None
+            else NodeState.SHUTDOWN
+        )
 
     @property
     def client_url(self) -> str:
@@ -218,7 +252,8 @@ class StanServer:
             raise NatsError("this server does not run", hint="start it first")
         return self._node.client_url
 
-    # ---- host of the node ----------------------------------------------------------------------------------------
+    # ---- host of the node
+    # ----------------------------------------------------------------------------------------
 
     owns_process = False
 
@@ -230,18 +265,27 @@ class StanServer:
         """The node serves, or stands by."""
         self._ready.set()
 
+    def over(self, status: int) -> None:
+        """The program goes on."""
+
     def end(self, why: str, status: int) -> NoReturn:
-        """End the node: from here on nothing more is sent or written. Any thread of the node may call it."""
+        """End the node: from here on nothing more is sent or written.
+
+        Any thread of the node may call it.
+        """
         error = FencedError(why)
         if self._first.acquire(blocking=False):
             self._disk.shut()
-            node, loop, cut = self._node, self._loop, self._cut
+            node = self._node
+            loop = self._loop
+            cut = self._cut
             assert node is not None
             assert loop is not None
             assert cut is not None
             if node.link is not None:
                 node.link.cut()
-            self._fenced, self._status = error, status
+            self._fenced = error
+            self._status = status
             say(log.stream.fatal, why, _LAST_WORDS_S)
             loop.call_soon_threadsafe(cut.set)
         raise EndedError(why)
@@ -251,7 +295,8 @@ class StanServer:
         del seconds
         self.end(why, status)
 
-    # ---- its thread ----------------------------------------------------------------------------------------------
+    # ---- its thread
+    # ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -260,7 +305,8 @@ class StanServer:
             pass
         except FencedError as error:
             log.stream.fatal(error.text)
-            self._fenced, self._status = error, EXIT_FENCED
+            self._fenced = error
+            self._status = EXIT_FENCED
         except FtstanError as error:
             self._error = error
         except Exception as error:  # noqa: BLE001  # the program gets it as an error of ours, in one line
@@ -277,7 +323,8 @@ class StanServer:
                 log.stream.error(f"on_fenced failed: {type(error).__name__}: {error}")
 
     async def _live(self) -> None:
-        self._loop, self._cut = asyncio.get_running_loop(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._cut = asyncio.Event()
         node = self._node = Node(self.options, host=self)
         self._loop.set_exception_handler(tasks.loop_errors(node.die))
         life = tasks.waited(node.main(), "life")
@@ -301,7 +348,10 @@ class StanServer:
             node.close()
             node.plane.close()
 
-        # A thread, because the data plane may hang in storage: its files and its lock are given back when it returns.
+        # A thread, because the data plane may hang in storage: its files and its lock are given
+        # back when it returns.
         thread = threading.Thread(target=release, name="release", daemon=True)
         thread.start()
-        await asyncio.to_thread(thread.join, _PLANE_ENDED_S if self._fenced is not None else _PLANE_STOP_S)
+        await asyncio.to_thread(
+            thread.join, _PLANE_ENDED_S if self._fenced is not None else _PLANE_STOP_S
+        )

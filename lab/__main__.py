@@ -1,7 +1,9 @@
-"""``python -m lab``: play the stages that have not passed yet, print the verdict table; exit 0 only if all passed.
+"""``python -m lab``: play the stages that have not passed yet, print the verdict table.
 
-Status 1: a stage failed. 2: the lab could not be set up. 130: interrupted. Machines are stopped at the end, but their
-disks are kept, for the next run; ``--keep`` leaves them running.
+Exit 0 only if all passed.
+
+Status 1: a stage failed. 2: the lab could not be set up. 130: interrupted. Machines are stopped at
+the end, but their disks are kept, for the next run; ``--keep`` leaves them running.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ if TYPE_CHECKING:
     from lab.image import Image
     from lab.stages import Stage
 
-EXIT_PASSED, EXIT_FAILED, EXIT_NOT_SET_UP, EXIT_INTERRUPTED = 0, 1, 2, 130
+EXIT_PASSED = 0
+EXIT_FAILED = 1
+EXIT_NOT_SET_UP = 2
+EXIT_INTERRUPTED = 130
 
 
 def main() -> int:
@@ -62,7 +67,9 @@ def _run(options: argparse.Namespace, say: Callable[[str], None]) -> int:
     lab = Lab(state, machines, say)
     try:
         explicit = bool(options.only or options.first)
-        old = any(stage.vital and not book.passed(stage, made_from(stage, made)) for stage in STAGES)
+        old = any(
+            stage.vital and not book.passed(stage, made_from(stage, made)) for stage in STAGES
+        )
         if options.fresh or (old and not explicit):
             say("new machines")
             machines.forget()
@@ -70,7 +77,9 @@ def _run(options: argparse.Namespace, say: Callable[[str], None]) -> int:
         passed = _play(asked, lab, book, made, again=explicit)
     finally:
         if not options.keep:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave a machine behind
+            signal.signal(
+                signal.SIGINT, signal.SIG_IGN
+            )  # a second Ctrl-C must not leave a machine behind
             machines.stop()
             signal.signal(signal.SIGINT, signal.default_int_handler)
     print(table.plain(STAGES, book.entries))
@@ -92,7 +101,10 @@ def _play(asked: Sequence[Stage], lab: Lab, book: Book, made: Image, *, again: b
         entry = play(stage, lab, sources)
         book.note(entry)
         passed &= entry.outcome.passed
-        lab.say(f"{stage.name}: {'passed' if entry.outcome.passed else 'FAILED'} after {entry.seconds:.0f} s")
+        lab.say(
+            f"{stage.name}: {'passed' if entry.outcome.passed else 'FAILED'} after "
+            f"{entry.seconds:.0f} s"
+        )
         for failure in entry.outcome.failures:
             lab.say(f"  {failure}")
         if stage.vital and not entry.outcome.passed:
@@ -107,16 +119,28 @@ def made_from(stage: Stage, made: Image) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m lab", description="A pair on NFS, on virtual machines, drilled.")
+    parser = argparse.ArgumentParser(
+        prog="python -m lab", description="A pair on NFS, on virtual machines, drilled."
+    )
     parser.add_argument("--list", action="store_true", help="show the stages, run none")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="STAGE", help="this stage, also if it has passed"
+        "--only",
+        action="append",
+        default=[],
+        metavar="STAGE",
+        help="this stage, also if it has passed",
     )
-    parser.add_argument("--from", dest="first", default="", metavar="STAGE", help="this stage and all behind it")
+    parser.add_argument(
+        "--from", dest="first", default="", metavar="STAGE", help="this stage and all behind it"
+    )
     parser.add_argument("--fresh", action="store_true", help="new machines, and all stages")
     parser.add_argument("--keep", action="store_true", help="leave the machines running at the end")
-    parser.add_argument("--markdown", action="store_true", help="the table also as docs/lab.md has it")
-    parser.add_argument("--state", type=Path, default=STATE, metavar="DIR", help="default: build/lab")
+    parser.add_argument(
+        "--markdown", action="store_true", help="the table also as docs/lab.md has it"
+    )
+    parser.add_argument(
+        "--state", type=Path, default=STATE, metavar="DIR", help="default: build/lab"
+    )
     return parser
 
 

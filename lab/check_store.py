@@ -1,4 +1,6 @@
-"""The stage ``check-store``: what ``ftstanctl check-store`` says of real NFS: one host, two, one of them frozen."""
+"""The stage ``check-store``: what ``ftstanctl check-store`` says of real NFS: one host, two, one of
+them frozen.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ def check_store(lab: Lab) -> Outcome:
     """Each host alone, then both, and one of them is frozen while it holds the lock."""
     frozen, other = lab.machines.members
     other.ssh(f"install -d -o ftstan -g ftstan {_DIRECTORY}")
-    figures, failures = {}, []
+    figures = {}
+    failures = []
     for host in lab.machines.members:
         lab.say(f"  check-store on {host.name}")
         report = _report(lab, host, host.popen(f"{_COMMAND} --output json"))
@@ -52,7 +55,9 @@ def check_store(lab: Lab) -> Outcome:
     frozen.set_clock()
     figures["both"] = str(report["verdict"])
     failures += _bad(report)
-    moved = [float(x["figures"]["frozen_s"]) for x in report["findings"] if "frozen_s" in x["figures"]]
+    moved = [
+        float(x["figures"]["frozen_s"]) for x in report["findings"] if "frozen_s" in x["figures"]
+    ]
     for x in report["takeover"]:
         figures[str(x["event"])] = f"{x['seconds']:.1f} s"
     if not moved:
@@ -64,7 +69,10 @@ def _report(lab: Lab, host: Machine, running: subprocess.Popen[str]) -> dict[str
     """What a run with ``--output json`` says at its end. Raises ``LabError``."""
     said, _ = running.communicate(timeout=_LIMIT_S)
     if running.returncode >= _CANNOT_TELL or "{" not in said:
-        raise LabError(f"check-store on {host.name} ended with status {running.returncode}: {said.strip()[-500:]}")
+        raise LabError(
+            f"check-store on {host.name} ended with status {running.returncode}: "
+            f"{said.strip()[-500:]}"
+        )
     report: dict[str, Any] = json.loads(said[said.index("{") :])
     name = f"{report['mode']}-{host.name}.json"
     (lab.evidence("check-store") / name).write_text(json.dumps(report, indent=1), encoding="utf-8")

@@ -1,7 +1,9 @@
-"""The stages that hurt the pair under load: each is a scenario for ``ftstanctl drill``, played and judged on this host.
+"""The stages that hurt the pair under load: each is a scenario for ``ftstanctl drill``, played and
+judged on this host.
 
-A scenario is written out complete, beside its evidence, so that it can be played again by hand. Rates are low, since
-the guests are slow; what is judged besides the ledger is lease arithmetic, never speed.
+A scenario is written out complete, beside its evidence, so that it can be played again by hand.
+Rates are low, since the guests are slow; what is judged besides the ledger is lease arithmetic,
+never speed.
 """
 
 from __future__ import annotations
@@ -36,15 +38,18 @@ _CANNOT = 3
 _RATE = 20
 _FENCED = "status=75/TEMPFAIL"
 _TAKEN = "STREAM: Server is active"
-#: Longer than the lease, so that a host which is away loses its lock, and there is time to see the other one serve.
+#: Longer than the lease, so that a host which is away loses its lock, and there is time to see the
+#: other one serve.
 _AWAY = {"for": f"{3 * LEASE_S}s"}
-#: What a lease may take beyond its seconds: the file server looks for expired ones at intervals, a standby polls, and
-#: the command that begins the fault has to start first.
+#: What a lease may take beyond its seconds: the file server looks for expired ones at intervals, a
+#: standby polls, and the command that begins the fault has to start first.
 _LEASE_SLACK_S = 10.0
-#: Until a node must be back, also where its host has to boot: a guest's Python takes seconds to start.
+#: Until a node must be back, also where its host has to boot: a guest's Python takes seconds to
+#: start.
 _BACK = "400s"
 _CUT = (
-    "nft add table inet drill && nft add chain inet drill out '{ type filter hook output priority 0; }' && "
+    "nft add table inet drill && nft add chain inet drill out '{ type filter hook output "
+    "priority 0; }' && "
     "nft add rule inet drill out tcp dport 2049 drop"
 )
 
@@ -75,7 +80,11 @@ DRILLS = (
     Drill("kill", "SIGKILL to the active, twice", _faults("kill", 2), lock_s=_LEASE_SLACK_S),
     Drill("stop", "the active is stopped", _faults("stop", 1)),
     Drill("switchover", "an operator moves the service, twice", _faults("switchover", 2)),
-    Drill("rolling-restart", "every node is restarted, the standby first", _faults("rolling-restart", 1)),
+    Drill(
+        "rolling-restart",
+        "every node is restarted, the standby first",
+        _faults("rolling-restart", 1),
+    ),
     Drill(
         "freeze-host",
         "the active's host stands still for three leases, twice; it comes back as a standby",
@@ -119,7 +128,8 @@ def scenario(lab: Lab, drill: Drill, commands: dict[str, str] | None = None) -> 
         "stop": there + _quoted("systemctl stop ftstan"),
         "start": there + _quoted("systemctl start ftstan"),
         "freeze-host": f"{hurt} freeze {{name}}",
-        # Commands of operators carry the time: what a time service would do to a host that had stood still.
+        # Commands of operators carry the time: what a time service would do to a host that had
+        # stood still.
         "thaw-host": f"{hurt} thaw {{name}} && {hurt} set-clock {{name}}",
         "kill-host": f"{hurt} kill {{name}}",
         "start-host": f"{hurt} start {{name}}",
@@ -135,9 +145,20 @@ def scenario(lab: Lab, drill: Drill, commands: dict[str, str] | None = None) -> 
         "cluster": CLUSTER,
         "group": GROUP,
         "servers": [f"nats://127.0.0.1:{machine.nats_port}" for machine in lab.machines.members],
-        "inventory": {"file": str(lab.inventory), "group": "ftstan", "monitor": "http://127.0.0.1:{monitor_port}"},
+        "inventory": {
+            "file": str(lab.inventory),
+            "group": "ftstan",
+            "monitor": "http://127.0.0.1:{monitor_port}",
+        },
         "commands": known | (commands or {}),
-        "workload": {"channels": ["drill"], "publishers": 2, "rate": _RATE, "in_flight": 16, "durables": 1, "queue": 1},
+        "workload": {
+            "channels": ["drill"],
+            "publishers": 2,
+            "rate": _RATE,
+            "in_flight": 16,
+            "durables": 1,
+            "queue": 1,
+        },
         "settle": "10s",
         "faults": list(drill.faults),
     }
@@ -153,16 +174,32 @@ def braced(text: str) -> str:
 
 
 def play(lab: Lab, drill: Drill, commands: dict[str, str] | None = None) -> Outcome:
-    """Play a drill, and judge it. Raises ``LabError`` if it could not be played. ``commands``: of further faults."""
+    """Play a drill, and judge it. Raises ``LabError`` if it could not be played.
+
+    ``commands``: of further faults.
+    """
     until_whole(lab)
     evidence = lab.evidence(drill.name)
-    file, key = evidence / "scenario.yaml", evidence / "admin.key"
-    file.write_text(yaml.safe_dump(scenario(lab, drill, commands), sort_keys=False), encoding="utf-8")
+    file = evidence / "scenario.yaml"
+    key = evidence / "admin.key"
+    file.write_text(
+        yaml.safe_dump(scenario(lab, drill, commands), sort_keys=False), encoding="utf-8"
+    )
     key.touch(mode=0o600)
     key.write_text(lab.machines.members[0].ssh(f"cat {DATASTORE}/admin.key"), encoding="utf-8")
     run = evidence / time.strftime("%Y%m%d-%H%M%S")
     before = _fenced(lab)
-    words = [sys.executable, "-m", "ftstan.cli.ctl", "drill", str(file), "--out", str(run), "--admin-key", str(key)]
+    words = [
+        sys.executable,
+        "-m",
+        "ftstan.cli.ctl",
+        "drill",
+        str(file),
+        "--out",
+        str(run),
+        "--admin-key",
+        str(key),
+    ]
     last = ""
     with process(words, cwd=ROOT, environment={**os.environ}) as playing:
         assert playing.stdout is not None
@@ -172,7 +209,9 @@ def play(lab: Lab, drill: Drill, commands: dict[str, str] | None = None) -> Outc
         status = playing.wait()
     _keep_journals(lab, evidence)
     if status == _CANNOT or not (run / "result.json").exists():
-        raise LabError(f"drill {drill.name} could not be played (status {status}): {last}", hint=f"see {run}")
+        raise LabError(
+            f"drill {drill.name} could not be played (status {status}): {last}", hint=f"see {run}"
+        )
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
     taken = sorted(t for machine in lab.machines.members for t in taken_at(machine))
     return outcome(drill, result, _fenced(lab) - before, taken)
@@ -181,24 +220,32 @@ def play(lab: Lab, drill: Drill, commands: dict[str, str] | None = None) -> Outc
 def outcome(drill: Drill, result: dict[str, Any], fenced: int, taken: Sequence[float]) -> Outcome:
     """What a stage came to.
 
-    ``result``: as ``ftstanctl drill`` keeps it. ``fenced``: ends with status 75 meanwhile. ``taken``: when nodes took
-    the store, seconds since 1970, sorted; also before the drill.
+    ``result``: as ``ftstanctl drill`` keeps it. ``fenced``: ends with status 75 meanwhile.
+    ``taken``: when nodes took the store, seconds since 1970, sorted; also before the drill.
     """
     broken = {breach["rule"]: breach["count"] for breach in result["breaches"]}
     takeovers = tuple(row["active_ms"] / 1e3 for row in result["takeovers"])
-    failures = [f"{x['text']}: {x['count']}, such as {x['examples'][0]}" for x in result["breaches"]]
+    failures = [
+        f"{x['text']}: {x['count']}, such as {x['examples'][0]}" for x in result["breaches"]
+    ]
     failures += result["failures"]
     faults = [outage["t"] / 1e6 for outage in result["outages"]]
     waits = [next((t - fault for t in taken if t > fault), None) for fault in faults]
     if drill.lock_s is not None:
         late = [x for x in waits if x is None or x > drill.lock_s]
-        failures += [f"the store was taken after {_seconds(x)}, allowed are {drill.lock_s:g} s" for x in late]
+        failures += [
+            f"the store was taken after {_seconds(x)}, allowed are {drill.lock_s:g} s" for x in late
+        ]
     if fenced < drill.fenced:
         failures.append(
-            f"{fenced} ends with status 75, and there should be {drill.fenced} of nodes that lost the store"
+            f"{fenced} ends with status 75, and there should be {drill.fenced} of nodes that "
+            "lost the store"
         )
     away = [row["ms"] / 1e3 for row in result["outages"] if row["ms"] is not None]
-    figures = {"store taken after": ", ".join(map(_seconds, waits)), "without acks": ", ".join(map(_seconds, away))}
+    figures = {
+        "store taken after": ", ".join(map(_seconds, waits)),
+        "without acks": ", ".join(map(_seconds, away)),
+    }
     if fenced > 0:
         figures["fenced (75)"] = str(fenced)
     return Outcome(
@@ -216,7 +263,8 @@ def _seconds(value: float | None) -> str:
 
 
 def taken_at(machine: Machine) -> list[float]:
-    """When a node there took the store, by this host's clock: seconds since 1970, to about a second.
+    """When a node there took the store, by this host's clock: seconds since 1970, to about a
+    second.
 
     What follows, the recovery, is slow on an emulated processor and says nothing of leases.
     """

@@ -1,6 +1,8 @@
-"""``python -m lab.hurt WHAT NAME``: one thing done to one machine, for the commands of a drill's scenario.
+"""``python -m lab.hurt WHAT NAME``: one thing done to one machine, for the commands of a drill's
+scenario.
 
-Returns at once: a machine that starts or is reset boots afterwards. ``wait`` waits until it can be logged in to.
+Returns at once: a machine that starts or is reset boots afterwards. ``wait`` waits until it can be
+logged in to.
 """
 
 from __future__ import annotations
@@ -29,10 +31,14 @@ _DEEDS = {
 
 def main() -> int:
     """Do it; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m lab.hurt", description="Do one thing to machines of the lab.")
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.hurt", description="Do one thing to machines of the lab."
+    )
     parser.add_argument("deed", choices=_DEEDS)
     parser.add_argument("name", nargs="+", choices=(*ADDRESSES,))
-    parser.add_argument("--state", type=Path, default=STATE, metavar="DIR", help="default: build/lab")
+    parser.add_argument(
+        "--state", type=Path, default=STATE, metavar="DIR", help="default: build/lab"
+    )
     arguments = parser.parse_args()
     state: Path = arguments.state.resolve()
     try:

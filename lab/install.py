@@ -1,4 +1,6 @@
-"""The stages of the installation: bare hosts become a pair on NFS, by nothing but the package and ``site.yml``."""
+"""The stages of the installation: bare hosts become a pair on NFS, by nothing but the package and
+``site.yml``.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,27 @@ if TYPE_CHECKING:
     from lab.lab import Lab
     from lab.playbooks import Recap
 
-_TRACES = "ls -d /usr/lib/ftstan /etc/ftstan /etc/systemd/system/ftstan.service.d 2>/dev/null; getent passwd ftstan"
+_TRACES = (
+    "ls -d /usr/lib/ftstan /etc/ftstan /etc/systemd/system/ftstan.service.d 2>/dev/null; getent "
+    "passwd ftstan"
+)
 
 
 def look(lab: Lab) -> Outcome:
     """``site.yml --check`` on bare hosts: it tells what it would do, and does nothing."""
     recap, seconds = _site(lab, "--check")
-    found = [(machine.name, machine.ssh(f"{_TRACES}; true").split()) for machine in lab.machines.members]
-    failures = [f"{name}: site.yml --check left {', '.join(traces)}" for name, traces in found if traces]
+    found = [
+        (machine.name, machine.ssh(f"{_TRACES}; true").split()) for machine in lab.machines.members
+    ]
+    failures = [
+        f"{name}: site.yml --check left {', '.join(traces)}" for name, traces in found if traces
+    ]
     if not recap.changed:
         failures.append("site.yml --check had nothing to do on bare hosts")
-    return Outcome(figures={"would change": f"{recap.count('changed')}", "in": seconds}, failures=tuple(failures))
+    return Outcome(
+        figures={"would change": f"{recap.count('changed')}", "in": seconds},
+        failures=tuple(failures),
+    )
 
 
 def install(lab: Lab) -> Outcome:
@@ -31,7 +43,9 @@ def install(lab: Lab) -> Outcome:
     recap, seconds = _site(lab)
     pair.until_whole(lab)
     version = lab.machines["a"].ssh("ftstanctl version").strip()
-    return Outcome(figures={"changed": f"{recap.count('changed')}", "in": seconds, "version": version})
+    return Outcome(
+        figures={"changed": f"{recap.count('changed')}", "in": seconds, "version": version}
+    )
 
 
 def again(lab: Lab) -> Outcome:

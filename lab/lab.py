@@ -26,7 +26,10 @@ ARCHIVED = "lab.archived"
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """``state`` holds what is kept between runs; ``say`` prints a line with the time since the start."""
+    """``state`` holds what is kept between runs.
+
+    ``say`` prints a line with the time since the start.
+    """
 
     state: Path
     machines: Machines
@@ -45,7 +48,9 @@ class Lab:
 
     def write_inventory(self) -> None:
         """The pair as its own users would write it, and how this host reaches it."""
-        self.inventory.write_text(yaml.safe_dump(inventory(self.machines), sort_keys=False), encoding="utf-8")
+        self.inventory.write_text(
+            yaml.safe_dump(inventory(self.machines), sort_keys=False), encoding="utf-8"
+        )
 
 
 def inventory(machines: Machines) -> dict[str, Any]:
@@ -91,4 +96,8 @@ def inventory(machines: Machines) -> dict[str, Any]:
 
 
 def _reach(machine: Machine) -> dict[str, object]:
-    return {"ansible_port": machine.ssh_port, "monitor_port": machine.monitor_port, "nats_port": machine.nats_port}
+    return {
+        "ansible_port": machine.ssh_port,
+        "monitor_port": machine.monitor_port,
+        "nats_port": machine.nats_port,
+    }

@@ -1,7 +1,8 @@
-"""The stage ``leftovers``: a name that an NFS client keeps for an open file refuses nothing, and nothing of ours stays.
+"""The stage ``leftovers``: a name that an NFS client keeps for an open file refuses nothing, and
+nothing of ours stays.
 
-A Linux client does not remove a file that a process of its host has open: it renames it to ``.nfs`` and a number until
-the last close, for ever if the host dies first (a *silly rename*).
+A Linux client does not remove a file that a process of its host has open: it renames it to ``.nfs``
+and a number until the last close, for ever if the host dies first (a *silly rename*).
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _RESTART_S = 300.0
 
 
 def leftovers(lab: Lab) -> Outcome:
-    """A channel that cannot be removed while its file is open, and a host that dies with its slices open."""
+    """A channel that cannot be removed while its file is open, and a host that dies with its slices
+    open.
+    """
     pair.until_whole(lab)
     (active,) = pair.active(lab)
     (other,) = (machine for machine in lab.machines.members if machine is not active)
@@ -52,7 +55,9 @@ def leftovers(lab: Lab) -> Outcome:
     failures += _left(other, "after its host died")
     last = _last(other, _HELD)
     if last != _MESSAGES:
-        failures.append(f"{_HELD} ends with sequence {last}, and {_MESSAGES} messages were acknowledged")
+        failures.append(
+            f"{_HELD} ends with sequence {last}, and {_MESSAGES} messages were acknowledged"
+        )
     active.start()
     active.wait()
     pair.until_whole(lab)
@@ -66,10 +71,13 @@ def leftovers(lab: Lab) -> Outcome:
 
 
 def _held(lab: Lab, active: Machine) -> list[str]:
-    """Delete a channel of which a process has a slice open, and restart the only server meanwhile."""
+    """Delete a channel of which a process has a slice open, and restart the only server
+    meanwhile.
+    """
     file = _find(active, f"-path '*/{_HELD}/msgs.*.dat'")[0]
     active.ssh(
-        f"systemd-run --quiet --unit={_HOLDER} -p User=ftstan sh -c 'exec sleep infinity < {file}' && sleep 1 && "
+        f"systemd-run --quiet --unit={_HOLDER} -p User=ftstan sh -c 'exec sleep infinity < "
+        f"{file}' && sleep 1 && "
         f"systemctl is-active {_HOLDER}"
     )
     failures = []
@@ -83,14 +91,18 @@ def _held(lab: Lab, active: Machine) -> list[str]:
         until(lambda: not pair.answers(active, "/active"), "the end of the server", _SOON_S)
         until(lambda: pair.answers(active, "/active"), "the server that was killed", _RESTART_S)
         complaint = f'channel "{_HELD}" cannot be removed'
-        if not int(active.ssh(f"journalctl -u ftstan -o cat --no-pager | grep -c '{complaint}' || true")):
+        if not int(
+            active.ssh(f"journalctl -u ftstan -o cat --no-pager | grep -c '{complaint}' || true")
+        ):
             failures.append(f"the server did not say: {complaint}")
         _publish(lab, active, _OTHER, 1)
         if _find(active, "-name '.nfs*'") != kept:
             failures.append("the name went while the file was open")
     finally:
         active.ssh(f"systemctl stop {_HOLDER}")
-    until(lambda: not _find(active, f"-path '*{_HELD}*'"), "the end of the deleted channel", _SOON_S)
+    until(
+        lambda: not _find(active, f"-path '*{_HELD}*'"), "the end of the deleted channel", _SOON_S
+    )
     return failures + _left(active, "after the file was closed")
 
 

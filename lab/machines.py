@@ -1,9 +1,12 @@
-"""The virtual machines: started, reached by ssh, hurt and stopped. Only processes that the lab started are ended.
+"""The virtual machines: started, reached by ssh, hurt and stopped.
 
-Emulated, not accelerated: two of a machine's processors carry three guests, and a guest's Python takes seconds to
-start. Guests reach each other on a network of their own, and nothing else; this host reaches their ssh, NATS and
-monitoring ports on loopback. A machine's state is a pid file, a control socket (QMP) and an overlay of the image, so
-that another run of the lab finds those that were kept.
+Only processes that the lab started are ended.
+
+Emulated, not accelerated: two of a machine's processors carry three guests, and a guest's Python
+takes seconds to start. Guests reach each other on a network of their own, and nothing else; this
+host reaches their ssh, NATS and monitoring ports on loopback. A machine's state is a pid file, a
+control socket (QMP) and an overlay of the image, so that another run of the lab finds those that
+were kept.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ LEASE_S = 10
 STORAGE = "nfs"
 MEMBERS = ("a", "b")
 PORTS = int(os.environ.get("LAB_PORTS", "22700"))
-"""Loopback ports: +1..3 ssh, +11..13 NATS, +21..23 monitoring, in the order nfs, a, b; +0 the guests' network.
+"""Loopback ports: +1..3 ssh, +11..13 NATS, +21..23 monitoring, in the order nfs, a, b.
+
++0 the guests' network.
 
 ``LAB_PORTS`` moves them, for a second lab (``--state``) on one host.
 """
@@ -51,13 +56,17 @@ _MEMORY_MIB = {STORAGE: 512, "a": 1024, "b": 1024}
 
 
 class Machine:
-    """One of them. ``place`` is the directory of its overlay, ``sockets`` that of its pid file and sockets."""
+    """One of them. ``place`` is the directory of its overlay, ``sockets`` that of its pid file and
+    sockets.
+    """
 
     def __init__(self, name: str, image: Image, place: Path, sockets: Path) -> None:
         number = list(ADDRESSES).index(name) + 1
         self.name = name
         self.address = ADDRESSES[name]
-        self.ssh_port, self.nats_port, self.monitor_port = PORTS + number, PORTS + 10 + number, PORTS + 20 + number
+        self.ssh_port = PORTS + number
+        self.nats_port = PORTS + 10 + number
+        self.monitor_port = PORTS + 20 + number
         self._number = number
         self._image = image
         self._overlay = place / f"{name}.qcow2"
@@ -65,7 +74,8 @@ class Machine:
         self._console = place / f"{name}.console"
         self._sockets = sockets
 
-    # ---- the process -------------------------------------------------------------------------------------------------
+    # ---- the process
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def pid(self) -> int | None:
@@ -78,7 +88,10 @@ class Machine:
         return None
 
     def start(self) -> None:
-        """Start it on the disk that it had, or on a new one; returns before it has booted. Raises ``LabError``."""
+        """Start it on the disk that it had, or on a new one; returns before it has booted.
+
+        Raises ``LabError``.
+        """
         if self.pid is not None:
             return
         if not self._overlay.exists():
@@ -92,24 +105,52 @@ class Machine:
     def _command(self) -> list[str]:
         role = "storage" if self.name == STORAGE else "member"
         kernel = (
-            f"root=/dev/vda rw console=ttyS0 quiet mitigations=off panic=5 systemd.hostname={self.name} "
+            "root=/dev/vda rw console=ttyS0 quiet mitigations=off panic=5 "
+            f"systemd.hostname={self.name} "
             f"systemd.machine_id={self._number:032x} systemd.show_status=0 net.ifnames=0 "
             f"lab.role={role} lab.address={self.address} lab.lease={LEASE_S}"
         )
         reached = {self.ssh_port: 22, self.nats_port: 4222, self.monitor_port: 8222}
-        forwards = "".join(f",hostfwd=tcp:127.0.0.1:{here}-10.0.2.15:{there}" for here, there in reached.items())
+        forwards = "".join(
+            f",hostfwd=tcp:127.0.0.1:{here}-10.0.2.15:{there}" for here, there in reached.items()
+        )
         lan = f"socket,id=lan,mcast=230.77.0.1:{PORTS},localaddr=127.0.0.1"
         mac = f"52:54:00:77:00:0{self._number}"
-        words = ["qemu-system-x86_64", "-name", f"lab-{self.name}", "-machine", "q35", "-cpu", "max", "-smp", "1"]
+        words = [
+            "qemu-system-x86_64",
+            "-name",
+            f"lab-{self.name}",
+            "-machine",
+            "q35",
+            "-cpu",
+            "max",
+            "-smp",
+            "1",
+        ]
         words += ["-accel", "tcg,tb-size=256", "-m", str(_MEMORY_MIB[self.name])]
         words += ["-nodefaults", "-no-user-config", "-display", "none"]
-        words += ["-kernel", str(self._image.kernel), "-initrd", str(self._image.initrd), "-append", kernel]
+        words += [
+            "-kernel",
+            str(self._image.kernel),
+            "-initrd",
+            str(self._image.initrd),
+            "-append",
+            kernel,
+        ]
         words += ["-drive", f"file={self._overlay},if=virtio,format=qcow2,discard=unmap"]
         if self.name == STORAGE:
             words += ["-drive", f"file={self._data},if=virtio,format=raw,discard=unmap"]
-        words += ["-netdev", lan, "-device", f"virtio-net-pci,netdev=lan,mac={mac},romfile=,id=lan-card"]
+        words += [
+            "-netdev",
+            lan,
+            "-device",
+            f"virtio-net-pci,netdev=lan,mac={mac},romfile=,id=lan-card",
+        ]
         words += ["-netdev", f"user,id=ctl,restrict=on{forwards}"]
-        words += ["-device", f"virtio-net-pci,netdev=ctl,mac={mac.replace(':77:', ':55:')},romfile="]
+        words += [
+            "-device",
+            f"virtio-net-pci,netdev=ctl,mac={mac.replace(':77:', ':55:')},romfile=",
+        ]
         words += ["-device", "virtio-rng-pci", "-chardev", f"file,id=con,path={self._console}"]
         words += ["-serial", "chardev:con", "-qmp", f"unix:{self._file('qmp')},server=on,wait=off"]
         return [*words, "-pidfile", str(self._file("pid")), "-daemonize"]
@@ -129,7 +170,8 @@ class Machine:
             os.kill(pid, number)
             until(lambda: self.pid is None, f"the end of {self.name}", 30.0)
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
+    # ---- inside
+    # ----------------------------------------------------------------------------------------------
 
     def ssh_options(self) -> list[str]:
         """Options of ssh and scp, without the port."""
@@ -154,7 +196,9 @@ class Machine:
 
     def ssh(self, command: str, *, limit_s: float = 120.0, given: str | None = None) -> str:
         """Run a shell command as root; returns what it printed. Raises ``LabError`` if it fails."""
-        return run(self.ssh_words(command), f"{self.name}: {command[:60]}", limit_s=limit_s, given=given)
+        return run(
+            self.ssh_words(command), f"{self.name}: {command[:60]}", limit_s=limit_s, given=given
+        )
 
     def popen(self, command: str) -> subprocess.Popen[str]:
         """Start a shell command as root; its output, both streams, is to be read."""
@@ -168,7 +212,15 @@ class Machine:
 
     def push(self, here: Path, there: str) -> None:
         """Copy a file there. Raises ``LabError``."""
-        words = ["scp", "-q", *self.ssh_options(), "-P", str(self.ssh_port), str(here), f"root@127.0.0.1:{there}"]
+        words = [
+            "scp",
+            "-q",
+            *self.ssh_options(),
+            "-P",
+            str(self.ssh_port),
+            str(here),
+            f"root@127.0.0.1:{there}",
+        ]
         run(words, f"scp to {self.name}")
 
     def answers(self) -> bool:
@@ -184,8 +236,18 @@ class Machine:
         return until(self.answers, f"a login on {self.name}", _BOOT_S)
 
     def hang_up(self) -> None:
-        """Close the connection that commands share: a machine that was killed or booted again has forgotten it."""
-        words = ["ssh", *self.ssh_options(), "-p", str(self.ssh_port), "-O", "exit", "root@127.0.0.1"]
+        """Close the connection that commands share: a machine that was killed or booted again has
+        forgotten it.
+        """
+        words = [
+            "ssh",
+            *self.ssh_options(),
+            "-p",
+            str(self.ssh_port),
+            "-O",
+            "exit",
+            "root@127.0.0.1",
+        ]
         with contextlib.suppress(LabError):
             run(words, "ssh", limit_s=10.0)
 
@@ -193,14 +255,21 @@ class Machine:
         """Changes with every boot."""
         return self.ssh("cat /proc/sys/kernel/random/boot_id").strip()
 
-    # ---- what is done to it ------------------------------------------------------------------------------------------
+    # ---- what is done to it
+    # ------------------------------------------------------------------------------------------
 
     def freeze(self) -> None:
-        """Stop its processors: nothing runs there any more, and nobody is told. Its clocks stand still."""
+        """Stop its processors: nothing runs there any more, and nobody is told.
+
+        Its clocks stand still.
+        """
         self.qmp("stop")
 
     def thaw(self) -> None:
-        """Let it go on as if nothing had been; its clock of the day is behind then, as on any hypervisor."""
+        """Let it go on as if nothing had been.
+
+        Its clock of the day is behind then, as on any hypervisor.
+        """
         self.qmp("cont")
 
     def reset(self) -> None:
@@ -235,7 +304,9 @@ class Machine:
                         answer = _answer(lines)
                     return answer
         except (OSError, ValueError) as error:
-            raise LabError(f"{self.name}: {command}: {error}", hint="does the machine run?") from error
+            raise LabError(
+                f"{self.name}: {command}: {error}", hint="does the machine run?"
+            ) from error
 
     def _file(self, kind: str) -> Path:
         return self._sockets / f"{self.name}.{kind}"
@@ -253,7 +324,10 @@ def _answer(lines: Iterator[str]) -> object:
 
 
 def until(happened: Callable[[], bool], what: str, limit_s: float) -> float:
-    """Wait for something that people call ``what``; returns the seconds it took. Raises ``LabError``."""
+    """Wait for something that people call ``what``; returns the seconds it took.
+
+    Raises ``LabError``.
+    """
     began = time.monotonic()
     while not happened():
         if time.monotonic() - began > limit_s:
@@ -292,7 +366,10 @@ class Machines:
         return [self.by_name[name] for name in MEMBERS]
 
     def start(self, names: Sequence[str] = (*ADDRESSES,)) -> float:
-        """Start those that do not run, and wait until all of these can be logged in to; returns the seconds."""
+        """Start those that do not run, and wait until all of these can be logged in to.
+
+        Returns the seconds.
+        """
         began = time.monotonic()
         for name in names:
             self.by_name[name].start()

@@ -1,6 +1,8 @@
-"""The packages that the lab installs: of this tree, in two releases, so that there is something to upgrade to.
+"""The packages that the lab installs: of this tree, in two releases, so that there is something to
+upgrade to.
 
-They stay as long as the machines: a stage that is run alone, after a change of the tree, finds what was installed.
+They stay as long as the machines: a stage that is run alone, after a change of the tree, finds what
+was installed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The stage ``pages``: an operator who has only ``docs/operate.md`` types its commands on the hosts."""
+"""The stage ``pages``: an operator who has only ``docs/operate.md`` types its commands on the
+hosts.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ if TYPE_CHECKING:
 
 _PAGE = "docs/operate.md"
 #: Blocks, by a line in them, that are typed on a host that stands by; in this order.
-_BLOCKS = ("ftstanctl server ls", "systemctl reload ftstan", "umount /nss", "ftstanctl server drain host1 --dir")
+_BLOCKS = (
+    "ftstanctl server ls",
+    "systemctl reload ftstan",
+    "umount /nss",
+    "ftstanctl server drain host1 --dir",
+)
 
 #: Commands that end with status 1, and what they say then, as the page tells.
 _DOUBTS = {"ftstanctl ft status --expect 1": "degraded: no standby could take over"}
@@ -59,7 +66,9 @@ def block(text: str, line: str) -> list[str]:
 
 
 def command(line: str, here: str, there: str) -> str:
-    """The line for the lab: its names, its datastore, and the servers' user where the page asks for it."""
+    """The line for the lab: its names, its datastore, and the servers' user where the page asks for
+    it.
+    """
     for theirs, ours in (("host1", here), ("host2", there), ("/nss/orders", DATASTORE)):
         line = line.replace(theirs, ours)
     servers = ",".join(f"nats://{name}:4222" for name in MEMBERS)
@@ -76,4 +85,6 @@ def _type(lab: Lab, host: Machine, line: str) -> None:
     host.ssh(command(line, host.name, other), limit_s=600)
 
 
-STAGE = Stage("pages", "the commands of docs/operate.md, typed on the hosts", pages, ("lab/pages.py", _PAGE))
+STAGE = Stage(
+    "pages", "the commands of docs/operate.md, typed on the hosts", pages, ("lab/pages.py", _PAGE)
+)

@@ -6,7 +6,7 @@ import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from ftstan.drill.watching import get
+from ftstan.drill.node_watch import get
 from lab.machines import until
 
 if TYPE_CHECKING:
@@ -27,7 +27,10 @@ def active(lab: Lab) -> list[Machine]:
 
 def is_whole(lab: Lab) -> bool:
     """Whether one node serves, and the other would take over."""
-    pages = [[answers(machine, page) for page in ("/active", "/standby")] for machine in lab.machines.members]
+    pages = [
+        [answers(machine, page) for page in ("/active", "/standby")]
+        for machine in lab.machines.members
+    ]
     return sorted(pages) == [[False, True], [True, False]]
 
 

@@ -24,7 +24,9 @@ _COLLECTIONS = (ROOT / "ansible", ROOT / "build" / "ansible")
 
 @dataclass(slots=True)
 class Recap:
-    """What a playbook did: counts by host, and the tasks that changed or failed something, as "host: task"."""
+    """What a playbook did: counts by host, and the tasks that changed or failed something, as
+    "host: task".
+    """
 
     stats: dict[str, dict[str, int]] = field(default_factory=dict)
     changed: list[str] = field(default_factory=list)
@@ -36,12 +38,19 @@ class Recap:
 
 
 def play(lab: Lab, name: str, *words: str) -> Recap:
-    """Run a playbook to its end, and tell its tasks meanwhile. Raises ``LabError`` that names what failed."""
+    """Run a playbook to its end, and tell its tasks meanwhile.
+
+    Raises ``LabError`` that names what failed.
+    """
     if not (_COLLECTIONS[1] / ".ready").exists():
-        raise LabError("collections of others are missing", hint="python tools/ansible_collections.py")
+        raise LabError(
+            "collections of others are missing", hint="python tools/ansible_collections.py"
+        )
     log = lab.evidence("playbooks") / f"{name}{'-check' if '--check' in words else ''}.jsonl"
     with (
-        process(command(lab, name, *words), cwd=lab.state, environment=environment(lab.state)) as playing,
+        process(
+            command(lab, name, *words), cwd=lab.state, environment=environment(lab.state)
+        ) as playing,
         log.open("w") as kept,
     ):
         assert playing.stdout is not None
@@ -49,14 +58,24 @@ def play(lab: Lab, name: str, *words: str) -> Recap:
         status = playing.wait()
     if status or not recap.stats:
         last = "; ".join(recap.failed) or log.read_text(encoding="utf-8").strip()[-300:]
-        raise LabError(f"ansible-playbook {name} ended with status {status}: {last}", hint=f"see {log}")
+        raise LabError(
+            f"ansible-playbook {name} ended with status {status}: {last}", hint=f"see {log}"
+        )
     return recap
 
 
 def command(lab: Lab, name: str, *words: str) -> list[str]:
-    """The command line that runs a playbook, in the directory of the state, with ``environment``."""
+    """The command line that runs a playbook, in the directory of the state, with
+    ``environment``.
+    """
     directory = os.path.dirname(sys.executable)
-    return [f"{directory}/ansible-playbook", "-i", str(lab.inventory), f"ftstan.ftstan.{name}", *words]
+    return [
+        f"{directory}/ansible-playbook",
+        "-i",
+        str(lab.inventory),
+        f"ftstan.ftstan.{name}",
+        *words,
+    ]
 
 
 def _kept(lines: Iterable[str], keep: Callable[[str], object]) -> Iterator[str]:
@@ -96,10 +115,13 @@ def _words(result: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def process(words: list[str], *, cwd: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+def process(
+    words: list[str], *, cwd: Path, environment: dict[str, str]
+) -> Iterator[subprocess.Popen[str]]:
     """A child whose output, both streams, is read; it does not outlive the block."""
     with subprocess.Popen(
-        words, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        words, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True, errors="replace",
     ) as child:  # fmt: skip
         try:
@@ -110,7 +132,9 @@ def process(words: list[str], *, cwd: Path, environment: dict[str, str]) -> Iter
 
 
 def environment(state: Path) -> dict[str, str]:
-    """That of Ansible's commands: our collections, connections that are kept, an answer for programs."""
+    """That of Ansible's commands: our collections, connections that are kept, an answer for
+    programs.
+    """
     return {
         **os.environ,
         "ANSIBLE_COLLECTIONS_PATH": ":".join(map(str, _COLLECTIONS)),

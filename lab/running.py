@@ -23,9 +23,12 @@ def run(
     environment: Mapping[str, str] | None = None,
     given: str | None = None,
 ) -> str:
-    """Run a command that people call ``what`` (its first word by default); returns its standard output.
+    """Run a command that people call ``what`` (its first word by default).
 
-    ``given`` is its standard input. Raises ``LabError`` with its last lines if it fails, or does not end in time.
+    Returns its standard output.
+
+    ``given`` is its standard input. Raises ``LabError`` with its last lines if it fails, or does
+    not end in time.
     """
     name = what or words[0]
     try:

@@ -1,7 +1,8 @@
 """A stage of the lab, what it came to, and the book in which that is kept. Knows no machine.
 
-A stage is run again when it has not passed, when something that it proves has changed (``sources``), or when it is
-asked for by name. Its outcome is written down as soon as it ends, so that an interrupted lab goes on where it was.
+A stage is run again when it has not passed, when something that it proves has changed
+(``sources``), or when it is asked for by name. Its outcome is written down as soon as it ends, so
+that an interrupted lab goes on where it was.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ LIMIT_S = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a stage came to. ``lost`` and ``twice`` count acknowledged messages, by the ledger; times in seconds.
+    """What a stage came to.
 
-    ``figures``: what was measured besides, as it is shown. ``failures``: a line for each thing that was not as it must
-    be; none: the stage has passed.
+    ``lost`` and ``twice`` count acknowledged messages, by the ledger; times in seconds.
+
+    ``figures``: what was measured besides, as it is shown. ``failures``: a line for each thing that
+    was not as it must be; none: the stage has passed.
     """
 
     acked: int | None = None
@@ -52,8 +55,8 @@ class Outcome:
 class Stage:
     """``run`` returns the outcome, or raises ``LabError`` if nothing was proved.
 
-    ``sources``: files and directories below the checkout; a change makes the stage's result old. ``vital``: if it
-    fails, none of the others makes sense.
+    ``sources``: files and directories below the checkout; a change makes the stage's result old.
+    ``vital``: if it fails, none of the others makes sense.
     """
 
     name: str
@@ -102,31 +105,43 @@ class Book:
 
     def _write(self) -> None:
         new = self._path.with_suffix(".new")
-        new.write_text(json.dumps([asdict(x) for x in self.entries.values()], indent=1), encoding="utf-8")
+        new.write_text(
+            json.dumps([asdict(x) for x in self.entries.values()], indent=1), encoding="utf-8"
+        )
         new.replace(self._path)
 
 
 def _entry(row: dict[str, Any]) -> Entry:
     outcome = row["outcome"]
     kept = {name: tuple(outcome[name]) for name in ("takeover_s", "failures")}
-    return Entry(row["name"], row["made_from"], row["began"], row["seconds"], Outcome(**{**outcome, **kept}))
+    return Entry(
+        row["name"], row["made_from"], row["began"], row["seconds"], Outcome(**{**outcome, **kept})
+    )
 
 
 def play(stage: Stage, lab: Lab, made_from: str) -> Entry:
-    """Run a stage within its time; one that proved nothing is an outcome with a failure. Passes on Ctrl-C."""
+    """Run a stage within its time; one that proved nothing is an outcome with a failure.
+
+    Passes on Ctrl-C.
+    """
     began = time.time()
     start = time.monotonic()
     try:
         with within(stage.limit_s):
             outcome = stage.run(lab)
     except LabError as error:
-        outcome = Outcome(failures=(error.text if not error.hint else f"{error.text} ({error.hint})",))
+        outcome = Outcome(
+            failures=(error.text if not error.hint else f"{error.text} ({error.hint})",)
+        )
     return Entry(stage.name, made_from, began, time.monotonic() - start, outcome)
 
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """What is not done by then raises ``LabError``. In the main thread only, and not within itself."""
+    """What is not done by then raises ``LabError``.
+
+    In the main thread only, and not within itself.
+    """
 
     def over(_number: int, _frame: object) -> NoReturn:
         raise LabError(f"not done after {seconds:g} s")
@@ -141,7 +156,10 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def chosen(stages: Sequence[Stage], only: Sequence[str], first: str) -> list[Stage]:
-    """The stages that are asked for: those named, or those from one on, or all. Raises ``LabError``."""
+    """The stages that are asked for: those named, or those from one on, or all.
+
+    Raises ``LabError``.
+    """
     names = [stage.name for stage in stages]
     for name in (*only, *([first] if first else [])):
         if name not in names:
@@ -152,7 +170,10 @@ def chosen(stages: Sequence[Stage], only: Sequence[str], first: str) -> list[Sta
 
 
 def sources_of(paths: Sequence[str], root: Path = ROOT) -> str:
-    """A digest of files, and of all files below directories, with their names. Raises ``LabError``."""
+    """A digest of files, and of all files below directories, with their names.
+
+    Raises ``LabError``.
+    """
     found = hashlib.sha256()
     for name in sorted(paths):
         path = root / name

@@ -1,4 +1,7 @@
-"""The verdict of a whole lab, as a table for people: plain, or in Markdown. Pure; decides nothing."""
+"""The verdict of a whole lab, as a table for people: plain, or in Markdown.
+
+Pure; decides nothing.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,15 @@ def plain(stages: Sequence[Stage], entries: dict[str, Entry]) -> str:
     """For a terminal, with the reasons of what failed below."""
     lines = [_HEAD, *rows(stages, entries)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
-    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    text = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
     for stage in stages:
         entry = entries.get(stage.name)
-        text += [f"{stage.name}: {failure}" for failure in (entry.outcome.failures if entry else ())]
+        text += [
+            f"{stage.name}: {failure}" for failure in (entry.outcome.failures if entry else ())
+        ]
     return "\n".join(text)
 
 

@@ -1,4 +1,6 @@
-"""The stage ``units``: the service as systemd sees it on real hosts, on NFS: ready, fed, confined, and archiving."""
+"""The stage ``units``: the service as systemd sees it on real hosts, on NFS: ready, fed, confined,
+and archiving.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
     from lab.machines import Machine
 
 _PROPERTIES = (
-    "ActiveState", "SubState", "StatusText", "MainPID", "NRestarts", "User", "Result", "WatchdogTimestampMonotonic",
+    "ActiveState", "SubState", "StatusText", "MainPID", "NRestarts", "User", "Result",
+    "WatchdogTimestampMonotonic",
 )  # fmt: skip
 _PIPELINE = "/usr/lib/ftstan/current/bin/python -m ftstan.cli.pipeline.command"
 _MOST_EXPOSED = 1.5
@@ -35,10 +38,16 @@ def units(lab: Lab) -> Outcome:
         failures += [f"{machine.name}: {text}" for text in unfit(shown, serves=machine is active)]
         owners = machine.ssh(f"ps -o user= -p {shown['MainPID']} --ppid {shown['MainPID']}").split()
         if set(owners) != {"ftstan"}:
-            failures.append(f"{machine.name}: processes of the service belong to {', '.join(sorted(set(owners)))}")
+            failures.append(
+                f"{machine.name}: processes of the service belong to "
+                f"{', '.join(sorted(set(owners)))}"
+            )
         exposure = exposed(machine.ssh("systemd-analyze security --no-pager ftstan.service"))
         if exposure > _MOST_EXPOSED:
-            failures.append(f"{machine.name}: systemd-analyze security says {exposure}, more than {_MOST_EXPOSED}")
+            failures.append(
+                f"{machine.name}: systemd-analyze security says {exposure}, more than "
+                f"{_MOST_EXPOSED}"
+            )
         figures |= {machine.name: shown["StatusText"], "exposure": f"{exposure}"}
     figures["watchdog fed"] = f"after {_fed(active):.1f} s"
     figures["slices in the spool"] = str(_archived(lab, active))
@@ -55,7 +64,11 @@ def unfit(shown: dict[str, str], *, serves: bool) -> list[str]:
     """What is not as it should be in a service that runs."""
     state = "FT_ACTIVE" if serves else "FT_STANDBY"
     wanted = {"ActiveState": "active", "SubState": "running", "User": "ftstan", "Result": "success"}
-    found = [f"{key} is {shown[key]}, not {value}" for key, value in wanted.items() if shown[key] != value]
+    found = [
+        f"{key} is {shown[key]}, not {value}"
+        for key, value in wanted.items()
+        if shown[key] != value
+    ]
     if not shown["StatusText"].startswith(state):
         found.append(f"the status is {shown['StatusText']!r}, and the node is {state}")
     return found
@@ -71,18 +84,27 @@ def _fed(active: Machine) -> float:
     """Seconds until the owner fed its watchdog again. Raises ``LabError``."""
 
     def last() -> str:
-        return active.ssh("systemctl show ftstan.service -p WatchdogTimestampMonotonic --value").strip()
+        return active.ssh(
+            "systemctl show ftstan.service -p WatchdogTimestampMonotonic --value"
+        ).strip()
 
     before = last()
     return until(lambda: last() != before, "the watchdog's food", _FED_WITHIN_S)
 
 
 def _archived(lab: Lab, active: Machine) -> int:
-    """Publish more than a channel keeps; the number of slices that the script of the active has put into the spool."""
-    # Once for a spool, from any host that sees it; the hosts of the lab have no Spark, and need none for this.
+    """Publish more than a channel keeps.
+
+    The number of slices that the script of the active has put into the spool.
+    """
+    # Once for a spool, from any host that sees it; the hosts of the lab have no Spark, and need
+    # none for this.
     active.ssh(f"cd / && sudo -u ftstan {_PIPELINE} archive-script --spool {SPOOL}")
     lab.say(f"  publishing {_MESSAGES} messages into {ARCHIVED}")
-    active.ssh(f"yes message | head -n {_MESSAGES} | ftstanctl pub --lines --cluster {CLUSTER} {ARCHIVED}", limit_s=600)
+    active.ssh(
+        f"yes message | head -n {_MESSAGES} | ftstanctl pub --lines --cluster {CLUSTER} {ARCHIVED}",
+        limit_s=600,
+    )
 
     def taken() -> int:
         return int(active.ssh(f"find {SPOOL} -user ftstan -name '*.dat*' | wc -l"))

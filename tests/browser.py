@@ -1,4 +1,6 @@
-"""Debian's Chromium, headless, for pages on loopback: nothing is downloaded, nothing is asked of the network."""
+"""Debian's Chromium, headless, for pages on loopback: nothing is downloaded, nothing is asked of
+the network.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Certificates for tests, made with openssl: two authorities, servers, clients. Keys are new in every run."""
+"""Certificates for tests, made with openssl: two authorities, servers, clients.
+
+Keys are new in every run.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +35,23 @@ class Authority:
         self.cert = str(directory / f"{name}.pem")
         self._key = str(directory / f"{name}.key")
         _openssl(
-            *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", _DAYS),
+            *(
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:P-256",
+                "-nodes",
+                "-days",
+                _DAYS,
+            ),
             *("-subj", f"/CN={name}", "-keyout", self._key, "-out", self.cert),
         )
 
-    def server(self, name: str, *, names: str = "DNS:localhost,IP:127.0.0.1", expired: bool = False) -> Pair:
+    def server(
+        self, name: str, *, names: str = "DNS:localhost,IP:127.0.0.1", expired: bool = False
+    ) -> Pair:
         """A server's certificate for ``names``."""
         return self._leaf(name, f"subjectAltName={names}\n{_SERVER}\n", expired=expired)
 
@@ -46,15 +61,35 @@ class Authority:
 
     def _leaf(self, name: str, extensions: str, *, expired: bool) -> Pair:
         pair = Pair(str(self._directory / f"{name}.pem"), str(self._directory / f"{name}.key"))
-        request, extra = self._directory / f"{name}.csr", self._directory / f"{name}.ext"
+        request = self._directory / f"{name}.csr"
+        extra = self._directory / f"{name}.ext"
         _openssl(
-            *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}"),
+            *(
+                "req",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:P-256",
+                "-nodes",
+                "-subj",
+                f"/CN={name}",
+            ),
             *("-keyout", pair.key, "-out", str(request)),
         )
         extra.write_text(extensions)
         # openssl takes no dates in the past here; -1 days from now is one.
         _openssl(
-            *("x509", "-req", "-in", str(request), "-CA", self.cert, "-CAkey", self._key, "-CAcreateserial"),
+            *(
+                "x509",
+                "-req",
+                "-in",
+                str(request),
+                "-CA",
+                self.cert,
+                "-CAkey",
+                self._key,
+                "-CAcreateserial",
+            ),
             *("-days", "-1" if expired else _DAYS, "-extfile", str(extra), "-out", pair.cert),
         )
         return pair
@@ -74,13 +109,17 @@ class Certificates:
     @classmethod
     def make(cls, directory: Path) -> Certificates:
         directory.mkdir(exist_ok=True)
-        ca, other = Authority(directory, "ca"), Authority(directory, "otherca")
-        return cls(directory, ca, other, ca.server("server"), ca.client("client"), other.client("stranger"))
+        ca = Authority(directory, "ca")
+        other = Authority(directory, "otherca")
+        return cls(
+            directory, ca, other, ca.server("server"), ca.client("client"), other.client("stranger")
+        )
 
     def server_lines(self, *, verify: bool = False) -> str:
         """The ``tls`` map for a nats-server."""
         lines = (
-            f'cert_file: "{self.server.cert}", key_file: "{self.server.key}", ca_file: "{self.ca.cert}", timeout: 10'
+            f'cert_file: "{self.server.cert}", key_file: "{self.server.key}", ca_file: '
+            f'"{self.ca.cert}", timeout: 10'
         )
         return f"tls {{ {lines}{', verify: true' if verify else ''} }}\n"
 

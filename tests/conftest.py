@@ -1,6 +1,8 @@
-"""What every test shares: the Hypothesis profile, the stage for server processes, and the tools that must be there.
+"""What every test shares: the Hypothesis profile, the stage for server processes, and the tools
+that must be there.
 
-A missing tool fails the test that needs it, with the line that says what to install; nothing is ever skipped.
+A missing tool fails the test that needs it, with the line that says what to install; nothing is
+ever skipped.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from xdist.scheduler import LoadGroupScheduling
 from ftstan.base import log
 from ftstan.base.errors import NatsError
 from ftstan.base.log.repeats import Repeats
-from ftstan.nats.embedded import binary_path
+from ftstan.nats.binary import binary_path
 from tests.certificates import Certificates
 from tests.lateness import pytest_runtest_makereport  # noqa: F401  # a hook
 from tests.processes import ROOT, Stage
@@ -33,18 +35,20 @@ def _the_log_remembers_no_other_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log._outlet, "repeats", Repeats())
 
 
-# A shell that starts something in the background has it ignore SIGINT, and so would the commands that tests interrupt.
+# A shell that starts something in the background has it ignore SIGINT, and so would the commands
+# that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Without a deadline: a busy machine must not turn a slow example into a failure. The blob repeats a failure exactly.
+# Without a deadline: a busy machine must not turn a slow example into a failure. The blob repeats a
+# failure exactly.
 settings.register_profile("ftstan", deadline=None, print_blob=True)
 settings.load_profile("ftstan")
 
 _CLIENT = ROOT / "node_modules" / "node-nats-streaming"
 
 
-#: Tests of one group are run by one worker: they share what is costly to set up, or take their ports from one range
-#: without knowing of each other.
+#: Tests of one group are run by one worker: they share what is costly to set up, or take their
+#: ports from one range without knowing of each other.
 _TOGETHER = {
     "tests/ansible/test_hosts.py": "hosts",
     "tests/ansible/test_migrate.py": "hosts",
@@ -61,11 +65,14 @@ _TOGETHER = {
 class Together(LoadGroupScheduling):  # type: ignore[misc]  # xdist is not typed
     """Tests that belong together go to one worker, every other one to whoever is free.
 
-    By their paths: the marks that xdist has for it reach no worker with pytest 9.2, whose node ids cannot be changed.
+    By their paths: the marks that xdist has for it reach no worker with pytest 9.2, whose node ids
+    cannot be changed.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((group for place, group in _TOGETHER.items() if nodeid.startswith(place)), nodeid)
+        return next(
+            (group for place, group in _TOGETHER.items() if nodeid.startswith(place)), nodeid
+        )
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,4 +1,6 @@
-"""Datastores on a real disk, made by our own store with real epochs: material for the tools that work on them."""
+"""Datastores on a real disk, made by our own store with real epochs: material for the tools that
+work on them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ SECOND = 1_000_000_000
 
 def server_info(cluster: str = CLUSTER) -> ServerInfo:
     names = ("pub", "sub", "unsub", "close", "subclose", "ack")
-    return ServerInfo(cluster, f"_STAN.discover.{cluster}", *(f"_STAN.{name}.{cluster}" for name in names))
+    return ServerInfo(
+        cluster, f"_STAN.discover.{cluster}", *(f"_STAN.{name}.{cluster}" for name in names)
+    )
 
 
 def durable(sub_id: int, name: bytes = b"dur") -> SubState:
@@ -82,7 +86,9 @@ class Serving:
         self.channel(name).add_sub(durable(sub_id))
         self.commit()
 
-    def deliver(self, name: bytes, sub_id: int, *, sent: tuple[int, ...] = (), acked: tuple[int, ...] = ()) -> None:
+    def deliver(
+        self, name: bytes, sub_id: int, *, sent: tuple[int, ...] = (), acked: tuple[int, ...] = ()
+    ) -> None:
         events = SubEvents()
         for sequence in sent:
             events.sent(sub_id, sequence)
@@ -116,13 +122,24 @@ def serve(
     options: FileStoreOptions | None = None,
     limits: ChannelLimits = FREE,
 ) -> Serving:
-    """Own and recover the datastore at ``path``, as a node does; the first one writes the server record."""
+    """Own and recover the datastore at ``path``, as a node does.
+
+    The first one writes the server record.
+    """
     clock = clock or ManualClock()
     owner = StoreOwner(LocalDisk(), str(path), server_id="test", clock=clock, in_group=False)
     try:
         owner.try_lock()
         owner.activate()
-        store = FileStore(LocalDisk(), owner.root, owner, clock, options, limits=Limits.same(limits), path=str(path))
+        store = FileStore(
+            LocalDisk(),
+            owner.root,
+            owner,
+            clock,
+            options,
+            limits=Limits.same(limits),
+            path=str(path),
+        )
         found = store.recover()
         if found.info is None:
             store.set_server_info(server_info())
@@ -158,8 +175,13 @@ def messages_of(node: Serving, name: bytes) -> dict[int, bytes]:
     return found
 
 
-def grow(path: Path, activations: int, *, kill: bool = True, channels: int = 2) -> dict[bytes, dict[int, bytes]]:
-    """A store of many activations that all died, the last one only if ``kill``; returns what is in it."""
+def grow(
+    path: Path, activations: int, *, kill: bool = True, channels: int = 2
+) -> dict[bytes, dict[int, bytes]]:
+    """A store of many activations that all died, the last one only if ``kill``.
+
+    Returns what is in it.
+    """
     clock = ManualClock()
     held: dict[bytes, dict[int, bytes]] = {}
     for n in range(activations):

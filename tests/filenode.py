@@ -103,7 +103,8 @@ class FileNode:
         return self.store.commit()
 
     def stage(self, *data: bytes, channel: bytes = b"foo") -> None:
-        ch, block = self.channel(channel), MsgBlock()
+        ch = self.channel(channel)
+        block = MsgBlock()
         for i, d in enumerate(data, 1):
             block.append(ch.last + i, channel, b"", d, self.clock.wall_ns())
         ch.append(block)
@@ -128,7 +129,10 @@ class FileNode:
         self.store.tick(self.clock.wall_ns())
 
     def successor(self, disk: Disk | None = None) -> FileNode:
-        """The next process on the same directory, under the next epoch; this one is left as it is."""
+        """The next process on the same directory, under the next epoch.
+
+        This one is left as it is.
+        """
         if disk is None:
             disk = self.disk.sibling() if isinstance(self.disk, SimDisk) else self.disk
         owner = Owner(self.owner.epoch + 1, self.owner.ours_from)

@@ -1,7 +1,9 @@
-"""Server processes for tests: real ftstan and nats-server children on loopback, each ended by its own pid.
+"""Server processes for tests: real ftstan and nats-server children on loopback, each ended by its
+own pid.
 
-A ``Stage`` owns the children and the files of one test; leaving it ends every child, whatever happened before. Waits
-have a generous limit and fail with the end of the child's log; nothing here asserts how long something took.
+A ``Stage`` owns the children and the files of one test; leaving it ends every child, whatever
+happened before. Waits have a generous limit and fail with the end of the child's log; nothing here
+asserts how long something took.
 """
 
 from __future__ import annotations
@@ -45,11 +47,14 @@ _STAMP = re.compile(r"\[\d+\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} (.*)")
 
 
 def free_ports(count: int) -> list[int]:
-    """``count`` different loopback ports that nobody listens on now, and that no other test of this worker just got.
+    """``count`` different loopback ports that nobody listens on now, and that no other test of this
+    worker just got.
 
-    From below the range that outgoing connections take theirs from: a server that was killed must get its port back.
+    From below the range that outgoing connections take theirs from: a server that was killed must
+    get its port back.
     """
-    # Workers of one test run each have a range of their own: a port is free until its server starts.
+    # Workers of one test run each have a range of their own: a port is free until its server
+    # starts.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
     found = ports.free_ports(count, 20_000 + 1_500 * worker, 1_500, but=_GIVEN)
     _GIVEN.extend(found)
@@ -59,7 +64,8 @@ def free_ports(count: int) -> list[int]:
 def wait_for_mesh(servers: Sequence[Server]) -> None:
     """Wait until the embedded NATS servers are one network, and stay connected as they are.
 
-    While they find each other they close connections that they have twice, and what is on such a one is lost.
+    While they find each other they close connections that they have twice, and what is on such a
+    one is lost.
     """
     # Between any two: three connections that share the accounts, and one for the system's.
     others = len(servers) - 1
@@ -69,9 +75,12 @@ def wait_for_mesh(servers: Sequence[Server]) -> None:
     def settled() -> bool:
         nonlocal last, since
         now = [server.routes() for server in servers]
-        whole = all(len(one) == 4 * others and len({remote for remote, _ in one}) == others for one in now)
+        whole = all(
+            len(one) == 4 * others and len({remote for remote, _ in one}) == others for one in now
+        )
         if now != last or not whole:
-            last, since = now, time.monotonic()
+            last = now
+            since = time.monotonic()
         return time.monotonic() - since > _QUIET_S
 
     until(settled, f"a mesh of {len(servers)} NATS servers")
@@ -105,7 +114,8 @@ class Child(processes.Child):
     def lines(self) -> list[str]:
         """What it has written so far as lines, without pid and time."""
         return [
-            found[1] if (found := _STAMP.fullmatch(line)) is not None else line for line in self.text().splitlines()
+            found[1] if (found := _STAMP.fullmatch(line)) is not None else line
+            for line in self.text().splitlines()
         ]
 
     def end(self) -> None:
@@ -168,7 +178,9 @@ class Server(Child):
 
     @property
     def ft_status(self) -> int:
-        """What a load balancer sees: 200 from the active, 204 from a standby, 0 when nobody answers."""
+        """What a load balancer sees: 200 from the active, 204 from a standby, 0 when nobody
+        answers.
+        """
         return self.get("/streaming/isFTActive")[0]
 
     def wait_until_active(self) -> None:
@@ -179,7 +191,10 @@ class Server(Child):
         until(active, f"{self.log.name} to become active\n{self.tail()}")
 
     def wait_until_standing_by(self) -> None:
-        """Wait until it would take over. It says that it stands by before it is connected to NATS."""
+        """Wait until it would take over.
+
+        It says that it stands by before it is connected to NATS.
+        """
 
         def ready() -> bool:
             assert self.running, f"{self.log.name} ended\n{self.tail()}"
@@ -196,7 +211,9 @@ class Stage:
         self.store = directory / "store"
         self._children: list[Child] = []
 
-    def run(self, name: str, words: Sequence[str], environment: Mapping[str, str] | None = None) -> Child:
+    def run(
+        self, name: str, words: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> Child:
         """Start any command."""
         return self.adopt(Child(words, self.directory / f"{name}.log", environment))
 
@@ -213,15 +230,20 @@ class Stage:
         cluster: str = CLUSTER,
         wrap: Sequence[str] = (),
     ) -> Server:
-        """Start ftstan with ``words`` behind the usual ones; ``wrap`` stands before the whole command.
+        """Start ftstan with ``words`` behind the usual ones.
+
+        ``wrap`` stands before the whole command.
 
         It has an embedded nats-server unless the words bring ``-ns``. Does not wait for anything.
         """
         free = free_ports(2)
-        port, monitor = port or free[0], monitor or free[1]
+        port = port or free[0]
+        monitor = monitor or free[1]
         command = [*wrap, sys.executable, "-m", "ftstan.cli.server", "-cid", cluster]
         command += ["-a", HOST, "-p", str(port), "-m", str(monitor), *words]
-        server = Server(command, self.directory / f"{name}.log", port=port, monitor=monitor, store=self.store)
+        server = Server(
+            command, self.directory / f"{name}.log", port=port, monitor=monitor, store=self.store
+        )
         self.adopt(server)
         return server
 
@@ -234,8 +256,18 @@ class Stage:
         return self.file_server(name, "-ft_group", GROUP, *words, **more)
 
     def go_member(self, name: str, nats: Nats, *words: str) -> Child:
-        """Start a member of the group that keeps the original's rules (``tests/oracle/gopeer.py``)."""
-        command = [sys.executable, "-m", "tests.oracle.gopeer", "--dir", str(self.store), "--nats", nats.url]
+        """Start a member of the group that keeps the original's rules
+        (``tests/oracle/gopeer.py``).
+        """
+        command = [
+            sys.executable,
+            "-m",
+            "tests.oracle.gopeer",
+            "--dir",
+            str(self.store),
+            "--nats",
+            nats.url,
+        ]
         return self.run(name, [*command, "--cluster", CLUSTER, "--group", GROUP, *words])
 
     def routed_pair(self) -> tuple[Server, Server]:
@@ -249,7 +281,10 @@ class Stage:
         return a, b
 
     def pair_on(self, nats: Nats, *words: str) -> tuple[Server, Server]:
-        """Two members on one external nats-server, with ``words`` behind the usual ones; the first is active."""
+        """Two members on one external nats-server, with ``words`` behind the usual ones.
+
+        The first is active.
+        """
         a = self.member("a", "-ns", nats.url, *words)
         a.wait_until_active()
         b = self.member("b", "-ns", nats.url, *words)
@@ -257,7 +292,9 @@ class Stage:
         return a, b
 
     def nats(self, name: str = "nats", port: int = 0, settings: str = "") -> Nats:
-        """Start an external nats-server, with lines of its configuration file or none, and wait until it answers."""
+        """Start an external nats-server, with lines of its configuration file or none, and wait
+        until it answers.
+        """
         words: list[str] = []
         if settings:
             file = self.directory / f"{name}.conf"
@@ -269,7 +306,10 @@ class Stage:
         return nats
 
     def end(self) -> None:
-        """End every child, newest first; then show what they wrote, for the report of a test that failed."""
+        """End every child, newest first.
+
+        Then show what they wrote, for the report of a test that failed.
+        """
         with contextlib.ExitStack() as stack:
             for child in self._children:
                 stack.callback(child.end)

@@ -1,7 +1,10 @@
-"""Replaying what was recorded of the original's command: a stand-in for the server, command lines, texts to compare."""
+"""Replaying what was recorded of the original's command: a stand-in for the server, command lines,
+texts to compare.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
@@ -15,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ftstan.base import log
-from ftstan.cli import server as command
-from ftstan.nats import embedded
+from ftstan.cli import serving as command
+from ftstan.cli import versions
 from ftstan.nats.addresses import check_addresses
 from tests.processes import free_ports
 
@@ -25,10 +28,15 @@ if TYPE_CHECKING:
 
     from ftstan.config.options import ServerOptions
 
-#: Ports of the recordings, by their names, and by their numbers where the recording kept those. They are this worker's:
-#: a command line is checked by listening there, as servers of other workers' tests may do at the same time.
+#: Ports of the recordings, by their names, and by their numbers where the recording kept those.
+#: They are this worker's: a command line is checked by listening there, as servers of other
+#: workers' tests may do at the same time.
 PORTS = dict(
-    zip(("{port}", "{port2}", "{port3}", "{http}", "{http2}", "{route}"), map(str, free_ports(6)), strict=True)
+    zip(
+        ("{port}", "{port2}", "{port3}", "{http}", "{http2}", "{route}"),
+        map(str, free_ports(6)),
+        strict=True,
+    )
 )
 _KEPT = {"23960": PORTS["{port}"], "23961": PORTS["{http}"]}
 
@@ -42,8 +50,8 @@ class FakeServer:
     status: int = 0
     failure: BaseException | None = None
 
-    def run(self, options: ServerOptions, reread: object, host: object) -> int:
-        del host
+    def run(self, options: ServerOptions, reread: object, host: object, early: object) -> int:
+        del host, early
         self.runs.append(options)
         self.rereads.append(reread)
         if self.failure is not None:
@@ -57,7 +65,10 @@ def fake_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Fak
     module = types.ModuleType("ftstan.node.node")
     module.__dict__["run"] = fake.run
     monkeypatch.setitem(sys.modules, "ftstan.node.node", module)
-    monkeypatch.setattr(embedded, "binary_version", lambda: "9.8.7")
+    module = types.ModuleType("ftstan.node.early")
+    module.__dict__["Early"] = contextlib.nullcontext
+    monkeypatch.setitem(sys.modules, "ftstan.node.early", module)
+    monkeypatch.setattr(versions, "binary_version", lambda: "9.8.7")
     monkeypatch.setattr(command, "check_addresses", _check_addresses_alone)
     monkeypatch.chdir(tmp_path)
     yield fake
@@ -89,7 +100,9 @@ def with_ports(text: str) -> str:
 
 def normalised(text: str) -> list[str]:
     text = text.replace("\nhint: ", "\n<hint>").replace("STREAM: Hint: ", "<hint>")
-    text = re.sub(rf"\[{os.getpid()}\] \d{{4}}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{{6}} ", "[<pid>] <time> ", text)
+    text = re.sub(
+        rf"\[{os.getpid()}\] \d{{4}}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{{6}} ", "[<pid>] <time> ", text
+    )
     text = re.sub(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d ", "<time-s> ", text)
     text = re.sub(r"(ServerID: )\w{22}\n", r"\1<nuid1>\n", text)
     text = re.sub(r"(Go version: )python[\w.+]+\n", r"\1<go-version>\n", text)
@@ -104,10 +117,16 @@ FROM_FIRST_LINE = re.compile(r"(?<=:1:)\d+(?=: )")
 
 def counted_from_one(line: str) -> str:
     """A line of the original with columns of the first line counted from 1, as in the others."""
-    return FROM_FIRST_LINE.sub(lambda found: str(int(found[0]) + 1), line).replace("got '\0'", "got 'end of file'")
+    return FROM_FIRST_LINE.sub(lambda found: str(int(found[0]) + 1), line).replace(
+        "got '\0'", "got 'end of file'"
+    )
 
 
 def telling(lines: list[str]) -> str:
     """The first line that tells why nothing was started; banners and information are left out."""
-    wanted = [line for line in lines if line and not re.match(r"hint: |\[<pid>\] <time> \[(INF|WRN)\] ", line)]
+    wanted = [
+        line
+        for line in lines
+        if line and not re.match(r"hint: |\[<pid>\] <time> \[(INF|WRN)\] ", line)
+    ]
     return wanted[0] if wanted else ""

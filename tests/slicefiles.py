@@ -20,7 +20,10 @@ SECOND = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One stored message; without a timestamp it is as many seconds after ``START`` as its sequence says."""
+    """One stored message.
+
+    Without a timestamp it is as many seconds after ``START`` as its sequence says.
+    """
 
     sequence: int
     data: bytes = b""
@@ -45,9 +48,18 @@ def index_of(block: MsgBlock) -> bytes:
 
 
 def put_slice(
-    root: Path, channel: str, number: int, messages: Iterable[Message], *, index: bool = True, subject: str = ""
+    root: Path,
+    channel: str,
+    number: int,
+    messages: Iterable[Message],
+    *,
+    index: bool = True,
+    subject: str = "",
 ) -> Path:
-    """Write one slice below ``root``; ``subject``: the channel that its records name, if another. The data's path."""
+    """Write one slice below ``root``; ``subject``: the channel that its records name, if another.
+
+    The data's path.
+    """
     directory = root / channel
     directory.mkdir(parents=True, exist_ok=True)
     block = block_of((subject or channel).encode(), messages)

@@ -1,13 +1,16 @@
-"""``python -m tests.suite``: pytest, and once more alone what waited in vain beside others for real processes.
+"""``python -m tests.suite``: pytest, and once more alone what waited in vain beside others for real
+processes.
 
-Servers, virtual hosts and a JVM share two processors with the tests beside them, and a machine is not ours alone: a
-wait with a deadline can end in vain though nothing is wrong. So a few such failures are run again with nothing beside
-them. Nothing but a deadline that passed (``tests/lateness.py``) is forgiven: a wrong answer, a lost message, an exit
-status or a leak fails at once, and so does whatever needs no process.
+Servers, virtual hosts and a JVM share two processors with the tests beside them, and a machine is
+not ours alone: a wait with a deadline can end in vain though nothing is wrong. So a few such
+failures are run again with nothing beside them. Nothing but a deadline that passed
+(``tests/lateness.py``) is forgiven: a wrong answer, a lost message, an exit status or a leak fails
+at once, and so does whatever needs no process.
 
-What was run again is appended to ``build/retried.jsonl``, a line of JSON each, and printed. ``.ci/run`` ends with
-``make retried``, which fails on more than two of them, and on a test that is named twice in this run
-and the last ten lines of ``.ci/retried.jsonl``. Whoever forgives one adds its line there.
+What was run again is appended to ``build/retried.jsonl``, a line of JSON each, and printed.
+``.ci/run`` ends with ``make retried``, which fails on more than two of them, and on a test that is
+named twice in this run and the last ten lines of ``.ci/retried.jsonl``. Whoever forgives one adds
+its line there.
 """
 
 from __future__ import annotations
@@ -40,7 +43,10 @@ def retried_file() -> Path:
 
 
 class Failures:
-    """Plugin: the tests that failed, each with why it was late; empty: it was not, or needs no process."""
+    """Plugin: the tests that failed, each with why it was late.
+
+    Empty: it was not, or needs no process.
+    """
 
     def __init__(self) -> None:
         self.found: dict[str, str] = {}
@@ -77,22 +83,35 @@ def run(words: list[str]) -> int:
     file = retried_file()
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8") as out:
-        out.writelines(json.dumps({"test": name, "reason": failures.found[name]}) + "\n" for name in names)
+        out.writelines(
+            json.dumps({"test": name, "reason": failures.found[name]}) + "\n" for name in names
+        )
     status = subprocess.run([sys.executable, "-m", "pytest", *names], check=False).returncode
     if status == 0:
-        print("passed only alone:", *(f"{name}: {failures.found[name]}" for name in names), sep="\n  ", flush=True)
+        print(
+            "passed only alone:",
+            *(f"{name}: {failures.found[name]}" for name in names),
+            sep="\n  ",
+            flush=True,
+        )
     return status
 
 
 def judge_retried(now: Path, kept: Path) -> int:
-    """The exit status for what was run again in this run, and in those that the repository remembers."""
-    fresh, before = _read(now), _read(kept)[-_REMEMBERED:]
+    """The exit status for what was run again in this run, and in those that the repository
+    remembers.
+    """
+    fresh = _read(now)
+    before = _read(kept)[-_REMEMBERED:]
     for line in fresh:
         print(f"run again: {line['test']}: {line['reason']}")
     counts = Counter(line["test"] for line in [*before, *fresh])
     again = sorted(name for name in {line["test"] for line in fresh} if counts[name] > 1)
     if again:
-        print(f"run again more than once in the last runs, which is a defect of the test: {', '.join(again)}")
+        print(
+            "run again more than once in the last runs, which is a defect of the test: "
+            f"{', '.join(again)}"
+        )
     if len(fresh) > MOST_IN_CI:
         print(f"{len(fresh)} tests were run again, and more than {MOST_IN_CI} are no accident")
     return int(bool(again) or len(fresh) > MOST_IN_CI)

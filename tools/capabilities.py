@@ -10,7 +10,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "docs" / "capabilities.toml"
 
-BEGIN = "<!-- Made by tools/gen_docs.py from docs/capabilities.toml; do not edit up to the end mark. -->"
+BEGIN = (
+    "<!-- Made by tools/gen_docs.py from docs/capabilities.toml; do not edit up to the end mark. "
+    "-->"
+)
 END = "<!-- End of what is made from docs/capabilities.toml. -->"
 
 INTRODUCTION = """\
@@ -24,10 +27,10 @@ INTRODUCTION = """\
 - **partial**: it works, but for what the row says.
 - **planned**: not there; the server refuses its options by name, and the tests named show that: {planned}.
 
-A test is named by its name, with spaces, and its file below `tests/`: *a slice of the example* (`unit/test_records`) is
-`test_a_slice_of_the_example` in `tests/unit/test_records.py`. All of them run in `make test` and `make test-system`,
-and `tests/unit/test_coverage_doc.py` fails if one is missing or skipped.
-"""
+A test is named by its name, with spaces, and its file below `tests/`: *a slice of the example* (`unit/stores/test_records`) is
+`test_a_slice_of_the_example` in `tests/unit/stores/test_records.py`. All of them run in `make test` and `make test-system`,
+and `tests/unit/docs/test_coverage.py` fails if one is missing or skipped.
+"""  # noqa: E501
 
 
 class State(StrEnum):
@@ -40,7 +43,10 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One feature; ``pages`` are below ``docs/``, with a section behind ``#``; ``tests`` are node ids."""
+    """One feature; ``pages`` are below ``docs/``, with a section behind ``#``.
+
+    ``tests`` are node ids.
+    """
 
     name: str
     state: State
@@ -63,10 +69,15 @@ class Area:
 def read(text: str) -> tuple[Area, ...]:
     """The areas that a table in TOML describes.
 
-    Raises ``KeyError``, ``TypeError`` or ``ValueError`` for one that misses something or has a key or state too many.
+    Raises ``KeyError``, ``TypeError`` or ``ValueError`` for one that misses something or has a key
+    or state too many.
     """
     return tuple(
-        Area(area["name"], tuple(area["pages"]), tuple(_feature(**feature) for feature in area["feature"]))
+        Area(
+            area["name"],
+            tuple(area["pages"]),
+            tuple(_feature(**feature) for feature in area["feature"]),
+        )
         for area in tomllib.loads(text)["area"]
     )
 
@@ -81,7 +92,9 @@ def _feature(
     missing: str = "",
     words: list[str] | None = None,
 ) -> Feature:
-    return Feature(name, State(state), tuple(pages), tuple(tests), brief, missing, tuple(words or ()))
+    return Feature(
+        name, State(state), tuple(pages), tuple(tests), brief, missing, tuple(words or ())
+    )
 
 
 def areas() -> tuple[Area, ...]:
@@ -108,7 +121,9 @@ def overview(ours: tuple[Area, ...]) -> str:
     lines = ["| area | today | missing |", "|---|---|---|"]
     for area in ours:
         today = "; ".join(feature.brief for feature in area.features if feature.brief)
-        missing = "; ".join(_gap(feature) for feature in area.features if feature.state is not State.WORKS)
+        missing = "; ".join(
+            _gap(feature) for feature in area.features if feature.state is not State.WORKS
+        )
         lines.append(f"| {area.name} | {today} ({_links(area.pages, 'docs/')}) | {missing} |")
     return "\n".join(lines) + "\n"
 
@@ -122,7 +137,9 @@ def coverage(ours: tuple[Area, ...]) -> str:
         parts.append(f"## {area.name}\n\n| feature | state | pages | shown by |\n|---|---|---|---|")
         for feature in area.features:
             state = f"{feature.state}: {feature.missing}" if feature.missing else feature.state
-            parts.append(f"| {feature.name} | {state} | {_links(feature.pages)} | {_shown(feature.tests)} |")
+            parts.append(
+                f"| {feature.name} | {state} | {_links(feature.pages)} | {_shown(feature.tests)} |"
+            )
         parts.append("")
     return "\n".join(parts)
 

@@ -1,7 +1,8 @@
-"""Makes docs/images/dashboard.png: the dashboard of a running pair with load, just after a takeover.
+"""Makes docs/images/dashboard.png: the dashboard of a running pair with load, just after a
+takeover.
 
-Needs Debian's chromium and the development packages: ``python tools/dashboard_picture.py [file ...]``. ``--width``,
-``--height`` and ``--dark`` make others.
+Needs Debian's chromium and the development packages: ``python tools/dashboard_picture.py [file
+...]``. ``--width``, ``--height`` and ``--dark`` make others.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ from tests.ft.client import StanClient
 from tests.processes import Stage
 
 TARGET = Path(__file__).parents[1] / "docs" / "images" / "dashboard.png"
-CHANNELS = (b"orders.eu", b"orders.us", b"invoices", b"telemetry.plant-7", b"audit", b"mail.outgoing")
+CHANNELS = (
+    b"orders.eu",
+    b"orders.us",
+    b"invoices",
+    b"telemetry.plant-7",
+    b"audit",
+    b"mail.outgoing",
+)
 
 
 class Load:
@@ -41,7 +49,10 @@ class Load:
 
     def _run(self) -> None:
         shop = StanClient(self._port, "shop")
-        readers = [StanClient(self._port, name) for name in ("billing", "warehouse", "reports", "mailer", "archive")]
+        readers = [
+            StanClient(self._port, name)
+            for name in ("billing", "warehouse", "reports", "mailer", "archive")
+        ]
         for client in (shop, *readers):
             client.connect()
         billing, warehouse, reports, mailer, archive = readers
@@ -66,9 +77,16 @@ class Load:
             time.sleep(0.02)
 
 
-def picture(files: list[Path], *, width: int, height: int | None, dark: bool, seconds: float, kill_at: float) -> None:
-    """Run the pair, let the active die ``kill_at`` seconds into ``seconds`` of load, and take the picture."""
-    with tempfile.TemporaryDirectory(prefix="ftstan-picture-") as directory, sync_playwright() as playwright:
+def picture(
+    files: list[Path], *, width: int, height: int | None, dark: bool, seconds: float, kill_at: float
+) -> None:
+    """Run the pair, let the active die ``kill_at`` seconds into ``seconds`` of load, and take the
+    picture.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="ftstan-picture-") as directory,
+        sync_playwright() as playwright,
+    ):
         stage = Stage(Path(directory))
         browser = launch(playwright)
         try:

@@ -1,4 +1,5 @@
-"""Writes every page that is made: the configuration reference, manual pages, README's overview, ``docs/coverage.md``.
+"""Writes every page that is made: the configuration reference, manual pages, README's overview,
+``docs/coverage.md``, the picture of the architecture.
 
 Run it after a change of ``ftstan/config/options.py``, ``table.py``, a word of ``ftstanctl`` or
 ``docs/capabilities.toml``; a test compares its output with what is there.
@@ -12,7 +13,7 @@ from ftstan.config.declaration import Group, Option, Section, ValueKind
 from ftstan.config.effective import shown
 from ftstan.config.streamfile import CHANNELS
 from ftstan.config.table import CONFIGURED, FLAGS, RETIRED
-from tools import capabilities, man_ftstanctl, man_pipeline
+from tools import architecture_picture, capabilities, man_ftstanctl, man_pipeline
 from tools.roff import head, roff
 
 _TABLE = "the table of options"
@@ -81,7 +82,7 @@ Names are matched without case. A key that nobody knows is a warning in the log,
 
 `ftstan -completion bash > /etc/bash_completion.d/ftstan` (zsh: a file `_ftstan` in a directory of `$fpath`; fish:
 `~/.config/fish/completions/ftstan.fish`). The manual pages `ftstan(8)` and `ftstan.conf(5)` are in `docs/man`.
-"""
+"""  # noqa: E501
 
 TITLES = {
     Section.STREAMING: "Streaming server: `streaming { }` or top level",
@@ -105,6 +106,7 @@ def pages() -> dict[str, str]:
         "docs/man/ftstan.conf.5": manual_of_the_file(),
         "docs/man/ftstanctl.8": man_ftstanctl.manual(),
         "docs/man/ftstan-pipeline.1": man_pipeline.manual(),
+        architecture_picture.TARGET: architecture_picture.picture(),
         **capabilities.pages(),
     }
 
@@ -125,23 +127,37 @@ def configuration() -> str:
             parts.append(
                 "Limits of single channels stand in a map `channels { }` (also "
                 + ", ".join(f"`{name}`" for name in CHANNELS[1:])
-                + '): `"foo.>" { max_msgs: 10 }`. There 0 is unlimited, and what is not said is inherited.\n'
+                + '): `"foo.>" { max_msgs: 10 }`. There 0 is unlimited, and what is not said is '
+                "inherited.\n"
             )
         parts.append("| key | also | kind | default | flag | |\n|---|---|---|---|---|---|")
-        parts += [_row(option) for option in CONFIGURED if option.section is section and option.names]
+        parts += [
+            _row(option) for option in CONFIGURED if option.section is section and option.names
+        ]
         if section is Section.ROUTES:
-            parts.append("| `listen` | `host`, `net`, `port` | address | | `-cluster` | Where routes connect |")
-            parts.append("| `authorization` | | map | | `-cluster` | Login of routes: `user`, `password`, `timeout` |")
-        if section is Section.NATS:
-            parts.append("| `listen` | | address | | `-a`, `-p` | Host and port of clients in one |")
             parts.append(
-                "| `http`, `https` | | address | | `-m`, `-ms` | Host and port of the monitoring pages in one |"
+                "| `listen` | `host`, `net`, `port` | address | | `-cluster` | Where routes "
+                "connect |"
+            )
+            parts.append(
+                "| `authorization` | | map | | `-cluster` | Login of routes: `user`, `password`, "
+                "`timeout` |"
+            )
+        if section is Section.NATS:
+            parts.append(
+                "| `listen` | | address | | `-a`, `-p` | Host and port of clients in one |"
+            )
+            parts.append(
+                "| `http`, `https` | | address | | `-m`, `-ms` | Host and port of the monitoring "
+                "pages in one |"
             )
         parts.append("")
     parts.append("## Only on the command line\n\n| flag | kind | default | |\n|---|---|---|---|")
     for flag in FLAGS:
         if not flag.names:
-            parts.append(f"| {_flags(flag)} | {FILE_FORM[flag.kind]} | {default_of(flag)} | {_text(flag)} |")
+            parts.append(
+                f"| {_flags(flag)} | {FILE_FORM[flag.kind]} | {default_of(flag)} | {_text(flag)} |"
+            )
     parts.append("\n## Keys of old releases\n\nTaken with a warning; they have no effect.\n")
     parts += [f"- `{name}`: {why}." for names in RETIRED.values() for name, why in names.items()]
     return "\n".join(parts) + "\n"
@@ -162,7 +178,8 @@ def _text(option: Option) -> str:
     return text if option.supported else f"{text} *(not supported yet)*"
 
 
-# ---- manual pages ------------------------------------------------------------------------------------------------
+# ---- manual pages
+# ------------------------------------------------------------------------------------------------
 
 
 def manual_of_the_command() -> str:
@@ -173,7 +190,11 @@ def manual_of_the_command() -> str:
         ".B ftstan",
         "[\\fIoptions\\fR]",
         ".SH DESCRIPTION",
-        "Serves the NATS Streaming protocol. Without options: a memory store, and a NATS server on port 4222.",
+        (
+            "Serves the NATS Streaming protocol. Without options: a memory store, and a NATS "
+            "server "
+            "on port 4222."
+        ),
         "One or two dashes are equal. Booleans take a value only with an equals sign.",
         "A malformed command line prints the help and exits with status 0, as the original does.",
     ]
@@ -184,17 +205,28 @@ def manual_of_the_command() -> str:
         lines.append(f".SH {group.value.upper()}")
         for flag in flags:
             names = ", ".join(f"\\fB\\-{roff(name)}\\fR" for name in flag.flags)
-            value = "" if flag.kind is ValueKind.BOOL else f" \\fI{roff(flag.kind.value.strip('<>'))}\\fR"
+            value = (
+                ""
+                if flag.kind is ValueKind.BOOL
+                else f" \\fI{roff(flag.kind.value.strip('<>'))}\\fR"
+            )
             default = f" Default: {default_of(flag)}." if default_of(flag) else ""
             lines += [".TP", names + value, roff(f"{_text(flag)}.{default}")]
     lines += [
         ".SH EXIT STATUS",
-        *(".TP", "0", roff("Stopped by SIGINT; help, version, malformed command line, signal sent.")),
+        *(
+            ".TP",
+            "0",
+            roff("Stopped by SIGINT; help, version, malformed command line, signal sent."),
+        ),
         *(".TP", "1", roff("The options or the start failed.")),
         *(
             ".TP",
             "75",
-            roff("The store belongs to another server, or cannot be written: start it again as a standby."),
+            roff(
+                "The store belongs to another server, or cannot be written: start it again as a "
+                "standby."
+            ),
         ),
         *(".TP", "143", roff("Stopped by SIGTERM.")),
         ".SH SEE ALSO",
@@ -209,7 +241,10 @@ def manual_of_the_file() -> str:
     lines = [
         *head("FTSTAN.CONF", 5, "configuration file of ftstan", _TABLE),
         ".SH DESCRIPTION",
-        roff("The language is that of NATS servers: keys and values, maps in braces, arrays in brackets, comments"),
+        roff(
+            "The language is that of NATS servers: keys and values, maps in braces, arrays in "
+            "brackets, comments"
+        ),
         roff("with # or //, variables with $, and include. Names are matched without case."),
         roff("ftstan -c FILE -check_config shows what a file says and starts nothing."),
     ]
@@ -220,7 +255,11 @@ def manual_of_the_file() -> str:
                 continue
             names = ", ".join(f"\\fB{roff(name)}\\fR" for name in option.names)
             default = f" Default: {default_of(option)}." if default_of(option) else ""
-            lines += [".TP", f"{names} \\fI{FILE_FORM[option.kind]}\\fR", roff(f"{_text(option)}.{default}")]
+            lines += [
+                ".TP",
+                f"{names} \\fI{FILE_FORM[option.kind]}\\fR",
+                roff(f"{_text(option)}.{default}"),
+            ]
     return "\n".join([*lines, ".SH SEE ALSO", ".BR ftstan (8)"]) + "\n"
 
 

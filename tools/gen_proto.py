@@ -1,7 +1,9 @@
-"""Generate ``ftstan/wire/pb`` from ``proto/``: the message classes and their type stubs, both committed.
+"""Generate ``ftstan/wire/pb`` from ``proto/``: the message classes and their type stubs, both
+committed.
 
-``python tools/gen_proto.py`` writes them; ``--check`` writes nothing and exits 1 if what is committed differs. It
-must never be needed to install or run ftstan: only who edits a ``.proto`` file runs it (``pip install -e .[dev]``).
+``python tools/gen_proto.py`` writes them; ``--check`` writes nothing and exits 1 if what is
+committed differs. It must never be needed to install or run ftstan: only who edits a ``.proto``
+file runs it (``pip install -e .[dev]``).
 """
 
 from __future__ import annotations
@@ -35,17 +37,18 @@ def outputs() -> list[str]:
 
 
 def generate(target: Path) -> None:
-    """Write the classes and stubs into ``target`` laid out as the package is: ``target/ftstan/wire/pb/*_pb2.py[i]``.
+    """Write the classes and stubs into ``target`` laid out as the package is:
+    ``target/ftstan/wire/pb/*_pb2.py[i]``.
 
     Raises ``RuntimeError`` when the compiler refuses (it has said why on stderr).
     """
     plugin = Path(sys.executable).parent / "protoc-gen-mypy"
-    # The files get the package's path as their name in the descriptor pool: another library in the process may have
-    # registered a "stan.proto" of its own.
+    # The files get the package's path as their name in the descriptor pool: another library in the
+    # process may have registered a "stan.proto" of its own.
     mapping = f"-I{PACKAGE}={PROTO}"
     well_known = f"-I{resources.files('grpc_tools') / '_proto'}"
-    # A process of its own: the compiler keeps global state and aborts when the caller's process has threads or other
-    # generated classes that it does not expect.
+    # A process of its own: the compiler keeps global state and aborts when the caller's process has
+    # threads or other generated classes that it does not expect.
     code = subprocess.run(
         [
             sys.executable,
@@ -67,24 +70,31 @@ def generate(target: Path) -> None:
 
 
 def _lower_runtime(path: Path) -> None:
-    """Ask for the ``RUNTIME`` that we support instead of the compiler's own, which would refuse every older one.
+    """Ask for the ``RUNTIME`` that we support instead of the compiler's own, which would refuse
+    every older one.
 
     The compilers of 6.31 and 7.35 write the same text but for this number.
     """
     text = path.read_text()
-    text, comments = re.subn(r"(# Protobuf Python Version: )\S+", rf"\g<1>{'.'.join(map(str, RUNTIME))}", text)
+    text, comments = re.subn(
+        r"(# Protobuf Python Version: )\S+", rf"\g<1>{'.'.join(map(str, RUNTIME))}", text
+    )
     text, checks = re.subn(
         r"(_runtime_version\.Domain\.PUBLIC,\n)\s+\d+,\n\s+\d+,\n\s+\d+,\n",
         "\\1" + "".join(f"    {number},\n" for number in RUNTIME),
         text,
     )
     if (comments, checks) != (1, 1):
-        raise RuntimeError(f"{path.name}: the compiler no longer states the runtime's version where it did")
+        raise RuntimeError(
+            f"{path.name}: the compiler no longer states the runtime's version where it did"
+        )
     path.write_text(text)
 
 
 def differing() -> list[str]:
-    """Names of the committed files that are not what ``proto/`` gives with the installed compiler."""
+    """Names of the committed files that are not what ``proto/`` gives with the installed
+    compiler.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         generate(Path(scratch))
         return [
@@ -98,11 +108,16 @@ def differing() -> list[str]:
 def main() -> int:
     """Write or check; returns the exit status."""
     parser = argparse.ArgumentParser(description="Generate ftstan/wire/pb from proto/.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the committed files differ")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit 1 if the committed files differ"
+    )
     if parser.parse_args().check:
         stale = differing()
         for name in stale:
-            print(f"{os.path.join(PACKAGE, name)} is not what proto/ gives; run: python tools/gen_proto.py")
+            print(
+                f"{os.path.join(PACKAGE, name)} is not what proto/ gives; run: python "
+                "tools/gen_proto.py"
+            )
         return 1 if stale else 0
     generate(ROOT)
     return 0

@@ -1,4 +1,5 @@
-"""Which C library the compiled files of a tree need, and whether each distribution that we name has it.
+"""Which C library the compiled files of a tree need, and whether each distribution that we name has
+it.
 
 Reads dynamic symbols with ``objdump``; static programs, as nats-server, need none.
 """
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: The version of glibc of each distribution that the packages are for; the first is the one that they are built on.
+#: The version of glibc of each distribution that the packages are for; the first is the one that
+#: they are built on.
 DISTRIBUTIONS = {
     "Debian 12": (2, 36),
     "Red Hat Enterprise Linux 9, Rocky 9, Alma 9": (2, 34),
@@ -47,7 +49,9 @@ def highest(tree: Path) -> Need:
         with path.open("rb") as file:
             if file.read(4) != _ELF:
                 continue
-        done = subprocess.run(["objdump", "-T", str(path)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["objdump", "-T", str(path)], capture_output=True, text=True, check=False
+        )
         versions = [(int(a), int(b)) for a, b in _SYMBOL.findall(done.stdout)]
         if versions and max(versions) > found.version:
             found = Need(max(versions), str(path.relative_to(tree)))
@@ -55,7 +59,10 @@ def highest(tree: Path) -> Need:
 
 
 def compare(need: Need) -> str:
-    """Print the comparison; returns what is wrong, empty if every distribution has what is needed."""
+    """Print the comparison.
+
+    Returns what is wrong, empty if every distribution has what is needed.
+    """
     print(f"highest symbol: GLIBC_{need.text} ({need.path})")
     lacking = []
     for name, version in DISTRIBUTIONS.items():
@@ -63,4 +70,8 @@ def compare(need: Need) -> str:
         print(f"  {name}: glibc {version[0]}.{version[1]}, {'enough' if enough else 'TOO OLD'}")
         if not enough:
             lacking.append(name)
-    return f"{need.path} needs glibc {need.text}, newer than {', '.join(lacking)} has" if lacking else ""
+    return (
+        f"{need.path} needs glibc {need.text}, newer than {', '.join(lacking)} has"
+        if lacking
+        else ""
+    )

@@ -24,37 +24,64 @@ def manual() -> str:
     contexts.add_options(common)
     shared = {word for action in actions(common) for word in action.option_strings}
     lines = [
-        *head("FTSTANCTL", 8, "look at ftstan servers and their datastores, and steer them", "the command's parser"),
+        *head(
+            "FTSTANCTL",
+            8,
+            "look at ftstan servers and their datastores, and steer them",
+            "the command's parser",
+        ),
         ".SH SYNOPSIS",
         ".B ftstanctl",
         "\\fIcommand\\fR [\\fIoptions\\fR]",
         ".SH DESCRIPTION",
         "Whatever goes wrong is one line and a hint on standard error.",
-        roff("With --output json, commands print JSON; the names of its fields are kept from release to release."),
+        roff(
+            "With --output json, commands print JSON; the names of its fields are kept from "
+            "release to release."
+        ),
     ]
     lines += commands_of(PROGRAM, {SERVERS: shared})
-    lines += [f".SH {SERVERS}", roff("Of pub, sub, bench and ft; what is not given is taken from ENVIRONMENT, then")]
-    lines += [roff("from the context, then from the defaults. Not every command has every one of them.")]
+    lines += [
+        f".SH {SERVERS}",
+        roff("Of pub, sub, bench and ft; what is not given is taken from ENVIRONMENT, then"),
+    ]
+    lines += [
+        roff("from the context, then from the defaults. Not every command has every one of them.")
+    ]
     lines += [line for action in actions(common) for line in option(action)]
     lines += [".SH ENVIRONMENT"]
     for setting in SETTINGS:
         names = ", ".join(f"\\fB{roff(name)}\\fR" for name in setting.variables)
         lines += [".TP", names, roff(f"{_sentence(setting.text)} ({setting.flags[0]}).")]
-    lines += [".TP", f"\\fB{CONTEXT_VARIABLE}\\fR", roff("The context to use instead of the selected one (--context).")]
-    lines += [".TP", "\\fBXDG_CONFIG_HOME\\fR", roff("Contexts are below its ftstan/contexts (default: ~/.config).")]
+    lines += [
+        ".TP",
+        f"\\fB{CONTEXT_VARIABLE}\\fR",
+        roff("The context to use instead of the selected one (--context)."),
+    ]
+    lines += [
+        ".TP",
+        "\\fBXDG_CONFIG_HOME\\fR",
+        roff("Contexts are below its ftstan/contexts (default: ~/.config)."),
+    ]
     return "\n".join([*lines, ".SH SEE ALSO", ".BR ftstan (8)"]) + "\n"
 
 
 def commands_of(program: Program, elsewhere: Mapping[str, set[str]]) -> list[str]:
-    """A section for each command; ``elsewhere``: section -> options that it describes for all of them."""
+    """A section for each command.
+
+    ``elsewhere``: section -> options that it describes for all of them.
+    """
     lines: list[str] = []
     for name, command in program.commands.items():
-        lines += [f".SH {roff(f'{program.name} {name}').upper()}", roff(f"{_sentence(command.text)}.")]
+        lines += [
+            f".SH {roff(f'{program.name} {name}').upper()}",
+            roff(f"{_sentence(command.text)}."),
+        ]
         for path, parser in leaves(program.build_parser()):
             if path[0] == name:
                 lines += _leaf(program.name, path, parser, elsewhere)
         lines += [".SS Exit status"]
-        for status, text in command.statuses.items():
+        for status, text in command.load().statuses.items():
             lines += [".TP", str(status), roff(f"{_sentence(text)}.")]
     return lines
 
@@ -78,7 +105,10 @@ def actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 
 def _leaf(
-    program: str, path: tuple[str, ...], parser: argparse.ArgumentParser, elsewhere: Mapping[str, set[str]]
+    program: str,
+    path: tuple[str, ...],
+    parser: argparse.ArgumentParser,
+    elsewhere: Mapping[str, set[str]],
 ) -> list[str]:
     told = set().union(*elsewhere.values())
     own = [action for action in actions(parser) if not told & set(action.option_strings)]

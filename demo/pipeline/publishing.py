@@ -1,4 +1,6 @@
-"""Publishing in the background: every message is acknowledged once and counted then, over failovers too."""
+"""Publishing in the background: every message is acknowledged once and counted then, over failovers
+too.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,19 @@ _POLL_S = 0.02
 
 
 class Publisher:
-    """Publishes ``total`` messages to channels in turn, in a thread, never more than ``allow`` says.
+    """Publishes ``total`` messages to channels in turn, in a thread, never more than ``allow``
+    says.
 
     ``acked`` counts what the server has stored; ``failure`` is set when it could not go on.
     """
 
     def __init__(
-        self, urls: Sequence[str], channels: Sequence[str], total: int, *, connect_within: float = _CONNECT_WITHIN_S
+        self,
+        urls: Sequence[str],
+        channels: Sequence[str],
+        total: int,
+        *,
+        connect_within: float = _CONNECT_WITHIN_S,
     ) -> None:
         self.acked = Tally()
         self.failure: ClientError | None = None
@@ -82,7 +90,9 @@ class Publisher:
                 if self._stopping or self.failure is not None:
                     return
                 channel = self._channels[number % len(self._channels)]
-                data = json.dumps({"number": number, "amount": number * 37 % 1000, "of": channel}).encode()
+                data = json.dumps(
+                    {"number": number, "amount": number * 37 % 1000, "of": channel}
+                ).encode()
                 answer = await client.publish_async(channel, data)
                 task = asyncio.create_task(self._count(answer, channel, data))
                 waiting.add(task)
@@ -101,7 +111,8 @@ class Publisher:
 
 
 def read_all(url: str, cluster: str, wanted: Tally, within_s: float) -> Tally:
-    """What a client is given of the channels of ``wanted``, from their first message on, until it has as many.
+    """What a client is given of the channels of ``wanted``, from their first message on, until it
+    has as many.
 
     Gives up after ``within_s`` seconds without a message.
     """

@@ -1,7 +1,9 @@
-"""The story: messages are published while slices roll, and end up in a stream, an archive, a replay and a restore.
+"""The story: messages are published while slices roll, and end up in a stream, an archive, a replay
+and a restore.
 
-Each place is counted (``tally``); the story is told well when all of them hold the same messages. It acts as an
-operator does: servers on their command line, ``ftstan-pipeline`` in its words, Spark through ``format("stan")``.
+Each place is counted (``tally``); the story is told well when all of them hold the same messages.
+It acts as an operator does: servers on their command line, ``ftstan-pipeline`` in its words, Spark
+through ``format("stan")``.
 """
 
 from __future__ import annotations
@@ -38,14 +40,16 @@ READY_TIMEOUT = 120.0
 STEP_TIMEOUT = 300.0
 READ_TIMEOUT = 120.0
 POLL = 0.1
-#: Each look at what the stream has counted is a query, which takes from the stream what it needs itself.
+#: Each look at what the stream has counted is a query, which takes from the stream what it needs
+#: itself.
 LOOK = 0.5
 
 #: A worker has ten seconds to start, and Spark ends the query when a busy machine needs more.
 _SLOW = "Python worker failed to connect back"
 RESTARTS = 5
 
-#: Not where the other demo and drills take their ports from: a port is free until its server starts.
+#: Not where the other demo and drills take their ports from: a port is free until its server
+#: starts.
 _FIRST_PORT = 16_000
 _CONFIG = """\
 streaming {{
@@ -111,13 +115,18 @@ class Sizes:
 
     @property
     def ahead(self) -> int:
-        """Published and not yet counted by the stream: what it has not read must not be archived."""
+        """Published and not yet counted by the stream: what it has not read must not be
+        archived.
+        """
         return 2 * self.slice * len(CHANNELS)
 
 
 @dataclass(slots=True)
 class Story:
-    """One run. ``play`` returns the places that were counted; ``end`` leaves no child behind, whatever happened."""
+    """One run. ``play`` returns the places that were counted.
+
+    ``end`` leaves no child behind, whatever happened.
+    """
 
     places: Places
     screen: Screen
@@ -165,7 +174,9 @@ class Story:
         os.makedirs(self.places.of("logs"))
         script = self.places.of("archive-slice")
         self._pipeline("archive-script", "--spool", self.places.spool, "--write", script)
-        streaming = _CONFIG.format(limit=self.sizes.kept, replayed=REPLAYED, slice=self.sizes.slice, script=script)
+        streaming = _CONFIG.format(
+            limit=self.sizes.kept, replayed=REPLAYED, slice=self.sizes.slice, script=script
+        )
         port_a, port_b, route_a, route_b, monitor_a, monitor_b = free_ports(6, _FIRST_PORT)
         for name, port, routes, monitor in (
             ("A", port_a, (route_a, route_b), monitor_a),
@@ -186,15 +197,22 @@ class Story:
         for node in self._nodes:
             node.start()
         self._wait("a node to become active", READY_TIMEOUT, lambda: bool(self._active()))
-        self._wait("a node to stand by", READY_TIMEOUT, lambda: any(self._stands_by(node) for node in self._nodes))
+        self._wait(
+            "a node to stand by",
+            READY_TIMEOUT,
+            lambda: any(self._stands_by(node) for node in self._nodes),
+        )
         self.screen.say(
-            f"nodes A and B on one datastore: slices of {self.sizes.slice} messages, {self.sizes.kept} kept"
+            f"nodes A and B on one datastore: slices of {self.sizes.slice} messages, "
+            f"{self.sizes.kept} kept"
         )
 
     def _publish(self, spark: SparkSession) -> Tally:
         self._query = self._counting(spark)
         self.screen.say("a Spark stream counts what the servers deliver")
-        publisher = self._publisher = Publisher([node.url for node in self._nodes], CHANNELS, self.sizes.messages)
+        publisher = self._publisher = Publisher(
+            [node.url for node in self._nodes], CHANNELS, self.sizes.messages
+        )
         publisher.start()
         seen = Tally()
         killed = False
@@ -211,9 +229,17 @@ class Story:
                 self._kill()
             return publisher.done and seen.messages >= publisher.acked.messages
 
-        self._wait("the stream to count everything", STEP_TIMEOUT, progress, every=LOOK, moving=lambda: seen.messages)
+        self._wait(
+            "the stream to count everything",
+            STEP_TIMEOUT,
+            progress,
+            every=LOOK,
+            moving=lambda: seen.messages,
+        )
         if not killed:
-            raise DemoError("the messages were published before a node was killed", hint="give more --messages")
+            raise DemoError(
+                "the messages were published before a node was killed", hint="give more --messages"
+            )
         self._note("counted by the stream", seen)
         self._query.stop()
         self._query = None
@@ -272,7 +298,8 @@ class Story:
         return [node for node in self._nodes if node.is_active()]
 
     def _archive(self, published: Tally) -> None:
-        # The script is started a moment after the limits have removed a slice; what is read must not move meanwhile.
+        # The script is started a moment after the limits have removed a slice; what is read must
+        # not move meanwhile.
         self._wait(
             "the archive script",
             READY_TIMEOUT,
@@ -280,15 +307,24 @@ class Story:
             moving=lambda: -len(self._waiting()),
         )
         said = self._pipeline("archive", self.places.spool, self.places.archive)
-        self.screen.say(f"archived {said['messages']:,} messages of {said['slices']} slices in {said['files']} files")
+        self.screen.say(
+            f"archived {said['messages']:,} messages of {said['slices']} slices in "
+            f"{said['files']} files"
+        )
 
     def _everything(self) -> list[str]:
-        """All places that hold messages: a slice can leave the datastore after the archive was made."""
+        """All places that hold messages: a slice can leave the datastore after the archive was
+        made.
+        """
         return [self.places.archive, self.places.spool, self.places.store]
 
     def _waiting(self) -> list[str]:
         """Slices that wait for the script."""
-        names = (name for channel in CHANNELS for name in os.listdir(os.path.join(self.places.store, channel)))
+        names = (
+            name
+            for channel in CHANNELS
+            for name in os.listdir(os.path.join(self.places.store, channel))
+        )
         return [name for name in names if name.endswith(".bak")]
 
     def _settled(self, published: Tally) -> bool:
@@ -296,13 +332,19 @@ class Story:
         ends = Store(self.places.store).ends(CHANNELS)
         for channel in CHANNELS:
             first, behind = ends[channel]
-            # A slice goes when the limits keep none of its messages: of the first that is there they keep some.
-            if behind <= published.channels[channel][0] or behind - first >= self.sizes.kept + self.sizes.slice:
+            # A slice goes when the limits keep none of its messages: of the first that is there
+            # they keep some.
+            if (
+                behind <= published.channels[channel][0]
+                or behind - first >= self.sizes.kept + self.sizes.slice
+            ):
                 return False
         return not self._waiting()
 
     def _audit(self) -> None:
-        said = self._pipeline("audit", self.places.store, self.places.spool, self.places.archive, *self._channels())
+        said = self._pipeline(
+            "audit", self.places.store, self.places.spool, self.places.archive, *self._channels()
+        )
         self.screen.say(f"the audit is clean: {len(said['channels'])} channels")
 
     def _replay(self, spark: SparkSession, published: Tally) -> None:
@@ -310,11 +352,16 @@ class Story:
         words += ["--server", ",".join(node.url for node in self._nodes), "--cluster", CLUSTER]
         words += ["--checkpoint", self.places.of("replay.json")]
         said = self._pipeline("replay", *words)
-        self.screen.say(f"replayed {said['messages']:,} messages to {', '.join(REPLAYED + c for c in CHANNELS)}")
+        self.screen.say(
+            f"replayed {said['messages']:,} messages to {', '.join(REPLAYED + c for c in CHANNELS)}"
+        )
         self._count("replayed", published, lambda: self._replayed(spark))
 
     def _replayed(self, spark: SparkSession) -> Tally:
-        paths = [os.path.join(self.places.store, REPLAYED + channel, "confirmed.bin") for channel in CHANNELS]
+        paths = [
+            os.path.join(self.places.store, REPLAYED + channel, "confirmed.bin")
+            for channel in CHANNELS
+        ]
         if not all(map(os.path.exists, paths)):
             return Tally()
         return Tally.of(self._read(spark, self.places.store, REPLAYED)).without(REPLAYED)
@@ -324,13 +371,17 @@ class Story:
             node.end()
         words = [*self._everything(), *self._channels()]
         said = self._pipeline("restore", *words, "--to", self.places.restored, "--cluster", CLUSTER)
-        self.screen.say(f"restored {said['messages']:,} messages into a new datastore, {said['slices']} slices")
+        self.screen.say(
+            f"restored {said['messages']:,} messages into a new datastore, {said['slices']} slices"
+        )
         restored = self._read(spark, self.places.restored)
         self._note("restored", Tally.of(restored))
         columns = ("channel", "sequence", "timestamp_ns", "data", "reply")
         whole = self._whole(spark).select(*columns)
         if odd := whole.exceptAll(restored.select(*columns)).count():
-            self.differences.append(f"{odd} restored messages have another sequence, timestamp or reply")
+            self.differences.append(
+                f"{odd} restored messages have another sequence, timestamp or reply"
+            )
         self._serve_restored(published)
 
     def _serve_restored(self, published: Tally) -> None:
@@ -347,7 +398,9 @@ class Story:
         self._nodes = [node]
         node.start()
         self._wait("a server of the restored datastore", READY_TIMEOUT, node.is_active)
-        self._note("delivered from the restored", read_all(node.url, CLUSTER, published, READ_TIMEOUT))
+        self._note(
+            "delivered from the restored", read_all(node.url, CLUSTER, published, READ_TIMEOUT)
+        )
         node.end()
 
     def _compare(self, published: Tally) -> None:
@@ -367,13 +420,20 @@ class Story:
     def _read(self, spark: SparkSession, path: str, prefix: str = "") -> Any:
         # A pattern: the spool need not hold each of them.
         names = "|".join(re.escape(prefix + channel) for channel in CHANNELS)
-        return spark.read.format(FORMAT).option("path", path).option("subscribePattern", names).load()
+        return (
+            spark.read.format(FORMAT).option("path", path).option("subscribePattern", names).load()
+        )
 
     def _count(self, place: str, wanted: Tally, look: Callable[[], Tally]) -> None:
-        """Count a place. A reader of files stops where the server has confirmed, which may be a second ago."""
+        """Count a place.
+
+        A reader of files stops where the server has confirmed, which may be a second ago.
+        """
         end = time.monotonic() + READY_TIMEOUT
         while (found := look()).messages < wanted.messages and time.monotonic() < end:
-            self.screen.progress(f"{place}: {found.messages:,} of {wanted.messages:,} are confirmed")
+            self.screen.progress(
+                f"{place}: {found.messages:,} of {wanted.messages:,} are confirmed"
+            )
             time.sleep(POLL)
         self._note(place, found)
 
@@ -386,15 +446,23 @@ class Story:
         return [word for channel in CHANNELS for word in ("--channel", channel)]
 
     def _pipeline(self, *words: str) -> dict[str, Any]:
-        """Run ``ftstan-pipeline`` in this process, on the session that is there; returns what it says as JSON."""
-        shown = [os.path.relpath(word, self.places.run) if os.path.isabs(word) else word for word in words]
+        """Run ``ftstan-pipeline`` in this process, on the session that is there.
+
+        Returns what it says as JSON.
+        """
+        shown = [
+            os.path.relpath(word, self.places.run) if os.path.isabs(word) else word
+            for word in words
+        ]
         self.screen.say(f"ftstan-pipeline {' '.join(shown)}")
-        out, errors = io.StringIO(), io.StringIO()
+        out = io.StringIO()
+        errors = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
             status = pipeline([*words, "--output", "json"])
         if status:
             raise DemoError(
-                f"ftstan-pipeline {words[0]} ended with status {status}: {errors.getvalue() or out.getvalue()}"
+                f"ftstan-pipeline {words[0]} ended with status {status}: "
+                f"{errors.getvalue() or out.getvalue()}"
             )
         said: dict[str, Any] = json.loads(out.getvalue())
         return said
@@ -413,12 +481,16 @@ class Story:
         every: float = POLL,
         moving: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Wait until ``done()``. Raises ``DemoError`` when ``moving()`` has not grown for ``timeout`` seconds."""
+        """Wait until ``done()``.
+
+        Raises ``DemoError`` when ``moving()`` has not grown for ``timeout`` seconds.
+        """
         end = time.monotonic() + timeout
         before = moving()
         while not done():
             if (now := moving()) > before:
-                before, end = now, time.monotonic() + timeout
+                before = now
+                end = time.monotonic() + timeout
             if time.monotonic() > end:
                 raise DemoError(f"waited {timeout:.0f} s for {what}, in vain")
             for node in self._nodes:

@@ -1,6 +1,8 @@
-"""Tallies: how many messages of each channel there are, and a checksum of their data that does not depend on an order.
+"""Tallies: how many messages of each channel there are, and a checksum of their data that does not
+depend on an order.
 
-Computed message by message from acks and deliveries, and by Spark from rows; equal tallies mean equal messages.
+Computed message by message from acks and deliveries, and by Spark from rows; equal tallies mean
+equal messages.
 """
 
 from __future__ import annotations
@@ -53,4 +55,6 @@ def counted(frame: DataFrame) -> DataFrame:
     """One row a channel: its name, how many messages, their checksum."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415  everybody's name for it; a tally needs no Spark
 
-    return frame.groupBy("channel").agg(F.count("*").alias("messages"), F.expr(CHECKSUM_SQL).alias("checksum"))
+    return frame.groupBy("channel").agg(
+        F.count("*").alias("messages"), F.expr(CHECKSUM_SQL).alias("checksum")
+    )

@@ -1,1 +1,4 @@
-"""What administrators say to running servers: protocol, signatures, keys, and who answers. Imports no server."""
+"""What administrators say to running servers: protocol, signatures, keys, and who answers.
+
+Imports no server.
+"""

@@ -1,7 +1,10 @@
-"""``admin.key``: the secret of a datastore that an operator's requests are sealed with. The only module that knows it.
+"""``admin.key``: the secret of a datastore that an operator's requests are sealed with.
 
-64 hexadecimal digits and a line feed, mode 0600, made by the first owner that finds none, and never printed. Whoever
-may read the datastore may steer the group; nobody else. To replace it, remove it: the next owner makes another.
+The only module that knows it.
+
+64 hexadecimal digits and a line feed, mode 0600, made by the first owner that finds none, and never
+printed. Whoever may read the datastore may steer the group; nobody else. To replace it, remove it:
+the next owner makes another.
 
 All calls may block on storage.
 """
@@ -11,10 +14,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 from typing import TYPE_CHECKING
 
-from ftstan.admin.signing import KEY_SIZE
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import StoreError
 
@@ -24,13 +25,17 @@ if TYPE_CHECKING:
     from ftstan.base.disk import Disk
 
 KEY_NAME = "admin.key"
+KEY_SIZE = 32
 
 _TEXT = re.compile(rb"([0-9a-f]{%d})\n?\Z" % (2 * KEY_SIZE))
 _OTHERS = 0o077
 
 
 def read_key(disk: Disk, root_fd: int, name: str = KEY_NAME) -> bytes | None:
-    """Read the key, ``None`` if there is none. Raises ``StoreError``: unreadable, not a key, or open to others."""
+    """Read the key, ``None`` if there is none.
+
+    Raises ``StoreError``: unreadable, not a key, or open to others.
+    """
     try:
         # NONBLOCK: a pipe of that name must not hold up the thread that serves.
         fd = disk.open(root_fd, name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -46,10 +51,15 @@ def read_key(disk: Disk, root_fd: int, name: str = KEY_NAME) -> bytes | None:
     finally:
         disk.close(fd)
     if mode & _OTHERS:
-        raise StoreError(f"{name} is open to other users (mode {mode:04o})", hint=f"run: chmod 600 {name}")
+        raise StoreError(
+            f"{name} is open to other users (mode {mode:04o})", hint=f"run: chmod 600 {name}"
+        )
     match = _TEXT.match(data)
     if match is None:
-        raise StoreError(f"{name} holds no key", hint=f"remove {name}: the next owner of the datastore makes another")
+        raise StoreError(
+            f"{name} holds no key",
+            hint=f"remove {name}: the next owner of the datastore makes another",
+        )
     return bytes.fromhex(match[1].decode())
 
 
@@ -68,12 +78,17 @@ def read_key_at(path: str) -> bytes | None:
 
 
 def ensure_key(
-    disk: Disk, root_fd: int, confirm: Callable[[], None], *, secret: bytes | None = None, name: str = KEY_NAME
+    disk: Disk,
+    root_fd: int,
+    confirm: Callable[[], None],
+    *,
+    secret: bytes | None = None,
+    name: str = KEY_NAME,
 ) -> None:
     """Make the key if there is none, durable on return; ``confirm`` says that the store is ours.
 
-    A file that is there is left alone, whatever it holds. ``secret``: 32 bytes, random by default. Raises
-    ``FencedError`` through ``confirm``, and ``StoreError``.
+    A file that is there is left alone, whatever it holds. ``secret``: 32 bytes, random by default.
+    Raises ``FencedError`` through ``confirm``, and ``StoreError``.
     """
     try:
         try:
@@ -84,10 +99,10 @@ def ensure_key(
             return
         _remove_leftovers(disk, root_fd, name, confirm)
         # A name of its own: a former owner's late rename must not take a file that is not finished.
-        new = f"{name}.new.{secrets.token_hex(8)}"
+        new = f"{name}.new.{os.urandom(8).hex()}"
         fd = disk.open(root_fd, new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
-            disk.pwrite(fd, (secret or secrets.token_bytes(KEY_SIZE)).hex().encode() + b"\n", 0)
+            disk.pwrite(fd, (secret or os.urandom(KEY_SIZE)).hex().encode() + b"\n", 0)
             disk.fsync(fd)
         finally:
             disk.close(fd)
@@ -103,7 +118,11 @@ def ensure_key(
 
 def _remove_leftovers(disk: Disk, root_fd: int, name: str, confirm: Callable[[], None]) -> None:
     """Files that owners who died have begun: their bytes may be anything."""
-    left = [found for found, is_dir in disk.listdir(root_fd) if found.startswith(f"{name}.new") and not is_dir]
+    left = [
+        found
+        for found, is_dir in disk.listdir(root_fd)
+        if found.startswith(f"{name}.new") and not is_dir
+    ]
     if left:
         # Listed, then confirmed: so none of them is a successor's.
         confirm()

@@ -1,11 +1,14 @@
-"""What operators and members say to each other: requests, answers and the status of a node, as JSON.
+"""What operators and members say to each other: requests, answers and the status of a node, as
+JSON.
 
-Bytes in, frozen values out; no socket, clock or file. Two subjects carry them (``ftstan.ft.subjects``): a *who* on the
-group's subject, which every member of ours answers with its status, and requests on the subject of one member. Fields
-that we do not know are ignored, so that releases can be mixed; a message above ``MAX_SIZE`` is none.
+Bytes in, frozen values out; no socket, clock or file. Two subjects carry them
+(``ftstan.ft.subjects``): a *who* on the group's subject, which every member of ours answers with
+its status, and requests on the subject of one member. Fields that we do not know are ignored, so
+that releases can be mixed; a message above ``MAX_SIZE`` is none.
 
-A request that changes something is sealed (``admin/signing.py``): the request is then a string inside the message, so
-that what is authenticated are bytes and not somebody's idea of how JSON is written.
+A request that changes something is sealed (``admin/signing.py``): the request is then a string
+inside the message, so that what is authenticated are bytes and not somebody's idea of how JSON is
+written.
 """
 
 from __future__ import annotations
@@ -64,12 +67,23 @@ class Verb(enum.StrEnum):
 
     @property
     def administers(self) -> bool:
-        """Whether it is about what a server serves, or the server itself, and not about its group."""
+        """Whether it is about what a server serves, or the server itself, and not about its
+        group.
+        """
         return self in _ADMINISTERS
 
 
 _LOOKS = frozenset(
-    {Verb.STATUS, Verb.HISTORY, Verb.CHANNELS, Verb.CHANNEL, Verb.CLIENTS, Verb.CLIENT, Verb.SUBS, Verb.SUB}
+    {
+        Verb.STATUS,
+        Verb.HISTORY,
+        Verb.CHANNELS,
+        Verb.CHANNEL,
+        Verb.CLIENTS,
+        Verb.CLIENT,
+        Verb.SUBS,
+        Verb.SUB,
+    }
 )
 _ADMINISTERS = frozenset(Verb) - {
     Verb.STATUS,
@@ -83,13 +97,15 @@ _ADMINISTERS = frozenset(Verb) - {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """``to``: the successor's server id, empty for any. ``on`` is for ``mixed``, ``count`` for ``history``.
+    """``to``: the successor's server id, empty for any.
 
-    ``by`` says who asks, for the log; nobody checks it. ``name``: a channel, or the client of ``CLIENT`` and ``KICK``;
-    ``client`` and ``sub_id``: of ``SUBS`` and ``SUB``. Lists go on behind ``after``: a name, with ``after_id`` in a
-    list of subscriptions. ``force``: delete a channel with its subscriptions. ``keep`` and ``up_to``: purge all but so
-    many of the newest messages, or up to that sequence; 0: without that bound. Names have bytes that are no UTF-8 as
-    surrogates.
+    ``on`` is for ``mixed``, ``count`` for ``history``.
+
+    ``by`` says who asks, for the log; nobody checks it. ``name``: a channel, or the client of
+    ``CLIENT`` and ``KICK``; ``client`` and ``sub_id``: of ``SUBS`` and ``SUB``. Lists go on behind
+    ``after``: a name, with ``after_id`` in a list of subscriptions. ``force``: delete a channel
+    with its subscriptions. ``keep`` and ``up_to``: purge all but so many of the newest messages, or
+    up to that sequence; 0: without that bound. Names have bytes that are no UTF-8 as surrogates.
     """
 
     verb: Verb
@@ -109,11 +125,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class EpochEntry:
-    """One line of the history: who owned the store from ``since_ns`` (Unix nanoseconds) until the next epoch began.
+    """One line of the history: who owned the store from ``since_ns`` (Unix nanoseconds) until the
+    next epoch began.
 
-    ``cause`` is the name of an ``ftstan.ft.epoch_records.Cause`` in lower case, or ``unreadable``; ``after`` as there.
-    ``until_ns`` 0: it is the newest one, or when the next one began is not known. Of a record that cannot be read there
-    is only the epoch's number.
+    ``cause`` is the name of an ``ftstan.ft.epoch_records.Cause`` in lower case, or ``unreadable``;
+    ``after`` as there. ``until_ns`` 0: it is the newest one, or when the next one began is not
+    known. Of a record that cannot be read there is only the epoch's number.
     """
 
     epoch: int
@@ -135,8 +152,8 @@ class EpochEntry:
 class Answer:
     """What a member answers. Not ``ok``: ``error`` and ``hint`` say why nothing was done.
 
-    ``rows``: a piece of a list, ``more``: others come behind its last one; ``note``: what was done, for people.
-    ``elsewhere``: the channel belongs to another partition, which should be asked.
+    ``rows``: a piece of a list, ``more``: others come behind its last one; ``note``: what was done,
+    for people. ``elsewhere``: the channel belongs to another partition, which should be asked.
     """
 
     ok: bool
@@ -150,7 +167,8 @@ class Answer:
     elsewhere: bool = False
 
 
-# ---- who -------------------------------------------------------------------------------------------------------------
+# ---- who
+# --------------------------------------------------------------------------------------------------
 
 
 def encode_who() -> bytes:
@@ -163,7 +181,8 @@ def is_who(payload: bytes) -> bool:
     return len(payload) <= MAX_REQUEST and _object(payload).get("type") == "who"
 
 
-# ---- requests --------------------------------------------------------------------------------------------------------
+# ---- requests
+# --------------------------------------------------------------------------------------------------
 
 
 def encode_request(request: Request) -> dict[str, Any]:
@@ -177,18 +196,29 @@ def decode_request(values: dict[str, Any]) -> Request:
         verb = Verb(str(values.get("verb")))
     except ValueError:
         raise WireError(
-            f"unknown request {str(values.get('verb'))[:40]!r}", hint="use an ftstanctl of the servers' release"
+            f"unknown request {str(values.get('verb'))[:40]!r}",
+            hint="use an ftstanctl of the servers' release",
         ) from None
     request = Request(verb)
-    known = {f.name: values.get(f.name, getattr(request, f.name)) for f in fields(Request) if f.name != "verb"}
+    known = {
+        f.name: values.get(f.name, getattr(request, f.name))
+        for f in fields(Request)
+        if f.name != "verb"
+    }
     if not all(_CHECKS[str(f.type)](known[f.name]) for f in fields(Request) if f.name != "verb"):
-        raise WireError(f"a field of the request {verb} has a wrong type", hint="use an ftstanctl of this release")
+        raise WireError(
+            f"a field of the request {verb} has a wrong type",
+            hint="use an ftstanctl of this release",
+        )
     if not (known["to"].isprintable() and known["by"].isprintable()):
-        raise WireError("a name in the request has control characters", hint="server ids and hosts have none")
+        raise WireError(
+            "a name in the request has control characters", hint="server ids and hosts have none"
+        )
     return Request(verb, **(known | {"count": min(max(known["count"], 0), MAX_HISTORY)}))
 
 
-# ---- answers ---------------------------------------------------------------------------------------------------------
+# ---- answers
+# --------------------------------------------------------------------------------------------------
 
 
 def encode_answer(answer: Answer) -> bytes:
@@ -235,14 +265,26 @@ def _encode_rows(answer: Answer) -> bytes:
 def decode_answer(payload: bytes) -> Answer:
     """Read an answer. Raises ``WireError`` if it is none."""
     values = _object(payload) if len(payload) <= MAX_SIZE else {}
-    ok, error, hint = values.get("ok"), values.get("error", ""), values.get("hint", "")
-    status, history, rows = values.get("status"), values.get("history", []), values.get("rows", [])
-    note, more, elsewhere = values.get("note", ""), values.get("more", False), values.get("elsewhere", False)
+    ok = values.get("ok")
+    error = values.get("error", "")
+    hint = values.get("hint", "")
+    status = values.get("status")
+    history = values.get("history", [])
+    rows = values.get("rows", [])
+    note = values.get("note", "")
+    more = values.get("more", False)
+    elsewhere = values.get("elsewhere", False)
     texts = all(isinstance(text, str) for text in (error, hint, note))
     flags = all(isinstance(flag, bool) for flag in (ok, more, elsewhere))
-    lists = isinstance(history, list) and isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+    lists = (
+        isinstance(history, list)
+        and isinstance(rows, list)
+        and all(isinstance(row, dict) for row in rows)
+    )
     if not (texts and flags and lists):
-        raise WireError("an answer cannot be understood", hint="use an ftstanctl of the servers' release")
+        raise WireError(
+            "an answer cannot be understood", hint="use an ftstanctl of the servers' release"
+        )
     return Answer(
         ok=bool(ok),
         error=error,
@@ -258,7 +300,10 @@ def decode_answer(payload: bytes) -> Answer:
 
 def _status(values: object) -> NodeStatus:
     if not isinstance(values, dict):
-        raise WireError("an answer's status cannot be understood", hint="use an ftstanctl of the servers' release")
+        raise WireError(
+            "an answer's status cannot be understood",
+            hint="use an ftstanctl of the servers' release",
+        )
     parts = {
         name: _build(kind, values[name])
         for name, kind in (("warm_lag", Lag), ("recovery", Recovery))
@@ -268,7 +313,9 @@ def _status(values: object) -> NodeStatus:
 
 
 def _is_int(value: object) -> bool:
-    """Whether it is a number of 64 bits: larger ones, which anybody may send, are no dates and no floats."""
+    """Whether it is a number of 64 bits: larger ones, which anybody may send, are no dates and no
+    floats.
+    """
     # bool is an int in Python.
     return isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 64
 
@@ -285,29 +332,39 @@ _CHECKS: dict[str, Any] = {
 
 
 def _build(kind: type[T], values: object) -> T:
-    """Make a value of its fields; others are ignored, missing ones without a default or wrong ones a ``WireError``."""
+    """Make a value of its fields.
+
+    Others are ignored, missing ones without a default or wrong ones a ``WireError``.
+    """
     known = {f.name: str(f.type) for f in fields(kind)}  # type: ignore[arg-type]
     needed = {f.name for f in fields(kind) if f.default is MISSING}  # type: ignore[arg-type]
     if isinstance(values, dict):
         found = {name: values[name] for name in known if name in values}
-        if needed <= set(found) and all(_CHECKS[known[name]](value) for name, value in found.items()):
+        if needed <= set(found) and all(
+            _CHECKS[known[name]](value) for name, value in found.items()
+        ):
             return kind(**found)
-    raise WireError("an answer lacks fields, or has them in another type", hint="use an ftstanctl of the same release")
+    raise WireError(
+        "an answer lacks fields, or has them in another type",
+        hint="use an ftstanctl of the same release",
+    )
 
 
 def load_object(payload: bytes) -> dict[str, Any]:
     """Read a JSON object of a request's size. Raises ``WireError``."""
     values = _object(payload) if len(payload) <= MAX_REQUEST else {}
     if not values:
-        raise WireError(f"a request is a JSON object of at most {MAX_REQUEST} bytes", hint="use ftstanctl ft")
+        raise WireError(
+            f"a request is a JSON object of at most {MAX_REQUEST} bytes", hint="use ftstanctl ft"
+        )
     return values
 
 
 def _object(payload: bytes) -> dict[str, Any]:
     try:
         values = json.loads(payload)
-        # Half of a surrogate pair is no text: it could neither be logged nor be looked for. Bytes that are no UTF-8 are
-        # written as the other halves.
+        # Half of a surrogate pair is no text: it could neither be logged nor be looked for. Bytes
+        # that are no UTF-8 are written as the other halves.
         json.dumps(values, ensure_ascii=False).encode("utf-8", "surrogateescape")
     except (ValueError, RecursionError):
         return {}

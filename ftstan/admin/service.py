@@ -1,65 +1,32 @@
-"""Where one member answers operators: opens their requests, refuses what it must, and has the rest done.
+"""Where one member answers operators: opens their requests, refuses what it must, and has the rest
+done.
 
-Lives on the control loop and knows neither socket nor storage: the member below it does what may block, each with a
-deadline of its own. Nothing here decides who may own the datastore; a request can only ask a member to stop, to hold
-back, or to say something.
+Lives on the control loop and knows neither socket nor storage: the member below it does what may
+block, each with a deadline of its own. Nothing here decides who may own the datastore; a request
+can only ask a member to stop, to hold back, or to say something.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from ftstan.admin.protocol import Answer, EpochEntry, Request, Verb, encode_answer
+from ftstan.admin.protocol import Answer, Request, Verb, encode_answer
 from ftstan.admin.signing import Recipient, RequestVerifier, is_sealed
 from ftstan.base.errors import FtstanError, RefusedError, WireError
 from ftstan.base.log import stream as log
 
 if TYPE_CHECKING:
+    from ftstan.admin.member import Member
     from ftstan.base.clock import Clock
-    from ftstan.base.states import NodeStatus
 
 _KEY_FOR_S = 1.0
-"""How long a key that was read counts: one that was replaced opens nothing any more, and a flood reads it once."""
+"""How long a key that was read counts: one that was replaced opens nothing any more, and a flood
+reads it once.
+"""
 
 
-class Member(Protocol):
-    """What can be asked of a member. What changes something raises ``RefusedError`` when it will not."""
-
-    async def status(self) -> NodeStatus:
-        """Itself. Never waits for storage longer than a moment."""
-        ...
-
-    async def history(self, count: int) -> tuple[EpochEntry, ...]:
-        """The newest epochs of the datastore. Raises ``StoreError``."""
-        ...
-
-    async def switchover(self, to: str) -> None:
-        """Stop serving in favour of the standby ``to`` (server id), or of any."""
-        ...
-
-    async def pause(self) -> None:
-        """Do not take over until ``resume``."""
-        ...
-
-    async def resume(self) -> None:
-        """Take over again when it is time."""
-        ...
-
-    async def set_mixed(self, *, on: bool) -> None:
-        """Record whether original servers may be members."""
-        ...
-
-    async def administer(self, request: Request) -> Answer:
-        """Carry out what ``Verb.administers``. Raises ``RefusedError`` and ``StoreError``."""
-        ...
-
-    async def read_key(self) -> bytes | None:
-        """Read the group's key from storage. Raises ``StoreError``."""
-        ...
-
-
-class Desk:
+class AdminService:
     """Answers for one member."""
 
     def __init__(self, member: Member, recipient: Recipient, clock: Clock) -> None:
@@ -81,10 +48,15 @@ class Desk:
             request = await self._open(payload)
             return encode_answer(await self._carry_out(request))
         except (RefusedError, WireError) as error:
-            log.warning(f"ft: a control request was refused: {error.text}", backs_off="control request refused")
+            log.warning(
+                f"ft: a control request was refused: {error.text}",
+                backs_off="control request refused",
+            )
             return encode_answer(Answer(ok=False, error=error.text, hint=error.hint))
         except FtstanError as error:
-            log.error(f"ft: a control request failed: {error.text}", backs_off="control request failed")
+            log.error(
+                f"ft: a control request failed: {error.text}", backs_off="control request failed"
+            )
             return encode_answer(Answer(ok=False, error=error.text, hint=error.hint))
 
     async def _open(self, payload: bytes) -> Request:
@@ -98,7 +70,8 @@ class Desk:
     async def _refresh_key(self) -> None:
         if self._clock.mono() < self._key_until:
             return
-        self._key, self._key_error = None, None
+        self._key = None
+        self._key_error = None
         try:
             self._key = await self._member.read_key()
         except FtstanError as error:
@@ -108,7 +81,9 @@ class Desk:
     async def _carry_out(self, request: Request) -> Answer:
         member = self._member
         if request.verb.administers:
-            return await (self._audited(request) if request.verb.changes else member.administer(request))
+            return await (
+                self._audited(request) if request.verb.changes else member.administer(request)
+            )
         if request.verb.changes:
             asked = f" by {request.by}" if request.by else ""
             log.info(f"ft: asked{asked} for: {request.verb}{_details(request)}")
@@ -133,7 +108,10 @@ class Desk:
         try:
             answer = await self._member.administer(request)
         except FtstanError as error:
-            log.warning(f"{what}: {'refused' if isinstance(error, RefusedError) else 'failed'}: {error.text}")
+            log.warning(
+                f"{what}: {'refused' if isinstance(error, RefusedError) else 'failed'}: "
+                f"{error.text}"
+            )
             return Answer(ok=False, error=error.text, hint=error.hint)
         if answer.ok:
             log.info(f"{what}: {answer.note}")

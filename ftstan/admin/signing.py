@@ -1,11 +1,14 @@
-"""Seals on requests that change something: HMAC-SHA256 with a nonce and an expiry. Pure: key and time come in.
+"""Seals on requests that change something: HMAC-SHA256 with a nonce and an expiry.
 
-A sealed message is ``{"body": <string>, "mac": <hex>}``; the mac covers the bytes of the body, which names the cluster
-and the one server that it is for, when it expires, and a nonce. So a request that was overheard cannot be changed, sent
-to another member, sent twice, or kept for later; a restarted server has another id, so it need not remember anything.
+Pure: key and time come in.
 
-The two hosts' clocks may differ by half a minute. A member accepts what expires within ``LONGEST_S`` from now, and
-remembers a nonce as long as its request could be sent again.
+A sealed message is ``{"body": <string>, "mac": <hex>}``; the mac covers the bytes of the body,
+which names the cluster and the one server that it is for, when it expires, and a nonce. So a
+request that was overheard cannot be changed, sent to another member, sent twice, or kept for later;
+a restarted server has another id, so it need not remember anything.
+
+The two hosts' clocks may differ by half a minute. A member accepts what expires within
+``LONGEST_S`` from now, and remembers a nonce as long as its request could be sent again.
 """
 
 from __future__ import annotations
@@ -19,7 +22,6 @@ from typing import Any
 from ftstan.admin.protocol import Request, decode_request, encode_request, load_object
 from ftstan.base.errors import RefusedError
 
-KEY_SIZE = 32
 LIFETIME_S = 30.0
 """How long a request is good for, from its making."""
 
@@ -70,26 +72,36 @@ class RequestVerifier:
         self._seen: dict[str, int] = {}
 
     def open(self, payload: bytes, *, key: bytes | None, now_ns: int) -> Request:
-        """Read a request, sealed or (if it changes nothing) plain. ``key`` is ``None`` while the store has none.
+        """Read a request, sealed or (if it changes nothing) plain.
 
-        Raises ``WireError`` if it is no request, and ``RefusedError``: not sealed, wrong key, expired, seen before,
-        for somebody else.
+        ``key`` is ``None`` while the store has none.
+
+        Raises ``WireError`` if it is no request, and ``RefusedError``: not sealed, wrong key,
+        expired, seen before, for somebody else.
         """
         values = load_object(payload)
         if "body" not in values:
             request = decode_request(values)
             if request.verb.changes:
-                raise RefusedError(f"the request {request.verb} is not sealed with the group's key", hint=_KEY_HINT)
+                raise RefusedError(
+                    f"the request {request.verb} is not sealed with the group's key", hint=_KEY_HINT
+                )
             return request
-        body, mac = values["body"], values.get("mac")
+        body = values["body"]
+        mac = values.get("mac")
         if key is None:
             raise RefusedError(
                 "this group has no admin.key yet: its datastore never had an active server",
                 hint="start a member, wait until it is active, and ask again",
             )
-        if not (isinstance(body, str) and isinstance(mac, str) and hmac.compare_digest(_mac(key, body), _ascii(mac))):
+        if not (
+            isinstance(body, str)
+            and isinstance(mac, str)
+            and hmac.compare_digest(_mac(key, body), _ascii(mac))
+        ):
             raise RefusedError("the request is not sealed with this group's key", hint=_KEY_HINT)
-        # From here on the message comes from somebody who has the key; what is wrong may be told in detail.
+        # From here on the message comes from somebody who has the key; what is wrong may be told in
+        # detail.
         inner = load_object(body.encode())
         self._check(inner, now_ns)
         return decode_request(inner)
@@ -99,16 +111,26 @@ class RequestVerifier:
         if named != self._recipient:
             raise RefusedError(
                 f"the request is for server {named.server} of cluster {named.cluster}",
-                hint="ask again: the server was restarted, or the message was sent to the wrong one",
+                hint="ask again: the server was restarted, or the message was sent to the wrong "
+                "one",
             )
-        nonce, expires = inner.get("nonce"), inner.get("expires_ns")
-        if not isinstance(nonce, str) or len(nonce) != 2 * NONCE_SIZE or not isinstance(expires, int):
-            raise RefusedError("the request has no nonce or no expiry", hint="use an ftstanctl of the servers' release")
+        nonce = inner.get("nonce")
+        expires = inner.get("expires_ns")
+        if (
+            not isinstance(nonce, str)
+            or len(nonce) != 2 * NONCE_SIZE
+            or not isinstance(expires, int)
+        ):
+            raise RefusedError(
+                "the request has no nonce or no expiry",
+                hint="use an ftstanctl of the servers' release",
+            )
         if expires <= now_ns or expires > now_ns + LONGEST_S * _NS:
             off = (expires - now_ns) / _NS - LIFETIME_S
             raise RefusedError(
                 f"the request has expired, or the clocks of the two hosts differ ({off:+.0f} s)",
-                hint=f"ask again; clocks may differ by {LIFETIME_S:g} s: check that both hosts keep the time",
+                hint=f"ask again; clocks may differ by {LIFETIME_S:g} s: check that both hosts "
+                "keep the time",
             )
         for old in [known for known, until in self._seen.items() if until <= now_ns]:
             del self._seen[old]
@@ -120,7 +142,9 @@ class RequestVerifier:
 
 
 def _mac(key: bytes, body: str) -> str:
-    return hmac.new(key, _DOMAIN + body.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+    return hmac.new(
+        key, _DOMAIN + body.encode("utf-8", "surrogatepass"), hashlib.sha256
+    ).hexdigest()
 
 
 def _ascii(text: str) -> str:

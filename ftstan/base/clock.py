@@ -1,7 +1,8 @@
-"""The clocks: the only module that reads them, so that every other module can be run under a simulated one.
+"""The clocks: the only module that reads them, so that every other module can be run under a
+simulated one.
 
-``wall_ns`` stamps messages and records; ``mono`` orders timers. Code below ``server.py`` receives a ``Clock`` and never
-imports ``time``.
+``wall_ns`` stamps messages and records; ``mono`` orders timers. Code below ``server.py`` receives a
+``Clock`` and never imports ``time``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Source of time. ``wall_ns``: nanoseconds since the Unix epoch; ``mono``: seconds, counts system suspension."""
+    """Source of time.
+
+    ``wall_ns``: nanoseconds since the Unix epoch; ``mono``: seconds, counts system suspension.
+    """
 
     def wall_ns(self) -> int:
         """Nanoseconds since the Unix epoch."""
@@ -23,7 +27,10 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks. ``CLOCK_BOOTTIME``, not ``CLOCK_MONOTONIC``: the latter stands still during suspension."""
+    """The machine's clocks.
+
+    ``CLOCK_BOOTTIME``, not ``CLOCK_MONOTONIC``: the latter stands still during suspension.
+    """
 
     def wall_ns(self) -> int:
         """Nanoseconds since the Unix epoch."""
@@ -46,14 +53,16 @@ class Steps:
     def look(self, wall_ns: int, mono: float) -> str:
         """A line about a step since the last call, empty if there was none; ``mono`` in seconds."""
         offset = wall_ns / 1e9 - mono
-        before, self._offset = self._offset, offset
+        before = self._offset
+        self._offset = offset
         if before is None or abs(offset - before) < self.LEAST_S:
             return ""
         step = offset - before
         if step > 0:
             return f"the clock of this host was set {step:.0f} s ahead"
         return (
-            f"the clock of this host was set back by {-step:.0f} s: messages of channels that are written to keep the "
+            f"the clock of this host was set back by {-step:.0f} s: messages of channels that "
+            "are written to keep the "
             "time of the newest one stored until the clock is there again"
         )
 

@@ -1,7 +1,9 @@
-"""Every storage call of the package goes through a ``Disk``, so that a simulated one can stand in its place.
+"""Every storage call of the package goes through a ``Disk``, so that a simulated one can stand in
+its place.
 
-Names are relative to a directory handle: a directory that is renamed or replaced under us does not redirect our
-writes. No call here retries, hides an errno or guesses; ``OSError`` passes through to the caller that knows the file.
+Names are relative to a directory handle: a directory that is renamed or replaced under us does not
+redirect our writes. No call here retries, hides an errno or guesses; ``OSError`` passes through to
+the caller that knows the file.
 """
 
 from __future__ import annotations
@@ -11,15 +13,17 @@ import os
 import stat
 from typing import NamedTuple, Protocol
 
-#: Modes of what is made in a datastore, for the process's umask to take from: nobody but the owner writes, and only the
-#: group may read.
+#: Modes of what is made in a datastore, for the process's umask to take from: nobody but the owner
+#: writes, and only the group may read.
 NEW_FILE = 0o640
 NEW_DIRECTORY = 0o750
 
 
-# A tuple: it is made for every file of a datastore at a takeover, and costs a quarter of a frozen dataclass.
+# A tuple: it is made for every file of a datastore at a takeover, and costs a quarter of a frozen
+# dataclass.
 class FileStat(NamedTuple):
-    """What ``fstat`` says: ``size`` in bytes, ``mode`` the permission bits only, times in nanoseconds.
+    """What ``fstat`` says: ``size`` in bytes, ``mode`` the permission bits only, times in
+    nanoseconds.
 
     ``is_file``: a regular one.
     """
@@ -37,7 +41,10 @@ class FileStat(NamedTuple):
 
 
 class Space(NamedTuple):
-    """Room on a file system for an ordinary user; ``files`` counts inodes, 0 of 0 where none are counted."""
+    """Room on a file system for an ordinary user.
+
+    ``files`` counts inodes, 0 of 0 where none are counted.
+    """
 
     free_bytes: int
     total_bytes: int
@@ -46,7 +53,9 @@ class Space(NamedTuple):
 
 
 class Disk(Protocol):
-    """The storage calls that ftstan makes. Handles are small integers; errors are ``OSError`` with an errno.
+    """The storage calls that ftstan makes.
+
+    Handles are small integers; errors are ``OSError`` with an errno.
 
     ``name`` arguments are single path components relative to the directory handle ``dirfd``.
     """
@@ -68,7 +77,9 @@ class Disk(Protocol):
         ...
 
     def listdir(self, dirfd: int) -> list[tuple[str, bool]]:
-        """Names in the directory, each with whether it is a real directory (a symbolic link is not)."""
+        """Names in the directory, each with whether it is a real directory (a symbolic link is
+        not).
+        """
         ...
 
     def open(self, dirfd: int, name: str, flags: int, mode: int = NEW_FILE) -> int:
@@ -84,7 +95,9 @@ class Disk(Protocol):
         ...
 
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """Write all of ``data`` at ``offset`` or raise (a short write is continued; its error is raised)."""
+        """Write all of ``data`` at ``offset`` or raise (a short write is continued; its error is
+        raised).
+        """
         ...
 
     def fdatasync(self, fd: int) -> None:
@@ -137,7 +150,9 @@ class Disk(Protocol):
 
 
 class LocalDisk:
-    """The real thing: thin calls into ``os``, which release the interpreter lock around each system call."""
+    """The real thing: thin calls into ``os``, which release the interpreter lock around each system
+    call.
+    """
 
     def open_dir(self, path: str) -> int:
         """Open the directory ``path``."""
@@ -145,7 +160,9 @@ class LocalDisk:
 
     def open_dir_at(self, dirfd: int, name: str) -> int:
         """Open a subdirectory, refusing symbolic links."""
-        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dirfd)
+        return os.open(
+            name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dirfd
+        )
 
     def mkdir(self, dirfd: int, name: str) -> None:
         """Create a directory."""
@@ -157,8 +174,8 @@ class LocalDisk:
 
     def listdir(self, dirfd: int) -> list[tuple[str, bool]]:
         """Names with whether each is a real directory."""
-        # A fresh descriptor: scandir moves the position of the one it is given, and network file systems answer a
-        # rewound one from their cache.
+        # A fresh descriptor: scandir moves the position of the one it is given, and network file
+        # systems answer a rewound one from their cache.
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=dirfd)
         try:
             with os.scandir(fd) as entries:
@@ -177,7 +194,8 @@ class LocalDisk:
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         """Read until ``size`` bytes or the end of the file."""
         data = os.pread(fd, size, offset)
-        # The kernel reads short at the end of the file, else hardly ever: so this joins no more than twice.
+        # The kernel reads short at the end of the file, else hardly ever: so this joins no more
+        # than twice.
         while 0 < len(data) < size and (more := os.pread(fd, size - len(data), offset + len(data))):
             data += more
         return data
@@ -250,11 +268,12 @@ class Gate:
 
 
 class ShuttableDisk(LocalDisk):
-    """A ``LocalDisk`` that changes nothing any more once it was shut, whoever calls it and from whatever thread.
+    """A ``LocalDisk`` that changes nothing any more once it was shut, whoever calls it and from
+    whatever thread.
 
-    For a server inside a program that goes on: there is no end of the process that would stop a thread which hung in
-    storage and comes back. Its calls fail with ``ESHUTDOWN`` then; reading goes on. ``gate``: that of another disk of
-    the same server, which is shut with it.
+    For a server inside a program that goes on: there is no end of the process that would stop a
+    thread which hung in storage and comes back. Its calls fail with ``ESHUTDOWN`` then; reading
+    goes on. ``gate``: that of another disk of the same server, which is shut with it.
     """
 
     def __init__(self, gate: Gate | None = None) -> None:

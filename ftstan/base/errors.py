@@ -1,7 +1,7 @@
 """One exception tree for the whole package; every error carries a hint for the person who reads it.
 
-The text says what happened and to what; ``hint`` says what to do next. Nothing below the command line catches
-``Exception`` to print a traceback: an operator sees ``str(error)`` and the hint.
+The text says what happened and to what; ``hint`` says what to do next. Nothing below the command
+line catches ``Exception`` to print a traceback: an operator sees ``str(error)`` and the hint.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ from __future__ import annotations
 class FtstanError(Exception):
     """Base of every error that ftstan raises on purpose.
 
-    ``hint`` is one line for the operator, or empty when the text already says what to do. ``option`` is the key of the
-    option at fault, as in the option table or in the file of ``nats-server``, for whoever knows where it was said.
+    ``hint`` is one line for the operator, or empty when the text already says what to do.
+    ``option`` is the key of the option at fault, as in the option table or in the file of
+    ``nats-server``, for whoever knows where it was said. ``is_usage``: what was asked for was
+    wrong, whoever was asked.
     """
+
+    is_usage = False
 
     def __init__(self, text: str, *, hint: str = "", option: str = "") -> None:
         super().__init__(text)
@@ -23,6 +27,8 @@ class FtstanError(Exception):
 
 class ConfigError(FtstanError):
     """A flag, key or value that cannot be used; nothing has been touched yet."""
+
+    is_usage = True
 
 
 class WireError(FtstanError):
@@ -54,7 +60,9 @@ class FencedError(FtstanError):
 
 
 class ReleasedError(FencedError):
-    """This server has given the datastore back itself, and something was still to be done with it."""
+    """This server has given the datastore back itself, and something was still to be done with
+    it.
+    """
 
 
 class StoppedError(FtstanError):
@@ -62,7 +70,10 @@ class StoppedError(FtstanError):
 
 
 class EndedError(StoppedError):
-    """This server has ended inside a program that goes on; what it was about to do must not be done."""
+    """This server has ended inside a program that goes on.
+
+    What it was about to do must not be done.
+    """
 
 
 class LockBusyError(FtstanError):
@@ -70,7 +81,9 @@ class LockBusyError(FtstanError):
 
 
 class LockFaultError(FtstanError):
-    """The lock could not even be asked for (no lock service, permission, stale handle, I/O error)."""
+    """The lock could not even be asked for (no lock service, permission, stale handle, I/O
+    error).
+    """
 
 
 class LockMissingError(LockFaultError):

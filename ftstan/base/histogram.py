@@ -1,6 +1,8 @@
-"""A histogram that one thread fills and others read: counts by upper bound, for latencies that metrics show.
+"""A histogram that one thread fills and others read: counts by upper bound, for latencies that
+metrics show.
 
-No clock and no lock: whoever measures gives seconds, and a reader may see an observation's count before its sum.
+No clock and no lock: whoever measures gives seconds, and a reader may see an observation's count
+before its sum.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class Histogram:
 
     def cumulative(self) -> list[int]:
         """For each bound the observations up to it, and last the number of all."""
-        total, out = 0, []
+        total = 0
+        out = []
         for count in self._counts:
             total += count
             out.append(total)

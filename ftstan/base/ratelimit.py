@@ -8,10 +8,11 @@ _FORGET_AFTER = 120.0
 
 
 class RateLimit:
-    """Lets a repeated line through at a falling rate: at once, then at most one per 1 s, 2 s, 4 s ... 60 s.
+    """Lets a repeated line through at a falling rate: at once, then at most one per 1 s, 2 s, 4 s
+    ... 60 s.
 
-    Once it is down to one a minute and nothing was asked for two minutes past the due time, it starts over
-    (``docs/compat/ft.md``).
+    Once it is down to one a minute and nothing was asked for two minutes past the due time, it
+    starts over (``docs/compat/ft.md``).
     """
 
     __slots__ = ("_due", "_pause")
@@ -22,8 +23,13 @@ class RateLimit:
 
     def allow(self, now: float) -> bool:
         """Whether the line may be written at ``now`` seconds."""
-        if self._due is not None and self._pause >= _LONGEST_PAUSE and now > self._due + _FORGET_AFTER:
-            self._due, self._pause = None, _FIRST_PAUSE
+        if (
+            self._due is not None
+            and self._pause >= _LONGEST_PAUSE
+            and now > self._due + _FORGET_AFTER
+        ):
+            self._due = None
+            self._pause = _FIRST_PAUSE
         if self._due is not None:
             if now < self._due:
                 return False

@@ -1,4 +1,5 @@
-"""What a node is and does at one moment: its state, its phase, and ``NodeStatus``, which has all of it.
+"""What a node is and does at one moment: its state, its phase, and ``NodeStatus``, which has all of
+it.
 
 ``NodeState`` is what ``/streaming/serverz`` has always shown (``docs/compat/ft.md``); ``Phase`` is
 our finer word for what a node is doing right now. Nothing here decides anything.
@@ -12,7 +13,11 @@ from typing import Any, Final
 
 
 class NodeState(enum.StrEnum):
-    """The ``state`` of monitoring, spelled as existing dashboards expect it."""
+    """The ``state`` of monitoring, spelled as existing dashboards expect it.
+
+    A server that has not answered clients yet is a ``STANDBY``, a standalone one too: the original
+    has no word for it, and this is the one that readers take as alive and not serving.
+    """
 
     STANDALONE = "STANDALONE"
     STANDBY = "FT_STANDBY"
@@ -97,6 +102,16 @@ class NodeStatus:
     recovery: Recovery = Recovery()
 
     @property
+    def is_ft_active(self) -> bool:
+        """Whether it is the member of a group that answers clients."""
+        return self.state == NodeState.ACTIVE and self.serving
+
+    @property
+    def owns_store(self) -> bool:
+        """Whether it is the one that serves its group, or that will when it has recovered."""
+        return self.state == NodeState.ACTIVE or self.epoch > 0
+
+    @property
     def can_take_over(self) -> bool:
         """Whether it is a standby that nothing holds back."""
         return self.state == NodeState.STANDBY and self.phase in _READY_PHASES
@@ -117,6 +132,9 @@ class NodeStatus:
     @property
     def line(self) -> str:
         """State, activity and epoch, for people."""
+        if not self.group and self.state == NodeState.STANDBY:
+            # It stands by for nobody: it has yet to begin.
+            return self.activity
         epoch = f", epoch {self.epoch}" if self.group and self.epoch else ""
         return f"{self.state}: {self.activity}{epoch}"
 

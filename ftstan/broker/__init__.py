@@ -1,1 +1,4 @@
-"""What STAN means: clients, channels, subscriptions, deliveries. An actor without I/O and without a clock."""
+"""What STAN means: clients, channels, subscriptions, deliveries.
+
+An actor without I/O and without a clock.
+"""

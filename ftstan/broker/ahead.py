@@ -1,8 +1,10 @@
-"""A channel whose newest message is stamped with a time that is still to come: told once, when it is recovered.
+"""A channel whose newest message is stamped with a time that is still to come: told once, when it
+is recovered.
 
-The times of a channel never go back, so every later message gets that time until the clock has come to it, ``max_age``
-removes none of them, and a subscription that begins at a time gets all of them or none. What is stored is never changed
-for it: only a person knows whether a clock was wrong once, or is wrong now.
+The times of a channel never go back, so every later message gets that time until the clock has come
+to it, ``max_age`` removes none of them, and a subscription that begins at a time gets all of them
+or none. What is stored is never changed for it: only a person knows whether a clock was wrong once,
+or is wrong now.
 """
 
 from __future__ import annotations
@@ -26,9 +28,12 @@ def tell_ahead(store: ChannelStore, wall: int) -> None:
         return
     when = datetime.fromtimestamp(store.last_timestamp // c.SECOND, UTC)
     log.warning(
-        f"channel {quoted(store.name)}: message {store.last} has the time {when:%Y-%m-%d %H:%M:%SZ}, "
-        f"{ahead // c.SECOND // 86_400} days from now: until then new messages get that time, and max_age removes none "
-        "of them. If this host's clock is right, move what is needed to another channel and delete this one "
+        f"channel {quoted(store.name)}: message {store.last} has the time "
+        f"{when:%Y-%m-%d %H:%M:%SZ}, "
+        f"{ahead // c.SECOND // 86_400} days from now: until then new messages get that time, "
+        "and max_age removes none "
+        "of them. If this host's clock is right, move what is needed to another channel and "
+        "delete this one "
         "(docs/operate.md, when a clock was wrong)",
         channel=store.name,
     )

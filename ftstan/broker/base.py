@@ -1,7 +1,8 @@
-"""What the parts of a broker share: its state, its answers and timers, and what one part asks of another.
+"""What the parts of a broker share: its state, its answers and timers, and what one part asks of
+another.
 
-``Broker`` extends it and is made of the parts: connections, subscriptions and the others. They know this base and
-nothing of ``broker.py``.
+``Broker`` extends it and is made of the parts: connections, subscriptions and the others. They know
+this base and nothing of ``broker.py``.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class BrokerOptions:
 
     @property
     def store_limits(self) -> StoreLimits:
-        """What is written about limits."""
+        """The configured limits."""
         return StoreLimits(self.max_channels, self.limits, self.channels)
 
 
@@ -59,16 +60,21 @@ class Subscribed(Protocol):
         """Deal so many of a queue member's pending messages to the others; it is about to leave."""
 
     def on_ack_timer(self, sub: Subscription) -> None:
-        """Resend what was not acknowledged in time."""
+        """Send messages again that were not acknowledged in time."""
 
 
 class Ending(Protocol):
-    """Who is closing, as far as the other parts are concerned with it; ``then(error)`` runs when all is staged."""
+    """Who is closing, as far as the other parts are concerned with it.
+
+    ``then(error)`` runs when all is staged.
+    """
 
     def client(self, client: Client, then: Callable[[str], None]) -> None:
         """End the subscriptions of a client that is not registered any more."""
 
-    def subscription(self, sub: Subscription, then: Callable[[str], None], *, unsubscribe: bool) -> None:
+    def subscription(
+        self, sub: Subscription, then: Callable[[str], None], *, unsubscribe: bool
+    ) -> None:
         """End one subscription, of a client that stays."""
 
     def is_leaving(self, sub: Subscription) -> bool:
@@ -82,12 +88,15 @@ class Unused(Protocol):
     """The watch over channels that nobody uses, as far as the other parts are concerned with it."""
 
     def check(self, channel: Channel) -> None:
-        """The channel is new, has lost a subscription, or has another limit."""
+        """Check whether the channel can expire, after a change of its subscriptions or limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One that waits for the commit, and what the commit decides; the fields are those of ``BrokerBase.answer``."""
+    """One that waits for the commit, and what the commit decides.
+
+    The fields are those of ``BrokerBase.answer``.
+    """
 
     reply: bytes
     payload: bytes
@@ -107,7 +116,9 @@ class BrokerBase(Core, ABC):
     inactivity: Unused
     closing: Ending
 
-    def __init__(self, store: Store, subjects: Subjects, options: BrokerOptions, nuid: Nuid) -> None:
+    def __init__(
+        self, store: Store, subjects: Subjects, options: BrokerOptions, nuid: Nuid
+    ) -> None:
         super().__init__()
         self.store = store
         self.subjects = subjects
@@ -116,7 +127,9 @@ class BrokerBase(Core, ABC):
         self.budget = c.EMIT_BUDGET
         self.start_jobs: list[Callable[[], None]] = []
         self.later: dict[bytes, None] = {}
-        """Recovered channels that wait to be opened: by whoever needs them first, else in turns with time to spare."""
+        """Recovered channels that wait to be opened: by whoever needs them first, else in turns
+        with time to spare.
+        """
         self._nuid = nuid
         self._answers: list[Answer] = []
         self.inbox_prefix = self.new_inbox() + b"."
@@ -157,7 +170,10 @@ class BrokerBase(Core, ABC):
         return self.partition is None or self.partition.owns(channel)
 
     def on_malformed(self, kind: str, client_id: bytes, reason: str) -> None:
-        """A message that could not be carried out, whatever the server knows; ``client_id`` is empty if unknown."""
+        """A message that could not be carried out, whatever the server knows.
+
+        ``client_id`` is empty if unknown.
+        """
         self.malformed.note(kind, client_id, reason)
 
     def arm(self, sub: Subscription, at: int) -> None:
@@ -166,7 +182,7 @@ class BrokerBase(Core, ABC):
             self.set_timer(sub, at)
 
     def set_timer(self, sub: Subscription, at: int) -> None:
-        """Run the ack timer of a subscription at ``at``, not earlier either."""
+        """Set the ack timer of a subscription to ``at``, whether it was earlier or later."""
         if sub.timer_at == at:
             # A group whose members leave in one batch sets it again and again for those that stay.
             return
@@ -174,7 +190,8 @@ class BrokerBase(Core, ABC):
         sub.timer_at = at
 
         def fire() -> None:
-            sub.timer_at, sub.timer = 0, None
+            sub.timer_at = 0
+            sub.timer = None
             self.subscriptions.on_ack_timer(sub)
 
         sub.timer = self.timers.at(at, fire)
@@ -183,7 +200,8 @@ class BrokerBase(Core, ABC):
         """Take the ack timer of a subscription back."""
         if sub.timer is not None:
             self.timers.cancel(sub.timer)
-        sub.timer_at, sub.timer = 0, None
+        sub.timer_at = 0
+        sub.timer = None
 
     def answer(
         self,
@@ -198,7 +216,7 @@ class BrokerBase(Core, ABC):
     ) -> None:
         """Answer a request once everything staged is durable.
 
-        If ``channel``, or with ``clients`` the registrations, fail to commit, ``undo`` runs and ``refusal(error text)``
-        is sent; else ``done`` runs first.
+        If ``channel``, or with ``clients`` the registrations, fail to commit, ``undo`` runs and
+        ``refusal(error text)`` is sent; else ``done`` runs first.
         """
         self._answers.append(Answer(reply, payload, channel, clients, refusal, done, undo))

@@ -1,7 +1,7 @@
 """How large requests, and the names in them, may be: what anybody may send must not cost everybody.
 
-The original has no bounds of its own but that of a NATS message. These are far above what client libraries send: a
-request of theirs has some hundred bytes.
+The original has no bounds of its own but that of a NATS message. These are far above what client
+libraries send: a request of theirs has some hundred bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 #: Bytes of a request or an ack, whatever is in it; publishes have the bound of the NATS server.
 MAX_REQUEST: Final = 16 << 10
-#: Bytes of a channel's name (a directory of the file store bears it), a durable's and a queue group's.
+#: Bytes of a channel's name (a directory of the file store bears it), a durable's and a queue
+#: group's.
 MAX_NAME: Final = 255
 #: Bytes of a client id, a connection id, a guid and an inbox.
 MAX_ID: Final = 1024
@@ -49,7 +50,10 @@ def excess_of_subscribe(request: messages.SubscriptionRequest) -> str:
 
 
 def exhausted(store: ChannelStore) -> str:
-    """Name what a channel has no numbers left of, as the refusal of all that is new; empty while there are."""
+    """Name what a channel has no numbers left of, as the refusal of all that is new.
+
+    Empty while there are.
+    """
     if store.last > MAX_NUMBER:
         return c.NO_NUMBERS.format(what="sequence", number=store.last)
     if store.next_sub_id > MAX_NUMBER:
@@ -64,7 +68,8 @@ def _excess(text: str, *names: tuple[str, bytes, int]) -> str:
     return ""
 
 
-#: What a request is called that is too large, and what it is answered with: the same as one that cannot be decoded.
+#: What a request is called that is too large, and what it is answered with: the same as one that
+#: cannot be decoded.
 REFUSALS: Final = {
     c.SID_CONNECT: ("connect", messages.connect_error(c.INVALID_CONNECT)),
     c.SID_SUBSCRIBE: ("subscribe", messages.subscription_error(c.INVALID_SUBSCRIBE)),

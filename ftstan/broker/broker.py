@@ -1,8 +1,9 @@
 """Broker: what STAN means, as an actor without I/O and without a clock.
 
-The data plane drives one batch at a time: ``feed`` (bytes in), ``run_timers``, ``stage``, then the store's commit and
-its confirmation, then ``conclude`` (what failed), and the output is in ``replies``, ``deliveries`` and ``acks``, to be
-sent in this order. Answers wait until their record is durable: ``answer`` keeps them back until ``conclude``.
+The data plane drives one batch at a time: ``feed`` (bytes in), ``run_timers``, ``stage``, then the
+store's commit and its confirmation, then ``conclude`` (what failed), and the output is in
+``replies``, ``deliveries`` and ``acks``, to be sent in this order. Answers wait until their record
+is durable: ``answer`` keeps them back until ``conclude``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ftstan.broker import constants as c
 from ftstan.broker.ahead import tell_ahead
 from ftstan.broker.base import BrokerBase, BrokerOptions
 from ftstan.broker.bounds import LARGE, REFUSALS, exhausted
-from ftstan.broker.channel_expiry import Inactivity
+from ftstan.broker.channel_expiry import ChannelExpiry
 from ftstan.broker.closing import Closing
 from ftstan.broker.connections import Connections
 from ftstan.broker.core import SERVERS_REPLY
@@ -50,10 +51,12 @@ class Broker(BrokerBase):
     """One server's clients, channels and subscriptions."""
 
     subscriptions: Subscriptions
-    inactivity: Inactivity
+    inactivity: ChannelExpiry
     closing: Closing
 
-    def __init__(self, store: Store, subjects: Subjects, options: BrokerOptions, nuid: Nuid) -> None:
+    def __init__(
+        self, store: Store, subjects: Subjects, options: BrokerOptions, nuid: Nuid
+    ) -> None:
         super().__init__(store, subjects, options, nuid)
         self.limits = Limits(options.store_limits)
         self.link_events: list[tuple[int, bytes]] = []
@@ -65,7 +68,7 @@ class Broker(BrokerBase):
         self._unread = Unread(self)
         self.connections = Connections(self)
         self.subscriptions = Subscriptions(self)
-        self.inactivity = Inactivity(self)
+        self.inactivity = ChannelExpiry(self)
         self.closing = Closing(self)
         self.intake = Intake(self._carry_out)
         self._handlers: dict[int, Callable[[bytes, bytes], None]] = {
@@ -77,11 +80,13 @@ class Broker(BrokerBase):
             c.SID_PING: self.connections.ping,
         }
 
-    # ---- recovery ------------------------------------------------------------------------------------------------
+    # ---- recovery
+    # ----------------------------------------------------------------------------------------------
 
     def recover(self, recovered: Recovered, wall: int, now: int) -> None:
         """Rebuild clients, channels and subscriptions. Timers start from ``now``."""
-        self.wall, self.now = wall, now
+        self.wall = wall
+        self.now = now
         for number, info in enumerate(recovered.clients):
             self.connections.adopt(info, number).recovered = True
         self.later = dict.fromkeys(recovered.later)
@@ -94,9 +99,12 @@ class Broker(BrokerBase):
         channels = []
         for stored_channel in recovered.channels:
             channel = self._add_channel(Channel(stored_channel.name, stored_channel))
-            # Nanoseconds: under a clock that was set back no other owner's message has the time of one of ours, so that
-            # nobody takes an alike one for what a former owner remembered and never stored (``dedup.py``).
-            channel.last_ts = min(channel.last_ts + (recovered.activation if channel.last_ts else 0), c.LATEST)
+            # Nanoseconds: under a clock that was set back no other owner's message has the time of
+            # one of ours, so that nobody takes an alike one for what a former owner remembered and
+            # never stored (``dedup.py``).
+            channel.last_ts = min(
+                channel.last_ts + (recovered.activation if channel.last_ts else 0), c.LATEST
+            )
             refused = recovered.refused.get(channel.name) or exhausted(stored_channel)
             channel.refused = refused.encode() or None
             if channel.name not in recovered.refused and refused:
@@ -113,7 +121,8 @@ class Broker(BrokerBase):
         Raises ``StoreError`` if it cannot be read now, and ``FencedError``.
         """
         if name in self.later:
-            # Before the name is struck off: what storage refuses now is tried again with the next request.
+            # Before the name is struck off: what storage refuses now is tried again with the next
+            # request.
             found = self.store.open_channel(name)
             del self.later[name]
             self._unfold(name)
@@ -129,11 +138,13 @@ class Broker(BrokerBase):
             self.known_channel(next(iter(self.later)))
 
     def tell_subjects(self) -> None:
-        """Debug lines with the subjects that clients use."""
+        """Write debug lines with the subjects that clients use."""
         s = self.subjects
         for what, subject in (
             ("Discover subject:", s.discovery),
-            ("Publish subject:", s.publish_all) if self.partition is None else ("Publish subjects root:", s.publish),
+            ("Publish subject:", s.publish_all)
+            if self.partition is None
+            else ("Publish subjects root:", s.publish),
             ("Subscribe subject:", s.subscribe),
             ("Subscription Close subject:", s.sub_close),
             ("Unsubscribe subject:", s.unsubscribe),
@@ -164,19 +175,28 @@ class Broker(BrokerBase):
 
     def unsubscribe_lines(self) -> bytes:
         """The UNSUB lines of everything but the inbox: this server listens to clients no more."""
-        # Of publish subjects that overlap the one whose copy counts is the last to go.
+        # Publishes last: the successor must not get a publish whose sender this server has closed
+        # since. Of publish subjects that overlap the one whose copy counts is the last to go.
         publishes = [sid for _, sid in reversed(self.publish_rows)]
         sids = [*self.by_sid, *(sid for sid in self._handlers), *publishes]
         return b"".join(b"UNSUB %d\r\n" % sid for sid in sids)
 
-    # ---- in ------------------------------------------------------------------------------------------------------
+    # ---- in
+    # ----------------------------------------------------------------------------------------------
 
-    def on_request(self, sid: int, subject: bytes, reply: bytes, payload: bytes | None, headers: bytes) -> None:
-        """A message for one of the request subjects or the reply inbox; ``payload`` is ``None`` if it is too large."""
+    def on_request(
+        self, sid: int, subject: bytes, reply: bytes, payload: bytes | None, headers: bytes
+    ) -> None:
+        """A message for one of the request subjects or the reply inbox.
+
+        ``payload`` is ``None`` if it is too large.
+        """
         self.intake.take(sid, subject, reply, payload, headers)
         self.no_room = self.intake.is_full
 
-    def _carry_out(self, sid: int, subject: bytes, reply: bytes, payload: bytes | None, headers: bytes) -> None:
+    def _carry_out(
+        self, sid: int, subject: bytes, reply: bytes, payload: bytes | None, headers: bytes
+    ) -> None:
         if sid == c.SID_INBOX:
             self.connections.on_inbox(subject, headers)
             return
@@ -184,7 +204,8 @@ class Broker(BrokerBase):
         if handler is None:
             return
         if self.is_servers(reply):
-            # Answering would be speaking to servers in a server's name, past the permissions of whoever asks.
+            # Answering would be speaking to servers in a server's name, past the permissions of
+            # whoever asks.
             self.on_malformed(REFUSALS[sid][0], b"", SERVERS_REPLY)
         elif payload is None:
             self._refuse_large(sid, reply)
@@ -196,7 +217,7 @@ class Broker(BrokerBase):
         return self.subjects.is_servers(subject)
 
     def _refuse_large(self, sid: int, reply: bytes) -> None:
-        """Refuse what is not even decoded, as if it could not be."""
+        """Refuse a request that is too large to decode."""
         kind, refusal = REFUSALS[sid]
         self.on_malformed(kind, b"", LARGE)
         if refusal:
@@ -206,7 +227,9 @@ class Broker(BrokerBase):
         """Whether a publish for one of several publish subjects came for an earlier one too."""
         return self.partition is not None and self.partition.is_second_copy(sid, channel)
 
-    def hold_publish(self, client_id: bytes, conn_id: bytes, subject: bytes, reply: bytes, payload: bytes) -> bool:
+    def hold_publish(
+        self, client_id: bytes, conn_id: bytes, subject: bytes, reply: bytes, payload: bytes
+    ) -> bool:
         """Keep a publish of a client that is not registered yet; whether it was kept."""
         again = partial(self.publish_again, subject, reply, payload)
         return self.pending_registrations.hold(client_id, conn_id, again, len(payload), self.now)
@@ -220,12 +243,28 @@ class Broker(BrokerBase):
         self.link_events.append((kind, text))
 
     def open_channel(self, name: bytes) -> Channel:
-        """The channel of that name, created if there is none; raises ``StoreError`` with the text for the client."""
+        """The channel of that name, created if there is none.
+
+        Raises ``StoreError`` with the text for the client.
+        """
         known = self.known_channel(name)
         if known is not None:
             return known
         if is_reserved(name):
             raise StoreError(c.INVALID_SUBJECT, hint=RESERVED_HINT)
+        try:
+            channel = self._create_channel(name)
+        except StoreError as error:
+            log.error(
+                f"Creating channel {quoted(name)} failed: {error.text}",
+                backs_off="channel creation",
+            )
+            raise
+        self.inactivity.check(channel)
+        log.info(f"Channel {quoted(name)} has been created", channel=name)
+        return channel
+
+    def _create_channel(self, name: bytes) -> Channel:
         if b"\0" in name:
             raise StoreError(c.ZERO_BYTE.format(name=name.decode("utf-8", "backslashreplace")))
         limit = self.limits.max_channels
@@ -234,13 +273,15 @@ class Broker(BrokerBase):
         others = self._folded.get(_lower(name))
         if others:
             raise StoreError(c.CASE_CLASH.format(new=quoted(name), old=quoted(others[0])))
-        channel = self._add_channel(Channel(name, self.store.create_channel(name, self.limits.of(name))))
-        self.inactivity.check(channel)
-        log.info(f"Channel {quoted(name)} has been created", channel=name)
-        return channel
+        return self._add_channel(
+            Channel(name, self.store.create_channel(name, self.limits.of(name)))
+        )
 
     def may_publish_to(self, name: bytes) -> bool:
-        """Whether ``name`` is that of a channel, or may become one. A reserved name may have been an original's."""
+        """Whether ``name`` is that of a channel, or may become one.
+
+        A reserved name may have been an original's.
+        """
         return valid_channel(name) and (name in self.later or not is_reserved(name))
 
     def _add_channel(self, channel: Channel) -> Channel:
@@ -252,16 +293,22 @@ class Broker(BrokerBase):
     def set_limits(self, limits: StoreLimits) -> list[str]:
         """Other limits from now on; returns what changed, a line each.
 
-        Nobody is refused what they have: channels and subscriptions above a limit stay. Messages above one go within a
-        second, and a channel with another limit of inactivity has the whole new time from now.
+        Nobody is refused what they have: channels and subscriptions above a limit stay. Messages
+        above one go within a second, and a channel with another limit of inactivity has the whole
+        new time from now.
         """
         changed = changes(self.options.store_limits, limits)
         if changed:
             self.options = replace(
-                self.options, max_channels=limits.max_channels, limits=limits.channel, channels=limits.channels
+                self.options,
+                max_channels=limits.max_channels,
+                limits=limits.channel,
+                channels=limits.channels,
             )
             self.limits = Limits(limits)
-            before = [(channel, channel.store.limits.max_inactivity) for channel in self.channels.values()]
+            before = [
+                (channel, channel.store.limits.max_inactivity) for channel in self.channels.values()
+            ]
             self.store.set_limits(self.limits)
             for channel, inactivity in before:
                 if channel.store.limits.max_inactivity != inactivity:
@@ -283,8 +330,12 @@ class Broker(BrokerBase):
             del self._folded[_lower(name)]
 
     def run_timers(self, wall: int, now: int) -> bool:
-        """The rest of a batch: what is due at ``now``, and some of what waits; returns whether anything was done."""
-        self.wall, self.now = wall, now
+        """The rest of a batch: what is due at ``now``, and some of what waits.
+
+        Returns whether anything was done.
+        """
+        self.wall = wall
+        self.now = now
         if self._was_lost:
             self._was_lost = False
             self.connections.link_is_back()
@@ -297,9 +348,13 @@ class Broker(BrokerBase):
         return self.closing.go_on() or ran
 
     def on_read_error(self, sub: Subscription, error: StoreError) -> None:
-        """Delivery to a subscription stops here; it is tried again at its next trigger, or after a while."""
+        """Delivery to a subscription stops here.
+
+        It is tried again at its next trigger, or after a while.
+        """
         log.error(
-            f"[Client:{sub.client_id.decode('utf-8', 'backslashreplace')}] delivery of subid={sub.sub_id} stopped "
+            f"[Client:{sub.client_id.decode('utf-8', 'backslashreplace')}] delivery of "
+            f"subid={sub.sub_id} stopped "
             f"after sequence {sub.last_sent}: {error.text}",
             backs_off=True,
             client=sub.client_id,
@@ -308,10 +363,13 @@ class Broker(BrokerBase):
         self._unread.note(sub)
 
     def on_skipped(self, sub: Subscription, seq: int, size: int) -> None:
-        """A message of ``size`` bytes is not delivered to a subscription: the NATS server does not carry it."""
+        """A message of ``size`` bytes is not delivered to a subscription: the NATS server does not
+        carry it.
+        """
         self._skipped.note(sub.channel.name, sub.client_id, seq, size, self.max_payload)
 
-    # ---- out -----------------------------------------------------------------------------------------------------
+    # ---- out
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
@@ -321,8 +379,12 @@ class Broker(BrokerBase):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the next turn has work left over by the last one: requests, subscriptions to close or to resume."""
-        return bool(self.is_full or self.intake or self.closing or self.subscriptions.resending.recovering)
+        """Whether the next turn has work left over by the last one: requests, subscriptions to
+        close or to resume.
+        """
+        return bool(
+            self.is_full or self.intake or self.closing or self.subscriptions.resending.recovering
+        )
 
     @property
     def output_size(self) -> int:
@@ -330,11 +392,15 @@ class Broker(BrokerBase):
         return len(self.replies) + len(self.deliveries) + len(self.acks)
 
     def conclude(self, failed: dict[bytes, StoreError]) -> bool:
-        """Turn a committed and confirmed batch into output; returns whether more can be delivered at once."""
+        """Turn a committed and confirmed batch into output.
+
+        Returns whether more can be delivered at once.
+        """
         for name, refusal in failed.items():
             if isinstance(refusal, QuarantineError):
                 self._refuse(name, refusal)
-        answers, self._answers = self._answers, []
+        answers = self._answers
+        self._answers = []
         for a in answers:
             error = failed.get(a.channel.name) if a.channel is not None else None
             if a.clients and error is None:
@@ -350,7 +416,8 @@ class Broker(BrokerBase):
             if a.reply:
                 self.replies.publish(a.reply, b"", payload)
         self._tracing.committed(failed)
-        jobs, self.start_jobs = self.start_jobs, []
+        jobs = self.start_jobs
+        self.start_jobs = []
         for job in jobs:
             job()
         more = self.settle(failed)
@@ -358,7 +425,7 @@ class Broker(BrokerBase):
         return more
 
     def _refuse(self, name: bytes, error: QuarantineError) -> None:
-        """From here on the channel takes nothing new."""
+        """Refuse whatever is new on this channel from now on."""
         channel = self.channels.get(name)
         if channel is not None:
             channel.refused = error.text.encode()
@@ -369,7 +436,9 @@ class Broker(BrokerBase):
         return [channel.name for channel in self.channels.values() if channel.refused is not None]
 
     def link_lost(self, now: int) -> None:
-        """The output of this batch never left: what it delivered is due again as soon as the link is back."""
+        """The output of this batch never left: what it delivered is due again as soon as the link
+        is back.
+        """
         self._was_lost = True
         self.intake.clear()
         self._tracing.lost()
@@ -377,7 +446,7 @@ class Broker(BrokerBase):
             self.arm(sub, now)
 
     def tick(self) -> None:
-        """Once a second."""
+        """The work of each second."""
         self._trace_or_not()
         self.drop_caches()
         self.malformed.tell(self.now / c.SECOND)
@@ -387,7 +456,8 @@ class Broker(BrokerBase):
         """The operator may switch the trace on and off while we serve."""
         self.tracer = self._tracing if log.trace_on else None
 
-    # ---- views ---------------------------------------------------------------------------------------------------
+    # ---- views
+    # ----------------------------------------------------------------------------------------------
 
     def counts(self) -> dict[str, int]:
         """Totals in one step, for who may take it; ``ftstan.broker.views`` has portions."""
@@ -406,5 +476,7 @@ class Broker(BrokerBase):
 
 
 def _lower(name: bytes) -> str:
-    """The name in lower case, letter by letter as the original does it: one for one, whatever stands around it."""
+    """The name in lower case, letter by letter as the original does it: one for one, whatever
+    stands around it.
+    """
     return "".join(ch.lower()[0] for ch in name.decode("utf-8", "surrogateescape"))

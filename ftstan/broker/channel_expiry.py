@@ -1,9 +1,11 @@
-"""Channels that nobody uses are deleted after ``max_inactivity`` (``docs/compat/protocol.md``, inactive channels).
+"""Channels that nobody uses are deleted after ``max_inactivity`` (``docs/compat/protocol.md``,
+inactive channels).
 
-In use is a channel with a live subscription; offline durables and groups without members do not count. A channel that
-is not in use has one timer. A publish does not move the timer, only the time of the last activity: when the timer runs
-and less than the limit has passed since then, it is set for the rest. What is due is deleted between two batches, when
-nothing of the channel is in the pipeline.
+In use is a channel with a live subscription; offline durables and groups without members do not
+count. A channel that is not in use has one timer. A publish does not move the timer, only the time
+of the last activity: when the timer runs and less than the limit has passed since then, it is set
+for the rest. What is due is deleted between two batches, when nothing of the channel is in the
+pipeline.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from ftstan.broker.state import Channel
 
 
-class Inactivity:
+class ChannelExpiry:
     """The timers of channels that are not in use."""
 
     def __init__(self, broker: BrokerBase) -> None:
@@ -28,7 +30,9 @@ class Inactivity:
         self._due: set[bytes] = set()
 
     def check(self, channel: Channel) -> None:
-        """The channel is new, has lost a subscription, or has another limit: its time begins if nobody uses it now."""
+        """The channel is new, has lost a subscription, or has another limit: its time begins if
+        nobody uses it now.
+        """
         limit = channel.store.limits.max_inactivity
         if not limit:
             self._armed.pop(channel.name, None)
@@ -37,7 +41,9 @@ class Inactivity:
             self._arm(channel.name, self._broker.now + limit)
 
     def _arm(self, name: bytes, at: int) -> None:
-        """Run the timer at that time, or earlier if it is set for earlier: it is set for the rest then."""
+        """Run the timer at that time, or earlier if it is set for earlier: it is set for the rest
+        then.
+        """
         if self._armed.get(name, at + 1) > at:
             self._armed[name] = at
             self._broker.timers.at(at, lambda: self._fire(name, at))
@@ -55,11 +61,15 @@ class Inactivity:
             self._due.add(name)
 
     def delete_due(self) -> None:
-        """Delete what is due and still unused. Call it between two batches. Raises ``FencedError``."""
+        """Delete what is due and still unused. Call it between two batches.
+
+        Raises ``FencedError``.
+        """
         if not self._due:
             return
         broker = self._broker
-        due, self._due = self._due, set()
+        due = self._due
+        self._due = set()
         for name in sorted(due):
             channel = broker.channels.get(name)
             if channel is None or in_use(channel):

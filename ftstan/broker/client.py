@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 class Client:
     """A client and its live subscriptions, in the order in which they were made.
 
-    ``failed``: heartbeats in a row that were not answered; ``waiting``: heartbeats that wait for an answer;
-    ``beat_at``: when the next one goes out, ``late_at``: when the last one fails (monotonic ns); timers of an earlier
-    ``generation`` do nothing. ``recovered``: whether a start found it, and with it its subscriptions.
+    ``failed``: heartbeats in a row that were not answered; ``waiting``: heartbeats that wait for an
+    answer; ``beat_at``: when the next one goes out, ``late_at``: when the last one fails (monotonic
+    ns); timers of an earlier ``generation`` do nothing. ``recovered``: whether a start found it,
+    and with it its subscriptions.
     """
 
     info: ClientInfo

@@ -1,11 +1,12 @@
-"""Closing in portions: a client may have a hundred thousand subscriptions, and nobody else waits for all of them.
+"""Closing in portions: a client may have a hundred thousand subscriptions, and nobody else waits
+for all of them.
 
-A client that closes is unregistered at once, and the record of that goes first: whatever a crash cuts off, the next
-start finds subscriptions without their client and closes them. From then on nothing is delivered to it. Its
-subscriptions end in portions, channel by channel, one portion a turn of the loop; then it is answered, and only then
-its id is free: connects that name it wait until then. The same holds for whoever is closed for missed heartbeats,
-replaced, or closed by an operator; and for one queue member that leaves with very many messages, which are dealt in
-portions.
+A client that closes is unregistered at once, and the record of that goes first: whatever a crash
+cuts off, the next start finds subscriptions without their client and closes them. From then on
+nothing is delivered to it. Its subscriptions end in portions, channel by channel, one portion a
+turn of the loop; then it is answered, and only then its id is free: connects that name it wait
+until then. The same holds for whoever is closed for missed heartbeats, replaced, or closed by an
+operator; and for one queue member that leaves with very many messages, which are dealt in portions.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from ftstan.broker.base import BrokerBase
     from ftstan.broker.state import Channel, Subscription
 
-#: What one turn may cost: a subscription costs 1, and so do so many messages that it leaves to others of its group.
+#: What one turn may cost: a subscription costs 1, and so do so many messages that it leaves to
+#: others of its group.
 PORTION: Final = 128
 MESSAGES: Final = 16
 #: Channels that one turn touches: each costs a sync.
@@ -37,7 +39,10 @@ MOST_WAITING: Final = 256
 
 @dataclass(eq=False, slots=True)
 class _Leaving:
-    """``client``: ``None`` for one subscription; ``subs``: what is left, the next one last; ``failure``: a record's."""
+    """``client``: ``None`` for one subscription.
+
+    ``subs``: what is left, the next one last; ``failure``: a record's.
+    """
 
     client: Client | None
     subs: list[Subscription]
@@ -47,13 +52,16 @@ class _Leaving:
     waiting: list[Callable[[], None]] = field(default_factory=list)
 
     def refused(self, text: str) -> bytes:
-        """The record of the end of the registration could not be stored."""
+        """The store refused the record that ends the registration."""
         self.failure = text
         return b""
 
 
 class Closing:
-    """Who is closing. ``then(error)`` of each runs when all is staged; ``error``: what storage refused, or empty."""
+    """Who is closing.
+
+    ``then(error)`` of each runs when all is staged; ``error``: what storage refused, or empty.
+    """
 
     def __init__(self, broker: BrokerBase) -> None:
         self._broker = broker
@@ -69,7 +77,9 @@ class Closing:
         return len(self._jobs)
 
     def client(self, client: Client, then: Callable[[str], None]) -> None:
-        """End the subscriptions of a client that is not registered any more: at once if they are few."""
+        """End the subscriptions of a client that is not registered any more: at once if they are
+        few.
+        """
         job = _Leaving(client, _by_channel(client), False, then)
         if not self._broker.later and self._is_small(job.subs) and self._advance(job):
             then("")
@@ -82,7 +92,9 @@ class Closing:
         self._by_id[client.client_id] = job
         self._jobs.append(job)
 
-    def subscription(self, sub: Subscription, then: Callable[[str], None], *, unsubscribe: bool) -> None:
+    def subscription(
+        self, sub: Subscription, then: Callable[[str], None], *, unsubscribe: bool
+    ) -> None:
         """End one subscription, of a client that stays: at once if it leaves little to others."""
         job = _Leaving(None, [sub], unsubscribe, then)
         if _weight(sub) <= max(self._left, 1):
@@ -149,7 +161,9 @@ class Closing:
                 # It could not be stored, or has left by itself.
                 job.subs.pop()
                 continue
-            if self._left <= 0 or (sub.channel not in self._touched and len(self._touched) >= CHANNELS):
+            if self._left <= 0 or (
+                sub.channel not in self._touched and len(self._touched) >= CHANNELS
+            ):
                 return False
             self._touched.add(sub.channel)
             weight = _weight(sub)
@@ -173,7 +187,7 @@ class Closing:
 
 
 def _weight(sub: Subscription) -> int:
-    """What the end of a subscription costs."""
+    """The work of ending a subscription, in units of the bound."""
     if sub.group is None or sub.group.size < 2:
         return 1
     return 1 + len(sub.pending) // MESSAGES

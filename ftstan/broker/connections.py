@@ -1,7 +1,8 @@
-"""Connections: connect, ping, close, heartbeats and the probe of a client whose id is asked for again.
+"""Connections: connect, ping, close, heartbeats and the probe of a client whose id is asked for
+again.
 
-Follows ``docs/compat/protocol.md`` (connect, heartbeats and pings, closing). No socket and no clock: what is sent goes
-to ``broker.replies``, what waits goes to ``broker.timers``.
+Follows ``docs/compat/protocol.md`` (connect, heartbeats and pings, closing). No socket and no
+clock: what is sent goes to ``broker.replies``, what waits goes to ``broker.timers``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Connections:
-    """Who is registered, and whether they live."""
+    """Registered clients and their heartbeats."""
 
     def __init__(self, broker: BrokerBase) -> None:
         self._broker = broker
@@ -36,10 +37,11 @@ class Connections:
         self._next_token = 1
         self._pacing = Pacing(broker.options.hb_interval)
 
-    # ---- connect -------------------------------------------------------------------------------------------------
+    # ---- connect
+    # ----------------------------------------------------------------------------------------------
 
     def connect(self, reply: bytes, payload: bytes) -> None:
-        """A ConnectRequest."""
+        """Handle a ConnectRequest."""
         broker = self._broker
         try:
             request = messages.parse(messages.ConnectRequest, payload)
@@ -65,19 +67,23 @@ class Connections:
                 broker.answer(reply, messages.connect_error(c.LAME_DUCK))
             return
         if broker.closing.holds(request.client_id, lambda: self.connect(reply, payload)):
-            # The last one of that id has not ended: whatever it leaves behind must be as it was left.
+            # The last one of that id has not ended: whatever it leaves behind must be as it was
+            # left.
             return
         known = broker.clients.get(request.client_id)
         if request.client_id in self._probes:
-            # One probe at a time for an id: whoever asks meanwhile is refused at once, even if the client in question
-            # has closed by itself, else the end of the probe would throw out somebody who is alive.
+            # One probe at a time for an id: whoever asks meanwhile is refused at once, even if the
+            # client in question has closed by itself, else the end of the probe would throw out
+            # somebody who is alive.
             broker.answer(reply, messages.connect_error(c.DUPLICATE_CLIENT))
         elif known is None:
             self._register(request, reply)
         else:
             self._probe(known, request, reply)
 
-    def _register(self, request: messages.ConnectRequest, reply: bytes, *, replaced: bool = False) -> None:
+    def _register(
+        self, request: messages.ConnectRequest, reply: bytes, *, replaced: bool = False
+    ) -> None:
         broker = self._broker
         info = ClientInfo(
             request.client_id,
@@ -125,7 +131,8 @@ class Connections:
     def adopt(self, info: ClientInfo, number: int = 0) -> Client:
         """Index a client that is in the store and start its heartbeats.
 
-        ``number``: of those that a start finds, so that thousands of them are not asked in one moment.
+        ``number``: of those that a start finds, so that thousands of them are not asked in one
+        moment.
         """
         broker = self._broker
         client = Client(info)
@@ -133,7 +140,10 @@ class Connections:
         if info.conn_id:
             broker.conns[info.conn_id] = client
         spread = number * c.RECOVERED_BEAT_STEP % max(broker.options.hb_interval // 4, 1)
-        self._schedule(client, (broker.now + broker.options.hb_interval + spread) if number else self._next_beat())
+        self._schedule(
+            client,
+            (broker.now + broker.options.hb_interval + spread) if number else self._next_beat(),
+        )
         return client
 
     def _probe(self, old: Client, request: messages.ConnectRequest, reply: bytes) -> None:
@@ -145,7 +155,9 @@ class Connections:
         client_id = request.client_id
         self._probes[client_id] = (token, request, reply)
         self._probe_tokens[token] = client_id
-        broker.timers.at(broker.now + c.PROBE_TIMEOUT, lambda: self._probe_result(token, alive=False))
+        broker.timers.at(
+            broker.now + c.PROBE_TIMEOUT, lambda: self._probe_result(token, alive=False)
+        )
 
     def _probe_result(self, token: int, *, alive: bool) -> None:
         client_id = self._probe_tokens.pop(token, None)
@@ -154,7 +166,9 @@ class Connections:
         _, request, reply = self._probes.pop(client_id)
         if alive:
             self._broker.answer(reply, messages.connect_error(c.DUPLICATE_CLIENT))
-            log.debug(f"[Client:{client_id.decode()}] Connect failed; already connected", client=client_id)
+            log.debug(
+                f"[Client:{client_id.decode()}] Connect failed; already connected", client=client_id
+            )
             return
         old = self._broker.clients.get(client_id)
         if old is not None:
@@ -165,10 +179,14 @@ class Connections:
     def _replace(self, old: Client, request: messages.ConnectRequest, reply: bytes) -> None:
         self.remove(old, lambda _: self._register(request, reply, replaced=True))
 
-    # ---- heartbeats ----------------------------------------------------------------------------------------------
+    # ---- heartbeats
+    # ----------------------------------------------------------------------------------------------
 
     def _ask(self, inbox: bytes) -> int:
-        """Send an empty request to a client's heartbeat inbox; returns its token, 0 if the inbox is no subject."""
+        """Send an empty request to a client's heartbeat inbox.
+
+        Returns its token, 0 if the inbox is no subject.
+        """
         broker = self._broker
         if not broker.subjects.is_inbox(inbox):
             return 0
@@ -178,7 +196,7 @@ class Connections:
         return token
 
     def _next_beat(self) -> int:
-        """When a client is asked that has just said something."""
+        """When to send the next heartbeat to a client that has just answered."""
         return self._pacing.after_interval(self._broker.now, len(self._broker.clients))
 
     def _schedule(self, client: Client, when: int) -> None:
@@ -212,7 +230,10 @@ class Connections:
         broker.timers.at(late_at, late)
 
     def on_inbox(self, subject: bytes, headers: bytes) -> None:
-        """An answer to a heartbeat or a probe; a status header 503 means that nobody listens there."""
+        """An answer to a heartbeat or a probe.
+
+        A status header 503 means that nobody listens there.
+        """
         try:
             token = int(subject.rpartition(b".")[2])
         except ValueError:
@@ -267,10 +288,11 @@ class Connections:
         for sub in client.subs:
             self._broker.mark_failed(sub, failed)
 
-    # ---- ping, close ---------------------------------------------------------------------------------------------
+    # ---- ping, close
+    # ---------------------------------------------------------------------------------------------
 
     def ping(self, reply: bytes, payload: bytes) -> None:
-        """A client's Ping: empty or undecodable ones are not answered."""
+        """Handle a client's Ping. Empty and undecodable ones get no answer."""
         if not payload:
             self._broker.on_malformed("ping", b"", c.EMPTY_PING)
             return
@@ -281,8 +303,8 @@ class Connections:
             return
         client = self._broker.conns.get(request.conn_id) if request.conn_id else None
         if client is None:
-            # A partition that was added or started anew does not know who came before it, and clients give up on the
-            # first error; those that know this one answer.
+            # A partition that was added or started anew does not know who came before it, and
+            # clients give up on the first error; those that know this one answer.
             if self._broker.partition is None:
                 self._broker.answer(reply, messages.ping_response(c.CLIENT_REPLACED))
             return
@@ -291,7 +313,7 @@ class Connections:
         self._broker.answer(reply, messages.ping_response())
 
     def close(self, reply: bytes, payload: bytes) -> None:
-        """A CloseRequest."""
+        """Handle a CloseRequest."""
         try:
             request = messages.parse(messages.CloseRequest, payload)
         except WireError as error:
@@ -305,9 +327,12 @@ class Connections:
         self.remove(client, partial(self._closed, client, reply))
 
     def _closed(self, client: Client, reply: bytes, error: str) -> None:
-        self._broker.answer(reply, messages.close_response(error), clients=True, refusal=messages.close_response)
+        self._broker.answer(
+            reply, messages.close_response(error), clients=True, refusal=messages.close_response
+        )
         log.debug(
-            f"[Client:{client.shown()}] Closed (Inbox={client.info.hb_inbox.decode('utf-8', 'backslashreplace')})",
+            f"[Client:{client.shown()}] Closed "
+            f"(Inbox={client.info.hb_inbox.decode('utf-8', 'backslashreplace')})",
             client=client.client_id,
         )
 

@@ -1,6 +1,7 @@
 """Fixed values of the protocol (``docs/compat/protocol.md``, constants).
 
-Times in nanoseconds unless the name says otherwise. Defaults of options are those of ``ftstan.config.options``.
+Times in nanoseconds unless the name says otherwise. Defaults of options are those of
+``ftstan.config.options``.
 """
 
 from ftstan.config.options import ServerOptions
@@ -52,16 +53,18 @@ CONNECT_WITHIN = SECOND
 #: A failing client that pings gets its next heartbeat this soon.
 HEARTBEAT_AFTER_PING = MILLISECOND
 
-#: Between the first heartbeats of two recovered clients; all of them come within a quarter of the interval.
+#: Between the first heartbeats of two recovered clients; all of them come within a quarter of the
+#: interval.
 RECOVERED_BEAT_STEP = MILLISECOND
 
-#: Recovered subscriptions whose redelivery is started in one turn of the loop: publishes are served in between.
+#: Recovered subscriptions whose redelivery is started in one turn of the loop: publishes are served
+#: in between.
 RECOVERED_PER_TURN = 64
 #: Unacknowledged messages of theirs whose times are looked up in one turn.
 RECOVERED_ENTRIES = 16_384
 
-# Sids of the internal NATS subscriptions; those from core.FIRST_ACK_SID on belong to ack inboxes, or first to the
-# publish subjects of a partitioned server.
+# Sids of the internal NATS subscriptions; those from core.FIRST_ACK_SID on belong to ack inboxes,
+# or first to the publish subjects of a partitioned server.
 SID_PUBLISH = 1
 SID_CONNECT = 2
 SID_SUBSCRIBE = 3
@@ -70,9 +73,12 @@ SID_SUB_CLOSE = 5
 SID_CLOSE = 6
 SID_PING = 7
 SID_INBOX = 8
+#: Where the question before a start is answered; whatever comes later says nothing.
+SID_GUARD = 9
 
-# Error texts that clients see (``docs/compat/protocol.md``, error strings). That of an invalid publish is in
-# ``ftstan.broker.core``, that of a channel that is being deleted in ``ftstan.stores.interface``.
+# Error texts that clients see (``docs/compat/protocol.md``, error strings). That of an invalid
+# publish is in ``ftstan.broker.core``, that of a channel that is being deleted in
+# ``ftstan.stores.interface``.
 INVALID_CONNECT = "stan: invalid connection request"
 INVALID_CLIENT_ID = "stan: invalid clientID: only alphanumeric and `-` or `_` characters allowed"
 #: Ours, as the same of a subscription: the original has no bounds for names.
@@ -97,15 +103,20 @@ CLIENT_REPLACED = "client has been replaced or is no longer registered"
 TOO_MANY_CHANNELS = "too many channels"
 TOO_MANY_SUBS = "too many subscriptions per channel"
 NO_NUMBERS = "the channel takes nothing new: its files name {what} {number}, and nothing can follow"
-DURABLE_QUEUE_COLON = "stan: durable name of a durable queue subscriber can't contain the character ':'"
-CASE_CLASH = "rejecting channel {new} because channel {old} alreay exists (different cases not allowed)"
+DURABLE_QUEUE_COLON = (
+    "stan: durable name of a durable queue subscriber can't contain the character ':'"
+)
+CASE_CLASH = (
+    "rejecting channel {new} because channel {old} alreay exists (different cases not allowed)"
+)
 ZERO_BYTE = "mkdir {name}: invalid argument"
 
 # What keeps a server from starting, in the original's words.
 ANOTHER_SERVER = 'discovered another streaming server with cluster ID "{cluster_id}"'
 ANOTHER_CLUSTER = 'cluster ID "{cluster_id}" does not match recovered value of "{recovered}"'
 
-# What is wrong with a request whose text says less (``docs/compat/protocol.md``, malformed requests).
+# What is wrong with a request whose text says less (``docs/compat/protocol.md``, malformed
+# requests).
 NO_HEARTBEAT_INBOX = "no heartbeat inbox"
 EMPTY_PING = "empty"
 STRANGE_INBOX = "not one of our heartbeats"

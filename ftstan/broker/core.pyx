@@ -1,8 +1,11 @@
-"""The per-message part of the broker: publishes and acknowledgements over C buffers, and the road of a batch.
+"""The per-message part of the broker: publishes and acknowledgements over C buffers, and the road
+of a batch.
 
-An actor without I/O and without a clock. ``feed`` takes bytes of the NATS link and applies them to memory; ``stage``
-hands what must become durable to the store; after the commit and its confirmation ``settle`` turns what is durable
-into deliveries (``delivery.pyx``, the lower half) and publisher acks. Decisions per client or subscription are plain Python in ``ftstan.broker.broker``, which subclasses ``Core``; no Python object is made per message.
+An actor without I/O and without a clock. ``feed`` takes bytes of the NATS link and applies them to
+memory; ``stage`` hands what must become durable to the store; after the commit and its confirmation
+``settle`` turns what is durable into deliveries (``delivery.pyx``, the lower half) and publisher
+acks. Decisions per client or subscription are plain Python in ``ftstan.broker.broker``, which
+subclasses ``Core``; no Python object is made per message.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -35,18 +38,26 @@ from ftstan.base.errors import FtstanError, StoreError, WireError
 
 #: What a publisher gets for every publish that is refused before it is stored.
 INVALID_PUBLISH = b"stan: invalid publish request"
-#: A message that could be stored and not be delivered, for it grows on the way: sequence, time, mark of a resend.
-TOO_LARGE = "stan: invalid publish request: up to {size} bytes when delivered, the NATS server carries {most}"
-#: A publish for another channel than that of its subject. The permissions of NATS are on subjects, and so is the
-#: choice of the partition: a message that named another channel would get past both.
+#: A message that could be stored and not be delivered, for it grows on the way: sequence, time,
+#: mark of a resend.
+TOO_LARGE = (
+    "stan: invalid publish request: up to {size} bytes when delivered, "
+    "the NATS server carries {most}"
+)
+#: A publish for another channel than that of its subject. The permissions of NATS are on subjects,
+#: and so is the choice of the partition: a message that named another channel would get past both.
 WRONG_SUBJECT = b"stan: invalid publish request: published on the subject of another channel"
 #: What the log says of a message that was passed over.
-OVERSIZED_MESSAGE = "{size} bytes, the NATS server of this link carries {most}: another server's max_payload is larger"
+OVERSIZED_MESSAGE = (
+    "{size} bytes, the NATS server of this link carries {most}: "
+    "another server's max_payload is larger"
+)
 #: Why a request is refused whose answer would go where servers listen.
 SERVERS_REPLY = "reply subject of a server"
 
-#: Sid of the publish subject; sids from FIRST_ACK_SID on belong to ack inboxes, those between to requests. Of a
-#: partitioned server the publish subjects have the first ones from FIRST_ACK_SID on, up to ``publish_end``.
+#: Sid of the publish subject; sids from FIRST_ACK_SID on belong to ack inboxes, those between to
+#: requests. Of a partitioned server the publish subjects have the first ones from FIRST_ACK_SID on,
+#: up to ``publish_end``.
 PUBLISH_SID = 1
 FIRST_ACK_SID = 64
 
@@ -54,13 +65,16 @@ cdef enum:
     _PUBLISH = 1
     _FIRST_ACK = 64
     OURS_SIZE = 4
-    #: Channels written to in one batch: each may cost a few syncs, and a batch of ten thousand would look like storage
-    #: that hangs.
+    #: Channels written to in one batch: each may cost a few syncs, and a batch of ten thousand
+    #: would look like storage that hangs.
     BATCH_CHANNELS = 256
+    #: Bytes of new messages that one listener gets before the others have their turn.
+    SHARE = 256 << 10
     #: In the place of a channel of the batch: the ack depends on none of them.
     DURABLE = -1
-    #: Nanoseconds between a batch that was refused and the next message of its channel. Far more than one owner's times
-    #: are apart from the next one's (``Broker._adopt``), and little enough for thousands of refusals a second.
+    #: Nanoseconds between a batch that was refused and the next message of its channel. Far more
+    #: than one owner's times are apart from the next one's (``Broker._adopt``), and little enough
+    #: for thousands of refusals a second.
     REFUSED_STEP = 1 << 16
 
 cdef int64_t latest = LATEST
@@ -86,10 +100,12 @@ cdef class Core(Delivery):
         self.touched = []
         #: Publishes that were stored before; ``None``: every publish is a new one.
         self.window = None
-        #: While this owner is leaving: every publish taken, as connection id (or client id), a zero byte, guid; one that
-        #: names none of them, or too long ones, as a zero byte and a digest of all of it.
+        #: While this owner is leaving: every publish taken, as connection id (or client id), a zero
+        #: byte, guid; one that names none of them, or too long ones, as a zero byte and a digest of
+        #: all of it.
         self.taken = None
-        #: For a successor: publishes that the former owner has answered, spelled in the same way, and how often.
+        #: For a successor: publishes that the former owner has answered, spelled in the same way,
+        #: and how often.
         self.answered = None
         #: What stands before the channel in a publish subject, the dot included.
         self.publish_prefix = b""
@@ -104,15 +120,24 @@ cdef class Core(Delivery):
     def __dealloc__(self):
         PyMem_RawFree(self.ack_refs)
 
-    # ---- in ------------------------------------------------------------------------------------------------------
+    # ---- in
+    # ----------------------------------------------------------------------------------------------
 
-    def feed(self, const unsigned char[::1] data not None, Py_ssize_t start, Py_ssize_t end, int64_t wall, int64_t now):
-        """Apply whole frames of ``data[start:end]``; returns the position of the first one that was not applied.
+    def feed(
+        self,
+        const unsigned char[::1] data not None,
+        Py_ssize_t start,
+        Py_ssize_t end,
+        int64_t wall,
+        int64_t now,
+    ):
+        """Apply whole frames of ``data[start:end]``; returns the position of the first one that was
+        not applied.
 
-        That is an incomplete one, or with ``is_full`` one that belongs to the next batch: this one has as many channels
-        as a batch may have, or there is ``no_room`` for requests that wait.
-        ``wall``: nanoseconds since the epoch, ``now``: nanoseconds on the monotonic clock. Raises ``WireError`` if the
-        bytes are not the NATS protocol.
+        That is an incomplete one, or with ``is_full`` one that belongs to the next batch: this one
+        has as many channels as a batch may have, or there is ``no_room`` for requests that wait.
+        ``wall``: nanoseconds since the epoch, ``now``: nanoseconds on the monotonic clock. Raises
+        ``WireError`` if the bytes are not the NATS protocol.
         """
         cdef Frame f
         cdef Py_ssize_t took
@@ -141,11 +166,16 @@ cdef class Core(Delivery):
                 # The bytes of the payload and the end of the line behind it.
                 self.passing_over = f.payload.n + 2
                 start = f.payload.p - p
-                self.on_malformed("message", b"", OVERSIZED_MESSAGE.format(size=f.payload.n, most=self.max_payload))
+                self.on_malformed(
+                    "message",
+                    b"",
+                    OVERSIZED_MESSAGE.format(size=f.payload.n, most=self.max_payload),
+                )
                 continue
             if took < 0:
                 raise WireError(
-                    f"not the NATS protocol: {PyBytes_FromStringAndSize(p + start, min(end - start, 64))!r}"
+                    "not the NATS protocol: "
+                    f"{PyBytes_FromStringAndSize(p + start, min(end - start, 64))!r}"
                 )
             start += took
             if f.kind == MSG or f.kind == HMSG:
@@ -165,7 +195,9 @@ cdef class Core(Delivery):
         return start
 
     cdef bint leave_out(self, const char* p, Py_ssize_t* start, Py_ssize_t end) except -1:
-        """Leave out what has come of a message that is too large to be kept; whether that was the end of it."""
+        """Leave out what has come of a message that is too large to be kept; whether that was the
+        end of it.
+        """
         cdef Py_ssize_t there = end - start[0]
         cdef Py_ssize_t some = min(there, <Py_ssize_t>self.passing_over - 2)
         if some > 0:
@@ -192,7 +224,9 @@ cdef class Core(Delivery):
         return 0
 
     def on_request(self, sid, subject, reply, payload, headers):
-        """A message for one of the request subjects or the reply inbox; ``payload`` is ``None`` if it is too large."""
+        """A message for one of the request subjects or the reply inbox; ``payload`` is ``None`` if
+        it is too large.
+        """
         raise FtstanError("Core is not a broker")
 
     def on_link(self, kind, text):
@@ -208,7 +242,8 @@ cdef class Core(Delivery):
         raise FtstanError("Core is not a broker")
 
     def open_channel(self, name):
-        """The channel for a first publish; raises ``StoreError`` with the text for the publisher."""
+        """The channel for a first publish; raises ``StoreError`` with the text for the publisher.
+        """
         raise FtstanError("Core is not a broker")
 
     def is_second_copy(self, sid, channel):
@@ -241,10 +276,14 @@ cdef class Core(Delivery):
     cdef bint names_its_subject(self, Frame* f, PubMsg* m) except -1:
         """Whether the message is for the channel on whose subject it came."""
         cdef size_t n = <size_t>PyBytes_GET_SIZE(self.publish_prefix)
-        return f.subject.n == n + m.subject.n and memcmp(f.subject.p + n, m.subject.p, m.subject.n) == 0
+        if f.subject.n != n + m.subject.n:
+            return False
+        return memcmp(f.subject.p + n, m.subject.p, m.subject.n) == 0
 
     cdef bint is_for_servers(self, Span reply) except -1:
-        """Whether an answer would go where servers listen. Most replies are known by their first bytes not to."""
+        """Whether an answer would go where servers listen. Most replies are known by their first
+        bytes not to.
+        """
         if reply.n == 0:
             return False
         if reply.p[0] != 0x5F and reply.p[0] != 0x24 and reply.p[0] != self.discovery_initial:
@@ -265,7 +304,8 @@ cdef class Core(Delivery):
         f.reply.n = <size_t>len(reply)
         f.payload.p = PyBytes_AS_STRING(payload)
         f.payload.n = <size_t>len(payload)
-        # It was counted when it came, and noted: a second note would cost a repeat of it its answer.
+        # It was counted when it came, and noted: a second note would cost a repeat of it its
+        # answer.
         self.in_msgs -= 1
         self.in_bytes -= f.payload.n
         taken, answered = self.taken, self.answered
@@ -277,7 +317,11 @@ cdef class Core(Delivery):
 
     cdef bint is_held(self, Frame* f, PubMsg* m) except -1:
         return self.holds_publishes and self.hold_publish(
-            as_bytes(m.client_id), as_bytes(m.conn_id), as_bytes(f.subject), as_bytes(f.reply), as_bytes(f.payload)
+            as_bytes(m.client_id),
+            as_bytes(m.conn_id),
+            as_bytes(f.subject),
+            as_bytes(f.reply),
+            as_bytes(f.payload),
         )
 
     cdef int publish(self, Frame* f) except -1:
@@ -291,7 +335,9 @@ cdef class Core(Delivery):
         self.in_bytes += f.payload.n
         undecodable = read_pub_msg(f.payload.p, f.payload.n, &m) != 0
         if self.is_for_servers(f.reply):
-            self.on_malformed("publish", b"" if undecodable else as_bytes(m.client_id), SERVERS_REPLY)
+            self.on_malformed(
+                "publish", b"" if undecodable else as_bytes(m.client_id), SERVERS_REPLY
+            )
             return 0
         if undecodable:
             if not read_ctrl_msg(f.payload.p, f.payload.n):
@@ -301,7 +347,9 @@ cdef class Core(Delivery):
             self.refuse_unnamed(f, &m, "no guid")
             return 0
         if m.guid.n > most_of_id or m.client_id.n > most_of_id or m.conn_id.n > most_of_id:
-            self.refuse_unnamed(f, &m, f"guid, client id or connection id of more than {MAX_ID} bytes")
+            self.refuse_unnamed(
+                f, &m, f"guid, client id or connection id of more than {MAX_ID} bytes"
+            )
             return 0
         if self.hands_over() and self.is_answered(
             as_bytes(m.conn_id if m.conn_id.n else m.client_id) + b"\0" + as_bytes(m.guid)
@@ -316,7 +364,9 @@ cdef class Core(Delivery):
             return 0
         if not self.names_its_subject(f, &m):
             self.refuse(f.reply, m.guid, WRONG_SUBJECT)
-            self.on_malformed("publish", as_bytes(m.client_id), "another channel than that of its subject")
+            self.on_malformed(
+                "publish", as_bytes(m.client_id), "another channel than that of its subject"
+            )
             return 0
         if m.conn_id.n:
             if self.conns.find(m.conn_id.p, m.conn_id.n) == NULL:
@@ -329,8 +379,11 @@ cdef class Core(Delivery):
             return 0
         size = largest_delivery(m.subject.n, m.reply.n, m.data.n)
         if size > self.max_payload:
-            # Not malformed: it may be what the client has always sent, and the NATS server's limit that is new.
-            self.refuse(f.reply, m.guid, TOO_LARGE.format(size=size, most=self.max_payload).encode())
+            # Not malformed: it may be what the client has always sent, and the NATS server's limit
+            # that is new.
+            self.refuse(
+                f.reply, m.guid, TOO_LARGE.format(size=size, most=self.max_payload).encode()
+            )
             self.on_refused("publish too large")
             return 0
         if self.tracer is not None:
@@ -366,7 +419,9 @@ cdef class Core(Delivery):
         return 0
 
     cdef bint is_repeat(self, PubMsg* m, Channel channel, int64_t ts, Span reply) except -1:
-        """Acknowledge a publish that was stored before; a new one, to be stored at ``ts``, is put into the window."""
+        """Acknowledge a publish that was stored before; a new one, to be stored at ``ts``, is put
+        into the window.
+        """
         cdef bytes guid = as_bytes(m.guid)
         cdef uint64_t seq
         try:
@@ -376,7 +431,8 @@ cdef class Core(Delivery):
             self.refuse(reply, m.guid, error.text.encode())
             self.on_refused("publish that may be a repeat")
             return True
-        # A sequence beyond the log is that of a message which was taken away with the damage around it.
+        # A sequence beyond the log is that of a message which was taken away with the damage around
+        # it.
         if seq == 0 or seq > channel.applied:
             self.window.add(channel.name, guid, channel.applied + 1, ts, as_bytes(m.data))
             return False
@@ -384,11 +440,15 @@ cdef class Core(Delivery):
         return True
 
     cdef bint hands_over(self) noexcept:
-        """Whether this server leaves, or follows one that has left: what one of them answers, the other one does not."""
+        """Whether this server leaves, or follows one that has left: what one of them answers, the
+        other one does not.
+        """
         return self.taken is not None or self.answered is not None
 
     cdef bint is_answered(self, bytes key) except -1:
-        """Whether the former owner has answered the publish that is called ``key``; else it is noted as ours."""
+        """Whether the former owner has answered the publish that is called ``key``; else it is
+        noted as ours.
+        """
         if self.answered is None or not (left := self.answered.get(key, 0)):
             if self.taken is not None:
                 self.taken.append(key)
@@ -398,7 +458,9 @@ cdef class Core(Delivery):
         return True
 
     cdef refuse_unnamed(self, Frame* f, PubMsg* m, str reason):
-        """Refuse a publish that has no names to be known by: at a hand-over it is known by all of its bytes."""
+        """Refuse a publish that has no names to be known by: at a hand-over it is known by all of
+        its bytes.
+        """
         if self.hands_over() and self.is_answered(
             b"\0" + blake2b(as_bytes(f.reply) + b" " + as_bytes(f.payload), digest_size=16).digest()
         ):
@@ -413,7 +475,8 @@ cdef class Core(Delivery):
     cdef refuse(self, Span reply, Span guid, bytes error):
         """An error ack, at once: it may overtake the good ones.
 
-        A guid that is too long is not repeated: with the error, it could be more than the NATS server carries.
+        A guid that is too long is not repeated: with the error, it could be more than the NATS
+        server carries.
         """
         cdef Span none
         cdef char* p
@@ -428,8 +491,12 @@ cdef class Core(Delivery):
         p = put_field(p, 0x0A, guid.p, guid.n)
         put_field(p, 0x12, PyBytes_AS_STRING(error), n)
 
-    cdef int acknowledge(self, Span reply, PubMsg* m, Channel channel, Py_ssize_t depends) except -1:
-        """Prepare the publisher's ack, and note on which channel of the batch (or ``DURABLE``) it depends."""
+    cdef int acknowledge(
+        self, Span reply, PubMsg* m, Channel channel, Py_ssize_t depends
+    ) except -1:
+        """Prepare the publisher's ack, and note on which channel of the batch (or ``DURABLE``) it
+        depends.
+        """
         cdef Py_ssize_t cap
         cdef PendingAck* ref
         cdef void* p
@@ -485,7 +552,8 @@ cdef class Core(Delivery):
             self.acked(sub, a.sequence)
         return 0
 
-    # ---- the commit road -----------------------------------------------------------------------------------------
+    # ---- the commit road
+    # -----------------------------------------------------------------------------------------
 
     def stage(self):
         """Hand the applied messages to the stores; returns whether anything was touched."""
@@ -496,7 +564,8 @@ cdef class Core(Delivery):
         return bool(self.touched)
 
     def settle(self, dict failed not None):
-        """After commit and confirm: make deliveries of what is durable; ``failed`` maps channel names to errors.
+        """After commit and confirm: make deliveries of what is durable; ``failed`` maps channel
+        names to errors.
 
         Returns whether more is to be delivered at once (the budget of one emit was used up).
         """
@@ -511,13 +580,18 @@ cdef class Core(Delivery):
             if channel.name in failed:
                 channel.applied = channel.store.last
                 if self.window is not None:
-                    # What was refused stays remembered on storage, under the sequences that come next: whatever is
-                    # stored there must have another time, or a later owner would take an alike message for it.
+                    # What was refused stays remembered on storage, under the sequences that come
+                    # next: whatever is stored there must have another time, or a later owner would
+                    # take an alike message for it.
                     channel.last_ts = min(channel.last_ts, latest - REFUSED_STEP) + REFUSED_STEP
             else:
                 channel.tail = channel.staged
             channel.durable = channel.store.last
             channel.staged = None
+        # Whatever is resent meanwhile, new messages have a part of every emit.
+        self.limit = max(self.budget, self.filled() + self.budget // 4) if self.budget >= 0 else -1
+        # Thousands may have a long way to go: at least one message for each.
+        self.share = min(SHARE, (self.limit - self.filled()) // (len(self.ready) + 1))
         for channel in self.touched:
             if channel.tail is None:
                 continue
@@ -529,11 +603,19 @@ cdef class Core(Delivery):
                 for who in channel.groups.values():
                     if not who.queued:
                         self.serve(who)
-        ready = self.ready
+        ready = self.ready + self.yielded
         self.ready = []
-        for who in ready:
-            who.queued = False
-            self.serve(who)
+        self.yielded = []
+        while ready:
+            for who in ready:
+                who.queued = False
+                self.serve(who)
+            ready = self.yielded
+            self.yielded = []
+            if self.filled() > self.limit:
+                break
+        # Who had its share comes behind those that had nothing.
+        self.ready.extend(ready)
         for channel in self.touched:
             channel.tail = None
         self.touched.clear()
@@ -559,7 +641,9 @@ cdef class Core(Delivery):
             if error is None:
                 good.put(self.acks.buf + ref.start, ref.end - ref.start)
                 continue
-            line = PyBytes_FromStringAndSize(self.acks.buf + ref.start, <Py_ssize_t>(ref.end - ref.start))
+            line = PyBytes_FromStringAndSize(
+                self.acks.buf + ref.start, <Py_ssize_t>(ref.end - ref.start)
+            )
             head, _, body = line.removesuffix(b"\r\n").partition(b"\r\n")
             self.refuse_again(head.split(b" ")[1], body, error)
         self.acks = good
@@ -586,7 +670,9 @@ cdef class Core(Delivery):
         self.batch += 1
 
     def lost(self, int64_t now):
-        """The output never left: drop it; what it delivered is due again at once. Returns those subscriptions."""
+        """The output never left: drop it; what it delivered is due again at once. Returns those
+        subscriptions.
+        """
         cdef Subscription sub
         out = []
         for sub in self.emitted_to:

@@ -1,10 +1,12 @@
-"""Publishes of our own client that were stored already: a repeat is acknowledged and not stored twice.
+"""Publishes of our own client that were stored already: a repeat is acknowledged and not stored
+twice.
 
-Only guids that begin with ``ft1.`` are looked at: that client promises to use one guid for one message. A window holds
-the newest of them, as digests; the store makes it durable with the batch (``docs/store.md`` section 5). An entry is a
-hint: it counts only if the log holds the very message, which is looked up when a repeat comes. A channel that was
-deleted and made again has other messages under the same sequences. What was in the log in this activation counts also
-when limits or a purge have removed it since, until its channel is deleted.
+Only guids that begin with ``ft1.`` are looked at: that client promises to use one guid for one
+message. A window holds the newest of them, as digests; the store makes it durable with the batch
+(``docs/store.md`` section 5). An entry is a hint: it counts only if the log holds the very message,
+which is looked up when a repeat comes. A channel that was deleted and made again has other messages
+under the same sequences. What was in the log in this activation counts also when limits or a purge
+have removed it since, until its channel is deleted.
 """
 
 from __future__ import annotations
@@ -46,16 +48,24 @@ class Window:
         self._shrink()
 
     def learn(self, found: Mapping[bytes, StoredAt]) -> None:
-        """Know what a former owner remembered behind our start, but for what is this activation's own."""
+        """Know what a former owner remembered behind our start, but for what is this activation's
+        own.
+        """
         for digest, at in found.items():
-            if digest not in self._fresh and digest not in self._proven and self.known.get(digest) != at:
+            if (
+                digest not in self._fresh
+                and digest not in self._proven
+                and self.known.get(digest) != at
+            ):
                 self._forget(digest)
                 self.known[digest] = at
                 self._learnt[digest] = None
         self._shrink()
 
     def look(self, channel: bytes, guid: bytes, log: ChannelStore) -> int:
-        """The sequence that the publish was stored with; 0 if it is not known. ``log``: the channel's messages.
+        """The sequence that the publish was stored with; 0 if it is not known.
+
+        ``log``: the channel's messages.
 
         Raises ``StoreError``: storage does not say whether it is there.
         """
@@ -78,29 +88,36 @@ class Window:
     def add(self, channel: bytes, guid: bytes, sequence: int, timestamp: int, data: bytes) -> None:
         """The publish was applied, as that message."""
         digest = _digest(channel, guid)
-        # A digest that is known and was not taken for a repeat names something that is gone: it moves to the end.
+        # A digest that is known and was not taken for a repeat names something that is gone: it
+        # moves to the end.
         self._forget(digest)
         self.known[digest] = StoredAt(sequence, _mark(timestamp, data))
         self._fresh[digest] = channel
         self._shrink()
 
     def staged(self) -> list[bytes]:
-        """What was added or learnt since the last batch: before a repeat of it is answered it must be in our file."""
+        """What was added or learnt since the last batch: before a repeat of it is answered it must
+        be in our file.
+        """
         return [*self._learnt, *self._fresh]
 
     def committed(self, failed: Container[bytes]) -> None:
-        """The batch is durable but for ``failed`` channels: of those the log is asked when a repeat comes.
+        """The batch is durable but for ``failed`` channels: of those the log is asked when a repeat
+        comes.
 
         The messages of a refused batch that filled a slice are in the log all the same.
         """
         self._learnt.clear()
-        fresh, self._fresh = self._fresh, {}
+        fresh = self._fresh
+        self._fresh = {}
         for digest, channel in fresh.items():
             if channel not in failed:
                 self._prove(digest, channel)
 
     def ended(self, channel: bytes) -> None:
-        """The channel was deleted: what it held has not been in the log of the next one of that name."""
+        """The channel was deleted: what it held has not been in the log of the next one of that
+        name.
+        """
         for digest in self._proven_of.pop(channel, ()):
             del self._proven[digest]
 
@@ -125,7 +142,10 @@ class Window:
 
 
 def _holds(log: ChannelStore, at: StoredAt) -> bool:
-    """Whether the message is there. One that is damaged, or has been removed since, counts as one that is not."""
+    """Whether the message is there.
+
+    One that is damaged, or has been removed since, counts as one that is not.
+    """
     if not log.first <= at.sequence <= log.last:
         return False
     try:

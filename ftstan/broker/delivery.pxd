@@ -15,17 +15,26 @@ cdef class Delivery:
     cdef public uint32_t batch
     cdef public int64_t now
     cdef public size_t max_payload
-    cdef public size_t budget
+    # Bytes of deliveries in one emit; negative: none at all.
+    cdef public Py_ssize_t budget
+    # Bytes up to which new messages fill this emit.
+    cdef Py_ssize_t limit
+    # Bytes that one listener gets before the others have their turn.
+    cdef Py_ssize_t share
+    # Listeners that had their share of this emit, and have more.
+    cdef list yielded
     cdef readonly uint64_t out_msgs
     cdef readonly uint64_t out_bytes
     # Of out_msgs, those that a subscription had been sent before.
     cdef readonly uint64_t redelivered
-    # Deliveries left out because the NATS server does not carry the message; bytes of them in this batch.
+    # Deliveries left out because the NATS server does not carry the message; bytes of them in this
+    # batch.
     cdef readonly uint64_t skipped
     cdef readonly size_t passed
     cdef int send(self, Subscription sub, MsgBlock block, Py_ssize_t i, uint32_t count) except -1
     cdef int pass_over(self, Subscription sub, uint64_t seq, size_t size) except -1
     cdef int serve(self, Listener who) except -1
+    cdef Py_ssize_t filled(self) noexcept
     cdef MsgBlock still(self, Channel channel, uint64_t seq, Py_ssize_t* i)
     cdef int acked(self, Subscription sub, uint64_t seq) except -1
     cdef MsgBlock locate(self, Channel channel, uint64_t seq)

@@ -1,8 +1,9 @@
 """Deliveries: which stored message goes to whom, and what is in flight, over C buffers.
 
-The lower half of the core of the broker. It reads durable messages from the stores, puts them on the wire and into the
-windows of those who get them, and takes acknowledgements out of the windows; what arrives is the upper half's
-(``core.pyx``). An actor without I/O and without a clock. Nothing that is not durable ever reaches ``deliveries``.
+The lower half of the core of the broker. It reads durable messages from the stores, puts them on
+the wire and into the windows of those who get them, and takes acknowledgements out of the windows;
+what arrives is the upper half's (``core.pyx``). An actor without I/O and without a clock. Nothing
+that is not durable ever reaches ``deliveries``.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -31,6 +32,9 @@ cdef class Delivery:
         self.tracer = None
         self.with_events = []
         self.ready = []
+        self.yielded = []
+        self.limit = 0
+        self.share = 0
         self.emitted_to = []
         self.cached = []
         self.batch = 1
@@ -45,11 +49,15 @@ cdef class Delivery:
         raise FtstanError("Core is not a broker")
 
     def on_skipped(self, sub, seq, size):
-        """A message of ``size`` bytes is not delivered to a subscription: the NATS server does not carry it."""
+        """A message of ``size`` bytes is not delivered to a subscription: the NATS server does not
+        carry it.
+        """
         raise FtstanError("Core is not a broker")
 
     cdef int acked(self, Subscription sub, uint64_t seq) except -1:
-        """The subscription no longer waits for this ack; if that opens its window, messages may come."""
+        """The subscription no longer waits for this ack; if that opens its window, messages may
+        come.
+        """
         if not sub.pending.remove(seq):
             return 0
         self.note_event(sub, seq, True)
@@ -78,7 +86,9 @@ cdef class Delivery:
             sub.group.update(sub)
 
     cpdef enqueue(self, Listener who):
-        """Offer available messages to the listener in the next ``settle``; to its group, if it is a queue member."""
+        """Offer available messages to the listener in the next ``settle``; to its group, if it is a
+        queue member.
+        """
         if isinstance(who, Subscription) and (<Subscription>who).group is not None:
             who = (<Subscription>who).group
         if not who.queued:
@@ -92,17 +102,18 @@ cdef class Delivery:
             channel.cache = None
         self.cached.clear()
 
-    # ---- out -----------------------------------------------------------------------------------------------------
+    # ---- out
+    # ----------------------------------------------------------------------------------------------
 
     cdef MsgBlock locate(self, Channel channel, uint64_t seq):
-        """A block whose messages include the first existing one at or after ``seq``; ``None`` if there is none."""
-        cdef MsgBlock block = channel.tail
-        if block is not None and block.count and block.refs[0].seq <= seq <= block.refs[block.count - 1].seq:
-            return block
-        block = channel.cache
-        if block is not None and block.count and block.refs[0].seq <= seq <= block.refs[block.count - 1].seq:
-            return block
-        block = channel.store.read(seq, READ_MSGS, READ_BYTES)
+        """A block whose messages include the first existing one at or after ``seq``; ``None`` if
+        there is none.
+        """
+        if covers(channel.tail, seq):
+            return channel.tail
+        if covers(channel.cache, seq):
+            return channel.cache
+        cdef MsgBlock block = channel.store.read(seq, READ_MSGS, READ_BYTES)
         if block is not None:
             if channel.cache is None:
                 self.cached.append(channel)
@@ -112,14 +123,24 @@ cdef class Delivery:
             channel.cache = block
         return block
 
+    cdef Py_ssize_t filled(self) noexcept:
+        """Bytes of this emit that are used up."""
+        return <Py_ssize_t>(self.deliveries.used + self.passed)
+
     cdef int serve(self, Listener who) except -1:
-        """Send new messages, each to whom the listener names, until it takes no more or there are none."""
+        """Send new messages, each to whom the listener names, until it takes no more or there are
+        none.
+
+        Who has had its share of the emit goes on behind the others: a long way to go must not keep
+        them waiting.
+        """
         cdef Channel channel = who.channel
         cdef MsgBlock block
         cdef Subscription sub
         cdef uint64_t seq
         cdef uint64_t first
         cdef Py_ssize_t i
+        cdef Py_ssize_t most = min(self.limit, self.filled() + self.share)
         while who.is_open():
             seq = who.last_sent + 1
             first = channel.store.first
@@ -129,8 +150,12 @@ cdef class Delivery:
                 seq = first
             if seq > channel.durable:
                 return 0
-            if self.deliveries.used + self.passed > self.budget:
+            if self.filled() > self.limit:
                 self.enqueue(who)
+                return 0
+            if self.filled() > most:
+                who.queued = True
+                self.yielded.append(who)
                 return 0
             try:
                 block = self.locate(channel, seq)
@@ -140,8 +165,10 @@ cdef class Delivery:
             if block is None:
                 return 0
             i = block.find(seq)
-            while i < block.count and block.refs[i].seq <= channel.durable and (
-                self.deliveries.used + self.passed <= self.budget
+            while (
+                i < block.count
+                and block.refs[i].seq <= channel.durable
+                and self.filled() <= most
             ):
                 sub = who.taker()
                 if sub is None:
@@ -151,7 +178,8 @@ cdef class Delivery:
         return 0
 
     cdef int send(self, Subscription sub, MsgBlock block, Py_ssize_t i, uint32_t count) except -1:
-        """Put one message on the wire and into the window; what the NATS server does not carry is passed over.
+        """Put one message on the wire and into the window; what the NATS server does not carry is
+        passed over.
 
         ``count``: how often it has been resent, with this time; 0: it is new.
         """
@@ -174,7 +202,8 @@ cdef class Delivery:
         if size > self.max_payload:
             return self.pass_over(sub, seq, size)
         if size + extra > self.max_payload:
-            # Stored by an original, or under a larger limit: without the mark of a resend is better than not at all.
+            # Stored by an original, or under a larger limit: without the mark of a resend is better
+            # than not at all.
             extra = 0
         out = self.deliveries.pub(inbox, none, size + extra)
         memcpy(out, block.buf + block.refs[i].off + GAP, size)
@@ -211,7 +240,9 @@ cdef class Delivery:
         return 0
 
     cdef int pass_over(self, Subscription sub, uint64_t seq, size_t size) except -1:
-        """For the subscription the message is over, as if it had been sent and acknowledged: it must not end here."""
+        """For the subscription the message is over, as if it had been sent and acknowledged: it
+        must not end here.
+        """
         self.skipped += 1
         # A batch has its bound in these, too: a channel may be full of them, and they are read.
         self.passed += size
@@ -237,7 +268,9 @@ cdef class Delivery:
         return None
 
     def redeliver(self, Subscription sub not None, uint64_t seq):
-        """Resend one pending message; returns False if it no longer exists (it then counts as acknowledged)."""
+        """Resend one pending message; returns False if it no longer exists (it then counts as
+        acknowledged).
+        """
         cdef Py_ssize_t i = 0
         cdef MsgBlock block
         cdef Pending* p
@@ -252,7 +285,9 @@ cdef class Delivery:
         return True
 
     def pass_on(self, Subscription sub not None, uint64_t seq):
-        """Resend what a queue member has pending to the member that is chosen now; whoever gets it has it pending."""
+        """Resend what a queue member has pending to the member that is chosen now; whoever gets it
+        has it pending.
+        """
         cdef Subscription chosen
         cdef MsgBlock block
         cdef Py_ssize_t i = 0
@@ -267,11 +302,16 @@ cdef class Delivery:
             return
         self.send(chosen, block, i, next_count(p.count))
         if chosen is not sub:
-            # Only now: after a crash between the two records both have it pending, which is better than nobody.
+            # Only now: after a crash between the two records both have it pending, which is better
+            # than nobody.
             self.acked(sub, seq)
 
-    def hand_over(self, Subscription old not None, Subscription new not None, uint64_t seq, int64_t expiry):
-        """A message of a member that leaves becomes pending with another one, which has not been sent it yet."""
+    def hand_over(
+        self, Subscription old not None, Subscription new not None, uint64_t seq, int64_t expiry
+    ):
+        """A message of a member that leaves becomes pending with another one, which has not been
+        sent it yet.
+        """
         cdef Pending* p = old.pending.find(seq)
         cdef Pending* q
         cdef uint32_t count
@@ -295,6 +335,12 @@ cdef class Delivery:
         cdef MsgBlock block = self.still(channel, seq, &i)
         return 0 if block is None else block.refs[i].ts
 
+
+cdef inline bint covers(MsgBlock block, uint64_t seq) noexcept:
+    """Whether a sequence lies between the first and the last one of a block; ``None`` has none."""
+    if block is None or block.count == 0:
+        return False
+    return block.refs[0].seq <= seq <= block.refs[block.count - 1].seq
 
 
 cdef inline uint32_t next_count(uint32_t count) noexcept:

@@ -1,13 +1,16 @@
-"""Queue groups: who joins, what happens to the messages of who leaves, what stays of a durable group without members.
+"""Queue groups: who joins, what happens to the messages of who leaves, what stays of a durable
+group without members.
 
-Follows ``docs/compat/protocol.md`` (queue groups). A group is known by its channel and its stored name: the name of the
-group, or ``durable:group``. Choosing members and sending to them is ``ftstan.broker.state`` and ``ftstan.broker.core``.
+Follows ``docs/compat/protocol.md`` (queue groups). A group is known by its channel and its stored
+name: the name of the group, or ``durable:group``. Choosing members and sending to them is
+``ftstan.broker.state`` and ``ftstan.broker.core``.
 
-- The position of a group is the highest one that a record of a member carries. A member that leaves gives what it has
-  pending, and the position if nobody else carries it, to those that stay, *before* its record is deleted: in whatever
-  order a crash cuts them off, no message that the group has not acknowledged is forgotten.
-- The last member of a durable group that closes becomes its *shadow*: a record without a client id, with the position
-  and what is pending. The next member takes that record over.
+- The position of a group is the highest one that a record of a member carries. A member that leaves
+  gives what it has pending, and the position if nobody else carries it, to those that stay,
+  *before* its record is deleted: in whatever order a crash cuts them off, no message that the group
+  has not acknowledged is forgotten.
+- The last member of a durable group that closes becomes its *shadow*: a record without a client id,
+  with the position and what is pending. The next member takes that record over.
 """
 
 from __future__ import annotations
@@ -41,12 +44,16 @@ class Groups:
         self._broker = broker
         self._without_client: list[Subscription] = []
 
-    # ---- joining -------------------------------------------------------------------------------------------------
+    # ---- joining
+    # ----------------------------------------------------------------------------------------------
 
     def new_member(
         self, channel: Channel, request: messages.SubscriptionRequest, start: Callable[[], int]
     ) -> Subscription:
-        """A subscription for a new member. ``start`` gives the position of a group that does not exist yet."""
+        """A subscription for a new member.
+
+        ``start`` gives the position of a group that does not exist yet.
+        """
         name = stored_name(request)
         group = channel.groups.get(name)
         last_sent = 0
@@ -64,13 +71,15 @@ class Groups:
         if group.shadow is sub:
             group.shadow = None
         if request.durable_name and not group.durable:
-            # A plain group may bear the name of a durable one: it is one group, and durable from now on.
+            # A plain group may bear the name of a durable one: it is one group, and durable from
+            # now on.
             group.durable = True
             for member in group.members():
                 if member is not sub:
                     sub.channel.store.update_sub(state_of(member))
 
-    # ---- leaving -------------------------------------------------------------------------------------------------
+    # ---- leaving
+    # ----------------------------------------------------------------------------------------------
 
     def leave(self, sub: Subscription, *, unsubscribe: bool) -> str:
         """A member has left: store what becomes of it; returns what that was, for the log."""
@@ -78,7 +87,11 @@ class Groups:
         if group.size:
             self.deal(sub)
             self.delete(sub)
-            return "Removed member from durable queue" if group.durable else "Removed member from queue"
+            return (
+                "Removed member from durable queue"
+                if group.durable
+                else "Removed member from queue"
+            )
         if group.durable and not unsubscribe:
             self._make_shadow(sub)
             sub.channel.store.update_sub(state_of(sub))
@@ -88,19 +101,22 @@ class Groups:
         return "Removed durable queue" if group.durable else "Removed queue"
 
     def delete(self, sub: Subscription) -> None:
-        """Stage the end of a record, and count it no more."""
+        """Stage the removal of a record, and stop counting it."""
         sub.channel.store.delete_sub(sub.sub_id)
         self.discount(sub)
 
     @staticmethod
     def discount(sub: Subscription) -> None:
-        """The subscription is none of the channel's stored ones any more."""
+        """Stop counting the subscription as a stored one of its channel."""
         if sub.counted:
             sub.counted = False
             sub.channel.stored_subs -= 1
 
     def undo(self, sub: Subscription, *, resumed: bool, live: bool) -> None:
-        """A member's record could not be stored. ``live``: it had not left by itself in the same batch."""
+        """A member's record could not be stored.
+
+        ``live``: it had not left by itself in the same batch.
+        """
         group = _group(sub)
         if live and group.size:
             self.deal(sub)
@@ -114,7 +130,8 @@ class Groups:
         if resumed or group.shadow is not sub:
             return
         if group.stored and group.durable:
-            # Those who were here before left in the same batch: the group's state is with this one now.
+            # Those who were here before left in the same batch: the group's state is with this one
+            # now.
             sub.channel.store.add_sub(state_of(sub))
         else:
             group.shadow = None
@@ -124,22 +141,25 @@ class Groups:
     @staticmethod
     def _make_shadow(sub: Subscription) -> None:
         group = _group(sub)
-        # Monitoring goes on showing whose it was; its record has no client id (``records.state_of``).
+        # Monitoring goes on showing whose it was; its record has no client id
+        # (``records.state_of``).
         group.shadow = sub
         sub.last_sent = group.last_sent
         sub.stalled = False
 
     def deal(self, leaver: Subscription, most: int = 0) -> None:
-        """Deal what a leaver has pending to the members, round robin, and make sure that one carries the position.
+        """Deal what a leaver has pending to the members, round robin, and make sure that one
+        carries the position.
 
-        ``most``: so many of its messages, in no order; it is a member still, and the rest of it comes later.
+        ``most``: so many of its messages, in no order; it is a member still, and the rest of it
+        comes later.
         """
         broker = self._broker
         group = _group(leaver)
         channel = leaver.channel
         pending = leaver.pending.some(most) if most else leaver.pending.items()
-        # Those that get something: a thousand members that leave one after the other would look at each other a million
-        # times.
+        # Those that get something: a thousand members that leave one after the other would look at
+        # each other a million times.
         members = [member for member in group.members(len(pending) + 1) if member is not leaver]
         owners = {}
         for i, (sequence, _, _) in enumerate(pending):
@@ -150,7 +170,8 @@ class Groups:
             broker.set_timer(owner, broker.now + c.MOVED_DELAY)
         if channel.refused is not None:
             return
-        # With the next commit, in front of the records staged below and of the one that ends the leaver.
+        # With the next commit, in front of the records staged below and of the one that ends the
+        # leaver.
         channel.store.add_events(channel.events)
         # Who is behind was not the one that carried it.
         if not most and leaver.last_sent >= group.last_sent and not group.carries():
@@ -159,10 +180,14 @@ class Groups:
             heir.last_sent = group.last_sent
             channel.store.update_sub(state_of(heir))
 
-    # ---- recovery ------------------------------------------------------------------------------------------------
+    # ---- recovery
+    # ----------------------------------------------------------------------------------------------
 
     def adopt(self, sub: Subscription) -> None:
-        """A recovered record of a member or a shadow; ``settle`` decides about those without a client."""
+        """A recovered record of a member or a shadow.
+
+        ``settle`` decides about those without a client.
+        """
         group = _group(sub)
         group.stored = True
         group.last_sent = max(group.last_sent, sub.last_sent)
@@ -173,14 +198,18 @@ class Groups:
         group.on_hold |= len(sub.pending) > 0
 
     def settle(self, channel: Channel) -> None:
-        """All records of the channel are here: give what has no client to the members, or keep it as the shadow."""
-        rest, self._without_client = self._without_client, []
+        """All records of the channel are here: give what has no client to the members, or keep it
+        as the shadow.
+        """
+        rest = self._without_client
+        self._without_client = []
         # The one with the highest position is kept.
         for sub in sorted(rest, key=lambda s: s.last_sent, reverse=True):
             group = _group(sub)
             if sub.client_id:
                 log.warning(
-                    f'channel "{_show(channel.name)}": member of queue group "{_show(group.name)}" of client '
+                    f'channel "{_show(channel.name)}": member of queue group '
+                    f'"{_show(group.name)}" of client '
                     f'"{_show(sub.client_id)}", which is not registered (subid={sub.sub_id})'
                 )
             if group.size:
@@ -204,7 +233,10 @@ class Groups:
                 channel.store.delete_sub(sub.sub_id)
 
     def treated(self, group: QueueGroup) -> None:
-        """A recovered member's pending messages were looked at; after the last one, new messages flow."""
+        """A recovered member's pending messages were looked at.
+
+        After the last one, new messages flow.
+        """
         group.untreated -= 1
         if group.untreated:
             return

@@ -1,13 +1,14 @@
 """What was sent to one subscription and not acknowledged: a hash table keyed by sequence.
 
-Sequences come nearly in order, so the low bits of the sequence are the slot and a window of consecutive ones never
-collides; insert, find and remove are O(1) however old the oldest entry is. Sequence 0 does not exist and marks a free
-slot. Such a window is one run of slots, which a removal need not look through while every entry has its own slot: it is
-counted how many have not.
+Sequences come nearly in order, so the low bits of the sequence are the slot and a window of
+consecutive ones never collides; insert, find and remove are O(1) however old the oldest entry is.
+Sequence 0 does not exist and marks a free slot. Such a window is one run of slots, which a removal
+need not look through while every entry has its own slot: it is counted how many have not.
 
-Where sequences do not come so, that is a bad choice: a member of a group of 1,024 has every 1,024th message, all of one
-slot; and a message that is never acknowledged is met again by each window. A table that notices a long walk goes over to
-slots from all bits of the sequence, as if by chance, and stays with that: its runs are short whatever the sequences are.
+Where sequences do not come so, that is a bad choice: a member of a group of 1,024 has every 1,024th
+message, all of one slot; and a message that is never acknowledged is met again by each window. A
+table that notices a long walk goes over to slots from all bits of the sequence, as if by chance,
+and stays with that: its runs are short whatever the sequences are.
 """
 
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
@@ -34,7 +35,9 @@ cdef enum:
 
 
 cdef list in_order(Entry* entries, size_t n):
-    """The sequences of ``n`` entries, sorted; frees the entries. In C: there may be a million of them in one window."""
+    """The sequences of ``n`` entries, sorted; frees the entries. In C: there may be a million of
+    them in one window.
+    """
     cdef size_t i
     try:
         with nogil:
@@ -123,7 +126,9 @@ cdef class InFlight:
         return p
 
     cdef bint remove(self, uint64_t seq) noexcept nogil:
-        """Whether it was there. Later entries of the same run move up, so that no search ends too early."""
+        """Whether it was there. Later entries of the same run move up, so that no search ends too
+        early.
+        """
         cdef Pending* p = self.find(seq)
         cdef size_t hole
         cdef size_t k
@@ -142,7 +147,8 @@ cdef class InFlight:
             walked += 1
             home = self.home(self.slots[k].seq)
             if ((k - home) & self.mask) >= ((k - hole) & self.mask):
-                # Displaced, since nobody's own slot lies so far ahead; no longer if the hole is its own.
+                # Displaced, since nobody's own slot lies so far ahead; no longer if the hole is its
+                # own.
                 if home == hole:
                     self.displaced -= 1
                 self.slots[hole] = self.slots[k]
@@ -185,7 +191,8 @@ cdef class InFlight:
         self.resize(16)
 
     def items(self):
-        """``[(sequence, expiry, count), ...]`` by expiry, then sequence: the order of redelivery."""
+        """``[(sequence, expiry, count), ...]`` by expiry, then sequence: the order of redelivery.
+        """
         cdef size_t i
         cdef list out = []
         for i in range(self.mask + 1):
@@ -207,8 +214,9 @@ cdef class InFlight:
         return [(seq, expiry, count) for expiry, seq, count in out]
 
     def due(self, int64_t limit):
-        """``(sequences, next)``: entries with an expiry up to ``limit`` in order of redelivery, and the earliest other
-        expiry (0 if there is none). Entries of unknown expiry count as due."""
+        """``(sequences, next)``: entries with an expiry up to ``limit`` in order of redelivery, and
+        the earliest other expiry (0 if there is none). Entries of unknown expiry count as due.
+        """
         cdef size_t i
         cdef size_t n = 0
         cdef int64_t earliest = 0
@@ -245,7 +253,9 @@ cdef class InFlight:
             self.slots[i].count = 0
 
     def expire_batch(self, uint32_t batch, int64_t now):
-        """Entries last sent in that emit are due at ``now``: it never reached anybody. Returns how many."""
+        """Entries last sent in that emit are due at ``now``: it never reached anybody. Returns how
+        many.
+        """
         cdef size_t i
         cdef int n = 0
         for i in range(self.mask + 1):

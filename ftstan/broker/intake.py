@@ -1,12 +1,15 @@
-"""Requests in their turn: so many a batch, and those beyond wait here while publishes and acks pass them.
+"""Requests in their turn: so many a batch, and those beyond wait here while publishes and acks pass
+them.
 
-All clients share one link. Twenty thousand connects that somebody sends at once lie in it before whatever the others
-send, and each costs as much as a hundred publishes. So a batch takes a bounded number of them. The others wait in the
-order in which they came; what passes them is what the original, which hears publishes, acks and requests on
-subscriptions of their own, lets pass as well (``docs/compat/protocol.md``, ordering guarantees). A
-request never comes before a publish or an ack that was sent before it.
+All clients share one link. Twenty thousand connects that somebody sends at once lie in it before
+whatever the others send, and each costs as much as a hundred publishes. So a batch takes a bounded
+number of them. The others wait in the order in which they came; what passes them is what the
+original, which hears publishes, acks and requests on subscriptions of their own, lets pass as well
+(``docs/compat/protocol.md``, ordering guarantees). A request never comes before a publish or an ack
+that was sent before it.
 
-Answers to heartbeats have a queue of their own: a client that answered in time must not fail because others connect.
+Answers to heartbeats have a queue of their own: a client that answered in time must not fail
+because others connect.
 """
 
 from __future__ import annotations
@@ -32,7 +35,10 @@ _EACH: Final = 400
 
 
 class Intake:
-    """What waits. ``handle`` carries one out; ``full`` says that nothing more may be read, or that it may be again."""
+    """What waits. ``handle`` carries one out.
+
+    ``full`` says that nothing more may be read, or that it may be again.
+    """
 
     def __init__(self, handle: Callable[[int, bytes, bytes, bytes | None, bytes], None]) -> None:
         self._handle = handle
@@ -50,8 +56,10 @@ class Intake:
         """Whether nothing more may be read before some are done."""
         return self._bytes >= MOST_BYTES
 
-    def take(self, sid: int, subject: bytes, reply: bytes, payload: bytes | None, headers: bytes) -> None:
-        """Carry a request out, or let it wait for its turn."""
+    def take(
+        self, sid: int, subject: bytes, reply: bytes, payload: bytes | None, headers: bytes
+    ) -> None:
+        """Carry out a request, or queue it."""
         if sid == SID_INBOX:
             if self._answers_left and not self._answers:
                 self._answers_left -= 1
@@ -68,15 +76,22 @@ class Intake:
         self._bytes += _size(subject, reply, payload, headers)
 
     def go_on(self) -> bool:
-        """The end of a batch: carry out some that wait, as many as it may still take; returns whether any were."""
-        some = min(self._requests_left, len(self._requests)), min(self._answers_left, len(self._answers))
+        """The end of a batch: carry out some that wait, as many as it may still take.
+
+        Returns whether any were.
+        """
+        some = (
+            min(self._requests_left, len(self._requests)),
+            min(self._answers_left, len(self._answers)),
+        )
         # Answers first: each can end the wait of a client, or of its id.
         for queue, count in ((self._answers, some[1]), (self._requests, some[0])):
             for _ in range(count):
                 request = queue.popleft()
                 self._bytes -= _size(*request[1:])
                 self._handle(*request)
-        self._requests_left, self._answers_left = REQUESTS, ANSWERS
+        self._requests_left = REQUESTS
+        self._answers_left = ANSWERS
         return any(some)
 
     def clear(self) -> None:

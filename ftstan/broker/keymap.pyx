@@ -1,4 +1,6 @@
-"""A table from names to objects that can be asked with a piece of a C buffer: no Python object is made for a look-up."""
+"""A table from names to objects that can be asked with a piece of a C buffer: no Python object is
+made for a look-up.
+"""
 
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
@@ -26,7 +28,9 @@ cdef inline void sip_round(uint64_t* v) noexcept nogil:
 
 
 cdef uint64_t hash_of(const char* p, size_t n, const uint64_t* secret) noexcept nogil:
-    """SipHash-1-3: names come from clients, who cannot choose collisions without knowing the 128 bits of ``secret``."""
+    """SipHash-1-3: names come from clients, who cannot choose collisions without knowing the 128
+    bits of ``secret``.
+    """
     cdef uint64_t[4] v
     cdef uint64_t word
     cdef uint64_t last = <uint64_t>n << 56
@@ -117,8 +121,11 @@ cdef class KeyMap:
 
     def steps(self, bytes key not None):
         """How many slots a search for the key looks at."""
-        cdef size_t home = hash_of(PyBytes_AS_STRING(key), <size_t>len(key), self.secret) & self.mask
-        cdef size_t at = <size_t>(self.slot_of(PyBytes_AS_STRING(key), <size_t>len(key)) - self.slots)
+        cdef size_t home = hash_of(PyBytes_AS_STRING(key), <size_t>len(key), self.secret)
+        home &= self.mask
+        cdef size_t at = <size_t>(
+            self.slot_of(PyBytes_AS_STRING(key), <size_t>len(key)) - self.slots
+        )
         return ((at - home) & self.mask) + 1
 
     def __len__(self):
@@ -147,7 +154,9 @@ cdef class KeyMap:
             self.place(key, value)
 
     def __delitem__(self, bytes key not None):
-        cdef size_t hole = <size_t>(self.slot_of(PyBytes_AS_STRING(key), <size_t>len(key)) - self.slots)
+        cdef size_t hole = <size_t>(
+            self.slot_of(PyBytes_AS_STRING(key), <size_t>len(key)) - self.slots
+        )
         cdef size_t k = hole
         # Alive until the slots say nothing of it.
         value = self.objects.pop(key)

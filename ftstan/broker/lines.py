@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def publish_rows(publish_all: str, partition: Partition | None) -> list[tuple[bytes, int]]:
-    """The subjects on which publishes come, with their sids, in the order in which they are subscribed to.
+    """The subjects on which publishes come, with their sids, in the order in which they are
+    subscribed to.
 
     ``publish_all``: what a server subscribes to that is not partitioned.
     """
@@ -26,4 +27,6 @@ def publish_rows(publish_all: str, partition: Partition | None) -> list[tuple[by
 
 def ack_lines(subs: Iterable[Subscription]) -> bytes:
     """The SUB lines of the ack inboxes of live subscriptions."""
-    return b"".join(b"SUB %b %d\r\n" % (s.ack_inbox, s.sid) for s in subs if publishable(s.ack_inbox))
+    return b"".join(
+        b"SUB %b %d\r\n" % (s.ack_inbox, s.sid) for s in subs if publishable(s.ack_inbox)
+    )

@@ -1,7 +1,9 @@
-"""What arrives and cannot be carried out: counted, and told in one line for each kind of request, at a falling rate.
+"""What arrives and cannot be carried out: counted, and told in one line for each kind of request,
+at a falling rate.
 
-Clients get their error on the wire, or silence; the line is for the operator who wonders who sends such things
-(``docs/compat/protocol.md``, malformed requests). What it holds of a request is bounded, whatever was sent.
+Clients get their error on the wire, or silence; the line is for the operator who wonders who sends
+such things (``docs/compat/protocol.md``, malformed requests). What it holds of a request is
+bounded, whatever was sent.
 """
 
 from __future__ import annotations
@@ -31,23 +33,29 @@ class Malformed:
     def __init__(self) -> None:
         self._kinds: dict[str, _Kind] = {}
         self.refused: Counter[str] = Counter()
-        """Well-formed publishes that were refused, by reason: their senders know why, and no line tells of them."""
+        """Well-formed publishes that were refused, by reason: their senders know why, and no line
+        tells of them.
+        """
 
     def note(self, kind: str, client_id: bytes, reason: str) -> None:
         """Count one; ``client_id`` is empty if nobody knows whose it is."""
         row = self._kinds.setdefault(kind, _Kind())
         if row.since == 0:
-            row.client_id, row.reason = client_id[:_SHOWN], reason
+            row.client_id = client_id[:_SHOWN]
+            row.reason = reason
         row.total += 1
         row.since += 1
 
     def tell(self, now: float) -> None:
-        """Write what is due at ``now`` seconds: to be called once a second, so no line comes more often."""
+        """Write what is due at ``now`` seconds: to be called once a second, so no line comes more
+        often.
+        """
         for kind, row in self._kinds.items():
             if row.since and row.limit.allow(now):
                 whose = f"client {quoted(row.client_id)}" if row.client_id else "client unknown"
                 log.warning(
-                    f"malformed {kind}: {row.since} since the last such line, the first one: {whose}: {row.reason}"
+                    f"malformed {kind}: {row.since} since the last such line, the first one: "
+                    f"{whose}: {row.reason}"
                 )
                 row.since = 0
 

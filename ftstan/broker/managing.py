@@ -1,8 +1,10 @@
-"""What operators look at and change in a broker: channels, clients, subscriptions, one short step each.
+"""What operators look at and change in a broker: channels, clients, subscriptions, one short step
+each.
 
-Every function is called between two batches, on the data plane's thread. What has to be durable is staged and promised:
-the future that comes back is settled when the batch that holds it is committed and confirmed, so a server that has been
-fenced never says that something was done. Follows ``docs/admin.md``.
+Every function is called between two batches, on the data plane's thread. What has to be durable is
+staged and promised: the future that comes back is settled when the batch that holds it is committed
+and confirmed, so a server that has been fenced never says that something was done. Follows
+``docs/admin.md``.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-# ---- looking ---------------------------------------------------------------------------------------------------------
+# ---- looking
+# --------------------------------------------------------------------------------------------------
 
 
 def find_channel(broker: Broker, name: bytes) -> Channel:
@@ -43,7 +46,9 @@ def find_client(broker: Broker, client_id: bytes) -> Client:
     """The registered client of that id. Raises ``RefusedError`` if there is none."""
     client = broker.clients.get(client_id)
     if client is None:
-        raise RefusedError(f'no client "{_show(client_id)}" is registered', hint="see ftstanctl client ls")
+        raise RefusedError(
+            f'no client "{_show(client_id)}" is registered', hint="see ftstanctl client ls"
+        )
     return client
 
 
@@ -69,7 +74,11 @@ def channel_row(channel: Channel) -> Row:
 
 def client_rows(broker: Broker, ids: Sequence[bytes]) -> list[Row]:
     """These clients, without those that are gone."""
-    return [client_row(client) for client_id in ids if (client := broker.clients.get(client_id)) is not None]
+    return [
+        client_row(client)
+        for client_id in ids
+        if (client := broker.clients.get(client_id)) is not None
+    ]
 
 
 def client_row(client: Client) -> Row:
@@ -85,7 +94,9 @@ def client_row(client: Client) -> Row:
 def sub_rows(
     broker: Broker, names: Sequence[bytes], client_id: bytes, after: tuple[bytes, int], most: int
 ) -> list[Row]:
-    """At most ``most`` subscriptions of these channels, in this order and by their ids; of one client if one is named.
+    """At most ``most`` subscriptions of these channels, in this order and by their ids.
+
+    Of one client if one is named.
 
     ``after``: the channel and the id that they come behind.
     """
@@ -97,7 +108,8 @@ def sub_rows(
         subs = [
             sub
             for sub in all_subs(channel)
-            if (not client_id or sub.client_id == client_id) and (name != after[0] or sub.sub_id > after[1])
+            if (not client_id or sub.client_id == client_id)
+            and (name != after[0] or sub.sub_id > after[1])
         ]
         rows += [sub_row(sub) for sub in sorted(subs, key=lambda s: s.sub_id)[: most - len(rows)]]
         if len(rows) >= most:
@@ -110,7 +122,9 @@ def find_sub(broker: Broker, name: bytes, sub_id: int) -> Subscription:
     for sub in all_subs(find_channel(broker, name)):
         if sub.sub_id == sub_id:
             return sub
-    raise RefusedError(f'channel "{_show(name)}" has no subscription {sub_id}', hint="see ftstanctl sub ls")
+    raise RefusedError(
+        f'channel "{_show(name)}" has no subscription {sub_id}', hint="see ftstanctl sub ls"
+    )
 
 
 def sub_row(sub: Subscription) -> Row:
@@ -134,20 +148,27 @@ def sub_row(sub: Subscription) -> Row:
     }
 
 
-# ---- changing --------------------------------------------------------------------------------------------------------
+# ---- changing
+# --------------------------------------------------------------------------------------------------
 
 
 def create_channel(broker: Broker, name: bytes) -> Future[None]:
-    """Make an empty channel, within the limits. Raises ``RefusedError``; the future may hold a ``StoreError``."""
+    """Make an empty channel, within the limits.
+
+    Raises ``RefusedError``; the future may hold a ``StoreError``.
+    """
     shown = _show(name)
     if not (valid_channel(name) and publishable(name)):
         raise RefusedError(
-            f'"{shown}" cannot name a channel', hint="tokens between dots, none of them empty; no blanks, /, * or >"
+            f'"{shown}" cannot name a channel',
+            hint="tokens between dots, none of them empty; no blanks, /, * or >",
         )
     if is_reserved(name):
         raise RefusedError(f'"{shown}" cannot name a channel', hint=RESERVED_HINT)
     if broker.known_channel(name) is not None:
-        raise RefusedError(f'there is a channel "{shown}" already', hint="see ftstanctl channel info")
+        raise RefusedError(
+            f'there is a channel "{shown}" already', hint="see ftstanctl channel info"
+        )
     try:
         channel = broker.open_channel(name)
     except StoreError as error:
@@ -173,7 +194,8 @@ def delete_channel(broker: Broker, channel: Channel) -> None:
         plural = "" if count == 1 else "s"
         raise RefusedError(
             f'channel "{_show(channel.name)}" has {count} subscription{plural}',
-            hint="they, and where their durables stand, would be lost: --force says that this is meant",
+            hint="they, and where their durables stand, would be lost: --force says that this is "
+            "meant",
         )
     broker.store.confirm()
     broker.store.delete_channel(channel.name)
@@ -183,17 +205,23 @@ def delete_channel(broker: Broker, channel: Channel) -> None:
 
 
 def purge_channel(broker: Broker, channel: Channel, *, keep: int, up_to: int) -> Row:
-    """Remove all messages of a channel but the newest ``keep``, or those up to the sequence ``up_to``.
+    """Remove all messages of a channel but the newest ``keep``, or those up to the sequence
+    ``up_to``.
 
-    0: without that bound. Durable and confirmed on return; subscriptions stay, and what they have not acknowledged of
-    it counts as expired. Returns ``purged`` and ``left``, in messages, and ``next``, the next message's sequence.
-    Raises ``RefusedError``, ``StoreError`` and ``FencedError``.
+    0: without that bound. Durable and confirmed on return; subscriptions stay, and what they have
+    not acknowledged of it counts as expired. Returns ``purged`` and ``left``, in messages, and
+    ``next``, the next message's sequence. Raises ``RefusedError``, ``StoreError`` and
+    ``FencedError``.
     """
     if channel.refused is not None:
-        raise RefusedError(_show(channel.refused), hint="nothing was purged; ftstanctl store repair ends the damage")
+        raise RefusedError(
+            _show(channel.refused),
+            hint="nothing was purged; ftstanctl store repair ends the damage",
+        )
     if keep < 0 or up_to < 0 or (keep and up_to):
         raise RefusedError(
-            f"cannot purge all but {keep} messages and up to sequence {up_to}", hint="one bound, above 0, or none: all"
+            f"cannot purge all but {keep} messages and up to sequence {up_to}",
+            hint="one bound, above 0, or none: all",
         )
     store = channel.store
     before = store.count
@@ -210,7 +238,8 @@ def purge_channel(broker: Broker, channel: Channel, *, keep: int, up_to: int) ->
     broker.store.confirm()
     row = {"purged": before - store.count, "left": store.count, "next": store.last + 1}
     log.info(
-        f'Channel "{_show(channel.name)}" has been purged up to sequence {store.first - 1}: {row["purged"]} messages',
+        f'Channel "{_show(channel.name)}" has been purged up to sequence {store.first - 1}: '
+        f"{row['purged']} messages",
         channel=channel.name,
     )
     return row
@@ -235,13 +264,18 @@ def _promise(
     future: Future[None] | None = None,
     error: str = "",
 ) -> Future[None]:
-    """Settled when everything staged is durable and the store was ours after that; ``error``: something was refused."""
+    """Settled when everything staged is durable and the store was ours after that.
+
+    ``error``: something was refused.
+    """
     future = future or Future()
 
     def refused(text: str) -> bytes:
         # Whoever asked has a deadline, which a slow commit can outlast.
         if future.set_running_or_notify_cancel():
-            future.set_exception(StoreError(text, hint="see the server's log; ask again when storage is well"))
+            future.set_exception(
+                StoreError(text, hint="see the server's log; ask again when storage is well")
+            )
         return b""
 
     def done() -> None:

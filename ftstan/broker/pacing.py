@@ -1,7 +1,9 @@
-"""Heartbeats that do not come together: those of many clients that came at one moment are spread over their interval.
+"""Heartbeats that do not come together: those of many clients that came at one moment are spread
+over their interval.
 
-A few may go out at one time, so that a server with a few clients asks each exactly when the original would. Of more
-than that each waits for the one before it, and all of them take half an interval at most.
+A few may go out at one time, so that a server with a few clients asks each exactly when the
+original would. Of more than that each waits for the one before it, and all of them take half an
+interval at most.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ STEP: Final = MILLISECOND
 
 
 class Pacing:
-    """When the next heartbeats are due; times are monotonic ns."""
+    """When the next heartbeats are due, in monotonic nanoseconds."""
 
     def __init__(self, interval: int) -> None:
         self._interval = interval

@@ -1,8 +1,10 @@
-"""Partitioning: which channels this server serves, of those that its cluster id has (``docs/compat/partitioning.md``).
+"""Partitioning: which channels this server serves, of those that its cluster id has
+(``docs/compat/partitioning.md``).
 
-A partition is silent about what is another one's: publishes do not even arrive, because it subscribes to the subjects
-of its own channels only; requests about other channels are ignored. What arrives too early, from a client whose connect
-is still on its way here, waits in ``pending_registrations``.
+A partition is silent about what is another one's: publishes do not even arrive, because it
+subscribes to the subjects of its own channels only; requests about other channels are ignored. What
+arrives too early, from a client whose connect is still on its way here, waits in
+``pending_registrations``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ class Partition:
     def __init__(self, names: Iterable[bytes]) -> None:
         self.names = tuple(dict.fromkeys(names))
         self.entries = covering(self.names)
-        """What is subscribed to: the fewest of the names that together match all of their channels."""
+        """What is subscribed to: the fewest of the names that together match all of their
+        channels.
+        """
         self._set = PatternSet(self.entries)
         self.end_sid = FIRST_ACK_SID + len(self.entries)
         """The first sid behind those of the publish subjects."""
@@ -33,12 +37,15 @@ class Partition:
         return self._set.match(channel)
 
     def rows(self, prefix: bytes) -> list[tuple[bytes, int]]:
-        """The publish subjects with their sids; ``prefix`` stands before the channel, behind a dot."""
+        """The publish subjects with their sids.
+
+        ``prefix`` stands before the channel, behind a dot.
+        """
         return [(prefix + b"." + entry, FIRST_ACK_SID + i) for i, entry in enumerate(self.entries)]
 
     def _overlaps(self) -> dict[int, tuple[bytes, ...]]:
-        # ``foo.*`` and ``*.zed``: neither contains the other, and NATS gives us what is published on foo.zed for each.
-        # The copy of the earlier entry counts.
+        # ``foo.*`` and ``*.zed``: neither contains the other, and NATS gives us what is published
+        # on foo.zed for each. The copy of the earlier entry counts.
         wild = [(i, entry) for i, entry in enumerate(self.entries)]
         found = {}
         for i, entry in wild:

@@ -1,8 +1,10 @@
-"""Requests that come before their client: a partition may hear of a connect later than its client is answered.
+"""Requests that come before their client: a partition may hear of a connect later than its client
+is answered.
 
-Every partition handles every connect, and a client goes on with the first answer. One that is slower, because it asks
-an older client of that id whether it lives, keeps what comes meanwhile for up to ``CONNECT_WITHIN``, in its order, and
-takes it when the client is registered. Nothing else waits for it (``docs/compat/partitioning.md``, "What clients see").
+Every partition handles every connect, and a client goes on with the first answer. One that is
+slower, because it asks an older client of that id whether it lives, keeps what comes meanwhile for
+up to ``CONNECT_WITHIN``, in its order, and takes it when the client is registered. Nothing else
+waits for it (``docs/compat/partitioning.md``, "What clients see").
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
 
     from ftstan.broker.timers import Timers
 
-#: Clients that did not come are remembered, so many at most, and refused at once when they ask again.
+#: Clients that did not come are remembered, so many at most, and refused at once when they ask
+#: again.
 REMEMBERED: Final = 256
 #: Requests, and bytes of them, that wait at one time; what comes beyond that is refused at once.
 MOST_REQUESTS: Final = 4096
@@ -44,8 +47,13 @@ class PendingRegistrations:
         self._bytes = 0
         self._over = False
 
-    def hold(self, client_id: bytes, conn_id: bytes, again: Callable[[], None], size: int, now: int) -> bool:
-        """Keep a request of ``size`` bytes; ``again`` takes it. Returns false if it is to be refused at once."""
+    def hold(
+        self, client_id: bytes, conn_id: bytes, again: Callable[[], None], size: int, now: int
+    ) -> bool:
+        """Keep a request of ``size`` bytes; ``again`` takes it.
+
+        Returns false if it is to be refused at once.
+        """
         key = client_id, conn_id
         if self._over or key in self._missing:
             return False
@@ -62,7 +70,7 @@ class PendingRegistrations:
         return True
 
     def registered(self, client_id: bytes, conn_id: bytes) -> None:
-        """The client is here: take what waits for it."""
+        """The client is registered: handle the requests that waited for it."""
         keys = [(client_id, conn_id), (client_id, b"")]
         if conn_id:
             # A publish that names its connection need not name its client.
@@ -72,7 +80,7 @@ class PendingRegistrations:
             self._take(key)
 
     def give_up(self) -> None:
-        """Refuse what waits, and whatever comes from now on: this server stops."""
+        """Refuse all waiting and future requests: this server stops."""
         self._over = True
         for key in list(self._waiting):
             self._take(key)

@@ -1,4 +1,6 @@
-"""What the store keeps: subscriptions, and the server's subjects (``docs/compat/filestore.md``, subscriptions)."""
+"""What the store keeps: subscriptions, and the server's subjects (``docs/compat/filestore.md``,
+subscriptions).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def info_of(cluster_id: str, subjects: Subjects) -> ServerInfo:
 
 
 def subjects_of(info: ServerInfo, usual: Subjects) -> Subjects:
-    """The subjects that clients of a store were told; what an old record does not have is as ``usual``."""
+    """The subjects that clients of a store were told.
+
+    What an old record does not have is as ``usual``.
+    """
     return Subjects(
         discovery=info.discovery,
         publish=info.publish,
@@ -40,7 +45,9 @@ def subjects_of(info: ServerInfo, usual: Subjects) -> Subjects:
 
 
 def state_of(sub: Subscription) -> SubState:
-    """The record of a subscription as it is now: an offline durable is closed, a shadow has no client id."""
+    """The record of a subscription as it is now: an offline durable is closed, a shadow has no
+    client id.
+    """
     group = sub.group
     return SubState(
         sub_id=sub.sub_id,
@@ -58,7 +65,9 @@ def state_of(sub: Subscription) -> SubState:
 
 
 def all_subs(channel: Channel) -> list[Subscription]:
-    """Every subscription of the channel: live ones, offline durables, queue groups with what stays of them."""
+    """Every subscription of the channel: live ones, offline durables, queue groups with what stays
+    of them.
+    """
     kept = list(channel.subs)
     kept += [sub for sub in channel.durables.values() if sub.client is None]
     for group in channel.groups.values():
@@ -70,4 +79,7 @@ def all_subs(channel: Channel) -> list[Subscription]:
 
 def stored_subs(channel: Channel) -> list[StoredSub]:
     """What the channel's store must keep of every subscription, as it is now."""
-    return [StoredSub(state_of(sub), {sequence for sequence, _, _ in sub.pending.items()}) for sub in all_subs(channel)]
+    return [
+        StoredSub(state_of(sub), {sequence for sequence, _, _ in sub.pending.items()})
+        for sub in all_subs(channel)
+    ]

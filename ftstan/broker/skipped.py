@@ -1,7 +1,9 @@
-"""Deliveries that are left out, because the NATS server does not carry a message of that size: counted, and told.
+"""Deliveries that are left out, because the NATS server does not carry a message of that size:
+counted, and told.
 
-Such a message was stored by an original server, or under a larger ``max_payload``; of what is published now none is
-taken. It stays in the store as it is. One line for all of them, at a falling rate.
+Such a message was stored by an original server, or under a larger ``max_payload``; of what is
+published now none is taken. It stays in the store as it is. One line for all of them, at a falling
+rate.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from ftstan.broker.malformed import quoted
 
 
 class Skipped:
-    """What was left out since the last line."""
+    """Counts the deliveries left out since the last log line."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -20,19 +22,25 @@ class Skipped:
         self._limit = RateLimit()
 
     def note(self, channel: bytes, client_id: bytes, sequence: int, size: int, most: int) -> None:
-        """A message of ``size`` bytes is not delivered to a client, because the NATS server carries ``most``."""
+        """A message of ``size`` bytes is not delivered to a client, because the NATS server carries
+        ``most``.
+        """
         if not self._count:
             self._first = (
-                f"message {sequence} of channel {quoted(channel)} for client {quoted(client_id[:64])} has {size} "
+                f"message {sequence} of channel {quoted(channel)} for client "
+                f"{quoted(client_id[:64])} has {size} "
                 f"bytes, the NATS server carries {most}"
             )
         self._count += 1
 
     def tell(self, now: float) -> None:
-        """Write what is due at ``now`` seconds: to be called once a second, so no line comes more often."""
+        """Write what is due at ``now`` seconds: to be called once a second, so no line comes more
+        often.
+        """
         if self._count and self._limit.allow(now):
             log.error(
-                f"deliveries left out: {self._count} since the last such line, the first one: {self._first} "
+                f"deliveries left out: {self._count} since the last such line, the first one: "
+                f"{self._first} "
                 "(max_payload)"
             )
             self._count = 0

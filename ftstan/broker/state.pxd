@@ -34,7 +34,8 @@ cdef class Subscription(Listener):
     cdef public object timer
     cdef public bytes durable
     cdef public bytes client_id
-    # The place in the group: its turn in the list, its neighbours there, its index in the heap or -1.
+    # The place in the group: its turn in the list, its neighbours there, its index in the heap or
+    # -1.
     cdef uint64_t turn
     cdef Subscription ahead
     cdef Subscription behind
@@ -44,6 +45,8 @@ cdef class QueueGroup(Listener):
     cdef readonly bytes name
     cdef public bint durable
     cdef public Subscription shadow
+    # The member that is resent what the group had pending; new messages wait for it.
+    cdef public Subscription resuming
     cdef public bint stored
     cdef public Py_ssize_t untreated
     cdef readonly Py_ssize_t size

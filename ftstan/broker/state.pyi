@@ -30,12 +30,15 @@ class Subscription(Listener):
     client_id: bytes
     def __init__(self, channel: Channel, sub_id: int, group: QueueGroup | None = ...) -> None: ...
     def attach(self, client: object | None) -> None: ...
-    def seen(self) -> tuple[bytes, bytes, bytes, bytes, bytes, bool, bool, int, int, int, int, bool]: ...
+    def seen(
+        self,
+    ) -> tuple[bytes, bytes, bytes, bytes, bytes, bool, bool, int, int, int, int, bool]: ...
 
 class QueueGroup(Listener):
     name: bytes
     durable: bool
     shadow: Subscription | None
+    resuming: Subscription | None
     stored: bool
     untreated: int
     size: int

@@ -1,14 +1,17 @@
-"""What the core works on: subscriptions, queue groups, channels. No I/O, no clock; times are nanoseconds.
+"""What the core works on: subscriptions, queue groups, channels. No I/O, no clock; times are
+nanoseconds.
 
-**A queue group** gives each message to one member. Its members stand in a list; of those that may get a new message
-(ready, window not full) the best is the one without failed heartbeats, with the fewest pending messages, nearest to the
-head of the list, in this order of importance. Who is chosen at the head of the list goes to its end, so that equal
-members take turns. ``docs/compat/protocol.md`` (queue groups) has the rules.
+**A queue group** gives each message to one member. Its members stand in a list; of those that may
+get a new message (ready, window not full) the best is the one without failed heartbeats, with the
+fewest pending messages, nearest to the head of the list, in this order of importance. Who is chosen
+at the head of the list goes to its end, so that equal members take turns.
+``docs/compat/protocol.md`` (queue groups) has the rules.
 
-A group may have a thousand members, so nothing looks at all of them for a message: those that may get one are a binary
-heap in the order above, every member knows its place in it, and a number (``turn``) that grows towards the end of the
-list stands for the place there. Whoever changes what the order depends on (``ready``, ``stalled``, ``hb_failed``, the
-number of pending messages) calls ``update``.
+A group may have a thousand members, so nothing looks at all of them for a message: those that may
+get one are a binary heap in the order above, every member knows its place in it, and a number
+(``turn``) that grows towards the end of the list stands for the place there. Whoever changes what
+the order depends on (``ready``, ``stalled``, ``hb_failed``, the number of pending messages) calls
+``update``.
 """
 
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
@@ -22,10 +25,11 @@ from ftstan.wire.block cimport SubEvents
 
 
 cdef class Listener:
-    """Who gets each new message of a channel once, and its position, ``last_sent``: a subscription or a queue group.
+    """Who gets each new message of a channel once, and its position, ``last_sent``: a subscription
+    or a queue group.
 
-    ``on_hold``: what recovery found pending goes out before new messages; ``queued``: it is offered messages in the next
-    ``settle``.
+    ``on_hold``: what recovery found pending goes out before new messages; ``queued``: it is offered
+    messages in the next ``settle``.
     """
 
     cdef bint is_open(self) except -1:
@@ -44,7 +48,8 @@ cdef class Listener:
 cdef class Subscription(Listener):
     """One subscription. ``client`` is ``None`` while a durable is offline.
 
-    ``group``: that of a queue member; ``counted``: whether it is one of the channel's ``stored_subs``.
+    ``group``: that of a queue member; ``counted``: whether it is one of the channel's
+    ``stored_subs``.
     """
 
     def __init__(self, Channel channel not None, uint64_t sub_id, QueueGroup group=None):
@@ -77,7 +82,9 @@ cdef class Subscription(Listener):
         return self
 
     def seen(self):
-        """What monitoring shows of it (``ftstan.broker.views.SubRow``), in one step that no other thread can split."""
+        """What monitoring shows of it (``ftstan.broker.views.SubRow``), in one step that no other
+        thread can split.
+        """
         cdef QueueGroup group = self.group
         return (
             self.client_id,
@@ -107,8 +114,9 @@ cdef bint better(Subscription a, Subscription b) noexcept:
 cdef class QueueGroup(Listener):
     """The members of one queue group.
 
-    ``shadow``: the subscription that keeps a durable group's state while it has no member; ``stored``: whether a record
-    of the group was ever durable; ``untreated``: recovered members whose pending messages have not been looked at.
+    ``shadow``: the subscription that keeps a durable group's state while it has no member;
+    ``stored``: whether a record of the group was ever durable; ``untreated``: recovered members
+    whose pending messages have not been looked at.
     """
 
     def __init__(self, Channel channel not None, bytes name not None):
@@ -118,7 +126,8 @@ cdef class QueueGroup(Listener):
     def __dealloc__(self):
         PyMem_RawFree(self.heap)
 
-    # ---- the list ------------------------------------------------------------------------------------------------
+    # ---- the list
+    # ----------------------------------------------------------------------------------------------
 
     def members(self, Py_ssize_t most=PY_SSIZE_T_MAX):
         """The first ``most`` members in the order of the list."""
@@ -155,7 +164,9 @@ cdef class QueueGroup(Listener):
         self.update(sub)
 
     cpdef remove(self, Subscription sub):
-        """The member leaves; the last of the list takes its place, as clients of the original have always seen it."""
+        """The member leaves; the last of the list takes its place, as clients of the original have
+        always seen it.
+        """
         cdef Subscription last = self.tail
         sub.ready = False
         self.update(sub)
@@ -202,10 +213,13 @@ cdef class QueueGroup(Listener):
         sub.behind = None
         return 0
 
-    # ---- the choice ----------------------------------------------------------------------------------------------
+    # ---- the choice
+    # ----------------------------------------------------------------------------------------------
 
     def next_member(self, *, bint again=False):
-        """Choose a member, which takes its turn; ``None`` if there is nobody. ``again``: for a redelivery."""
+        """Choose a member, which takes its turn; ``None`` if there is nobody. ``again``: for a
+        redelivery.
+        """
         return self.choose_again() if again else self.choose()
 
     cdef Subscription choose(self):
@@ -215,7 +229,7 @@ cdef class QueueGroup(Listener):
         return self.take_turn(<Subscription>self.heap[0])
 
     cdef bint is_open(self) except -1:
-        return self.used != 0 and not self.on_hold
+        return self.used != 0 and not self.on_hold and self.resuming is None
 
     cdef Subscription taker(self):
         cdef Subscription sub
@@ -231,7 +245,9 @@ cdef class QueueGroup(Listener):
         return self.head
 
     cdef Subscription choose_again(self):
-        """The member for a redelivery, whatever the windows say: the best, else the first that can be served."""
+        """The member for a redelivery, whatever the windows say: the best, else the first that can
+        be served.
+        """
         cdef Subscription sub
         if self.used and not (<Subscription>self.heap[0]).hb_failed:
             return self.take_turn(<Subscription>self.heap[0])
@@ -254,7 +270,8 @@ cdef class QueueGroup(Listener):
             sub = sub.behind
         return sub
 
-    # ---- the heap ------------------------------------------------------------------------------------------------
+    # ---- the heap
+    # ----------------------------------------------------------------------------------------------
 
     cpdef update(self, Subscription sub):
         """Something that the choice depends on has changed."""
@@ -298,7 +315,9 @@ cdef class QueueGroup(Listener):
             k = 2 * at + 1
             if k >= self.used:
                 break
-            if k + 1 < self.used and better(<Subscription>self.heap[k + 1], <Subscription>self.heap[k]):
+            if k + 1 < self.used and better(
+                <Subscription>self.heap[k + 1], <Subscription>self.heap[k]
+            ):
                 k += 1
             below = <Subscription>self.heap[k]
             if not better(below, sub):
@@ -312,9 +331,9 @@ cdef class QueueGroup(Listener):
 cdef class Channel:
     """One channel: what is applied, what is durable, and who listens.
 
-    ``subs``: live subscriptions that get every message; ``groups``: queue groups by stored name; ``durables``: by client
-    id and durable name, live or offline. ``active_at``: when a publish, or the end of the last subscription, was last
-    applied (monotonic ns).
+    ``subs``: live subscriptions that get every message; ``groups``: queue groups by stored name;
+    ``durables``: by client id and durable name, live or offline. ``active_at``: when a publish, or
+    the end of the last subscription, was last applied (monotonic ns).
     """
 
     def __init__(self, bytes name not None, store):
@@ -330,7 +349,8 @@ cdef class Channel:
         self.by_inbox = {}
 
     def census(self):
-        """Messages waiting for acks, stalled subscriptions, and how far the last reader is behind the last message.
+        """Messages waiting for acks, stalled subscriptions, and how far the last reader is behind
+        the last message.
 
         A queue group is one reader, and stalled when no member of it may get a message.
         """

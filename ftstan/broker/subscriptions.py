@@ -1,13 +1,13 @@
 """Subscriptions: subscribe, unsubscribe, close, resume, redelivery.
 
-Follows ``docs/compat/protocol.md`` (subscribe, delivery, unsubscribing, recovery). A subscription gets its first
-message only after its response has been put into the output (``ready``), and a resumed one first gets what it had not
-acknowledged (``on_hold``).
+Follows ``docs/compat/protocol.md`` (subscribe, delivery, unsubscribing, recovery). A subscription
+gets its first message only after its response has been put into the output (``ready``), and a
+resumed one first gets what it had not acknowledged (``on_hold``).
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -38,10 +38,11 @@ class Subscriptions:
         self._groups = Groups(broker)
         self.resending = Resending(broker, self._groups)
 
-    # ---- subscribe -----------------------------------------------------------------------------------------------
+    # ---- subscribe
+    # ----------------------------------------------------------------------------------------------
 
     def subscribe(self, reply: bytes, payload: bytes) -> None:
-        """A SubscriptionRequest."""
+        """Handle a SubscriptionRequest."""
         try:
             request = messages.parse(messages.SubscriptionRequest, payload)
         except WireError as undecodable:
@@ -64,7 +65,10 @@ class Subscriptions:
             except StoreError as refused:
                 error = refused.text
             if error:
-                log.error(f"Unable to create subscription on {quoted(request.subject)}: {error}", backs_off="subscribe")
+                log.error(
+                    f"Unable to create subscription on {quoted(request.subject)}: {error}",
+                    backs_off="subscribe",
+                )
             channel = self._broker.channels.get(request.subject)
             if error and channel is not None:
                 self._broker.inactivity.check(channel)
@@ -77,17 +81,20 @@ class Subscriptions:
         if broker.partition is None:
             return False
         again = partial(self.subscribe, reply, payload)
-        if broker.pending_registrations.hold(request.client_id, b"", again, len(payload), broker.now):
+        if broker.pending_registrations.hold(
+            request.client_id, b"", again, len(payload), broker.now
+        ):
             return True
         log.error(
-            f"[Client:{_show(request.client_id)}] Rejecting subscription on {quoted(request.subject)}: "
+            f"[Client:{_show(request.client_id)}] Rejecting subscription on "
+            f"{quoted(request.subject)}: "
             "connection not created yet",
             backs_off="subscription without a client",
         )
         return False
 
     def on_ack_timer(self, sub: Subscription) -> None:
-        """What it was sent was not acknowledged in time."""
+        """Send messages again that the subscription did not acknowledge in time."""
         self.resending.on_ack_timer(sub)
 
     def _check(self, request: messages.SubscriptionRequest) -> str:
@@ -119,7 +126,12 @@ class Subscriptions:
         if sub is not None and sub.client is not None:
             if not broker.options.replace_durable:
                 text = f"[Client:{client.shown()}] Duplicate durable subscription registration"
-                log.error(text, backs_off="duplicate durable", client=client.client_id, channel=channel.name)
+                log.error(
+                    text,
+                    backs_off="duplicate durable",
+                    client=client.client_id,
+                    channel=channel.name,
+                )
                 return c.DUPLICATE_DURABLE
             self.detach(sub, unsubscribe=False)
         resumed = sub is not None
@@ -156,7 +168,9 @@ class Subscriptions:
             self._tell_start(sub, request, resumed=resumed)
         return ""
 
-    def _tell_start(self, sub: Subscription, request: messages.SubscriptionRequest, *, resumed: bool) -> None:
+    def _tell_start(
+        self, sub: Subscription, request: messages.SubscriptionRequest, *, resumed: bool
+    ) -> None:
         joined = sub.group is not None and sub.group.size > 1
         if resumed or joined:
             _tell(sub, sub.client_id, f"{'Resumed' if resumed else 'Added member to'}{_kind(sub)}")
@@ -172,13 +186,15 @@ class Subscriptions:
             case messages.StartPosition.SEQUENCE_START:
                 start = f"from sequence, asked_seq={request.start_sequence} actual_seq={following}"
             case _:
-                since = datetime.fromtimestamp((self._broker.wall - request.start_time_delta) / c.SECOND, UTC)
-                start = f"from time, time='{since:%Y-%m-%d %H:%M:%S.%f} +0000 UTC' seq={following}"
+                since = _shown_time(self._broker.wall - request.start_time_delta)
+                start = f"from time time={since} seq={following}"
         _tell(sub, sub.client_id, f"Started new{_kind(sub)}", f", sending {start}")
 
     @staticmethod
     def _kept(channel: Channel, request: messages.SubscriptionRequest) -> Subscription | None:
-        """The subscription that the request would resume: a durable, or the shadow of a durable group."""
+        """The subscription that the request would resume: a durable, or the shadow of a durable
+        group.
+        """
         if request.q_group:
             group = channel.groups.get(stored_name(request))
             return None if group is None else group.shadow
@@ -196,11 +212,16 @@ class Subscriptions:
         return sub
 
     def _start_position(self, channel: Channel, request: messages.SubscriptionRequest) -> int:
-        """The sequence before the first one to deliver. What is applied but not durable counts as new."""
+        """The sequence before the first one to deliver.
+
+        What is applied but not durable counts as new.
+        """
         store = channel.store
-        # The store looks for what is too old once a second; a new reader must not get what has outlived its age since.
+        # The store looks for what is too old once a second; a new reader must not get what has
+        # outlived its age since.
         store.expire(self._broker.wall)
-        first, last = store.first, store.last
+        first = store.first
+        last = store.last
         position = request.start_position
         if last == 0 or position == messages.StartPosition.NEW_ONLY:
             return last
@@ -243,11 +264,14 @@ class Subscriptions:
         if not sub.ready:
             log.error(
                 f"[Client:{_show(sub.client_id)}] inbox {_show(sub.inbox)!r} of a subscription on "
-                f"{_show(sub.channel.name)} is not a subject for clients: nothing can be delivered to it",
+                f"{_show(sub.channel.name)} is not a subject for clients: nothing can be "
+                "delivered to it",
                 backs_off="inbox",
             )
         if group is not None:
             group.update(sub)
+            if sub.on_hold:
+                group.resuming = sub
         broker.start_jobs.append(partial(self._first_delivery, sub))
 
     def _first_delivery(self, sub: Subscription) -> None:
@@ -257,8 +281,10 @@ class Subscriptions:
             self._release(sub)
 
     def _release(self, sub: Subscription) -> None:
-        """New messages from now on."""
+        """Let the subscription have new messages from now on."""
         sub.on_hold = False
+        if sub.group is not None and sub.group.resuming is sub:
+            sub.group.resuming = None
         self._broker.enqueue(sub)
 
     def _undo(self, sub: Subscription, *, resumed: bool) -> None:
@@ -284,6 +310,9 @@ class Subscriptions:
         if sub.group is not None:
             if sub.client is not None:
                 sub.group.remove(sub)
+            if sub.group.resuming is sub:
+                sub.group.resuming = None
+                broker.enqueue(sub.group)
         elif sub.client is not None:
             # The last one moves into the hole, as clients of the original have always seen it.
             last = channel.subs.pop()
@@ -298,15 +327,18 @@ class Subscriptions:
         sub.ready = False
         broker.drop_timer(sub)
 
-    # ---- unsubscribe, close --------------------------------------------------------------------------------------
+    # ---- unsubscribe, close
+    # --------------------------------------------------------------------------------------
 
     def unsubscribe(self, reply: bytes, payload: bytes, *, close: bool) -> None:
-        """An UnsubscribeRequest; ``close`` keeps a durable's state."""
+        """Handle an UnsubscribeRequest; ``close`` keeps a durable's state."""
         broker = self._broker
         try:
             request = messages.parse(messages.UnsubscribeRequest, payload)
         except WireError as undecodable:
-            broker.on_malformed("subscription close" if close else "unsubscribe", b"", undecodable.text)
+            broker.on_malformed(
+                "subscription close" if close else "unsubscribe", b"", undecodable.text
+            )
             broker.answer(reply, messages.subscription_error(c.INVALID_UNSUBSCRIBE))
             return
         if not broker.owns(request.subject):
@@ -360,7 +392,8 @@ class Subscriptions:
         if log.debug_on:
             _tell(sub, client_id, action)
 
-    # ---- recovery ------------------------------------------------------------------------------------------------
+    # ---- recovery
+    # ----------------------------------------------------------------------------------------------
 
     def adopt_all(self, channel: Channel) -> None:
         """Rebuild the subscriptions that a channel's store kept."""
@@ -370,9 +403,14 @@ class Subscriptions:
 
     def _adopt(self, channel: Channel, stored: StoredSub) -> None:
         state = stored.state
-        client = None if state.is_closed and not state.queue else self._broker.clients.get(state.client_id)
+        client = (
+            None
+            if state.is_closed and not state.queue
+            else self._broker.clients.get(state.client_id)
+        )
         if client is not None and not client.recovered:
-            # In a channel that is opened late: the client that it belonged to is gone, and this one took its id since.
+            # In a channel that is opened late: the client that it belonged to is gone, and this one
+            # took its id since.
             client = None
         if client is None and not state.is_durable and not state.queue:
             # Its client closed and the record of the removal was lost with a crash.
@@ -418,8 +456,16 @@ def _kind(sub: Subscription) -> str:
     return " durable" if sub.durable else ""
 
 
+def _shown_time(wall_ns: int) -> str:
+    """As the original's debug lines have it: nanoseconds without trailing zeros, offset, zone."""
+    seconds, nanos = divmod(wall_ns, c.SECOND)
+    fraction = f".{nanos:09d}".rstrip("0") if nanos else ""
+    local = datetime.fromtimestamp(seconds).astimezone()
+    return f"{local:%Y-%m-%d %H:%M:%S}{fraction} {local:%z %Z}"
+
+
 def _tell(sub: Subscription, client_id: bytes, action: str, start: str = "") -> None:
-    """The debug line about what has become of a subscription."""
+    """Write the debug line about a subscription's change."""
     extra = ""
     if sub.group is not None:
         extra = f" queue={_show(sub.group.name)},"

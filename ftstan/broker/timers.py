@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Callbacks of one run: the heartbeats of ten thousand clients may be due at one moment, and publishers must not wait
-#: for all of them.
+#: Callbacks of one run: the heartbeats of ten thousand clients may be due at one moment, and
+#: publishers must not wait for all of them.
 AT_ONCE: Final = 256
 #: Cancelled timers that may stay in the heap, besides as many as there are others.
 _KEPT: Final = 64
@@ -25,7 +25,10 @@ class Timer:
 
 
 class Timers:
-    """Callbacks by time (monotonic ns). One that is not wanted any more is cancelled, or checks that itself."""
+    """Callbacks by time (monotonic ns).
+
+    One that is not wanted any more is cancelled, or checks that itself.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Timer]] = []
@@ -57,9 +60,12 @@ class Timers:
             self.next = self._heap[0][0] if self._heap else None
 
     def run(self, now: int) -> bool:
-        """Run what is due, the earliest first and no more than ``AT_ONCE``; returns whether anything ran.
+        """Run what is due, the earliest first and no more than ``AT_ONCE``.
 
-        Callbacks added meanwhile wait for the next run, and so does what was too much: ``next`` stays in the past.
+        Returns whether anything ran.
+
+        Callbacks added meanwhile wait for the next run, and so does what was too much: ``next``
+        stays in the past.
         """
         due: list[Timer] = []
         while self._heap and self._heap[0][0] <= now and len(due) < AT_ONCE:
@@ -71,7 +77,8 @@ class Timers:
         self.next = self._heap[0][0] if self._heap else None
         ran = False
         for timer in due:
-            callback, timer.callback = timer.callback, None
+            callback = timer.callback
+            timer.callback = None
             # One that ran before it in this run may have cancelled it.
             if callback is not None:
                 callback()

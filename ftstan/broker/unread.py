@@ -1,7 +1,8 @@
 """Readers whose next message storage could not give: each is offered messages again after a while.
 
-A reader is served when something happens to its channel or to itself. Behind the last publish of a quiet channel
-nothing does: without this, one failed read right after a takeover would keep a message for ever.
+A reader is served when something happens to its channel or to itself. Behind the last publish of a
+quiet channel nothing does: without this, one failed read right after a takeover would keep a
+message for ever.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _AGAIN: Final = SECOND
 
 
 class Unread:
-    """Those that wait; each has one timer."""
+    """Subscriptions whose delivery stopped; each has one timer."""
 
     def __init__(self, broker: BrokerBase) -> None:
         self._broker = broker
@@ -27,7 +28,8 @@ class Unread:
 
     def note(self, sub: Subscription) -> None:
         """Delivery to the subscription, or to its group, has stopped."""
-        broker, who = self._broker, sub if sub.group is None else sub.group
+        broker = self._broker
+        who = sub if sub.group is None else sub.group
         if who not in self._waiting:
             self._waiting.add(who)
             broker.timers.at(broker.now + _AGAIN, partial(self._again, who))

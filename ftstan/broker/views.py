@@ -1,8 +1,10 @@
-"""What monitoring sees of a broker: rows copied out in one short step each, for whoever renders them elsewhere.
+"""What monitoring sees of a broker: rows copied out in one short step each, for whoever renders
+them elsewhere.
 
-Nothing here changes anything, and nothing touches storage: what a store says of a channel it keeps in memory. A step
-runs on the data plane's thread, so each one has a bound that its caller keeps (``node/pages.py``); what can be long,
-the subscriptions of a channel, is copied as a list of objects first and looked at in portions.
+Nothing here changes anything, and nothing touches storage: what a store says of a channel it keeps
+in memory. A step runs on the data plane's thread, so each one has a bound that its caller keeps
+(``node/pages.py``); what can be long, the subscriptions of a channel, is copied as a list of
+objects first and looked at in portions.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class SubRow(NamedTuple):
-    """One subscription. ``queue``: the stored name of its group; ``durable``: empty for members; ``ack_wait``: ns."""
+    """One subscription.
+
+    ``queue``: the stored name of its group; ``durable``: empty for members; ``ack_wait``: ns.
+    """
 
     client_id: bytes
     inbox: bytes
@@ -41,7 +46,7 @@ class SubRow(NamedTuple):
 
 
 class ClientRow(NamedTuple):
-    """One client, and its live subscriptions as they were made."""
+    """One client and its live subscriptions, oldest first."""
 
     client_id: bytes
     hb_inbox: bytes
@@ -61,7 +66,8 @@ class ChannelRow(NamedTuple):
 
 
 class CensusRow(NamedTuple):
-    """One channel in figures: ``pending`` acks, ``stalled`` readers, ``lag`` of the last reader in messages.
+    """One channel in figures: ``pending`` acks, ``stalled`` readers, ``lag`` of the last reader in
+    messages.
 
     ``limits``: those in force, 0 for none.
     """
@@ -80,7 +86,10 @@ class CensusRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a broker counts as it goes. ``channels`` includes those that recovery has left for later."""
+    """What a broker counts as it goes.
+
+    ``channels`` includes those that recovery has left for later.
+    """
 
     clients: int = 0
     channels: int = 0
@@ -121,7 +130,10 @@ def channel_names(broker: Broker) -> list[bytes]:
 
 def client_rows(clients: Sequence[Client]) -> list[ClientRow]:
     """What is shown of these clients."""
-    return [ClientRow(client.info.client_id, client.info.hb_inbox, list(client.subs)) for client in clients]
+    return [
+        ClientRow(client.info.client_id, client.info.hb_inbox, list(client.subs))
+        for client in clients
+    ]
 
 
 def channel_rows(channels: Sequence[Channel], *, subs: bool) -> list[ChannelRow]:
@@ -131,7 +143,15 @@ def channel_rows(channels: Sequence[Channel], *, subs: bool) -> list[ChannelRow]
         store = channel.store
         listed = all_subs(channel) if subs else []
         rows.append(
-            ChannelRow(channel.name, store.count, store.size, store.first, store.last, channel.stored_subs, listed)
+            ChannelRow(
+                channel.name,
+                store.count,
+                store.size,
+                store.first,
+                store.last,
+                channel.stored_subs,
+                listed,
+            )
         )
     return rows
 
@@ -142,7 +162,10 @@ def sub_rows(subs: Sequence[Subscription]) -> list[_Fields]:
 
 
 def census(channels: Sequence[Channel]) -> list[CensusRow]:
-    """The figures of these channels. The work for one grows with its subscriptions, by some nanoseconds for each."""
+    """The figures of these channels.
+
+    The work for one grows with its subscriptions, by some nanoseconds for each.
+    """
     rows = []
     for channel in channels:
         store = channel.store

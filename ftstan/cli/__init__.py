@@ -1,1 +1,3 @@
-"""The commands: ``ftstan`` (the server, also installed as ``nats-streaming-server``) and ``ftstanctl``."""
+"""The commands: ``ftstan`` (the server, also installed as ``nats-streaming-server``) and
+``ftstanctl``.
+"""

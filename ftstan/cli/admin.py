@@ -1,12 +1,13 @@
-"""``ftstanctl channel``, ``client``, ``sub ls``, ``sub info``, ``server``: what is served, and what to do about it.
+"""``ftstanctl channel``, ``client``, ``sub ls``, ``sub info``, ``server``: what is served, and what
+to do about it.
 
-Servers are asked over NATS and decide for themselves; what changes something is sealed with their key, and what
-destroys something asks first. Exit statuses are those of ``ftstanctl ft``. Described in ``docs/admin.md``.
+Servers are asked over NATS and decide for themselves; what changes something is sealed with their
+key, and what destroys something asks first. Exit statuses are those of ``ftstanctl ft``. Described
+in ``docs/admin.md``.
 """
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,22 +18,23 @@ from ftstan.base.errors import RefusedError
 from ftstan.cli import contexts
 from ftstan.cli.admin_client import (
     BUSY_S,
+    Asked,
+    UnservedError,
+    claimed,
+)
+from ftstan.cli.connecting import link_options
+from ftstan.cli.terminal import complain, print_json, print_table, say, size_of, visible
+from ftstan.cli.words.servers import (
     EXIT_DONE,
     EXIT_REFUSED,
     EXIT_UNSERVED,
-    Asked,
-    UnservedError,
     add_key_options,
-    claimed,
     count,
     seconds,
     sequence,
 )
-from ftstan.cli.connecting import link_options
-from ftstan.cli.terminal import complain, print_json, print_table, say, size_of, visible
 from ftstan.ft.health import name as server_name
 from ftstan.ft.subjects import question_subject
-from ftstan.nats.request import asking
 
 if TYPE_CHECKING:
     import argparse
@@ -53,7 +55,8 @@ class _Servers(Asked):
         found = await self.who(subject) or await self.who(subject, BUSY_S, bool)
         if not found:
             raise UnservedError(
-                f"no server of cluster {self.cluster} answered", hint="check --server, --cluster and the servers' logs"
+                f"no server of cluster {self.cluster} answered",
+                hint="check --server, --cluster and the servers' logs",
             )
         return found
 
@@ -70,20 +73,28 @@ class _Servers(Asked):
         serving = [node for node in found if node.serving]
         if not serving:
             raise UnservedError(
-                f"no server of cluster {self.cluster} serves", hint="check --server, --cluster and the servers' logs"
+                f"no server of cluster {self.cluster} serves",
+                hint="check --server, --cluster and the servers' logs",
             )
         return serving
 
     async def named(self, word: str) -> NodeStatus:
-        """The server of that id (or enough of its beginning) or host; without a word the only one."""
+        """The server of that id (or enough of its beginning) or host.
+
+        Without a word the only one.
+        """
         found = [
-            node for node in await self.everybody() if not word or node.host == word or node.server.startswith(word)
+            node
+            for node in await self.everybody()
+            if not word or node.host == word or node.server.startswith(word)
         ]
         if len(found) == 1:
             return found[0]
         known = ", ".join(server_name(node) for node in found)
         raise RefusedError(
-            f"{word or 'this cluster'} is {len(found)} servers: {known}" if found else f"no server {word} answered",
+            f"{word or 'this cluster'} is {len(found)} servers: {known}"
+            if found
+            else f"no server {word} answered",
             hint="name one by its id or its host: ftstanctl server ls",
         )
 
@@ -117,11 +128,16 @@ def _behind(request: Request, row: Row) -> Request:
     return replace(request, after=row["id" if request.verb is Verb.CLIENTS else "name"])
 
 
-# ---- channels --------------------------------------------------------------------------------------------------------
+# ---- channels
+# --------------------------------------------------------------------------------------------------
 
 
 async def _channel_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
-    rows = [row for server in await servers.serving() for row in await servers.rows(Request(Verb.CHANNELS), server)]
+    rows = [
+        row
+        for server in await servers.serving()
+        for row in await servers.rows(Request(Verb.CHANNELS), server)
+    ]
     rows.sort(key=lambda row: row["name"])
     if arguments.output == "json":
         print_json({"channels": rows})
@@ -176,9 +192,14 @@ async def _channel_purge(arguments: argparse.Namespace, servers: _Servers) -> in
     if arguments.keep:
         words = f"all but the newest {arguments.keep} of {row['msgs']} messages"
     elif arguments.up_to:
-        words = f"the messages up to sequence {arguments.up_to} (there are {row['first_seq']} to {row['last_seq']})"
+        words = (
+            f"the messages up to sequence {arguments.up_to} (there are {row['first_seq']} to "
+            f"{row['last_seq']})"
+        )
     _confirm(arguments, f"purge {words} of channel {visible(arguments.name)}")
-    request = Request(Verb.PURGE, name=arguments.name, keep=arguments.keep, up_to=arguments.up_to, by=claimed())
+    request = Request(
+        Verb.PURGE, name=arguments.name, keep=arguments.keep, up_to=arguments.up_to, by=claimed()
+    )
     answer = await servers.change(arguments, server, request)
     if arguments.output == "json":
         print_json({"channel": arguments.name, "done": answer.note, **answer.rows[0]})
@@ -186,7 +207,8 @@ async def _channel_purge(arguments: argparse.Namespace, servers: _Servers) -> in
     return _say(arguments, "channel", answer.note)
 
 
-# ---- clients ---------------------------------------------------------------------------------------------------------
+# ---- clients
+# --------------------------------------------------------------------------------------------------
 
 
 async def _client_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
@@ -201,7 +223,9 @@ async def _client_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
     if arguments.output == "json":
         print_json({"clients": rows})
         return EXIT_DONE
-    cells = [(row["id"], row["subscriptions"], row["failed_heartbeats"], row["hb_inbox"]) for row in rows]
+    cells = [
+        (row["id"], row["subscriptions"], row["failed_heartbeats"], row["hb_inbox"]) for row in rows
+    ]
     print_table(
         ("client", "subscriptions", "failed heartbeats", "heartbeat inbox"),
         cells,
@@ -226,9 +250,12 @@ async def _client_info(arguments: argparse.Namespace, servers: _Servers) -> int:
 async def _client_kick(arguments: argparse.Namespace, servers: _Servers) -> int:
     _, row = await servers.one(Request(Verb.CLIENT, name=arguments.name))
     _confirm(
-        arguments, f"close client {visible(arguments.name)} and end its {row['subscriptions']} subscriptions or more"
+        arguments,
+        f"close client {visible(arguments.name)} and end its {row['subscriptions']} "
+        "subscriptions or more",
     )
-    notes, refusal = [], None
+    notes = []
+    refusal = None
     for server in await servers.serving():
         request = Request(Verb.KICK, name=arguments.name, by=claimed())
         answer = await servers.hear(server, servers.sealed(arguments, server, request))
@@ -241,16 +268,21 @@ async def _client_kick(arguments: argparse.Namespace, servers: _Servers) -> int:
     return _say(arguments, "client", notes[0])
 
 
-# ---- subscriptions ---------------------------------------------------------------------------------------------------
+# ---- subscriptions
+# --------------------------------------------------------------------------------------------------
 
 
 async def _subs_of(servers: _Servers, request: Request) -> list[Row]:
-    rows = [row for server in await servers.serving() for row in await servers.rows(request, server)]
+    rows = [
+        row for server in await servers.serving() for row in await servers.rows(request, server)
+    ]
     return sorted(rows, key=lambda row: (row["channel"], row["id"]))
 
 
 async def _sub_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
-    rows = await _subs_of(servers, Request(Verb.SUBS, name=arguments.channel, client=arguments.client))
+    rows = await _subs_of(
+        servers, Request(Verb.SUBS, name=arguments.channel, client=arguments.client)
+    )
     if arguments.output == "json":
         print_json({"subscriptions": rows})
     else:
@@ -277,11 +309,21 @@ def _print_subs(rows: Sequence[Row]) -> None:
         )
         for row in rows
     ]
-    heads = ("channel", "id", "client", "queue or durable", "state", "last sent", "pending", "max in flight")
+    heads = (
+        "channel",
+        "id",
+        "client",
+        "queue or durable",
+        "state",
+        "last sent",
+        "pending",
+        "max in flight",
+    )
     print_table(heads, cells, right=("id", "last sent", "pending", "max in flight"))
 
 
-# ---- servers ---------------------------------------------------------------------------------------------------------
+# ---- servers
+# --------------------------------------------------------------------------------------------------
 
 
 async def _server_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
@@ -290,9 +332,12 @@ async def _server_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
         print_json({"servers": [node.to_json() for node in found]})
         return EXIT_DONE
     cells = [
-        (node.server, node.host, node.pid, node.group or "-", node.state, node.phase, node.version) for node in found
+        (node.server, node.host, node.pid, node.group or "-", node.state, node.phase, node.version)
+        for node in found
     ]
-    print_table(("server", "host", "pid", "group", "state", "phase", "version"), cells, right=("pid",))
+    print_table(
+        ("server", "host", "pid", "group", "state", "phase", "version"), cells, right=("pid",)
+    )
     return EXIT_DONE
 
 
@@ -313,11 +358,15 @@ async def _server_drain(arguments: argparse.Namespace, servers: _Servers) -> int
     return _say(arguments, "server", answer.note, server_name(server))
 
 
-# ---- what operators see ----------------------------------------------------------------------------------------------
+# ---- what operators see
+# ----------------------------------------------------------------------------------------------
 
 
 def _confirm(arguments: argparse.Namespace, what: str) -> None:
-    """Ask before something is destroyed. Raises ``RefusedError`` if the answer is not yes, or nobody can be asked."""
+    """Ask before something is destroyed.
+
+    Raises ``RefusedError`` if the answer is not yes, or nobody can be asked.
+    """
     if arguments.yes:
         return
     if not sys.stdin.isatty():
@@ -351,7 +400,8 @@ def _print_fields(row: Row) -> None:
         say(f"{field:<{width}}  {value!s}")
 
 
-# ---- words -----------------------------------------------------------------------------------------------------------
+# ---- words
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,10 +419,19 @@ _WORDS = {
     "channel": {
         "ls": _Word("list the channels", _channel_ls),
         "info": _Word("show one channel", _channel_info, "name"),
-        "create": _Word("make an empty channel, within the limits", _channel_create, "name", changes=True),
-        "delete": _Word("delete a channel with all its messages", _channel_delete, "name", changes=True, destroys=True),
+        "create": _Word(
+            "make an empty channel, within the limits", _channel_create, "name", changes=True
+        ),
+        "delete": _Word(
+            "delete a channel with all its messages",
+            _channel_delete,
+            "name",
+            changes=True,
+            destroys=True,
+        ),
         "purge": _Word(
-            "remove messages of a channel from its front, or all; its last sequence and subscriptions stay",
+            "remove messages of a channel from its front, or all; its last sequence and "
+            "subscriptions stay",
             _channel_purge,
             "name",
             changes=True,
@@ -383,7 +442,11 @@ _WORDS = {
         "ls": _Word("list the clients that are registered", _client_ls),
         "info": _Word("show one client and its subscriptions", _client_info, "name"),
         "kick": _Word(
-            "close a client as one that is dead; its durables stay", _client_kick, "name", changes=True, destroys=True
+            "close a client as one that is dead; its durables stay",
+            _client_kick,
+            "name",
+            changes=True,
+            destroys=True,
         ),
     },
     "subscription": {
@@ -393,7 +456,12 @@ _WORDS = {
     "server": {
         "ls": _Word("list the servers of the cluster", _server_ls),
         "info": _Word("show one server", _server_info, "server"),
-        "reload": _Word("have a server read its configuration again, as SIGHUP does", _server_reload, "server", True),
+        "reload": _Word(
+            "have a server read its configuration again, as SIGHUP does",
+            _server_reload,
+            "server",
+            True,
+        ),
         "drain": _Word(
             "have a server leave for good and in peace, as SIGUSR2 does",
             _server_drain,
@@ -409,7 +477,9 @@ def configure(noun: str) -> Callable[[argparse.ArgumentParser], None]:
     """What adds the sub-commands of ``channel``, ``client``, ``subscription`` or ``server``."""
 
     def add(parser: argparse.ArgumentParser) -> None:
-        commands = parser.add_subparsers(title="commands", dest="verb", required=True, metavar="<command>")
+        commands = parser.add_subparsers(
+            title="commands", dest="verb", required=True, metavar="<command>"
+        )
         for verb, word in _WORDS[noun].items():
             added = commands.add_parser(verb, help=word.text, description=word.text)
             contexts.add_options(added, group=False)
@@ -420,7 +490,9 @@ def configure(noun: str) -> Callable[[argparse.ArgumentParser], None]:
                 metavar="SECONDS",
                 help="how long servers are waited for that may answer (default 1)",
             )
-            added.add_argument("--output", choices=("table", "json"), default="table", help="default: table")
+            added.add_argument(
+                "--output", choices=("table", "json"), default="table", help="default: table"
+            )
             match word.takes:
                 case "name":
                     added.add_argument("name", metavar=noun.upper())
@@ -434,7 +506,9 @@ def configure(noun: str) -> Callable[[argparse.ArgumentParser], None]:
                     )
                 case "channel":
                     added.add_argument("channel", metavar="CHANNEL")
-                    added.add_argument("id", type=count, metavar="ID", help="the number that sub ls shows")
+                    added.add_argument(
+                        "id", type=count, metavar="ID", help="the number that sub ls shows"
+                    )
             if word.changes:
                 add_key_options(added)
             if word.destroys:
@@ -446,13 +520,23 @@ def configure(noun: str) -> Callable[[argparse.ArgumentParser], None]:
                 help="also if there are subscriptions: they and their positions are lost",
             )
             bounds = commands.choices["purge"].add_mutually_exclusive_group()
-            bounds.add_argument("--keep", type=count, default=0, metavar="N", help="all but the newest N messages")
             bounds.add_argument(
-                "--up-to", type=sequence, default=0, metavar="SEQ", help="only those up to this sequence, itself too"
+                "--keep", type=count, default=0, metavar="N", help="all but the newest N messages"
+            )
+            bounds.add_argument(
+                "--up-to",
+                type=sequence,
+                default=0,
+                metavar="SEQ",
+                help="only those up to this sequence, itself too",
             )
         if noun == "subscription":
-            commands.choices["ls"].add_argument("--channel", default="", metavar="CHANNEL", help="only of this channel")
-            commands.choices["ls"].add_argument("--client", default="", metavar="ID", help="only of this client")
+            commands.choices["ls"].add_argument(
+                "--channel", default="", metavar="CHANNEL", help="only of this channel"
+            )
+            commands.choices["ls"].add_argument(
+                "--client", default="", metavar="ID", help="only of this client"
+            )
 
     return add
 
@@ -462,8 +546,15 @@ def run(arguments: argparse.Namespace) -> int:
     contexts.fill(arguments)
     word = _WORDS[arguments.command][arguments.verb]
 
+    # Late: words and help need none of it.
+    import asyncio  # noqa: PLC0415
+
+    from ftstan.nats.request import asking  # noqa: PLC0415
+
     async def work() -> int:
-        async with asking(arguments.server, link_options(arguments), seconds=arguments.timeout) as asker:
+        async with asking(
+            arguments.server, link_options(arguments), seconds=arguments.timeout
+        ) as asker:
             return await word.run(arguments, _Servers(asker, arguments.cluster, arguments.timeout))
 
     try:

@@ -1,11 +1,10 @@
-"""How commands of ``ftstanctl`` ask servers over NATS, and seal what changes something with the servers' key."""
+"""How commands of ``ftstanctl`` ask servers over NATS, and seal what changes something with the
+servers' key.
+"""
 
 from __future__ import annotations
 
-import getpass
 import os
-import secrets
-import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,14 @@ from ftstan.admin.keys import KEY_NAME, read_key_at
 from ftstan.admin.protocol import Answer, Request, decode_answer, encode_who
 from ftstan.admin.signing import NONCE_SIZE, Recipient, seal
 from ftstan.base.clock import SystemClock
-from ftstan.base.errors import ConfigError, FtstanError, NatsError, RefusedError, StoreError, WireError
+from ftstan.base.errors import (
+    ConfigError,
+    FtstanError,
+    NatsError,
+    RefusedError,
+    StoreError,
+    WireError,
+)
 from ftstan.ft.health import name
 from ftstan.ft.subjects import control_subject
 
@@ -24,10 +30,6 @@ if TYPE_CHECKING:
     from ftstan.base.states import NodeStatus
     from ftstan.nats.request import Asker
 
-EXIT_DONE = 0
-EXIT_REFUSED = 1
-EXIT_UNSERVED = 2
-EXIT_CANNOT_ASK = 3
 
 BUSY_S = 3.0
 """For a second question, when nobody answered the first in time: hosts may be busy."""
@@ -42,7 +44,10 @@ class UnservedError(FtstanError):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Servers of one cluster that are asked, through ``asker``; ``timeout`` in seconds for who they are."""
+    """Servers of one cluster that are asked, through ``asker``.
+
+    ``timeout`` in seconds for who they are.
+    """
 
     asker: Asker
     cluster: str
@@ -64,7 +69,10 @@ class Asked:
         return _servers(answers)
 
     async def ask(self, server: NodeStatus, payload: bytes) -> Answer:
-        """One server's answer. Raises ``RefusedError`` if it says no, ``NatsError`` if it says nothing."""
+        """One server's answer.
+
+        Raises ``RefusedError`` if it says no, ``NatsError`` if it says nothing.
+        """
         answer = await self.hear(server, payload)
         if not answer.ok:
             raise RefusedError(f"{name(server)}: {answer.error}", hint=answer.hint)
@@ -72,25 +80,33 @@ class Asked:
 
     async def hear(self, server: NodeStatus, payload: bytes) -> Answer:
         """The same, whatever it says."""
-        data = await self.asker.ask(control_subject(self.cluster, server.server), payload, _ANSWER_S)
+        data = await self.asker.ask(
+            control_subject(self.cluster, server.server), payload, _ANSWER_S
+        )
         if data is None:
             raise NatsError(
                 f"{name(server)} did not answer",
-                hint="it may have stopped, or it may still do what was asked: look again, and see its log",
+                hint="it may have stopped, or it may still do what was asked: look again, and "
+                "see its log",
             )
         return decode_answer(data)
 
     def sealed(self, arguments: argparse.Namespace, server: NodeStatus, request: Request) -> bytes:
-        """A request that changes something. Raises ``ConfigError`` and ``StoreError`` about the key."""
+        """A request that changes something.
+
+        Raises ``ConfigError`` and ``StoreError`` about the key.
+        """
         return seal(
             request,
             Recipient(self.cluster, server.server),
             key=read_admin_key(arguments),
             now_ns=SystemClock().wall_ns(),
-            nonce=secrets.token_bytes(NONCE_SIZE),
+            nonce=os.urandom(NONCE_SIZE),
         )
 
-    async def change(self, arguments: argparse.Namespace, server: NodeStatus, request: Request) -> Answer:
+    async def change(
+        self, arguments: argparse.Namespace, server: NodeStatus, request: Request
+    ) -> Answer:
         """Ask for what changes something."""
         return await self.ask(server, self.sealed(arguments, server, request))
 
@@ -108,19 +124,11 @@ def _servers(payloads: Sequence[bytes]) -> list[NodeStatus]:
     return sorted(found.values(), key=lambda node: (node.host, node.server))
 
 
-def add_key_options(parser: argparse.ArgumentParser) -> None:
-    """The flags that ``read_admin_key`` reads."""
-    parser.add_argument("--dir", metavar="DIR", help=f"the datastore, for its {KEY_NAME}")
-    parser.add_argument(
-        "--admin-key",
-        "--key-file",
-        metavar="FILE",
-        help=f"a copy of the datastore's {KEY_NAME}, or the -admin_key of a server without one",
-    )
-
-
 def read_admin_key(arguments: argparse.Namespace) -> bytes:
-    """The servers' key from where the operator says that it is. Raises ``ConfigError`` and ``StoreError``."""
+    """The servers' key from where the operator says that it is.
+
+    Raises ``ConfigError`` and ``StoreError``.
+    """
     path = arguments.admin_key
     if not path and arguments.dir:
         path = os.path.join(arguments.dir, KEY_NAME)
@@ -131,37 +139,16 @@ def read_admin_key(arguments: argparse.Namespace) -> bytes:
         )
     key = read_key_at(path)
     if key is None:
-        raise StoreError(f"{path} does not exist", hint="a datastore's first active makes it; check --dir, --admin-key")
+        raise StoreError(
+            f"{path} does not exist",
+            hint="a datastore's first active makes it; check --dir, --admin-key",
+        )
     return key
 
 
 def claimed() -> str:
     """Who asks, for the servers' logs; nobody checks it."""
+    import getpass  # noqa: PLC0415  # late: for what changes something
+    import socket  # noqa: PLC0415
+
     return f"{getpass.getuser()}@{socket.gethostname()} (uid {os.getuid()})"
-
-
-def count(text: str) -> int:
-    """A number from the command line."""
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError
-    return int(text)
-
-
-def sequence(text: str) -> int:
-    """A message's sequence from the command line: they begin with 1."""
-    value = count(text)
-    if not 0 < value < 1 << 63:
-        raise ValueError
-    return value
-
-
-def seconds(text: str) -> float:
-    """A duration from the command line."""
-    value = float(text)
-    if not 0 < value <= 3600:
-        raise ValueError
-    return value
-
-
-# What argparse calls a wrong value.
-count.__name__, seconds.__name__, sequence.__name__ = "number", "duration in seconds", "sequence of a message"

@@ -1,7 +1,9 @@
-"""``ftstanctl bench``: publish and subscribe as fast as the server lets us, and say how fast that was.
+"""``ftstanctl bench``: publish and subscribe as fast as the server lets us, and say how fast that
+was.
 
-Exit status: 0 everything was stored and delivered; 1 something was refused, or did not come within ``--timeout``;
-2 wrong words; 3 no connection, not let in, or the connection was lost; 130 interrupted (``docs/ftstanctl.md``).
+Exit status: 0 everything was stored and delivered; 1 something was refused, or did not come within
+``--timeout``; 2 wrong words; 3 no connection, not let in, or the connection was lost; 130
+interrupted (``docs/ftstanctl.md``).
 """
 
 from __future__ import annotations
@@ -15,10 +17,9 @@ from rich.table import Table
 
 from ftstan.base.clock import SystemClock
 from ftstan.base.errors import ConfigError
-from ftstan.cli import contexts
-from ftstan.cli.client_options import EXIT_DONE, EXIT_NOT_ALL, number, seconds
 from ftstan.cli.connecting import link_options
 from ftstan.cli.terminal import print_json, print_table, progress, say
+from ftstan.cli.words.client import EXIT_DONE, EXIT_NOT_ALL
 from ftstan.client.options import check_channel
 from ftstan.load import drive
 from ftstan.load.clients import Where
@@ -36,41 +37,6 @@ SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 
 _BAR_WIDTH: Final = 40
 _NS_PER_S: Final = 1_000_000_000
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the words."""
-    parser.add_argument("channel", metavar="CHANNEL", nargs="?", default="bench", help="default: bench")
-    parser.add_argument("--pub", type=_amount, default=1, metavar="N", help="publishers (default 1)")
-    parser.add_argument(
-        "--sub",
-        type=_amount,
-        default=0,
-        metavar="N",
-        help="subscribers, each of which gets every message (default 0); with --pub 0 they read what is stored",
-    )
-    parser.add_argument("--queue", default="", metavar="GROUP", help="the subscribers share the messages")
-    parser.add_argument(
-        "--count", type=number, default=100_000, metavar="N", help="messages, of all publishers (default 100000)"
-    )
-    parser.add_argument("--size", type=number, default=128, metavar="BYTES", help="of each message (default 128)")
-    windows = parser.add_mutually_exclusive_group()
-    windows.add_argument(
-        "--max-in-flight", type=number, default=512, metavar="N", help="of each publisher without an ack (default 512)"
-    )
-    windows.add_argument("--sync", action="store_true", help="wait for each ack before the next publish")
-    parser.add_argument(
-        "--sub-max-in-flight", type=number, default=1024, metavar="N", help="of each subscriber (default 1024)"
-    )
-    parser.add_argument("--ack-wait", type=number, default=30, metavar="SECONDS", help="whole seconds (default 30)")
-    parser.add_argument(
-        "--timeout", type=seconds, default=30.0, metavar="SECONDS", help="give up when nothing moves (default 30)"
-    )
-    parser.add_argument("--output", choices=("text", "json"), default="text", help="default: text")
-    contexts.add_options(parser, group=False)
-    parser.add_argument(
-        "--connect-timeout", type=seconds, default=10.0, metavar="SECONDS", help="for each client (default 10)"
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -100,10 +66,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _plan(arguments: argparse.Namespace) -> Plan:
     check_channel(arguments.channel)
     if not arguments.pub and not arguments.sub:
-        raise ConfigError("nobody publishes and nobody subscribes", hint="give --pub or --sub a number above 0")
+        raise ConfigError(
+            "nobody publishes and nobody subscribes", hint="give --pub or --sub a number above 0"
+        )
     if arguments.pub and arguments.size < HEAD_SIZE:
         raise ConfigError(
-            f"--size {arguments.size} is too small", hint=f"a message carries its time: {HEAD_SIZE} bytes or more"
+            f"--size {arguments.size} is too small",
+            hint=f"a message carries its time: {HEAD_SIZE} bytes or more",
         )
     if arguments.queue and not arguments.sub:
         raise ConfigError("--queue is for subscribers", hint="give --sub a number above 0")
@@ -121,17 +90,8 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     )
 
 
-def _amount(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise ValueError
-    return value
-
-
-_amount.__name__ = "number"  # what argparse calls a wrong value
-
-
-# ---- what came of it ---------------------------------------------------------------------------------------------
+# ---- what came of it
+# ---------------------------------------------------------------------------------------------
 
 
 def _complain(result: Result) -> None:
@@ -176,12 +136,19 @@ def _side_fields(plan: Plan, side: Side) -> dict[str, object] | None:
         }
         if delays.count
         else None,
-        "clients": [{"name": one.name, "messages": one.messages, "seconds": one.seconds} for one in side.clients],
+        "clients": [
+            {"name": one.name, "messages": one.messages, "seconds": one.seconds}
+            for one in side.clients
+        ],
     }
 
 
 def _show(plan: Plan, result: Result) -> None:
-    sides = [(name, side) for name, side in (("pub", result.publishers), ("sub", result.subscribers)) if side.clients]
+    sides = [
+        (name, side)
+        for name, side in (("pub", result.publishers), ("sub", result.subscribers))
+        if side.clients
+    ]
     heads = ("clients", "messages", "seconds", "msgs/s", "MB/s", *SHARES, "max")
     print_table(
         ("", *heads),
@@ -193,7 +160,10 @@ def _show(plan: Plan, result: Result) -> None:
                 f"{side.seconds:.3f}",
                 f"{side.per_second:,.0f}",
                 f"{side.per_second * plan.size / 1e6:.1f}" if side.delays.count else "-",
-                *(delay_of(side.delays.below(share)) if side.delays.count else "-" for share in SHARES.values()),
+                *(
+                    delay_of(side.delays.below(share)) if side.delays.count else "-"
+                    for share in SHARES.values()
+                ),
                 delay_of(side.delays.most) if side.delays.count else "-",
             )
             for name, side in sides
@@ -216,13 +186,20 @@ def _plot(delays: Delays) -> None:
         table.add_column(justify=justify, no_wrap=True)
     for upto, count in steps:
         length = _BAR_WIDTH * count / most
-        bar = "#" * round(length) if console.options.ascii_only else Bar(_BAR_WIDTH, 0, length, width=_BAR_WIDTH)
+        bar = (
+            "#" * round(length)
+            if console.options.ascii_only
+            else Bar(_BAR_WIDTH, 0, length, width=_BAR_WIDTH)
+        )
         table.add_row(f"<= {delay_of(upto)}", f"{100 * count / delays.count:.2f} %", bar)
     console.print(table)
 
 
 def histogram(delays: Delays) -> list[tuple[int, int]]:
-    """``(nanoseconds, count)``: delays up to so long, in steps of 1, 2, 5, 10, 20 ...; the first and last not empty."""
+    """``(nanoseconds, count)``: delays up to so long, in steps of 1, 2, 5, 10, 20 ....
+
+    The first and last not empty.
+    """
     found = delays.counts()
     steps: list[tuple[int, int]] = []
     at = 0

@@ -1,4 +1,6 @@
-"""``ftstanctl check-store``: can this directory carry a group's datastore? See ``docs/check-store.md``.
+"""``ftstanctl check-store``: can this directory carry a group's datastore?
+
+See ``docs/check-store.md``.
 
 Exit status: 0 suitable, 1 suitable with limits, 2 unsuitable, 3 it could not be found out.
 """
@@ -11,13 +13,15 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from ftstan.base.clock import SystemClock
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import ConfigError
-from ftstan.cli.admin_client import seconds
 from ftstan.cli.terminal import print_json, print_table, say
+from ftstan.cli.words.check_store import (
+    EXIT_LIMITED,
+    EXIT_SUITABLE,
+    EXIT_UNSUITABLE,
+)
 from ftstan.ft.direct import asking_disk
 from ftstan.storecheck import host, integrity, peer
 from ftstan.storecheck.bench import Bench, Runner
@@ -32,10 +36,6 @@ if TYPE_CHECKING:
 
     from ftstan.storecheck.findings import Expected
 
-EXIT_SUITABLE = 0
-EXIT_LIMITED = 1
-EXIT_UNSUITABLE = 2
-EXIT_CANNOT_TELL = 3
 
 _STATUSES = {
     StorageVerdict.SUITABLE: EXIT_SUITABLE,
@@ -44,49 +44,6 @@ _STATUSES = {
 }
 _SHOWN = {Outcome.GOOD: "ok", Outcome.NOTE: "note", Outcome.LIMIT: "LIMIT", Outcome.BAD: "BAD"}
 _BAR = 40
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the words."""
-    parser.add_argument("dir", metavar="DIR", help="the directory that servers will have as -dir, or one beside it")
-    parser.add_argument(
-        "--peer", action="store_true", help="with a second host, which runs the same command at the same time"
-    )
-    parser.add_argument(
-        "--freeze",
-        action="store_true",
-        help="--peer: this host will be frozen or cut off; measures when its lock moves",
-    )
-    parser.add_argument(
-        "--freeze-wait", type=seconds, default=180.0, metavar="SECONDS", help="--peer: how long for that (default 180)"
-    )
-    parser.add_argument(
-        "--contend",
-        type=seconds,
-        default=3.0,
-        metavar="SECONDS",
-        help="--peer: how long both want the lock (default 3)",
-    )
-    parser.add_argument(
-        "--wait", type=seconds, default=120.0, metavar="SECONDS", help="--peer: for the other host (default 120)"
-    )
-    parser.add_argument(
-        "--phase",
-        choices=("format", "attack", "verify"),
-        help="prepare an attack, write while plugs are pulled, and see whether all that was durable is there",
-    )
-    parser.add_argument(
-        "--journal",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="--phase: attack: where this host notes what is durable, outside DIR; verify: those of all hosts",
-    )
-    parser.add_argument(
-        "--seconds", type=seconds, default=3600.0, metavar="SECONDS", help="--phase attack: for how long (default 3600)"
-    )
-    parser.add_argument("--remove", action="store_true", help="--phase verify: remove what was written")
-    parser.add_argument("--output", choices=("table", "json"), default="table", help="default: table")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -99,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
             report = _report(arguments, here, told)
     except OSError as error:
         raise ConfigError(
-            f"{arguments.dir}: {error.strerror or error}", hint="check the directory, its permissions and its mount"
+            f"{arguments.dir}: {error.strerror or error}",
+            hint="check the directory, its permissions and its mount",
         ) from error
     if arguments.output == "json":
         print_json(report.as_dict())
@@ -112,18 +70,28 @@ def _check_words(arguments: argparse.Namespace) -> None:
     if arguments.peer and arguments.phase:
         raise ConfigError("--peer and --phase exclude each other", hint="run one after the other")
     if arguments.freeze and not arguments.peer:
-        raise ConfigError("--freeze needs a second host", hint="add --peer, and run it there without --freeze")
+        raise ConfigError(
+            "--freeze needs a second host", hint="add --peer, and run it there without --freeze"
+        )
     if arguments.phase == "attack" and len(arguments.journal) != 1:
-        raise ConfigError("an attack needs one journal", hint="give --journal a file on a disk of this host")
+        raise ConfigError(
+            "an attack needs one journal", hint="give --journal a file on a disk of this host"
+        )
     if arguments.phase == "verify" and not arguments.journal:
-        raise ConfigError("verify needs the journals", hint="give --journal once for each host that attacked")
+        raise ConfigError(
+            "verify needs the journals", hint="give --journal once for each host that attacked"
+        )
 
 
 def _report(arguments: argparse.Namespace, here: Host, told: _Told) -> StorageReport:
     match arguments.phase:
         case "format":
             integrity.format_place(LocalDisk(), arguments.dir)
-            return _phase(arguments, here, [_done("prepared; next: --phase attack on every host, then pull plugs")])
+            return _phase(
+                arguments,
+                here,
+                [_done("prepared; next: --phase attack on every host, then pull plugs")],
+            )
         case "attack":
             return _phase(arguments, here, [_done(_attack(arguments, here, told))])
         case "verify":
@@ -131,7 +99,8 @@ def _report(arguments: argparse.Namespace, here: Host, told: _Told) -> StorageRe
     return _peer(arguments, here, told) if arguments.peer else _alone(arguments, here, told)
 
 
-# ---- one host, two hosts ---------------------------------------------------------------------------------------------
+# ---- one host, two hosts
+# ---------------------------------------------------------------------------------------------
 
 
 def _alone(arguments: argparse.Namespace, here: Host, told: _Told) -> StorageReport:
@@ -139,11 +108,14 @@ def _alone(arguments: argparse.Namespace, here: Host, told: _Told) -> StorageRep
         bench = _bench(here, path, handle)
         told.total = len(host.CHECKS)
         findings = Runner(bench, told).run(host.CHECKS)
-        return StorageReport(arguments.dir, "host", here.name, findings, host.expected(bench, findings))
+        return StorageReport(
+            arguments.dir, "host", here.name, findings, host.expected(bench, findings)
+        )
 
 
 def _peer(arguments: argparse.Namespace, here: Host, told: _Told) -> StorageReport:
-    disk, clock = LocalDisk(), SystemClock()
+    disk = LocalDisk()
+    clock = SystemClock()
     asking = asking_disk(disk, is_network=here.mount.is_network)
     meeting = Meeting(disk, asking, clock, time.sleep, arguments.dir, wait_s=arguments.wait)
     try:
@@ -152,7 +124,9 @@ def _peer(arguments: argparse.Namespace, here: Host, told: _Told) -> StorageRepo
         bench = _bench(here, meeting.path, meeting.dirfd)
         options = peer.PeerOptions(arguments.contend, arguments.freeze, arguments.freeze_wait)
         findings = peer.Peer(bench, meeting, options, told).run()
-        return StorageReport(arguments.dir, "peer", here.name, findings, peer.expected(bench, findings))
+        return StorageReport(
+            arguments.dir, "peer", here.name, findings, peer.expected(bench, findings)
+        )
     finally:
         meeting.end()
 
@@ -181,7 +155,8 @@ def _bench(here: Host, path: str, handle: int) -> Bench:
     )
 
 
-# ---- phases ----------------------------------------------------------------------------------------------------------
+# ---- phases
+# --------------------------------------------------------------------------------------------------
 
 
 def _attack(arguments: argparse.Namespace, here: Host, told: _Told) -> str:
@@ -189,11 +164,14 @@ def _attack(arguments: argparse.Namespace, here: Host, told: _Told) -> str:
     parent = this_host(os.path.dirname(os.path.abspath(journal)))
     if parent.mount.point == here.mount.point:
         raise ConfigError(
-            f"journal {journal} is on the storage that is attacked", hint="give --journal a file on another disk"
+            f"journal {journal} is on the storage that is attacked",
+            hint="give --journal a file on another disk",
         )
     clock = SystemClock()
     end = clock.mono() + arguments.seconds
-    attack = integrity.Attack(LocalDisk(), clock, time.sleep, arguments.dir, journal, told, lambda: clock.mono() > end)
+    attack = integrity.Attack(
+        LocalDisk(), clock, time.sleep, arguments.dir, journal, told, lambda: clock.mono() > end
+    )
     try:
         durable = attack.run()
     except KeyboardInterrupt:
@@ -210,7 +188,9 @@ def _verify(arguments: argparse.Namespace, here: Host) -> Sequence[StorageFindin
     return findings
 
 
-def _phase(arguments: argparse.Namespace, here: Host, findings: Sequence[StorageFinding]) -> StorageReport:
+def _phase(
+    arguments: argparse.Namespace, here: Host, findings: Sequence[StorageFinding]
+) -> StorageReport:
     return StorageReport(arguments.dir, arguments.phase, here.name, findings)
 
 
@@ -218,16 +198,21 @@ def _done(text: str) -> StorageFinding:
     return StorageFinding("integrity", Outcome.GOOD, text)
 
 
-# ---- what is shown ---------------------------------------------------------------------------------------------------
+# ---- what is shown
+# --------------------------------------------------------------------------------------------------
 
 
 class _Told:
-    """The line that says what is being done: on standard error, renewed on a terminal and plain elsewhere."""
+    """The line that says what is being done: on standard error, renewed on a terminal and plain
+    elsewhere.
+    """
 
     def __init__(self, *, shown: bool) -> None:
         self.total = 0
         self._count = 0
         self._shown = shown
+        from rich.console import Console  # noqa: PLC0415  # late: for a run only
+
         self._console = Console(stderr=True, highlight=False)
         self._status = self._console.status("") if shown and self._console.is_terminal else None
 
@@ -256,7 +241,11 @@ def _show(report: StorageReport) -> None:
             _show_histogram(histogram)
     if report.expected:
         say("", "takeover to expect")
-        print_table(("event", "seconds", "why"), [_expected_row(x) for x in report.expected], right=("seconds",))
+        print_table(
+            ("event", "seconds", "why"),
+            [_expected_row(x) for x in report.expected],
+            right=("seconds",),
+        )
     say("", f"{report.directory}: {report.verdict.value.upper()}")
     for finding in report.reasons:
         say(f"  {finding.check}: {finding.text}")
@@ -277,4 +266,7 @@ def _show_histogram(rows: object) -> None:
     most = max(row["count"] for row in rows)
     say("", "syncs by duration")
     for row in rows:
-        say(f"{row['upto_ms']:>9g} ms  {row['count']:>5}  {'#' * max(1, round(_BAR * row['count'] / most))}")
+        say(
+            f"{row['upto_ms']:>9g} ms  {row['count']:>5}  "
+            f"{'#' * max(1, round(_BAR * row['count'] / most))}"
+        )

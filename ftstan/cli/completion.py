@@ -1,4 +1,6 @@
-"""``ftstanctl completion``: what a shell needs to complete words of ``ftstanctl``, made from the parsers themselves."""
+"""``ftstanctl completion``: what a shell needs to complete words of ``ftstanctl``, made from the
+parsers themselves.
+"""
 
 from __future__ import annotations
 
@@ -33,25 +35,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def script(shell: str, parser: argparse.ArgumentParser) -> str:
-    """The text that ``shell`` shall read. Words of a path are offered once its commands stand on the line."""
+    """The text that ``shell`` shall read.
+
+    Words of a path are offered once its commands stand on the line.
+    """
     paths = dict(_paths("", parser))
     if shell == "fish":
-        return "".join(_fish(parser.prog, path, options, commands) for path, (options, commands) in paths.items())
+        return "".join(
+            _fish(parser.prog, path, options, commands)
+            for path, (options, commands) in paths.items()
+        )
     steps = "\n".join(f"            '{path}') path='{path}' ;;" for path in paths if path)
     words = "\n".join(
-        f"        '{path}') words='{' '.join([*commands, *options])}' ;;" for path, (options, commands) in paths.items()
+        f"        '{path}') words='{' '.join([*commands, *options])}' ;;"
+        for path, (options, commands) in paths.items()
     )
     text = _BASH.format(program=parser.prog, steps=steps, words=words)
     # zsh runs completions that were written for bash.
     return f"autoload -U +X bashcompinit && bashcompinit\n{text}" if shell == "zsh" else text
 
 
-def _paths(path: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, tuple[list[str], dict[str, str]]]]:
-    """Every path of commands, with its options, and its commands with what they say of themselves."""
-    options = [word for action in parser._actions for word in action.option_strings if word.startswith("--")]  # noqa: SLF001  # there is no other way to ask
+def _paths(
+    path: str, parser: argparse.ArgumentParser
+) -> Iterator[tuple[str, tuple[list[str], dict[str, str]]]]:
+    """Every path of commands, with its options, and its commands with what they say of
+    themselves.
+    """
+    actions = parser._actions  # noqa: SLF001  # there is no other way to ask
+    options = [
+        word for action in actions for word in action.option_strings if word.startswith("--")
+    ]
     commands: dict[str, str] = {}
     below: list[tuple[str, argparse.ArgumentParser]] = []
-    for action in parser._actions:  # noqa: SLF001  # as above
+    for action in actions:
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001  # as above
             commands |= {shown.dest: shown.help or "" for shown in action._choices_actions}  # noqa: SLF001  # as above
             below += action.choices.items()
@@ -64,8 +80,13 @@ def _fish(program: str, path: str, options: list[str], commands: dict[str, str])
     seen = [f"__fish_seen_subcommand_from {name}" for name in path.split("/")[1:]]
     unseen = f"not __fish_seen_subcommand_from {' '.join(commands)}" if commands else ""
     where = "; and ".join([*seen, *([unseen] if unseen else [])]) or "true"
-    lines = [f"complete -c {program} -f -n '{where}' -a {name} -d '{_quoted(text)}'" for name, text in commands.items()]
-    lines += [f"complete -c {program} -n '{where}' -l {option.removeprefix('--')}" for option in options]
+    lines = [
+        f"complete -c {program} -f -n '{where}' -a {name} -d '{_quoted(text)}'"
+        for name, text in commands.items()
+    ]
+    lines += [
+        f"complete -c {program} -n '{where}' -l {option.removeprefix('--')}" for option in options
+    ]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -17,34 +17,53 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the sub-commands."""
-    commands = parser.add_subparsers(title="commands", dest="verb", required=True, metavar="<command>")
+    commands = parser.add_subparsers(
+        title="commands", dest="verb", required=True, metavar="<command>"
+    )
     add = commands.add_parser(
-        "add", help="make a context, or make one anew", description="make a context, or make one anew"
+        "add",
+        help="make a context, or make one anew",
+        description="make a context, or make one anew",
     )
     add.add_argument("name", metavar="NAME")
     for setting in SETTINGS:
-        add.add_argument(*setting.flags, dest=setting.name, default="", metavar=setting.metavar, help=setting.text)
+        add.add_argument(
+            *setting.flags,
+            dest=setting.name,
+            default="",
+            metavar=setting.metavar,
+            help=setting.text,
+        )
     add.add_argument("--select", action="store_true", help="and use it from now on")
-    commands.add_parser("ls", help="list them, without secrets", description="list them, without secrets")
-    select = commands.add_parser("select", help="use one from now on", description="use one from now on")
+    commands.add_parser(
+        "ls", help="list them, without secrets", description="list them, without secrets"
+    )
+    select = commands.add_parser(
+        "select", help="use one from now on", description="use one from now on"
+    )
     select.add_argument("name", metavar="NAME", nargs="?", default="", help="none: use no context")
     remove = commands.add_parser("rm", help="remove one", description="remove one")
     remove.add_argument("name", metavar="NAME")
     for parser_of_verb in commands.choices.values():
-        parser_of_verb.add_argument("--output", choices=("table", "json"), default="table", help="default: table")
+        parser_of_verb.add_argument(
+            "--output", choices=("table", "json"), default="table", help="default: table"
+        )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry out one sub-command; returns the exit status. Raises ``ConfigError``."""
     match arguments.verb:
         case "add":
-            context = Context(**{setting.name: getattr(arguments, setting.name) for setting in SETTINGS})
+            context = Context(
+                **{setting.name: getattr(arguments, setting.name) for setting in SETTINGS}
+            )
             if context.dir:
                 # It is used from wherever the operator stands then.
                 context = replace(context, dir=os.path.abspath(context.dir))
             if context == Context():
                 raise ConfigError(
-                    f"context {arguments.name!r} would say nothing", hint="give at least --server; see --help"
+                    f"context {arguments.name!r} would say nothing",
+                    hint="give at least --server; see --help",
                 )
             contexts.save(arguments.name, context)
             if arguments.select:
@@ -57,7 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
             _list(as_json=arguments.output == "json")
             return 0
     if arguments.output == "json":
-        print_json({"name": arguments.name, "selected": contexts.selected() == arguments.name != ""})
+        print_json(
+            {"name": arguments.name, "selected": contexts.selected() == arguments.name != ""}
+        )
     return 0
 
 
@@ -68,7 +89,13 @@ def _list(*, as_json: bool) -> None:
         print_json([{"name": name, "selected": name == now, **said} for name, said in found])
         return
     rows = [
-        ("*" if name == now else "", name, said.pop("server", ""), said.pop("cluster", ""), _rest(said))
+        (
+            "*" if name == now else "",
+            name,
+            said.pop("server", ""),
+            said.pop("cluster", ""),
+            _rest(said),
+        )
         for name, said in found
     ]
     print_table(("", "name", "server", "cluster", "more"), rows)

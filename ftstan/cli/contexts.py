@@ -1,9 +1,9 @@
 """Where commands find servers and datastores: flags, environment variables, and named contexts.
 
-What is given on the command line wins over the environment, that over the context, that over the defaults. A context is
-a file of its own below ``$XDG_CONFIG_HOME/ftstan/contexts`` (``~/.config`` without that variable), readable by its
-owner only, since it may hold a password. One may be selected; ``--context`` and ``FTSTAN_CONTEXT`` name another for
-one command (``docs/ftstanctl.md``).
+What is given on the command line wins over the environment, that over the context, that over the
+defaults. A context is a file of its own below ``$XDG_CONFIG_HOME/ftstan/contexts`` (``~/.config``
+without that variable), readable by its owner only, since it may hold a password. One may be
+selected; ``--context`` and ``FTSTAN_CONTEXT`` name another for one command (``docs/ftstanctl.md``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _SECRET = ("password", "token")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One thing that a context holds. ``flags``: its words; ``variables``: the first that is set counts."""
+    """One thing that a context holds.
+
+    ``flags``: its words; ``variables``: the first that is set counts.
+    """
 
     name: str
     flags: tuple[str, ...]
@@ -46,18 +49,39 @@ SETTINGS = (
         "server", ("--server",), ("FTSTAN_SERVERS", "FTSTAN_SERVER"), "URL",
         "NATS server, or several with commas", "nats://127.0.0.1:4222",
     ),
-    Setting("cluster", ("--cluster",), ("FTSTAN_CLUSTER_ID",), "ID", "cluster id of the servers", "test-cluster"),
-    Setting("group", ("--group",), ("FTSTAN_GROUP",), "NAME", "fault-tolerant group, for `ftstanctl ft`"),
+    Setting(
+        "cluster", ("--cluster",), ("FTSTAN_CLUSTER_ID",), "ID", "cluster id of the servers",
+        "test-cluster",
+    ),
+    Setting(
+        "group", ("--group",), ("FTSTAN_GROUP",), "NAME",
+        "fault-tolerant group, for `ftstanctl ft`",
+    ),
     Setting("user", ("--user",), ("FTSTAN_USER",), "USER", "for the NATS server, with --pass"),
     Setting("password", ("--pass",), ("FTSTAN_PASSWORD",), "PASSWORD", "see --user"),
     Setting("token", ("--auth",), ("FTSTAN_TOKEN",), "TOKEN", "instead of --user and --pass"),
     Setting("credentials", ("--creds",), ("FTSTAN_CREDENTIALS",), "FILE", "a NATS .creds file"),
-    Setting("nkey_seed_file", ("--nkey",), ("FTSTAN_NKEY",), "FILE", "a file with the seed of an nkey"),
-    Setting("client_ca", ("--tlsca",), ("FTSTAN_TLS_CA",), "FILE", "authorities of the NATS server's certificate"),
-    Setting("client_cert", ("--tlscert",), ("FTSTAN_TLS_CERT",), "FILE", "our certificate, with --tlskey"),
+    Setting(
+        "nkey_seed_file", ("--nkey",), ("FTSTAN_NKEY",), "FILE",
+        "a file with the seed of an nkey",
+    ),
+    Setting(
+        "client_ca", ("--tlsca",), ("FTSTAN_TLS_CA",), "FILE",
+        "authorities of the NATS server's certificate",
+    ),
+    Setting(
+        "client_cert", ("--tlscert",), ("FTSTAN_TLS_CERT",), "FILE",
+        "our certificate, with --tlskey",
+    ),
     Setting("client_key", ("--tlskey",), ("FTSTAN_TLS_KEY",), "FILE", "see --tlscert"),
-    Setting("server_name", ("--tlsname",), ("FTSTAN_TLS_NAME",), "NAME", "what that certificate must be valid for"),
-    Setting("dir", ("--dir",), ("FTSTAN_DIR",), "DIR", "datastore directory, for `ftstanctl store`"),
+    Setting(
+        "server_name", ("--tlsname",), ("FTSTAN_TLS_NAME",), "NAME",
+        "what that certificate must be valid for",
+    ),
+    Setting(
+        "dir", ("--dir",), ("FTSTAN_DIR",), "DIR",
+        "datastore directory, for `ftstanctl store`",
+    ),
 )  # fmt: skip
 
 
@@ -87,7 +111,9 @@ class Context:
         return {name: "[REDACTED]" if name in _SECRET else value for name, value in said.items()}
 
 
-def add_options(parser: argparse.ArgumentParser, *, group: bool = True, enforce_tls: bool = True) -> None:
+def add_options(
+    parser: argparse.ArgumentParser, *, group: bool = True, enforce_tls: bool = True
+) -> None:
     """The flags of a command that talks to servers; ``fill`` gives them their values."""
     add_context_option(parser)
     for setting in SETTINGS[:3]:
@@ -107,12 +133,18 @@ def add_options(parser: argparse.ArgumentParser, *, group: bool = True, enforce_
 def add_context_option(parser: argparse.ArgumentParser) -> None:
     """The flag that names a context."""
     parser.add_argument(
-        "--context", default="", metavar="NAME", help="which context to use instead of the selected one"
+        "--context",
+        default="",
+        metavar="NAME",
+        help="which context to use instead of the selected one",
     )
 
 
 def fill(arguments: argparse.Namespace) -> None:
-    """Give every setting that the words left open its value. Raises ``ConfigError`` if the context cannot be read."""
+    """Give every setting that the words left open its value.
+
+    Raises ``ConfigError`` if the context cannot be read.
+    """
     named = getattr(arguments, "context", "")
     left = [setting for setting in SETTINGS if getattr(arguments, setting.name, None) == ""]
     # A context that nothing is asked of may be broken: repairing a datastore must not depend on it.
@@ -130,13 +162,20 @@ def load(name: str) -> Context:
         said = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         known = ", ".join(names()) or "none"
-        raise ConfigError(f"there is no context {name!r}", hint=f"known: {known}; see ftstanctl context add") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}", hint=f"correct it, or ftstanctl context rm {name}") from error
-    known_names = {field.name for field in fields(Context)}
-    if not isinstance(said, dict) or not all(k in known_names and isinstance(v, str) for k, v in said.items()):
         raise ConfigError(
-            f"{path}: not a context of this release", hint=f"it may hold {', '.join(sorted(known_names))}: texts"
+            f"there is no context {name!r}", hint=f"known: {known}; see ftstanctl context add"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: {error}", hint=f"correct it, or ftstanctl context rm {name}"
+        ) from error
+    known_names = {field.name for field in fields(Context)}
+    if not isinstance(said, dict) or not all(
+        k in known_names and isinstance(v, str) for k, v in said.items()
+    ):
+        raise ConfigError(
+            f"{path}: not a context of this release",
+            hint=f"it may hold {', '.join(sorted(known_names))}: texts",
         )
     return Context(**said)
 
@@ -149,7 +188,10 @@ def save(name: str, context: Context) -> None:
 
 
 def remove(name: str) -> None:
-    """Remove a context; if it is the selected one, none is selected then. Raises ``ConfigError``."""
+    """Remove a context; if it is the selected one, none is selected then.
+
+    Raises ``ConfigError``.
+    """
     load(name)
     _path(name).unlink()
     if selected() == name:
@@ -176,7 +218,9 @@ def selected() -> str:
 def names() -> list[str]:
     """All contexts, in alphabetical order."""
     with contextlib.suppress(OSError):
-        return sorted(path.stem for path in _home().joinpath("contexts").iterdir() if path.suffix == ".json")
+        return sorted(
+            path.stem for path in _home().joinpath("contexts").iterdir() if path.suffix == ".json"
+        )
     return []
 
 
@@ -196,7 +240,10 @@ def _selection() -> Path:
 
 def _path(name: str) -> Path:
     if _NAME.fullmatch(name) is None:
-        raise ConfigError(f"{name!r} cannot name a context", hint="letters, digits, -, _ and dots; no dot or - first")
+        raise ConfigError(
+            f"{name!r} cannot name a context",
+            hint="letters, digits, -, _ and dots; no dot or - first",
+        )
     return _home() / "contexts" / f"{name}.json"
 
 

@@ -1,27 +1,18 @@
-"""``ftstanctl``: the operator's command. Each sub-command is a module of its own; this one reads the words.
+"""``ftstanctl``: the operator's command.
+
+Each sub-command is a module of its own, which is loaded when its name is the first word; this one
+reads the words.
 
 Whatever goes wrong ends as one line and its hint, never as a traceback.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ftstan.cli import (
-    admin,
-    admin_client,
-    bench,
-    check_store,
-    client_options,
-    context,
-    drill,
-    dropin,
-    ft,
-    pub,
-    store,
-    sub,
-)
 from ftstan.cli.program import (
     EXIT_ERROR,
     EXIT_INTERRUPTED,
@@ -30,6 +21,7 @@ from ftstan.cli.program import (
     INTERRUPTED,
     WRONG_WORDS,
     Command,
+    Entry,
     Program,
     completing,
     filled,
@@ -40,7 +32,7 @@ from ftstan.version import COMPATIBLE_VERSION, __version__
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 def version(arguments: argparse.Namespace) -> int:
@@ -56,33 +48,49 @@ def _version_words(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", choices=("text", "json"), default="text", help="default: text")
 
 
-def _admin(text: str, noun: str) -> Command:
+def _run(module: str) -> Callable[[argparse.Namespace], int]:
+    """The work of a command, loaded when its words have been read."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        work: Callable[[argparse.Namespace], int]
+        work = importlib.import_module(f"ftstan.cli.{module}").run
+        return work(arguments)
+
+    return run
+
+
+def _admin(noun: str) -> Command:
+    from ftstan.cli import admin  # noqa: PLC0415
+    from ftstan.cli.words import servers  # noqa: PLC0415
+
     return Command(
-        text,
         admin.run,
         {
-            admin_client.EXIT_DONE: "done",
-            admin_client.EXIT_REFUSED: "refused; the reason is on standard error",
-            admin_client.EXIT_UNSERVED: "nobody serves",
-            admin_client.EXIT_CANNOT_ASK: "could not be asked or carried out, or wrong words",
+            servers.EXIT_DONE: "done",
+            servers.EXIT_REFUSED: "refused; the reason is on standard error",
+            servers.EXIT_UNSERVED: "nobody serves",
+            servers.EXIT_CANNOT_ASK: "could not be asked or carried out, or wrong words",
             EXIT_INTERRUPTED: INTERRUPTED,
         },
         admin.configure(noun),
-        failed=admin_client.EXIT_CANNOT_ASK,
-        usage=admin_client.EXIT_CANNOT_ASK,
+        failed=servers.EXIT_CANNOT_ASK,
+        usage=servers.EXIT_CANNOT_ASK,
     )
 
 
-COMMANDS = {
-    "version": Command(
-        "print which ftstan this is and which release it stands in for",
+def _version() -> Command:
+    return Command(
         version,
         {EXIT_OK: "done", EXIT_USAGE: WRONG_WORDS},
         _version_words,
-    ),
-    "store": Command(
-        "look at a datastore, repair it, hand it over",
-        filled(store.run),
+    )
+
+
+def _store() -> Command:
+    from ftstan.cli.words import store  # noqa: PLC0415
+
+    return Command(
+        filled(_run("store")),
         {
             store.EXIT_CLEAN: "done; what was read is clean",
             store.EXIT_DAMAGE: "damage was found, and is still there",
@@ -91,10 +99,14 @@ COMMANDS = {
         },
         store.configure,
         failed=store.EXIT_FAILED,
-    ),
-    "check-store": Command(
-        "find out whether a directory can carry a group's datastore",
-        check_store.run,
+    )
+
+
+def _check_store() -> Command:
+    from ftstan.cli.words import check_store  # noqa: PLC0415
+
+    return Command(
+        _run("check_store"),
         {
             check_store.EXIT_SUITABLE: "suitable; --phase format and attack: done",
             check_store.EXIT_LIMITED: "suitable with limits",
@@ -106,64 +118,85 @@ COMMANDS = {
         failed=check_store.EXIT_CANNOT_TELL,
         # 2 says that the storage is unsuitable: a script with a wrong word must not believe that.
         usage=check_store.EXIT_CANNOT_TELL,
-    ),
-    "ft": Command(
-        "look at a fault-tolerant group and steer it",
-        ft.run,
+    )
+
+
+def _ft() -> Command:
+    from ftstan.cli.words import ft, servers  # noqa: PLC0415
+
+    return Command(
+        _run("ft"),
         {
-            admin_client.EXIT_DONE: "done; status: one member serves, and a standby could take over",
-            admin_client.EXIT_REFUSED: "refused, and nothing has changed; status: degraded",
-            admin_client.EXIT_UNSERVED: "nobody serves",
-            admin_client.EXIT_CANNOT_ASK: "could not be asked or carried out, or wrong words",
+            servers.EXIT_DONE: "done; status: one member serves, and a standby could take over",
+            servers.EXIT_REFUSED: "refused, and nothing has changed; status: degraded",
+            servers.EXIT_UNSERVED: "nobody serves",
+            servers.EXIT_CANNOT_ASK: "could not be asked or carried out, or wrong words",
             EXIT_INTERRUPTED: INTERRUPTED,
         },
         ft.configure,
-        failed=admin_client.EXIT_CANNOT_ASK,
+        failed=servers.EXIT_CANNOT_ASK,
         # 2 says that nobody serves: a script with a wrong word must not believe that.
-        usage=admin_client.EXIT_CANNOT_ASK,
-    ),
-    "pub": Command(
-        "publish messages",
-        filled(pub.run),
+        usage=servers.EXIT_CANNOT_ASK,
+    )
+
+
+def _pub() -> Command:
+    from ftstan.cli.words import client, pub  # noqa: PLC0415
+
+    return Command(
+        filled(_run("pub")),
         {
-            client_options.EXIT_DONE: "every message is stored",
-            client_options.EXIT_NOT_ALL: "one was refused, or is not known to be stored",
+            client.EXIT_DONE: "every message is stored",
+            client.EXIT_NOT_ALL: "one was refused, or is not known to be stored",
             EXIT_USAGE: WRONG_WORDS,
-            client_options.EXIT_CANNOT_ASK: "no connection",
+            client.EXIT_CANNOT_ASK: "no connection",
             EXIT_INTERRUPTED: INTERRUPTED,
         },
         pub.configure,
-        failed=client_options.EXIT_CANNOT_ASK,
-    ),
-    "sub": Command(
-        "print the messages of a channel",
-        filled(sub.run),
+        failed=client.EXIT_CANNOT_ASK,
+    )
+
+
+def _sub() -> Command:
+    from ftstan.cli.words import client, sub  # noqa: PLC0415
+
+    return Command(
+        filled(_run("sub")),
         {
-            client_options.EXIT_DONE: "--count messages came; or without a count, none came within --timeout",
-            client_options.EXIT_NOT_ALL: "fewer than --count came in time",
+            client.EXIT_DONE: "--count messages came; or without a count, none came "
+            "within --timeout",
+            client.EXIT_NOT_ALL: "fewer than --count came in time",
             EXIT_USAGE: WRONG_WORDS,
-            client_options.EXIT_CANNOT_ASK: "no connection, refused, or the session was lost for good",
+            client.EXIT_CANNOT_ASK: "no connection, refused, or the session was lost for good",
             EXIT_INTERRUPTED: f"{INTERRUPTED}; the subscription is closed",
         },
         sub.configure,
-        failed=client_options.EXIT_CANNOT_ASK,
-    ),
-    "bench": Command(
-        "measure how fast messages are stored and delivered",
-        filled(bench.run),
+        failed=client.EXIT_CANNOT_ASK,
+    )
+
+
+def _bench() -> Command:
+    from ftstan.cli.words import bench, client  # noqa: PLC0415
+
+    return Command(
+        filled(_run("bench")),
         {
-            client_options.EXIT_DONE: "everything was stored and delivered",
-            client_options.EXIT_NOT_ALL: "a message was refused, or did not come in time",
+            client.EXIT_DONE: "everything was stored and delivered",
+            client.EXIT_NOT_ALL: "a message was refused, or did not come in time",
             EXIT_USAGE: WRONG_WORDS,
-            client_options.EXIT_CANNOT_ASK: "no connection, a client was refused, or a connection was lost",
+            client.EXIT_CANNOT_ASK: "no connection, a client was refused, or a connection was lost",
             EXIT_INTERRUPTED: f"{INTERRUPTED}; the sessions are closed",
         },
         bench.configure,
-        failed=client_options.EXIT_CANNOT_ASK,
-    ),
-    "drill": Command(
-        "rehearse failures of a group under load, and judge what came of them",
-        refusing(drill.run),
+        failed=client.EXIT_CANNOT_ASK,
+    )
+
+
+def _drill() -> Command:
+    from ftstan.cli.words import drill  # noqa: PLC0415
+
+    return Command(
+        refusing(_run("drill")),
         {
             drill.EXIT_PASSED: "every promise was kept",
             drill.EXIT_FAILED: "one was broken, or what the scenario expects did not happen",
@@ -173,31 +206,70 @@ COMMANDS = {
         },
         drill.configure,
         failed=drill.EXIT_CANNOT,
-    ),
-    "channel": _admin("list channels, make and delete them", "channel"),
-    "client": _admin("list clients, close them", "client"),
-    "subscription": _admin("list subscriptions: sub ls and sub info for short", "subscription"),
-    "server": _admin("list servers, have them reload or leave", "server"),
-    "context": Command(
-        "name servers, logins and datastores",
+    )
+
+
+def _context() -> Command:
+    from ftstan.cli import context  # noqa: PLC0415
+
+    return Command(
         context.run,
-        {EXIT_OK: "done", EXIT_ERROR: "no such context, or it cannot be read or written", EXIT_USAGE: WRONG_WORDS},
+        {
+            EXIT_OK: "done",
+            EXIT_ERROR: "no such context, or it cannot be read or written",
+            EXIT_USAGE: WRONG_WORDS,
+        },
         context.configure,
-    ),
-    "systemd-dropin": Command(
-        "let the service's unit reach a datastore, spool or log elsewhere",
+    )
+
+
+def _systemd_dropin() -> Command:
+    from ftstan.cli import dropin  # noqa: PLC0415
+
+    return Command(
         dropin.run,
-        {EXIT_OK: "done, or nothing to do", EXIT_ERROR: "could not be read or written", EXIT_USAGE: WRONG_WORDS},
+        {
+            EXIT_OK: "done, or nothing to do",
+            EXIT_ERROR: "could not be read or written",
+            EXIT_USAGE: WRONG_WORDS,
+        },
         dropin.configure,
+    )
+
+
+COMMANDS = {
+    "version": Entry("print which ftstan this is and which release it stands in for", _version),
+    "store": Entry("look at a datastore, repair it, hand it over", _store),
+    "check-store": Entry(
+        "find out whether a directory can carry a group's datastore", _check_store
+    ),
+    "ft": Entry("look at a fault-tolerant group and steer it", _ft),
+    "pub": Entry("publish messages", _pub),
+    "sub": Entry("print the messages of a channel", _sub),
+    "bench": Entry("measure how fast messages are stored and delivered", _bench),
+    "drill": Entry("rehearse failures of a group under load, and judge what came of them", _drill),
+    "channel": Entry("list channels, make and delete them", partial(_admin, "channel")),
+    "client": Entry("list clients, close them", partial(_admin, "client")),
+    "subscription": Entry(
+        "list subscriptions: sub ls and sub info for short", partial(_admin, "subscription")
+    ),
+    "server": Entry("list servers, have them reload or leave", partial(_admin, "server")),
+    "context": Entry("name servers, logins and datastores", _context),
+    "systemd-dropin": Entry(
+        "let the service's unit reach a datastore, spool or log elsewhere", _systemd_dropin
     ),
     "completion": completing(lambda: PROGRAM),
 }
 
-PROGRAM: Program = Program("ftstanctl", "Look at ftstan servers and their datastores, and steer them.", COMMANDS)
+PROGRAM: Program = Program(
+    "ftstanctl", "Look at ftstan servers and their datastores, and steer them.", COMMANDS
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command with the words ``argv`` (default: those of the process) and return its exit status."""
+    """Run the command with the words ``argv`` (default: those of the process) and return its exit
+    status.
+    """
     return PROGRAM.run(in_full(sys.argv[1:] if argv is None else argv))
 
 

@@ -1,7 +1,7 @@
 """``ftstanctl drill``: rehearse a failure, and judge what came of it (``docs/drills.md``).
 
-Exit status: 0 every promise was kept, 1 one was broken or something expected did not happen, 2 wrong words or a wrong
-scenario, 3 the drill could not be carried out.
+Exit status: 0 every promise was kept, 1 one was broken or something expected did not happen, 2
+wrong words or a wrong scenario, 3 the drill could not be carried out.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.text import Text
 
 from ftstan.base.errors import ConfigError
 from ftstan.cli import client_options, contexts
-from ftstan.cli.admin_client import add_key_options
 from ftstan.cli.contexts import CONTEXT_VARIABLE, SETTINGS
 from ftstan.cli.terminal import print_json, print_table, say, visible
+from ftstan.cli.words.drill import EXIT_FAILED, EXIT_PASSED
 from ftstan.drill import catalogue, ledger, selftest
 from ftstan.drill.errors import DrillError
 from ftstan.drill.judge import judge
@@ -40,32 +39,8 @@ if TYPE_CHECKING:
     from ftstan.drill.rules import Rule
     from ftstan.drill.scenario import Scenario
 
-EXIT_PASSED = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_CANNOT = 3
 
 _PLAIN_EVERY_S = 5.0
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the words."""
-    parser.add_argument(
-        "scenario", metavar="SCENARIO", nargs="?", default="", help="a YAML file, or a name that --list shows"
-    )
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--list", action="store_true", help="list the drills that come with ftstan")
-    what.add_argument("--show", metavar="NAME", help="print one of them, to start from")
-    what.add_argument("--check", action="store_true", help="read the scenario, and start nothing")
-    what.add_argument("--judge", metavar="DIR", help="judge a ledger that was written before")
-    what.add_argument("--self-test", action="store_true", help="put faults into a ledger, and see that each is found")
-    parser.add_argument("--out", metavar="DIR", help="where the run keeps its things (default: drill-<name>-<time>)")
-    parser.add_argument("--repeat", type=client_options.number, metavar="N", help="instead of the scenario's")
-    parser.add_argument("--junit", metavar="FILE", help="write JUnit XML")
-    parser.add_argument("--html", metavar="FILE", help="write the page there, too (always: DIR/report.html)")
-    parser.add_argument("--output", choices=("table", "json"), default="table", help="default: table")
-    contexts.add_options(parser, enforce_tls=False)
-    add_key_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -79,7 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.judge:
         return _judge(arguments)
     if not arguments.scenario:
-        raise ConfigError("which drill?", hint="give a scenario's file, or a name that ftstanctl drill --list shows")
+        raise ConfigError(
+            "which drill?",
+            hint="give a scenario's file, or a name that ftstanctl drill --list shows",
+        )
     scenario = load(catalogue.find(arguments.scenario))
     if arguments.check:
         return _check(arguments, scenario)
@@ -92,11 +70,14 @@ def _json(arguments: argparse.Namespace) -> bool:
     return bool(arguments.output == "json")
 
 
-# ---- a drill ---------------------------------------------------------------------------------------------------------
+# ---- a drill
+# --------------------------------------------------------------------------------------------------
 
 
 def _play(arguments: argparse.Namespace, scenario: Scenario) -> int:
-    directory = os.path.abspath(arguments.out or f"drill-{scenario.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    directory = os.path.abspath(
+        arguments.out or f"drill-{scenario.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    )
     try:
         os.makedirs(directory)
     except OSError as error:
@@ -113,21 +94,35 @@ def _play(arguments: argparse.Namespace, scenario: Scenario) -> int:
         with screen:
             result = play(scenario, driver, directory, screen)
     except OSError as error:
-        raise DrillError(f"{scenario.name}: {error}", hint=f"what there is was kept in {directory}") from error
+        raise DrillError(
+            f"{scenario.name}: {error}", hint=f"what there is was kept in {directory}"
+        ) from error
     return _report(arguments, result)
 
 
 def _access(arguments: argparse.Namespace, scenario: Scenario) -> Access:
-    """Servers, cluster and group are the scenario's, unless the words say others; logins as for every command."""
+    """Servers, cluster and group are the scenario's, unless the words say others.
+
+    Logins as for every command.
+    """
     arguments.server = arguments.server or ",".join(scenario.servers)
     arguments.cluster = arguments.cluster or scenario.cluster
     arguments.group = arguments.group or scenario.group
     contexts.fill(arguments)
-    given = {setting.variables[0]: getattr(arguments, setting.name) for setting in SETTINGS if setting.name != "dir"}
+    given = {
+        setting.variables[0]: getattr(arguments, setting.name)
+        for setting in SETTINGS
+        if setting.name != "dir"
+    }
     environment = {variable: value for variable, value in given.items() if value}
     if arguments.context:
         environment[CONTEXT_VARIABLE] = arguments.context
-    key_words = [word for flag in ("dir", "admin_key") if getattr(arguments, flag) for word in _flag(arguments, flag)]
+    key_words = [
+        word
+        for flag in ("dir", "admin_key")
+        if getattr(arguments, flag)
+        for word in _flag(arguments, flag)
+    ]
     return Access(
         servers=[server.strip() for server in arguments.server.split(",")],
         cluster=arguments.cluster,
@@ -150,18 +145,27 @@ def _judge(arguments: argparse.Namespace) -> int:
         verdict = judge(ledger.read(place))
         times = [record.t for record in ledger.read(place)]
     except OSError as error:
-        raise ConfigError(f"{place}: {error.strerror}", hint="give a directory with *.jsonl files") from error
+        raise ConfigError(
+            f"{place}: {error.strerror}", hint="give a directory with *.jsonl files"
+        ) from error
     name = os.path.basename(os.path.abspath(directory))
-    return _report(arguments, Result(name, "", min(times, default=0), max(times, default=0), verdict), place)
+    return _report(
+        arguments, Result(name, "", min(times, default=0), max(times, default=0), verdict), place
+    )
 
 
 def _report(arguments: argparse.Namespace, result: Result, place: str = "") -> int:
-    """Write what was asked for, and show the rest. ``place`` is the ledger's, if it is not the run's own."""
+    """Write what was asked for, and show the rest.
+
+    ``place`` is the ledger's, if it is not the run's own.
+    """
     timeline = Timeline.of(ledger.read(place or os.path.join(result.directory, LEDGER)))
     files = [(arguments.html, page(result, timeline)), (arguments.junit, junit(result))]
     if result.directory:
         files.append((os.path.join(result.directory, "report.html"), page(result, timeline)))
-        files.append((os.path.join(result.directory, "result.json"), f"{json.dumps(as_dict(result))}\n"))
+        files.append(
+            (os.path.join(result.directory, "result.json"), f"{json.dumps(as_dict(result))}\n")
+        )
     for path, text in files:
         if path:
             _write(path, text)
@@ -177,7 +181,9 @@ def _write(path: str, text: str) -> None:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", hint="is its directory there, and writable?") from error
+        raise ConfigError(
+            f"{path}: {error.strerror}", hint="is its directory there, and writable?"
+        ) from error
 
 
 def _show(result: Result) -> None:
@@ -185,7 +191,10 @@ def _show(result: Result) -> None:
     takeovers = [x for x in verdict.switches if x.former]
     if takeovers:
         heads = ("active ms", "ack ms")
-        rows = [(x.fault, x.former, x.node, f"{x.active_ms:,.0f}", f"{x.ack_ms:,.0f}") for x in takeovers]
+        rows = [
+            (x.fault, x.former, x.node, f"{x.active_ms:,.0f}", f"{x.ack_ms:,.0f}")
+            for x in takeovers
+        ]
         print_table(("takeover", "from", "to", *heads), rows, right=heads)
         say()
     if result.spreads:
@@ -217,6 +226,8 @@ class _Screen:
 
     def __init__(self, *, shown: bool) -> None:
         self._shown = shown
+        from rich.console import Console  # noqa: PLC0415  # late: for a run only
+
         self._console = Console(stderr=True, highlight=False)
         self._status = self._console.status("") if shown and self._console.is_terminal else None
         self._began = self._told_at = time.monotonic()
@@ -232,7 +243,9 @@ class _Screen:
     def say(self, text: str) -> None:
         """A line that stays."""
         if self._shown:
-            self._console.print(Text(f"{time.monotonic() - self._began:6.1f} s  {visible(text)}"), soft_wrap=True)
+            self._console.print(
+                Text(f"{time.monotonic() - self._began:6.1f} s  {visible(text)}"), soft_wrap=True
+            )
 
     def progress(self, text: str) -> None:
         """How things are; where there is no terminal, a plain line every few seconds."""
@@ -243,15 +256,24 @@ class _Screen:
             self.say(text)
 
 
-# ---- beside drills ---------------------------------------------------------------------------------------------------
+# ---- beside drills
+# --------------------------------------------------------------------------------------------------
 
 
 def _list(arguments: argparse.Namespace) -> int:
     rows = [
-        (x.name, x.driver, ", ".join(dict.fromkeys(step.kind for step in x.steps)), x.text) for x in catalogue.shipped()
+        (x.name, x.driver, ", ".join(dict.fromkeys(step.kind for step in x.steps)), x.text)
+        for x in catalogue.shipped()
     ]
     if _json(arguments):
-        print_json({"drills": [{"name": n, "driver": d, "faults": f.split(", "), "text": t} for n, d, f, t in rows]})
+        print_json(
+            {
+                "drills": [
+                    {"name": n, "driver": d, "faults": f.split(", "), "text": t}
+                    for n, d, f, t in rows
+                ]
+            }
+        )
     else:
         print_table(("name", "driver", "faults", "what happens"), rows)
     return EXIT_PASSED
@@ -259,9 +281,14 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace, scenario: Scenario) -> int:
     if _json(arguments):
-        print_json({"name": scenario.name, "faults": len(scenario.steps), "repeat": scenario.repeat})
+        print_json(
+            {"name": scenario.name, "faults": len(scenario.steps), "repeat": scenario.repeat}
+        )
     else:
-        say(f"{scenario.file}: {len(scenario.steps)} faults, repeated {scenario.repeat} times; it can be played")
+        say(
+            f"{scenario.file}: {len(scenario.steps)} faults, repeated {scenario.repeat} times; "
+            "it can be played"
+        )
     return EXIT_PASSED
 
 
@@ -280,7 +307,11 @@ def _self_test(arguments: argparse.Namespace) -> int:
             {
                 "passed": all(x.passed for x in trials),
                 "trials": [
-                    {"injected": x.injected, "passed": x.passed, "found": sorted(r.name.lower() for r in x.found)}
+                    {
+                        "injected": x.injected,
+                        "passed": x.passed,
+                        "found": sorted(r.name.lower() for r in x.found),
+                    }
                     for x in trials
                 ],
             }

@@ -1,8 +1,10 @@
-"""``ftstanctl systemd-dropin``: let the service's unit reach a datastore, spool or log outside of its own directories.
+"""``ftstanctl systemd-dropin``: let the service's unit reach a datastore, spool or log outside of
+its own directories.
 
-The unit that ships may write below ``/var/lib/ftstan`` and ``/var/log/ftstan`` only. This makes the few lines that add
-other places: ``ReadWritePaths`` and, so that the service waits for shared storage, ``RequiresMountsFor``. It reads the
-server's configuration, prints the drop-in, and writes it with ``--write``; it never reloads or restarts anything.
+The unit that ships may write below ``/var/lib/ftstan`` and ``/var/log/ftstan`` only. This makes the
+few lines that add other places: ``ReadWritePaths`` and, so that the service waits for shared
+storage, ``RequiresMountsFor``. It reads the server's configuration, prints the drop-in, and writes
+it with ``--write``; it never reloads or restarts anything.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class DropIn:
-    """The drop-in of one unit: ``paths`` that it may write to, ``mounts`` that it must not start without."""
+    """The drop-in of one unit: ``paths`` that it may write to, ``mounts`` that it must not start
+    without.
+    """
 
     unit: str
     paths: tuple[str, ...]
@@ -45,24 +49,49 @@ class DropIn:
         """The file; empty when the unit needs none."""
         if not self.paths:
             return ""
-        lines = ["# Made by ftstanctl systemd-dropin.", "[Unit]", _line("RequiresMountsFor", self.mounts)]
+        lines = [
+            "# Made by ftstanctl systemd-dropin.",
+            "[Unit]",
+            _line("RequiresMountsFor", self.mounts),
+        ]
         return "\n".join([*lines, "", "[Service]", _line("ReadWritePaths", self.paths), ""])
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("--unit", default=UNIT, metavar="UNIT", help=f"ftstan@<name>.service, or {UNIT} (default)")
     parser.add_argument(
-        "-c", "--config", default="", metavar="FILE", help="the server's configuration (default: the one of the unit)"
+        "--unit", default=UNIT, metavar="UNIT", help=f"ftstan@<name>.service, or {UNIT} (default)"
     )
-    parser.add_argument("--datastore", default="", metavar="DIR", help="instead of the configuration's dir")
     parser.add_argument(
-        "--spool", action="append", default=[], metavar="DIR", help="where an archive script writes; may be repeated"
+        "-c",
+        "--config",
+        default="",
+        metavar="FILE",
+        help="the server's configuration (default: the one of the unit)",
     )
-    parser.add_argument("--log", default="", metavar="FILE", help="instead of the configuration's log file")
-    parser.add_argument("--write", action="store_true", help="write it where systemd reads it, instead of printing it")
     parser.add_argument(
-        "--units", default=UNITS_DIRECTORY, metavar="DIR", help=f"with --write: below DIR (default: {UNITS_DIRECTORY})"
+        "--datastore", default="", metavar="DIR", help="instead of the configuration's dir"
+    )
+    parser.add_argument(
+        "--spool",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="where an archive script writes; may be repeated",
+    )
+    parser.add_argument(
+        "--log", default="", metavar="FILE", help="instead of the configuration's log file"
+    )
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="write it where systemd reads it, instead of printing it",
+    )
+    parser.add_argument(
+        "--units",
+        default=UNITS_DIRECTORY,
+        metavar="DIR",
+        help=f"with --write: below DIR (default: {UNITS_DIRECTORY})",
     )
     parser.add_argument("--output", choices=("text", "json"), default="text", help="default: text")
 
@@ -73,7 +102,10 @@ def run(arguments: argparse.Namespace) -> int:
     path = os.path.join(arguments.units, f"{made.unit}.d", DROPIN_NAME)
     for place in made.paths:
         if not os.path.isdir(place):
-            say(f"warning: {place} is not there: the service does not start before it is", file=sys.stderr)
+            say(
+                f"warning: {place} is not there: the service does not start before it is",
+                file=sys.stderr,
+            )
     writes = arguments.write and bool(made.text)
     removes = arguments.write and not made.text and os.path.exists(path)
     if writes or removes:
@@ -95,7 +127,10 @@ def run(arguments: argparse.Namespace) -> int:
         if removes:
             say(f"removed: {path}", "next: systemctl daemon-reload")
     elif writes:
-        say(f"written: {path}", "next: systemctl daemon-reload; it holds from the next start of {made.unit} on")
+        say(
+            f"written: {path}",
+            "next: systemctl daemon-reload; it holds from the next start of {made.unit} on",
+        )
     else:
         sys.stdout.write(made.text)
     return 0
@@ -105,18 +140,23 @@ def _made(arguments: argparse.Namespace) -> DropIn:
     found = _UNIT_NAME.fullmatch(arguments.unit)
     if found is None:
         raise ConfigError(
-            f"{arguments.unit!r} is no unit of ftstan", hint=f"--unit {UNIT}, or --unit ftstan@orders.service"
+            f"{arguments.unit!r} is no unit of ftstan",
+            hint=f"--unit {UNIT}, or --unit ftstan@orders.service",
         )
-    datastore, log = arguments.datastore, arguments.log
+    datastore = arguments.datastore
+    log = arguments.log
     config = arguments.config or f"/etc/ftstan/{found['instance'] or 'ftstan'}.conf"
     pid_file = ""
     if arguments.config or not datastore:
         if not os.path.exists(config):
             raise ConfigError(
-                f"{config}: no such file", hint="name the configuration with -c, or give --datastore, --spool and --log"
+                f"{config}: no such file",
+                hint="name the configuration with -c, or give --datastore, --spool and --log",
             )
         options = to_settings(parse(["-c", config])).options()
-        datastore, log, pid_file = datastore or options.dir, log or options.log.file, options.pid_file
+        datastore = datastore or options.dir
+        log = log or options.log.file
+        pid_file = options.pid_file
     storage = [_absolute(path) for path in (datastore, *arguments.spool) if path]
     files = [os.path.dirname(_absolute(path)) for path in (log, pid_file) if path]
     mounts = _beyond(storage)
@@ -126,14 +166,19 @@ def _made(arguments: argparse.Namespace) -> DropIn:
 def _absolute(path: str) -> str:
     if not path.startswith("/") or _CONTROL.search(path):
         raise ConfigError(
-            f"{path!r} is no absolute path", hint="a service has no directory of its own that a path could begin at"
+            f"{path!r} is no absolute path",
+            hint="a service has no directory of its own that a path could begin at",
         )
     return os.path.normpath(path)
 
 
 def _beyond(paths: Iterable[str]) -> tuple[str, ...]:
     """Those that the unit does not have already, each once."""
-    return tuple(dict.fromkeys(p for p in paths if not any(p == own or p.startswith(f"{own}/") for own in OWN)))
+    return tuple(
+        dict.fromkeys(
+            p for p in paths if not any(p == own or p.startswith(f"{own}/") for own in OWN)
+        )
+    )
 
 
 def _line(key: str, paths: Iterable[str]) -> str:
@@ -160,5 +205,6 @@ def _write(path: str, text: str) -> None:
         os.replace(temporary, path)
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be written: {error.strerror or error}", hint="run it as root, or give --units a directory"
+            f"{path} cannot be written: {error.strerror or error}",
+            hint="run it as root, or give --units a directory",
         ) from error

@@ -1,10 +1,10 @@
 """``ftstanctl ft``: look at a fault-tolerant group over NATS and steer it (``docs/ftstanctl.md``).
 
-Nothing here decides who owns a datastore: members are asked, and each decides for itself. What changes something is
-sealed with the datastore's ``admin.key``.
+Nothing here decides who owns a datastore: members are asked, and each decides for itself. What
+changes something is sealed with the datastore's ``admin.key``.
 
-Exit status of every command: 0 done (``status``: healthy), 1 refused (``status``: degraded), 2 nobody serves, 3 it
-could not be asked or carried out.
+Exit status of every command: 0 done (``status``: healthy), 1 refused (``status``: degraded), 2
+nobody serves, 3 it could not be asked or carried out.
 """
 
 from __future__ import annotations
@@ -16,30 +16,24 @@ from typing import TYPE_CHECKING
 
 from ftstan.admin.protocol import MAX_HISTORY, EpochEntry, Request, Verb
 from ftstan.admin.signing import plain
-from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import ConfigError, NatsError, RefusedError
 from ftstan.base.states import NodeState
 from ftstan.cli import contexts
 from ftstan.cli.admin_client import (
     BUSY_S,
+    Asked,
+    UnservedError,
+    claimed,
+)
+from ftstan.cli.connecting import link_options
+from ftstan.cli.terminal import complain, print_json, print_table, say, time_of
+from ftstan.cli.words.servers import (
     EXIT_DONE,
     EXIT_REFUSED,
     EXIT_UNSERVED,
-    Asked,
-    UnservedError,
-    add_key_options,
-    claimed,
-    count,
-    seconds,
 )
-from ftstan.cli.connecting import link_options
-from ftstan.cli.store_owner import owning
-from ftstan.cli.terminal import complain, print_json, print_table, say, time_of
-from ftstan.ft.epoch_records import Cause
 from ftstan.ft.health import find_active, find_standby, find_successor, judge, name
-from ftstan.ft.history import cause_text, open_history
 from ftstan.ft.subjects import group_subject
-from ftstan.nats.request import asking
 
 if TYPE_CHECKING:
     import argparse
@@ -52,44 +46,13 @@ _AGAIN_S = 1.0
 _PAUSE_S = 0.1
 
 
-# ---- words -----------------------------------------------------------------------------------------------------------
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the sub-commands."""
-    commands = parser.add_subparsers(title="commands", dest="verb", required=True, metavar="<command>")
-    for verb, text, _ in _COMMANDS:
-        _common(commands.add_parser(verb, help=text, description=text))
-    added = commands.choices
-    added["status"].add_argument("--expect", type=count, default=0, metavar="N", help="how many members there are")
-    added["switchover"].add_argument(
-        "--to", default="", metavar="NODE", help="the successor: its server id or the beginning of it, or its host"
-    )
-    added["switchover"].add_argument(
-        "--wait", type=seconds, default=30.0, metavar="SECONDS", help="for the successor to serve (default 30)"
-    )
-    for verb in ("pause", "resume"):
-        added[verb].add_argument("node", nargs="?", default="", metavar="NODE", help="default: the only standby")
-    added["mixed"].add_argument("word", choices=("on", "off"), help="whether original servers may be members")
-    added["history"].add_argument(
-        "--count", type=count, default=20, metavar="N", help=f"newest epochs (default 20, at most {MAX_HISTORY})"
-    )
-    added["history"].add_argument("--dir", metavar="DIR", help="read it from the datastore, and ask nobody")
-    for verb in ("switchover", "pause", "resume", "mixed"):
-        add_key_options(added[verb])
-
-
-def _common(parser: argparse.ArgumentParser) -> None:
-    contexts.add_options(parser)
-    parser.add_argument(
-        "--timeout", type=seconds, default=1.0, metavar="SECONDS", help="how long answers are waited for (default 1)"
-    )
-    parser.add_argument("--output", choices=("table", "json"), default="table", help="default: table")
+# ---- words
+# --------------------------------------------------------------------------------------------------
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry out one sub-command; returns the exit status. Raises ``FtstanError``."""
-    command = next(command for verb, _, command in _COMMANDS if verb == arguments.verb)
+    command = _COMMANDS[arguments.verb]
     contexts.fill(arguments)
     try:
         return command(arguments)
@@ -99,7 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
         return complain(error, EXIT_UNSERVED)
 
 
-# ---- asking ----------------------------------------------------------------------------------------------------------
+# ---- asking
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +83,17 @@ class _Group(Asked):
             await asyncio.sleep(_PAUSE_S)
 
     async def members(
-        self, seconds: float | None = None, enough: Callable[[list[NodeStatus]], bool] = lambda _: False
+        self,
+        seconds: float | None = None,
+        enough: Callable[[list[NodeStatus]], bool] = lambda _: False,
     ) -> list[NodeStatus]:
         """Every member that answers, by host and server id; sooner if ``enough``."""
         return await self.who(group_subject(self.cluster, self.name), seconds, enough)
 
     async def members_with(self, wanted: Callable[[NodeStatus], bool]) -> list[NodeStatus]:
-        """Every member; if none of them is ``wanted``, whoever answers a second, longer question: hosts may be busy."""
+        """Every member; if none of them is ``wanted``, whoever answers a second, longer question:
+        hosts may be busy.
+        """
         members = await self.members()
         if not any(map(wanted, members)):
             members = await self.members(BUSY_S, lambda found: any(map(wanted, found)))
@@ -133,7 +101,7 @@ class _Group(Asked):
 
     async def active(self) -> tuple[NodeStatus, list[NodeStatus]]:
         """The member that serves, and all members. Raises ``UnservedError``."""
-        members = await self.members_with(lambda node: node.state == NodeState.ACTIVE)
+        members = await self.members_with(lambda node: node.owns_store)
         active = find_active(members)
         if active is None:
             problem = judge(members).problems[0]
@@ -144,18 +112,26 @@ class _Group(Asked):
         return active, members
 
 
-def _with_group(arguments: argparse.Namespace, work: Callable[[_Group], Coroutine[None, None, int]]) -> int:
+def _with_group(
+    arguments: argparse.Namespace, work: Callable[[_Group], Coroutine[None, None, int]]
+) -> int:
     if not arguments.group:
         raise ConfigError("which group?", hint="give --group the members' -ft_group")
 
+    # Late, here and below: words and help need no client of NATS, and no store.
+    from ftstan.nats.request import asking  # noqa: PLC0415
+
     async def main() -> int:
-        async with asking(arguments.server, link_options(arguments), seconds=arguments.timeout) as asker:
+        async with asking(
+            arguments.server, link_options(arguments), seconds=arguments.timeout
+        ) as asker:
             return await work(_Group(asker, arguments.cluster, arguments.timeout, arguments.group))
 
     return asyncio.run(main())
 
 
-# ---- status ----------------------------------------------------------------------------------------------------------
+# ---- status
+# --------------------------------------------------------------------------------------------------
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -210,7 +186,9 @@ def _print_members(members: Sequence[NodeStatus]) -> None:
             "-" if node.probe_age is None else f"{node.probe_age:.1f} s",
             f"epoch {node.holder_epoch}" if node.holder_epoch else "-",
             node.store_id[:8] or "-",
-            "-" if node.warm_lag is None else f"{node.warm_lag.messages} msgs, {node.warm_lag.seconds:.1f} s",
+            "-"
+            if node.warm_lag is None
+            else f"{node.warm_lag.messages} msgs, {node.warm_lag.seconds:.1f} s",
             _mixed_word(node),
             node.version,
         )
@@ -226,7 +204,8 @@ def _mixed_word(node: NodeStatus) -> str:
     return "yes" if node.mixed else "no"
 
 
-# ---- switchover ------------------------------------------------------------------------------------------------------
+# ---- switchover
+# --------------------------------------------------------------------------------------------------
 
 
 def _switchover(arguments: argparse.Namespace) -> int:
@@ -240,7 +219,8 @@ def _switchover(arguments: argparse.Namespace) -> int:
         took = time.monotonic() - began
         if successor is None:
             raise UnservedError(
-                f"{name(active)} has handed over, and nobody has served within {arguments.wait:g} s",
+                f"{name(active)} has handed over, and nobody has served within "
+                f"{arguments.wait:g} s",
                 hint="see ftstanctl ft status and the members' logs",
             )
         if arguments.output == "json":
@@ -252,28 +232,42 @@ def _switchover(arguments: argparse.Namespace) -> int:
             }
             print_json(values)
         else:
-            say(f"{name(successor)} serves since {took:.3f} s after the request (epoch {successor.epoch})")
+            say(
+                f"{name(successor)} serves since {took:.3f} s after the request (epoch "
+                f"{successor.epoch})"
+            )
         if target is not None and successor.server != target.server:
             raise RefusedError(
-                f"{name(successor)} serves, not {name(target)}", hint=f"read the log of {name(target)} for why"
+                f"{name(successor)} serves, not {name(target)}",
+                hint=f"read the log of {name(target)} for why",
             )
         return EXIT_DONE
 
     return _with_group(arguments, work)
 
 
-async def _wait_for_successor(group: _Group, former: NodeStatus, deadline: float) -> NodeStatus | None:
+async def _wait_for_successor(
+    group: _Group, former: NodeStatus, deadline: float
+) -> NodeStatus | None:
     def successor(members: Sequence[NodeStatus]) -> NodeStatus | None:
         active = find_active(members)
-        return active if active is not None and active.epoch > former.epoch and active.server != former.server else None
+        return (
+            active
+            if active is not None and active.epoch > former.epoch and active.server != former.server
+            else None
+        )
 
     problem: NatsError | None = None
     while time.monotonic() < deadline:
         try:
-            members = await group.members(_LOOK_EVERY_S, enough=lambda found: successor(found) is not None)
+            members = await group.members(
+                _LOOK_EVERY_S, enough=lambda found: successor(found) is not None
+            )
         except NatsError as error:
-            # It was the former active's own and ended with it: it comes back, or another one that was named answers.
-            problem, members = error, []
+            # It was the former active's own and ended with it: it comes back, or another one that
+            # was named answers.
+            problem = error
+            members = []
         else:
             problem = None
         if (found := successor(members)) is not None:
@@ -285,7 +279,8 @@ async def _wait_for_successor(group: _Group, former: NodeStatus, deadline: float
     return None
 
 
-# ---- pause, resume ---------------------------------------------------------------------------------------------------
+# ---- pause, resume
+# --------------------------------------------------------------------------------------------------
 
 
 def _pause(arguments: argparse.Namespace) -> int:
@@ -298,7 +293,9 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 def _hold(arguments: argparse.Namespace, verb: Verb) -> int:
     async def work(group: _Group) -> int:
-        member = find_standby(await group.members_with(lambda node: node.state == NodeState.STANDBY), arguments.node)
+        member = find_standby(
+            await group.members_with(lambda node: node.state == NodeState.STANDBY), arguments.node
+        )
         answer = await group.change(arguments, member, Request(verb, by=claimed()))
         status = answer.status or member
         if arguments.output == "json":
@@ -310,12 +307,16 @@ def _hold(arguments: argparse.Namespace, verb: Verb) -> int:
     return _with_group(arguments, work)
 
 
-# ---- history ---------------------------------------------------------------------------------------------------------
+# ---- history
+# --------------------------------------------------------------------------------------------------
 
 
 def _history(arguments: argparse.Namespace) -> int:
     count = min(arguments.count, MAX_HISTORY)
     if arguments.dir:
+        from ftstan.base.disk import LocalDisk  # noqa: PLC0415
+        from ftstan.ft.history import open_history  # noqa: PLC0415
+
         return _print_history(arguments, open_history(LocalDisk(), arguments.dir, count))
 
     async def work(group: _Group) -> int:
@@ -326,7 +327,9 @@ def _history(arguments: argparse.Namespace) -> int:
                 hint="check --server, --cluster and --group; --dir reads it from the datastore",
             )
         # Every member can read it; the active is asked first because its storage answers.
-        answer = await group.ask(find_active(members) or members[0], plain(Request(Verb.HISTORY, count=count)))
+        answer = await group.ask(
+            find_active(members) or members[0], plain(Request(Verb.HISTORY, count=count))
+        )
         return _print_history(arguments, answer.history)
 
     return _with_group(arguments, work)
@@ -336,6 +339,8 @@ def _print_history(arguments: argparse.Namespace, entries: Sequence[EpochEntry])
     if arguments.output == "json":
         print_json({"epochs": [entry.to_json() for entry in entries]})
         return EXIT_DONE
+    from ftstan.ft.history import cause_text  # noqa: PLC0415
+
     rows = [
         (
             entry.epoch,
@@ -349,7 +354,11 @@ def _print_history(arguments: argparse.Namespace, entries: Sequence[EpochEntry])
         )
         for entry in entries
     ]
-    print_table(("epoch", "since", "for", "server", "host", "pid", "mixed", "why"), rows, right=("epoch", "for", "pid"))
+    print_table(
+        ("epoch", "since", "for", "server", "host", "pid", "mixed", "why"),
+        rows,
+        right=("epoch", "for", "pid"),
+    )
     return EXIT_DONE
 
 
@@ -371,7 +380,8 @@ def _span(entry: EpochEntry) -> str:
     return f"{minutes}m{whole}s" if minutes else f"{seconds:.1f}s"
 
 
-# ---- mixed -----------------------------------------------------------------------------------------------------------
+# ---- mixed
+# --------------------------------------------------------------------------------------------------
 
 
 def _mixed(arguments: argparse.Namespace) -> int:
@@ -387,6 +397,9 @@ def _mixed(arguments: argparse.Namespace) -> int:
     try:
         return _with_group(arguments, work)
     except (UnservedError, NatsError):
+        from ftstan.cli.store_owner import owning  # noqa: PLC0415
+        from ftstan.ft.epoch_records import Cause  # noqa: PLC0415
+
         # Nobody to be asked: the lock says whether somebody serves all the same.
         with owning(arguments.dir, cause=Cause.MIXED_SWITCHED, ft_mixed=on) as (owner, _):
             return _say_mixed(arguments, on=on, epoch=owner.activation.epoch)
@@ -398,15 +411,17 @@ def _say_mixed(arguments: argparse.Namespace, *, on: bool, epoch: int, served: b
     else:
         say(f"mixed group: {'on' if on else 'off'}, recorded with epoch {epoch}")
         if on and served:
-            say("an original server can follow as soon as ftstanctl ft status shows yes under MIXED")
+            say(
+                "an original server can follow as soon as ftstanctl ft status shows yes under MIXED"
+            )
     return EXIT_DONE
 
 
-_COMMANDS = (
-    ("status", "show each member, and whether the group is healthy", _status),
-    ("switchover", "hand over to a standby, and wait until it serves", _switchover),
-    ("pause", "keep a standby from taking over, until resume or its restart", _pause),
-    ("resume", "end a pause", _resume),
-    ("history", "show who owned the datastore, since when, and why", _history),
-    ("mixed", "say whether original servers may be members", _mixed),
-)
+_COMMANDS = {
+    "status": _status,
+    "switchover": _switchover,
+    "pause": _pause,
+    "resume": _resume,
+    "history": _history,
+    "mixed": _mixed,
+}

@@ -1,11 +1,12 @@
-"""Secrets on this process's own command line, which every user of the host can read: gone once they have been read.
+"""Secrets on this process's own command line, which every user of the host can read: gone once they
+have been read.
 
-It cannot help those who look in the first moment; files and the environment are the places for secrets.
+It cannot help those who look in the first moment; files and the environment are the places for
+secrets.
 """
 
 from __future__ import annotations
 
-import ctypes
 import re
 from typing import TYPE_CHECKING
 
@@ -16,12 +17,17 @@ _FLAG = re.compile(rb"--?(?:auth|pass)(?P<value>=.*)?", re.DOTALL)
 
 
 def blank_secrets() -> None:
-    """Write over the values of ``-auth`` and ``-pass`` where the kernel reads the command line; never raises."""
+    """Write over the values of ``-auth`` and ``-pass`` where the kernel reads the command line.
+
+    Never raises.
+    """
     try:
         with open("/proc/self/stat", "rb") as file:
-            # Behind the name: state is the third field of the file, the addresses are its 48th and 49th.
+            # Behind the name: state is the third field of the file, the addresses are its 48th and
+            # 49th.
             fields = file.read().rpartition(b")")[2].split()
-        start, end = int(fields[45]), int(fields[46])
+        start = int(fields[45])
+        end = int(fields[46])
         with open("/proc/self/cmdline", "rb") as file:
             words = file.read().split(b"\0")
     except (OSError, ValueError, IndexError):
@@ -29,12 +35,16 @@ def blank_secrets() -> None:
     if not 0 < start < end or sum(len(word) + 1 for word in words) - 1 != end - start:
         return
     for at, size in spans(words):
+        import ctypes  # noqa: PLC0415  # late: few command lines have secrets
+
         ctypes.memset(start + at, ord("x"), size)
 
 
 def spans(words: Sequence[bytes]) -> list[tuple[int, int]]:
     """Where in the words, each with a byte behind it, secrets stand, and how long they are."""
-    found, at, is_secret = [], 0, False
+    found = []
+    at = 0
+    is_secret = False
     for word in words:
         flag = _FLAG.fullmatch(word)
         if is_secret:

@@ -7,7 +7,9 @@ import sys
 
 
 def reader_left() -> None:
-    """See that nothing more is written to standard output, also at exit, where it would be an error again."""
+    """See that nothing more is written to standard output, also at exit, where it would be an error
+    again.
+    """
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)

@@ -1,4 +1,5 @@
-"""A program with sub-commands: reads its words, runs one command, and says in one line what went wrong.
+"""A program with sub-commands: reads its words, runs one command, and says in one line what went
+wrong.
 
 Common to ``ftstanctl`` and ``ftstan-pipeline``; what a command does is in a module of its own.
 """
@@ -11,10 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from ftstan.base.errors import ConfigError, FtstanError
-from ftstan.cli import completion, contexts
-from ftstan.cli.pipes import reader_left
 from ftstan.cli.terminal import complain
-from ftstan.client import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,12 +40,14 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A sub-command. ``failed`` is its exit status when it could not be carried out, ``usage`` for wrong words.
+    """A sub-command.
+
+    ``run`` carries it out, and loads what that needs; ``configure`` adds its words. ``failed`` is
+    its exit status when it could not be carried out, ``usage`` for wrong words.
 
     ``statuses`` says what each of its exit statuses means.
     """
 
-    text: str
     run: Callable[[argparse.Namespace], int]
     statuses: Mapping[int, str]
     configure: Callable[[argparse.ArgumentParser], None] = lambda _: None
@@ -56,41 +56,59 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """What ``--help`` says of a command, and how to have it: whoever asks for one command does not
+    wait for the others.
+    """
+
+    text: str
+    load: Callable[[], Command]
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """A program's name, what ``--help`` says of it, and its commands."""
 
     name: str
     description: str
-    commands: Mapping[str, Command]
+    commands: Mapping[str, Entry]
 
-    def build_parser(self) -> Parser:
-        """The parser of every word."""
+    def build_parser(self, words: Sequence[str] | None = None) -> Parser:
+        """The parser of ``words``, or of every word.
+
+        It knows all commands by name, and the words of the one that ``words`` name.
+        """
+        wanted = None if words is None else next((w for w in words if not w.startswith("-")), "")
         parser = Parser(prog=self.name, description=self.description)
         parser.commands = tuple(self.commands)
-        commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="<command>")
-        for name, command in self.commands.items():
-            statuses = "; ".join(f"{status}: {text}" for status, text in command.statuses.items())
-            command.configure(
-                commands.add_parser(
-                    name, help=command.text, description=command.text, epilog=f"Exit status: {statuses}."
-                )
-            )
+        commands = parser.add_subparsers(
+            title="commands", dest="command", required=True, metavar="<command>"
+        )
+        for name, entry in self.commands.items():
+            added = commands.add_parser(name, help=entry.text, description=entry.text)
+            if wanted in (None, name):
+                command = entry.load()
+                told = "; ".join(f"{status}: {text}" for status, text in command.statuses.items())
+                added.epilog = f"Exit status: {told}."
+                command.configure(added)
         return parser
 
     def run(self, words: Sequence[str]) -> int:
         """Carry out the command that ``words`` give; returns its exit status."""
         try:
-            arguments = self.build_parser().parse_args(words)
+            arguments = self.build_parser(words).parse_args(words)
         except ConfigError as error:
             named = self.commands.get(words[0]) if words else None
-            return complain(error, named.usage if named is not None else EXIT_USAGE)
-        command = self.commands[arguments.command]
+            return complain(error, named.load().usage if named is not None else EXIT_USAGE)
+        command = self.commands[arguments.command].load()
         try:
             status = command.run(arguments)
             sys.stdout.flush()
         except FtstanError as error:
             return complain(error, command.failed)
         except BrokenPipeError:
+            from ftstan.cli.pipes import reader_left  # noqa: PLC0415
+
             reader_left()
             return EXIT_OK
         except KeyboardInterrupt:
@@ -104,7 +122,9 @@ def refusing(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Nam
     def run_refusing(arguments: argparse.Namespace) -> int:
         try:
             return run(arguments)
-        except (ConfigError, InvalidArgumentError) as error:
+        except FtstanError as error:
+            if not error.is_usage:
+                raise
             return complain(error, EXIT_USAGE)
 
     return run_refusing
@@ -114,22 +134,26 @@ def filled(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Names
     """A command that takes what its words leave open from the environment and the context."""
 
     def run_filled(arguments: argparse.Namespace) -> int:
+        from ftstan.cli import contexts  # noqa: PLC0415
+
         contexts.fill(arguments)
         return run(arguments)
 
     return refusing(run_filled)
 
 
-def completing(program: Callable[[], Program]) -> Command:
+def completing(program: Callable[[], Program]) -> Entry:
     """The command that prints what a shell needs to complete the words of ``program()``."""
 
+    def load() -> Command:
+        from ftstan.cli import completion  # noqa: PLC0415
+
+        return Command(run, {EXIT_OK: "done", EXIT_USAGE: WRONG_WORDS}, completion.configure)
+
     def run(arguments: argparse.Namespace) -> int:
+        from ftstan.cli import completion  # noqa: PLC0415
+
         sys.stdout.write(completion.script(arguments.shell, program().build_parser()))
         return EXIT_OK
 
-    return Command(
-        "print what a shell needs to complete these words",
-        run,
-        {EXIT_OK: "done", EXIT_USAGE: WRONG_WORDS},
-        completion.configure,
-    )
+    return Entry("print what a shell needs to complete these words", load)

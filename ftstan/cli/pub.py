@@ -1,6 +1,7 @@
 """``ftstanctl pub``: publish, and say what was stored (``docs/ftstanctl.md``).
 
-Exit status: 0 every message was stored, 1 one was refused or is not known to be stored, 2 wrong words, 3 no connection.
+Exit status: 0 every message was stored, 1 one was refused or is not known to be stored, 2 wrong
+words, 3 no connection.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
 from ftstan.cli import client_options
-from ftstan.cli.client_options import EXIT_DONE, EXIT_NOT_ALL, number, seconds
 from ftstan.cli.terminal import complain, print_json, say
+from ftstan.cli.words.client import EXIT_DONE, EXIT_NOT_ALL
 from ftstan.client import ClientError, PublishRefusedError
 
 if TYPE_CHECKING:
@@ -24,26 +25,12 @@ if TYPE_CHECKING:
 _LONGEST_LINE = 64 << 20
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the words."""
-    parser.add_argument("channel", metavar="CHANNEL")
-    parser.add_argument("data", metavar="DATA", nargs="?", help="the message; without it, standard input is one")
-    parser.add_argument("--lines", action="store_true", help="each line of standard input is a message")
-    parser.add_argument("--count", type=number, default=1, metavar="N", help="publish so many copies (default 1)")
-    parser.add_argument(
-        "--republish", action="store_true", help="repeat what was not acknowledged (see docs/client.md, failovers)"
-    )
-    parser.add_argument(
-        "--timeout", type=seconds, default=30.0, metavar="SECONDS", help="how long an ack is waited for (default 30)"
-    )
-    parser.add_argument("--output", choices=("text", "json"), default="text", help="default: text")
-    client_options.add_options(parser)
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Publish; returns the exit status. Raises ``ConfigError``, ``ClientError``."""
     if arguments.lines and arguments.data is not None:
-        raise ConfigError("--lines reads messages from standard input", hint="leave the message out")
+        raise ConfigError(
+            "--lines reads messages from standard input", hint="leave the message out"
+        )
     return asyncio.run(_publish(arguments))
 
 
@@ -52,13 +39,20 @@ async def _messages(arguments: argparse.Namespace) -> AsyncIterator[bytes]:
         async for line in _lines():
             yield line.removesuffix(b"\n").removesuffix(b"\r")
         return
-    data = sys.stdin.buffer.read() if arguments.data is None else arguments.data.encode("utf-8", "surrogateescape")
+    data = (
+        sys.stdin.buffer.read()
+        if arguments.data is None
+        else arguments.data.encode("utf-8", "surrogateescape")
+    )
     for _ in range(arguments.count):
         yield data
 
 
 async def _lines() -> AsyncIterator[bytes]:
-    """Lines of standard input; where they have to be waited for, everything else goes on meanwhile."""
+    """Lines of standard input.
+
+    Where they have to be waited for, everything else goes on meanwhile.
+    """
     file = sys.stdin.buffer
     mode = os.fstat(file.fileno()).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or file.isatty()):
@@ -72,7 +66,9 @@ async def _lines() -> AsyncIterator[bytes]:
         while line := await reader.readline():
             yield line
     except ValueError:
-        raise ConfigError("a line is longer than NATS carries", hint="publish it without --lines") from None
+        raise ConfigError(
+            "a line is longer than NATS carries", hint="publish it without --lines"
+        ) from None
     finally:
         transport.close()
 
@@ -103,7 +99,9 @@ async def _publish(arguments: argparse.Namespace) -> int:
         await client.flush()
         await asyncio.gather(*answers, return_exceptions=True)
     if arguments.output == "json":
-        print_json({"channel": arguments.channel, "stored": stored, "refused": refused, "unknown": unknown})
+        print_json(
+            {"channel": arguments.channel, "stored": stored, "refused": refused, "unknown": unknown}
+        )
     else:
         say(f"{stored} stored in {arguments.channel}")
     if failure is None:

@@ -1,4 +1,6 @@
-"""``-sl <command>[=<pid>|<pid file>]``: tell a running server to stop, reopen its log or reload; starts nothing.
+"""``-sl <command>[=<pid>|<pid file>]``: tell a running server to stop, reopen its log or reload.
+
+Starts nothing.
 
 Source: ``docs/compat/config.md`` (signals).
 """
@@ -26,16 +28,22 @@ def send(text: str) -> None:
     """Carry out the value of ``-sl``. Raises ``ConfigError`` with the original's texts."""
     command, *rest = text.split("=")
     if len(rest) > 1:
-        raise ConfigError(f"invalid signal parameters: [{' '.join(rest[1:])}]", hint="write -sl <command>=<pid>")
+        raise ConfigError(
+            f"invalid signal parameters: [{' '.join(rest[1:])}]", hint="write -sl <command>=<pid>"
+        )
     target = rest[0] if rest else ""
     if not target:
-        # The original looks the process up by name; the kernel cuts that name, so on Linux it never finds one.
+        # The original looks the process up by name; the kernel cuts that name, so on Linux it never
+        # finds one.
         raise ConfigError(
-            "no nats-streaming-server processes running", hint="name it: -sl <command>=<pid or pid file of -P>"
+            "no nats-streaming-server processes running",
+            hint="name it: -sl <command>=<pid or pid file of -P>",
         )
     pid = _pid(target)
     if command not in COMMANDS:
-        raise ConfigError(f"unknown signal {quote(command)}", hint=f"commands: {', '.join(COMMANDS)}")
+        raise ConfigError(
+            f"unknown signal {quote(command)}", hint=f"commands: {', '.join(COMMANDS)}"
+        )
     try:
         os.kill(pid, COMMANDS[command])
     except OSError as error:
@@ -45,7 +53,9 @@ def send(text: str) -> None:
 
 
 def _pid(target: str) -> int:
-    """Read ``target``: a pid, or a file whose whole content is one (digits, not even a line feed)."""
+    """Read ``target``: a pid, or a file whose whole content is one (digits, not even a line
+    feed).
+    """
     text = target
     if not _is_pid(text):
         try:
@@ -54,7 +64,9 @@ def _pid(target: str) -> int:
         except (OSError, ValueError):
             text = ""
     if not _is_pid(text):
-        raise ConfigError(f"invalid pid: {target}", hint="give a process id or the file written by -P")
+        raise ConfigError(
+            f"invalid pid: {target}", hint="give a process id or the file written by -P"
+        )
     return int(text)
 
 

@@ -1,7 +1,8 @@
 """``ftstanctl store``: look at a datastore, check it, repair it, prepare it for an original server.
 
-``ls``, ``dump``, ``verify`` and ``du`` only read, create no file and take no lock; on the store of a running server
-they stop where that server has confirmed. The commands that write are in ``store_change``.
+``ls``, ``dump``, ``verify`` and ``du`` only read, create no file and take no lock; on the store of
+a running server they stop where that server has confirmed. The commands that write are in
+``store_change``.
 
 Exit status: 0 clean, 1 damage was found (and is still there), 2 the command cannot be carried out.
 """
@@ -17,23 +18,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import ConfigError, FtstanError, StoreError
-from ftstan.cli import contexts, store_change
+from ftstan.cli import store_change
 from ftstan.cli.terminal import print_json, print_table, progress, say, size_of, text_of, time_of
+from ftstan.cli.words.store import EXIT_CLEAN, EXIT_DAMAGE
 from ftstan.ft.epoch_loss import EpochFacts, find_epochs
 from ftstan.ft.lock import is_held
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.view import show
-from ftstan.stores.file.tools.checking import (
-    MAX_PAYLOAD,
+from ftstan.stores.file.tools.reading import NEVER_OURS, ChannelFiles, SliceFile, channel_names
+from ftstan.stores.file.tools.source import Source
+from ftstan.stores.file.tools.statereading import Typed, read_clients, read_server
+from ftstan.stores.file.tools.verifying import (
     DefectKind,
     StoreFinding,
     check_channel,
     check_root,
     unreadable,
 )
-from ftstan.stores.file.tools.reading import NEVER_OURS, ChannelFiles, SliceFile, channel_names
-from ftstan.stores.file.tools.source import Source
-from ftstan.stores.file.tools.statereading import Typed, read_clients, read_server
 from ftstan.wire import codec
 
 if TYPE_CHECKING:
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-EXIT_CLEAN = 0
-EXIT_DAMAGE = 1
-EXIT_FAILED = 2
 
 _NO_DATASTORE = "give the directory that the server has as -dir"
 _ROOT_FILES = {"server.dat", "clients.dat", "ft.epoch", ".rootdir.lck"}
@@ -59,49 +57,14 @@ class Opened:
     channels: list[bytes]
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the sub-commands."""
-    commands = parser.add_subparsers(title="commands", dest="verb", required=True, metavar="<command>")
-    for name, text, _ in _COMMANDS:
-        _common(commands.add_parser(name, help=text, description=text))
-    commands.choices["verify"].add_argument(
-        "--max-payload",
-        type=int,
-        default=MAX_PAYLOAD,
-        metavar="BYTES",
-        help="name messages larger than this max_payload, which no NATS server delivers (default: 1048576)",
-    )
-    dump = commands.choices["dump"]
-    dump.set_defaults(output="json")
-    dump.add_argument("--raw", action="store_true", help="every record as it lies in the files, hidden ones too")
-    dump.add_argument("--from", type=int, default=0, dest="first", metavar="SEQ", help="first sequence")
-    dump.add_argument("--to", type=int, default=0, dest="last", metavar="SEQ", help="last sequence")
-    store_change.configure(commands.choices)
-
-
-def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "dir",
-        metavar="DIR",
-        nargs="?",
-        default="",
-        help="the datastore directory (default: $FTSTAN_DIR, else the context's)",
-    )
-    contexts.add_context_option(parser)
-    parser.add_argument("--channel", metavar="NAME", help="this channel only")
-    parser.add_argument("--output", choices=("table", "json"), default="table", help="default: table")
-    parser.add_argument(
-        "--crc-poly", type=int, default=0xEDB88320, metavar="N", help="the server's -file_crc_poly, if it is set"
-    )
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Carry out one sub-command; returns the exit status. Raises ``FtstanError``."""
     if not arguments.dir:
         raise ConfigError(
-            "which datastore?", hint="give its directory, set FTSTAN_DIR, or ftstanctl context add NAME --dir DIR"
+            "which datastore?",
+            hint="give its directory, set FTSTAN_DIR, or ftstanctl context add NAME --dir DIR",
         )
-    command = next(command for name, _, command in _COMMANDS if name == arguments.verb)
+    command = _COMMANDS[arguments.verb]
     try:
         return command(arguments)
     except BrokenPipeError:
@@ -116,13 +79,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def opened(arguments: argparse.Namespace) -> Iterator[Opened]:
-    """Open the datastore for reading. Raises ``StoreError``, and ``ConfigError`` if the channel is unknown."""
+    """Open the datastore for reading.
+
+    Raises ``StoreError``, and ``ConfigError`` if the channel is unknown.
+    """
     disk = LocalDisk()
     root = disk.open_dir(arguments.dir)
     try:
         epochs = find_epochs(disk, root, looking=True)
         ours_from = NEVER_OURS if epochs.ours_from is None else epochs.ours_from
-        source = Source(disk, root, records.Crc(arguments.crc_poly), ours_from, live=is_held(disk, root))
+        source = Source(
+            disk, root, records.Crc(arguments.crc_poly), ours_from, live=is_held(disk, root)
+        )
         names, _ = channel_names(source)
         if not names and not _ROOT_FILES & {name for name, _ in disk.listdir(root)}:
             raise StoreError(f"{arguments.dir} holds no datastore", hint=_NO_DATASTORE)
@@ -133,22 +101,34 @@ def opened(arguments: argparse.Namespace) -> Iterator[Opened]:
         disk.close(root)
 
 
-# ---- ls ----------------------------------------------------------------------------------------------------------
+# ---- ls
+# --------------------------------------------------------------------------------------------------
 
 
 def _ls(arguments: argparse.Namespace) -> int:
     with opened(arguments) as store:
         if arguments.channel is not None:
             return _ls_channel(arguments, store)
-        rows = [row for name in store.channels if (row := _named(name, _channel_row, store.source, name)) is not None]
-    status = EXIT_DAMAGE if len(rows) < len(store.channels) or any(row["state"] for row in rows) else EXIT_CLEAN
+        rows = [
+            row
+            for name in store.channels
+            if (row := _named(name, _channel_row, store.source, name)) is not None
+        ]
+    status = (
+        EXIT_DAMAGE
+        if len(rows) < len(store.channels) or any(row["state"] for row in rows)
+        else EXIT_CLEAN
+    )
     if arguments.output == "json":
         print_json({"live": store.source.live, "channels": rows})
         return status
     numbers = ("msgs", "bytes", "first", "last", "slices", "subs")
     print_table(
         ("channel", *numbers, "last written", "state"),
-        [(r["name"], *(r[n] for n in numbers), time_of(r["last_timestamp"]), r["state"]) for r in rows],
+        [
+            (r["name"], *(r[n] for n in numbers), time_of(r["last_timestamp"]), r["state"])
+            for r in rows
+        ],
         right=numbers,
     )
     if store.source.live:
@@ -157,7 +137,10 @@ def _ls(arguments: argparse.Namespace) -> int:
 
 
 def _named(name: bytes, work: Callable[..., T], *words: Any) -> T | None:
-    """What ``work`` gives; ``None`` for a channel that cannot be read, which is named: the others go on."""
+    """What ``work`` gives.
+
+    ``None`` for a channel that cannot be read, which is named: the others go on.
+    """
     try:
         return work(*words)
     except (OSError, FtstanError) as error:
@@ -200,14 +183,27 @@ def _ls_channel(arguments: argparse.Namespace, store: Opened) -> int:
             for s in files.subs()[0].values()
         ]
     if arguments.output == "json":
-        print_json({"live": store.source.live, "name": arguments.channel, "slices": slices, "subscriptions": subs})
+        print_json(
+            {
+                "live": store.source.live,
+                "name": arguments.channel,
+                "slices": slices,
+                "subscriptions": subs,
+            }
+        )
         return EXIT_CLEAN
     numbers = ("slice", "first", "last", "msgs", "dat", "idx")
-    print_table((*numbers, "state"), [[row[n] for n in (*numbers, "state")] for row in slices], right=numbers)
+    print_table(
+        (*numbers, "state"),
+        [[row[n] for n in (*numbers, "state")] for row in slices],
+        right=numbers,
+    )
     if subs:
         say()
         heads = tuple(subs[0])
-        print_table(heads, [list(row.values()) for row in subs], right=("id", "last_sent", "pending"))
+        print_table(
+            heads, [list(row.values()) for row in subs], right=("id", "last_sent", "pending")
+        )
     return EXIT_CLEAN
 
 
@@ -219,16 +215,22 @@ def _slice_row(s: SliceFile) -> dict[str, Any]:
         "msgs": s.entries,
         "dat": s.dat_size,
         "idx": max(s.idx_size, 0),
-        "state": s.refused or ("" if s.exact and s.entries else "hidden" if not s.entries else "not exact"),
+        "state": s.refused
+        or ("" if s.exact and s.entries else "hidden" if not s.entries else "not exact"),
     }
 
 
-# ---- du ----------------------------------------------------------------------------------------------------------
+# ---- du
+# --------------------------------------------------------------------------------------------------
 
 
 def _du(arguments: argparse.Namespace) -> int:
     with opened(arguments) as store:
-        rows = [row for name in store.channels if (row := _named(name, _du_row, store.source, name)) is not None]
+        rows = [
+            row
+            for name in store.channels
+            if (row := _named(name, _du_row, store.source, name)) is not None
+        ]
     status = EXIT_DAMAGE if len(rows) < len(store.channels) else EXIT_CLEAN
     if not rows:
         return status
@@ -239,12 +241,19 @@ def _du(arguments: argparse.Namespace) -> int:
         total = rows.pop() if arguments.channel is None else rows[0]
         print_json({"channels": rows, "total": total["total"]})
         return status
-    print_table(("channel", *heads), [(r["channel"], *(size_of(r[h]) for h in heads)) for r in rows], right=heads)
+    print_table(
+        ("channel", *heads),
+        [(r["channel"], *(size_of(r[h]) for h in heads)) for r in rows],
+        right=heads,
+    )
     return status
 
 
 def _du_row(source: Source, name: bytes) -> dict[str, Any]:
-    """Bytes in the files of a channel. ``hidden``: behind seals, or behind the last message that counts."""
+    """Bytes in the files of a channel.
+
+    ``hidden``: behind seals, or behind the last message that counts.
+    """
     with ChannelFiles(source, name) as files:
         sizes = {}
         for file in files.names:
@@ -267,7 +276,8 @@ def _du_row(source: Source, name: bytes) -> dict[str, Any]:
     }
 
 
-# ---- verify ------------------------------------------------------------------------------------------------------
+# ---- verify
+# --------------------------------------------------------------------------------------------------
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -281,7 +291,9 @@ def _verify(arguments: argparse.Namespace) -> int:
         with progress("verifying", total, shown=arguments.output == "table") as advance:
             if arguments.channel is None:
                 if store.epochs.loss:
-                    findings.append(StoreFinding(DefectKind.DAMAGE, b"", "ft.epoch", store.epochs.loss))
+                    findings.append(
+                        StoreFinding(DefectKind.DAMAGE, b"", "ft.epoch", store.epochs.loss)
+                    )
                 findings += check_root(store.source)
             for name in store.channels:
                 findings += check_channel(store.source, name, advance, arguments.max_payload)
@@ -302,13 +314,20 @@ def _verify(arguments: argparse.Namespace) -> int:
         for f in findings:
             where = "" if f.offset is None else f" at offset {f.offset}"
             say(f"{f.kind}: {f.file}{where}: {f.text}")
-        say(f"{len(store.channels)} channels, {size_of(total)} of messages: {'DAMAGED' if damaged else 'clean'}")
+        say(
+            f"{len(store.channels)} channels, {size_of(total)} of messages: "
+            f"{'DAMAGED' if damaged else 'clean'}"
+        )
         if damaged:
-            say(f"stop every node, then run: ftstanctl store repair --dry-run {arguments.dir}", file=sys.stderr)
+            say(
+                f"stop every node, then run: ftstanctl store repair --dry-run {arguments.dir}",
+                file=sys.stderr,
+            )
     return EXIT_DAMAGE if damaged else EXIT_CLEAN
 
 
-# ---- dump --------------------------------------------------------------------------------------------------------
+# ---- dump
+# --------------------------------------------------------------------------------------------------
 
 
 def _dump(arguments: argparse.Namespace) -> int:
@@ -324,7 +343,10 @@ def _dump(arguments: argparse.Namespace) -> int:
     if arguments.output == "table":
         messages = [r for r in rows if r["kind"] == "message"]
         heads = ("channel", "sequence", "time", "size", "reply")
-        lines = [(r["channel"], r["sequence"], time_of(r["timestamp"]), r["size"], r["reply"]) for r in messages]
+        lines = [
+            (r["channel"], r["sequence"], time_of(r["timestamp"]), r["size"], r["reply"])
+            for r in messages
+        ]
         print_table(heads, lines, right=("sequence", "size"))
     return EXIT_DAMAGE if damaged else EXIT_CLEAN
 
@@ -346,7 +368,10 @@ def _served_rows(arguments: argparse.Namespace, store: Opened) -> Iterator[dict[
 
 
 def _readable(name: bytes, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows of a channel; one that cannot be read, or not to its end, is named, and the others go on."""
+    """The rows of a channel.
+
+    One that cannot be read, or not to its end, is named, and the others go on.
+    """
     try:
         yield from rows
     except (OSError, FtstanError) as error:
@@ -354,13 +379,20 @@ def _readable(name: bytes, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str,
         yield {"kind": "bad", "file": text_of(name), "offset": 0, "why": unreadable(error)}
 
 
-def _channel_rows(arguments: argparse.Namespace, source: Source, name: bytes) -> Iterator[dict[str, Any]]:
+def _channel_rows(
+    arguments: argparse.Namespace, source: Source, name: bytes
+) -> Iterator[dict[str, Any]]:
     with ChannelFiles(source, name) as files:
         channel = text_of(name)
         typed = files.subs_file()
         yield from _bad_rows(f"{channel}/subs.dat", typed)
         for sub in files.subs(typed)[0].values():
-            yield {"kind": "subscription", "channel": channel, **_plain(sub.state), "pending": sorted(sub.pending)}
+            yield {
+                "kind": "subscription",
+                "channel": channel,
+                **_plain(sub.state),
+                "pending": sorted(sub.pending),
+            }
         for s in files.slices:
             first = max(arguments.first, files.first)
             if s.last < first or (arguments.last and s.first > arguments.last):
@@ -374,7 +406,9 @@ def _message_rows(
     channel = text_of(files.name)
     for block, bad in files.blocks(s, first):
         for i in range(len(block)):
-            sequence, subject, reply, data, timestamp, _, _ = codec.decode_msg_proto(block.payload(i))
+            sequence, subject, reply, data, timestamp, _, _ = codec.decode_msg_proto(
+                block.payload(i)
+            )
             if arguments.last and sequence > arguments.last:
                 return
             yield {
@@ -399,7 +433,9 @@ def _raw_rows(arguments: argparse.Namespace, store: Opened) -> Iterator[dict[str
         yield from _readable(name, _raw_channel_rows(arguments, store.source, name))
 
 
-def _raw_channel_rows(arguments: argparse.Namespace, source: Source, name: bytes) -> Iterator[dict[str, Any]]:
+def _raw_channel_rows(
+    arguments: argparse.Namespace, source: Source, name: bytes
+) -> Iterator[dict[str, Any]]:
     with ChannelFiles(source, name) as files:
         channel = text_of(name)
         yield from _typed_rows(f"{channel}/subs.dat", files.subs_file())
@@ -407,7 +443,9 @@ def _raw_channel_rows(arguments: argparse.Namespace, source: Source, name: bytes
             if s.refused:
                 yield {"kind": "bad", "file": f"{channel}/{s.dat}", "offset": 0, "why": s.refused}
             for sequence, offset, payload in files.raw_records(s):
-                if sequence >= arguments.first and (not arguments.last or sequence <= arguments.last):
+                if sequence >= arguments.first and (
+                    not arguments.last or sequence <= arguments.last
+                ):
                     yield {
                         "kind": "record",
                         "file": f"{channel}/{s.dat}",
@@ -417,7 +455,12 @@ def _raw_channel_rows(arguments: argparse.Namespace, source: Source, name: bytes
                         "payload": base64.b64encode(payload).decode(),
                     }
             for bad in s.bad:
-                yield {"kind": "bad", "file": f"{channel}/{s.dat}", "offset": bad.start, "why": bad.why}
+                yield {
+                    "kind": "bad",
+                    "file": f"{channel}/{s.dat}",
+                    "offset": bad.start,
+                    "why": bad.why,
+                }
 
 
 def _typed_rows(file: str, typed: Typed) -> Iterator[dict[str, Any]]:
@@ -445,12 +488,12 @@ def _plain(value: Any) -> dict[str, Any]:
     return {name: text_of(field) if isinstance(field, bytes) else field for name, field in fields}
 
 
-_COMMANDS = (
-    ("ls", "list the channels, or the slices and subscriptions of one", _ls),
-    ("dump", "print messages, subscriptions and clients as JSON lines", _dump),
-    ("verify", "read everything and say what is damaged", _verify),
-    ("du", "show where the bytes are", _du),
-    ("repair", "end damage: copy aside, then keep what can be read", store_change.repair),
-    ("compact", "merge small slices of former activations", store_change.compact),
-    ("handover", "leave exactly what an original server would have written", store_change.handover),
-)
+_COMMANDS = {
+    "ls": _ls,
+    "dump": _dump,
+    "verify": _verify,
+    "du": _du,
+    "repair": store_change.repair,
+    "compact": store_change.compact,
+    "handover": store_change.handover,
+}

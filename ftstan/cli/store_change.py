@@ -1,7 +1,8 @@
-"""``ftstanctl store repair``, ``compact`` and ``handover``: the commands that write, while no server is running.
+"""``ftstanctl store repair``, ``compact`` and ``handover``: the commands that write, while no
+server is running.
 
-Each takes the lock, an epoch and its record like a node that starts, and gives the lock back at the end. What is done
-to files is in ``stores/file/tools``; here is only the order of it.
+Each takes the lock, an epoch and its record like a node that starts, and gives the lock back at the
+end. What is done to files is in ``stores/file/tools``; here is only the order of it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from ftstan.ft.epoch_loss import EpochFacts, find_epochs
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.log import records
 from ftstan.stores.file.tools.changing import rewrite, source_of, start_and_stop
-from ftstan.stores.file.tools.checking import DefectKind, StoreFinding
 from ftstan.stores.file.tools.reading import NEVER_OURS, ChannelFiles, channel_names
 from ftstan.stores.file.tools.repairing import Plan, Repair, make_plan, open_aside
 from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channel
 from ftstan.stores.file.tools.source import Source
+from ftstan.stores.file.tools.verifying import DefectKind, StoreFinding
 
 if TYPE_CHECKING:
     import argparse
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 EXIT_CLEAN = 0
 EXIT_DAMAGE = 1
 
-_SLICE_BYTES = 64 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class Owned:
@@ -48,21 +47,6 @@ class Owned:
     epochs: EpochFacts
 
 
-def configure(commands: dict[str, argparse.ArgumentParser]) -> None:
-    """Add what only these commands have."""
-    repair_parser = commands["repair"]
-    repair_parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
-    repair_parser.add_argument("--aside", metavar="PATH", help="the side directory (default: <DIR>.repair-<time>)")
-    for name in ("compact", "handover"):
-        commands[name].add_argument(
-            "--slice-bytes",
-            type=int,
-            default=_SLICE_BYTES,
-            metavar="N",
-            help=f"merge slices up to this size (default {_SLICE_BYTES})",
-        )
-
-
 @contextlib.contextmanager
 def _owned(arguments: argparse.Namespace, *, repairing: bool = False) -> Iterator[Owned]:
     """Own the datastore as a node does: lock, claim, record. Raises ``FtstanError``."""
@@ -70,11 +54,14 @@ def _owned(arguments: argparse.Namespace, *, repairing: bool = False) -> Iterato
         options = FileStoreOptions(crc_polynomial=arguments.crc_poly)
         crc = records.Crc(options.crc_polynomial)
         asking = owner.asking if owner.is_network else None
-        env = FileEnv(LocalDisk(), owner.root, SystemClock(), options, owner, crc, asking, path=arguments.dir)
+        env = FileEnv(
+            LocalDisk(), owner.root, SystemClock(), options, owner, crc, asking, path=arguments.dir
+        )
         yield Owned(env, epochs)
 
 
-# ---- handover and compact ----------------------------------------------------------------------------------------
+# ---- handover and compact
+# ----------------------------------------------------------------------------------------
 
 
 def handover(arguments: argparse.Namespace) -> int:
@@ -117,12 +104,14 @@ def wanted_channel(path: str, channel: str, names: Sequence[bytes]) -> bytes:
     name = os.fsencode(channel)
     if name not in names:
         raise ConfigError(
-            f'datastore {path} has no channel "{channel}"', hint=f"ftstanctl store ls {path} lists its channels"
+            f'datastore {path} has no channel "{channel}"',
+            hint=f"ftstanctl store ls {path} lists its channels",
         )
     return name
 
 
-# ---- repair ------------------------------------------------------------------------------------------------------
+# ---- repair
+# --------------------------------------------------------------------------------------------------
 
 
 def repair(arguments: argparse.Namespace) -> int:
@@ -132,19 +121,26 @@ def repair(arguments: argparse.Namespace) -> int:
     plan = _look(arguments)
     if not plan.findings:
         return _report(arguments, [], "", [])
-    path = (
-        arguments.aside or f"{os.path.abspath(arguments.dir)}.repair-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-    )
+    now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    path = arguments.aside or f"{os.path.abspath(arguments.dir)}.repair-{now}"
     with _owned(arguments, repairing=True) as owned:
         env = owned.env
-        # Looked at again: what was read before the store was ours may have been another owner's last words.
+        # Looked at again: what was read before the store was ours may have been another owner's
+        # last words.
         plan = make_plan(source_of(env), _only(arguments, env))
         done: list[tuple[str, str]] = []
         if owned.epochs.loss:
-            done.append(("ft.epoch", f"took an epoch above {owned.epochs.lost.floor if owned.epochs.lost else 0}"))
+            done.append(
+                (
+                    "ft.epoch",
+                    f"took an epoch above {owned.epochs.lost.floor if owned.epochs.lost else 0}",
+                )
+            )
         aside = open_aside(env.disk, path)
         try:
-            done += [(step.file, step.text) for step in Repair(env, source_of(env), aside).run(plan)]
+            done += [
+                (step.file, step.text) for step in Repair(env, source_of(env), aside).run(plan)
+            ]
         finally:
             env.disk.close(aside)
         quarantined = start_and_stop(env)
@@ -164,7 +160,9 @@ def _look(arguments: argparse.Namespace) -> Plan:
             only = wanted_channel(arguments.dir, arguments.channel, channel_names(source)[0])
         plan = make_plan(source, only)
         if epochs.loss:
-            plan.findings.setdefault(b"", []).insert(0, StoreFinding(DefectKind.DAMAGE, b"", "ft.epoch", epochs.loss))
+            plan.findings.setdefault(b"", []).insert(
+                0, StoreFinding(DefectKind.DAMAGE, b"", "ft.epoch", epochs.loss)
+            )
         return plan
     finally:
         disk.close(root)
@@ -173,7 +171,9 @@ def _look(arguments: argparse.Namespace) -> Plan:
 def _say(arguments: argparse.Namespace, plan: Plan) -> int:
     rows = [(step.file, step.text) for step in plan.steps]
     if arguments.output == "json":
-        print_json({"dry_run": True, "steps": [{"file": file, "text": text} for file, text in rows]})
+        print_json(
+            {"dry_run": True, "steps": [{"file": file, "text": text} for file, text in rows]}
+        )
     else:
         for file, text in rows:
             say(f"{file}: {text}")
@@ -181,7 +181,9 @@ def _say(arguments: argparse.Namespace, plan: Plan) -> int:
     return EXIT_DAMAGE if plan.damaged else EXIT_CLEAN
 
 
-def _report(arguments: argparse.Namespace, done: list[tuple[str, str]], aside: str, quarantined: list[str]) -> int:
+def _report(
+    arguments: argparse.Namespace, done: list[tuple[str, str]], aside: str, quarantined: list[str]
+) -> int:
     if arguments.output == "json":
         steps = [{"file": file, "text": text} for file, text in done]
         print_json({"dry_run": False, "steps": steps, "aside": aside, "quarantined": quarantined})

@@ -24,11 +24,13 @@ def owning(
 ) -> Iterator[tuple[StoreOwner, EpochFacts]]:
     """Own the datastore ``path`` for a while; the lock is given back at the end.
 
-    ``repairing``: lost epochs are made good, otherwise they are an error. ``cause`` and ``ft_mixed`` are recorded.
-    Raises ``FtstanError``.
+    ``repairing``: lost epochs are made good, otherwise they are an error. ``cause`` and
+    ``ft_mixed`` are recorded. Raises ``FtstanError``.
     """
     if not os.path.isdir(path):
-        raise StoreError(f"{path} is no directory", hint="give the directory that the server has as -dir")
+        raise StoreError(
+            f"{path} is no directory", hint="give the directory that the server has as -dir"
+        )
     disk = LocalDisk()
     owner = StoreOwner(disk, path, server_id=Nuid().next(), clock=SystemClock(), in_group=False)
     try:
@@ -38,7 +40,8 @@ def owning(
             holder = owner.read_owner()
             raise StoreError(
                 f"datastore {path} is in use" + (f" by {holder.describe()}" if holder else ""),
-                hint="stop every node of the group first; ls, dump, verify and du work beside a running server",
+                hint="stop every node of the group first; ls, dump, verify and du work beside a "
+                "running server",
             ) from error
         epochs = find_epochs(disk, owner.root)
         if epochs.loss and not repairing:

@@ -1,8 +1,8 @@
 """``ftstanctl sub``: print the messages of a channel (``docs/ftstanctl.md``).
 
-Exit status: 0 what was asked for has come (``--count``), or nothing more within ``--timeout`` and no count was asked
-for; 1 fewer than ``--count`` came in time; 2 wrong words; 3 no connection, or the session was lost for good; 130
-interrupted.
+Exit status: 0 what was asked for has come (``--count``), or nothing more within ``--timeout`` and
+no count was asked for; 1 fewer than ``--count`` came in time; 2 wrong words; 3 no connection, or
+the session was lost for good; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
 from ftstan.cli import client_options
-from ftstan.cli.client_options import EXIT_DONE, EXIT_NOT_ALL, number, seconds
 from ftstan.cli.terminal import print_json, say, time_of, visible
+from ftstan.cli.words.client import EXIT_DONE, EXIT_NOT_ALL
 from ftstan.client import Start
 
 if TYPE_CHECKING:
@@ -25,39 +25,17 @@ if TYPE_CHECKING:
     from ftstan.client import Message
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the words."""
-    parser.add_argument("channel", metavar="CHANNEL")
-    starts = parser.add_mutually_exclusive_group()
-    starts.add_argument("--first", action="store_true", help="begin with the first message that is stored")
-    starts.add_argument("--last", action="store_true", help="begin with the last one")
-    starts.add_argument("--sequence", type=number, metavar="N", help="begin at this sequence")
-    starts.add_argument("--since", metavar="TIME", help="begin at this time, as 2026-07-01T12:00:00+02:00")
-    starts.add_argument("--ago", type=seconds, metavar="SECONDS", help="begin so long ago")
-    parser.add_argument("--durable", default="", metavar="NAME", help="the server keeps the position under this name")
-    parser.add_argument(
-        "--queue", default="", metavar="GROUP", help="share the messages with the group's other members"
-    )
-    parser.add_argument("--forget", action="store_true", help="unsubscribe in the end: the server forgets a durable")
-    parser.add_argument("--max-in-flight", type=number, default=1024, metavar="N", help="default 1024")
-    parser.add_argument("--ack-wait", type=number, default=30, metavar="SECONDS", help="whole seconds (default 30)")
-    parser.add_argument("--no-ack", action="store_true", help="acknowledge nothing: a look at what is there")
-    parser.add_argument("--count", type=number, default=0, metavar="N", help="end after so many messages")
-    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="end when none came for so long")
-    parser.add_argument(
-        "--output", choices=("text", "raw", "json"), default="text", help="raw: the data alone; json: a line each"
-    )
-    client_options.add_options(parser)
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Print messages; returns the exit status. Raises ``ConfigError``, ``ClientError``."""
     if arguments.durable and not arguments.queue and not arguments.client_id:
-        raise ConfigError("a durable belongs to a client id", hint="give one with --client-id, the same each time")
+        raise ConfigError(
+            "a durable belongs to a client id", hint="give one with --client-id, the same each time"
+        )
     start = _start(arguments)
     if arguments.no_ack and arguments.count > arguments.max_in_flight:
         raise ConfigError(
-            f"without acks only --max-in-flight {arguments.max_in_flight} messages come, not {arguments.count}",
+            f"without acks only --max-in-flight {arguments.max_in_flight} messages come, not "
+            f"{arguments.count}",
             hint="raise --max-in-flight, or leave --no-ack out",
         )
     return asyncio.run(_print(arguments, start))

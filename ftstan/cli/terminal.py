@@ -1,4 +1,7 @@
-"""What operators see of ``ftstanctl``: tables, JSON, progress bars. Decides nothing about the store."""
+"""What operators see of ``ftstanctl``: tables, JSON, progress bars.
+
+Decides nothing about the store.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,6 @@ import datetime as dt
 import json
 import sys
 from typing import TYPE_CHECKING, TextIO
-
-from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +28,9 @@ def complain(error: FtstanError, status: int) -> int:
 
 
 def say(*lines: str, file: TextIO | None = None) -> None:
-    """Lines for people, on standard output unless ``file`` is another: what somebody else chose is harmless in them."""
+    """Lines for people, on standard output unless ``file`` is another: what somebody else chose is
+    harmless in them.
+    """
     out = sys.stdout if file is None else file
     for line in lines or ("",):
         out.write(visible(line) + "\n")
@@ -43,12 +42,22 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
 
 
-def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
+def print_table(
+    heads: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()
+) -> None:
     """Columns under upper-case heads; those named in ``right`` are numbers."""
+    # Late, as below: most of what commands say is no table.
+    from rich import box  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     terminal = sys.stdout.isatty()
     table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False, show_edge=False)
     for head in heads:
-        table.add_column(head.upper(), justify="right" if head in right else "left", no_wrap=not terminal)
+        table.add_column(
+            head.upper(), justify="right" if head in right else "left", no_wrap=not terminal
+        )
     for row in rows:
         # Text, not markup: a channel may be called "[red]".
         table.add_row(*(Text(visible(str(cell))) for cell in row))
@@ -56,14 +65,28 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]], *, right
 
 
 @contextlib.contextmanager
-def progress(label: str, total: int, *, shown: bool, counted: bool = False) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error that the yielded function moves on; nothing unless that is a terminal.
+def progress(
+    label: str, total: int, *, shown: bool, counted: bool = False
+) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error that the yielded function moves on.
+
+    Nothing unless that is a terminal.
 
     It shows bytes, or with ``counted`` plain numbers.
     """
     if not (shown and sys.stderr.isatty()):
         yield lambda _: None
         return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     amount = MofNCompleteColumn() if counted else DownloadColumn()
     columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -94,5 +117,7 @@ def time_of(ns: int) -> str:
 
 
 def visible(text: str) -> str:
-    """Text whose control characters and undecodable bytes are escapes: a name must not steer the terminal."""
+    """Text whose control characters and undecodable bytes are escapes: a name must not steer the
+    terminal.
+    """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

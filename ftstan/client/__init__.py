@@ -1,7 +1,8 @@
-"""An asyncio client for NATS Streaming (STAN) servers, ftstan and the original alike: ``docs/client.md``.
+"""An asyncio client for NATS Streaming (STAN) servers, ftstan and the original alike:
+``docs/client.md``.
 
-``connect`` gives a ``Connection``; it publishes, subscribes, outlives restarts and failovers, and needs no thread. What
-can go wrong is one tree of errors below ``ClientError``.
+``connect`` gives a ``Connection``; it publishes, subscribes, outlives restarts and failovers, and
+needs no thread. What can go wrong is one tree of errors below ``ClientError``.
 """
 
 from __future__ import annotations
@@ -95,29 +96,34 @@ async def connect(
     on_reconnected: Callable[[], Awaitable[None]] | None = None,
     on_error: Callable[[ClientError], Awaitable[None]] | None = None,
 ) -> Connection:
-    """Connect to the streaming server of a cluster id, as ``client_id`` (letters, digits, ``-`` and ``_``).
+    """Connect to the streaming server of a cluster id, as ``client_id`` (letters, digits, ``-`` and
+    ``_``).
 
     All times are in seconds.
 
-    - ``servers``: addresses of NATS servers, ``nats://host:4222``; give those of every member of a group. Others that
-      they tell of are learned. ``login``: user, token, credentials, TLS. ``name``: what NATS shows of the connection.
+    - ``servers``: addresses of NATS servers, ``nats://host:4222``; give those of every member of a
+      group. Others that they tell of are learned. ``login``: user, token, credentials, TLS.
+      ``name``: what NATS shows of the connection.
     - ``discover_prefix``: as the server has it.
-    - ``timeout``: how long the first connect may take; tries go on until then. ``request_timeout``: the same for a
-      subscribe, unsubscribe or close.
+    - ``timeout``: how long the first connect may take; tries go on until then. ``request_timeout``:
+      the same for a subscribe, unsubscribe or close.
     - ``ack_timeout``: how long a publish waits for its ack; ``None``: for ever. ``max_in_flight``,
-      ``max_in_flight_bytes``: how many publishes, and bytes of them, may be without an ack; the next one waits.
+      ``max_in_flight_bytes``: how many publishes, and bytes of them, may be without an ack; the
+      next one waits.
     - ``ping_interval`` (whole seconds), ``ping_max_out``: the session counts as lost when for
-      ``ping_interval * (ping_max_out + 1)`` no ping was answered; choose more than the longest takeover to live
-      through.
-    - ``reconnect``: a session that was lost is made again. ``republish``: publishes without an ack are sent again,
-      under the same guid, when service comes back and every ``republish_after``; exactly once with the server's
-      ``-dedup_window`` of at least ``max_in_flight``, else at least once.
-    - ``on_connection_lost(error)``, ``on_reconnected()``, ``on_error(error)``: coroutine functions. The first is told
-      each time a session is lost. The last gets failures that belong to no call, such as those of subscribers'
-      callbacks; without it they go to the event loop's handler of exceptions.
+      ``ping_interval * (ping_max_out + 1)`` no ping was answered; choose more than the longest
+      takeover to live through.
+    - ``reconnect``: a session that was lost is made again. ``republish``: publishes without an ack
+      are sent again, under the same guid, when service comes back and every ``republish_after``;
+      exactly once with the server's ``-dedup_window`` of at least ``max_in_flight``, else at least
+      once.
+    - ``on_connection_lost(error)``, ``on_reconnected()``, ``on_error(error)``: coroutine functions.
+      The first is told each time a session is lost. The last gets failures that belong to no call,
+      such as those of subscribers' callbacks; without it they go to the event loop's handler of
+      exceptions.
 
-    Raises ``InvalidArgumentError``, ``NatsUnreachableError``, ``LoginError``, ``ConnectTimeoutError``,
-    ``ConnectRefusedError``, ``ClientIdTakenError``.
+    Raises ``InvalidArgumentError``, ``NatsUnreachableError``, ``LoginError``,
+    ``ConnectTimeoutError``, ``ConnectRefusedError``, ``ClientIdTakenError``.
     """
     options = SessionOptions(
         cluster_id=cluster_id,
@@ -138,6 +144,8 @@ async def connect(
         on_error=on_error,
     )
     addresses = [servers] if isinstance(servers, str) else list(servers)
-    connection = Connection(addresses, login or NatsLogin(), options, name or f"stan-{cluster_id}-{client_id}")
+    connection = Connection(
+        addresses, login or NatsLogin(), options, name or f"stan-{cluster_id}-{client_id}"
+    )
     await connection.open()
     return connection

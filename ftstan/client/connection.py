@@ -1,8 +1,9 @@
 """A connection to a streaming server that outlives sessions: what ``connect`` gives.
 
-It has one session at a time. When that one is lost, ``on_connection_lost`` is told, and unless ``reconnect`` is off the
-connection makes another one under the same client id, makes its subscriptions again and sends what was never sent. It
-gives up only when another living process has taken the client id.
+It has one session at a time. When that one is lost, ``on_connection_lost`` is told, and unless
+``reconnect`` is off the connection makes another one under the same client id, makes its
+subscriptions again and sends what was never sent. It gives up only when another living process has
+taken the client id.
 """
 
 from __future__ import annotations
@@ -44,11 +45,18 @@ _NEXT_TRY_S = 1.0
 
 
 class Connection:
-    """Made by ``ftstan.client.connect``. As a context manager it waits for its publishes and closes in the end."""
+    """Made by ``ftstan.client.connect``.
 
-    def __init__(self, servers: Sequence[str], login: NatsLogin, options: SessionOptions, name: str) -> None:
+    As a context manager it waits for its publishes and closes in the end.
+    """
+
+    def __init__(
+        self, servers: Sequence[str], login: NatsLogin, options: SessionOptions, name: str
+    ) -> None:
         self._options = options
-        self._link = Link(servers, login, name=name, on_up=self._on_link_up, on_down=self._on_link_down)
+        self._link = Link(
+            servers, login, name=name, on_up=self._on_link_up, on_down=self._on_link_down
+        )
         self._publisher = Publisher(self._link, options)
         self._session: Session | None = None
         self._ready = asyncio.Event()
@@ -88,7 +96,10 @@ class Connection:
         return self._publisher.in_flight
 
     async def open(self) -> None:
-        """Make the first session. Raises ``ConnectError`` and what is below it; nothing is left behind then."""
+        """Make the first session.
+
+        Raises ``ConnectError`` and what is below it; nothing is left behind then.
+        """
         loop = asyncio.get_running_loop()
         end = loop.time() + self._options.timeout
         try:
@@ -97,35 +108,45 @@ class Connection:
             try:
                 await session.open(max(end - loop.time(), AGAIN_S))
             except RequestTimeoutError as error:
-                raise ConnectTimeoutError(f"stan: connect request timeout: {error.text}", hint=error.hint) from error
+                raise ConnectTimeoutError(
+                    f"stan: connect request timeout: {error.text}", hint=error.hint
+                ) from error
             await self._publisher.start()
         except BaseException:
             await self._link.close()
             raise
         await self._serve(session)
-        self._supervisor = asyncio.create_task(self._supervise(), name=f"session of {self.client_id}")
+        self._supervisor = asyncio.create_task(
+            self._supervise(), name=f"session of {self.client_id}"
+        )
 
     # Publishing
 
-    async def publish(self, channel: str, data: bytes, *, reply: bytes = b"", name: str = "") -> str:
+    async def publish(
+        self, channel: str, data: bytes, *, reply: bytes = b"", name: str = ""
+    ) -> str:
         """Publish and wait until it is stored; gives the guid.
 
-        ``data``: at most what the NATS servers carry (1 MiB by default) less some bytes of wrapping; ``reply`` is
-        stored with it. ``name``: what tells this message from every other that was ever published to the channel; the
-        guid is made of it, so a server with ``-dedup_window`` stores one name once, whoever publishes it.
+        ``data``: at most what the NATS servers carry (1 MiB by default) less some bytes of
+        wrapping; ``reply`` is stored with it. ``name``: what tells this message from every other
+        that was ever published to the channel; the guid is made of it, so a server with
+        ``-dedup_window`` stores one name once, whoever publishes it.
 
-        Waits for room first, see ``max_in_flight``. Raises ``PublishRefusedError``, ``PublishTimeoutError``,
-        ``InvalidArgumentError``, ``ConnectionClosedError``. Cancelled: the message may be stored all the same.
+        Waits for room first, see ``max_in_flight``. Raises ``PublishRefusedError``,
+        ``PublishTimeoutError``, ``InvalidArgumentError``, ``ConnectionClosedError``. Cancelled: the
+        message may be stored all the same.
         """
         return await (await self.publish_async(channel, data, reply=reply, name=name))
 
     async def publish_async(
         self, channel: str, data: bytes, *, reply: bytes = b"", name: str = ""
     ) -> asyncio.Future[str]:
-        """Publish, and wait only for room; the future that it gives is what ``publish`` would have given or raised.
+        """Publish, and wait only for room.
 
-        So many publishes can be under way at once. They are stored in the order of the calls, except those that had to
-        be sent again.
+        The future that it gives is what ``publish`` would have given or raised.
+
+        So many publishes can be under way at once. They are stored in the order of the calls,
+        except those that had to be sent again.
         """
         self._check_open()
         check_channel(channel)
@@ -150,17 +171,23 @@ class Connection:
         ack_wait: int = 30,
         manual_acks: bool = False,
     ) -> Subscription:
-        """Subscribe to a channel; gives an asynchronous iterator, or feeds ``callback``, a coroutine function.
+        """Subscribe to a channel.
 
-        ``start``: where it begins, by default at what is published from now on; a durable or a group that exists goes
-        on where it was. ``durable``: the name under which the server keeps the position of this client id; with
-        ``queue`` it keeps that of the whole group. ``queue``: the group to which each message is given once.
-        ``max_in_flight``: how many messages the server sends before it waits for acks; ``ack_wait``: whole seconds
-        until it sends a message again; ``manual_acks``: nothing is acknowledged but by ``Message.ack``.
+        Gives an asynchronous iterator, or feeds ``callback``, a coroutine function.
 
-        Raises ``InvalidArgumentError``, ``RequestRefusedError``, ``RequestTimeoutError``, ``ConnectionClosedError``.
+        ``start``: where it begins, by default at what is published from now on; a durable or a
+        group that exists goes on where it was. ``durable``: the name under which the server keeps
+        the position of this client id; with ``queue`` it keeps that of the whole group. ``queue``:
+        the group to which each message is given once. ``max_in_flight``: how many messages the
+        server sends before it waits for acks; ``ack_wait``: whole seconds until it sends a message
+        again; ``manual_acks``: nothing is acknowledged but by ``Message.ack``.
+
+        Raises ``InvalidArgumentError``, ``RequestRefusedError``, ``RequestTimeoutError``,
+        ``ConnectionClosedError``.
         """
-        options = SubscribeOptions(channel, queue, durable, start or Start.new(), max_in_flight, ack_wait, manual_acks)
+        options = SubscribeOptions(
+            channel, queue, durable, start or Start.new(), max_in_flight, ack_wait, manual_acks
+        )
         if callback is not None and not inspect.iscoroutinefunction(callback):
             raise InvalidArgumentError(
                 f"the callback of {channel} is no coroutine function",
@@ -193,9 +220,9 @@ class Connection:
     async def close(self) -> None:
         """Close the session and everything of it. Closing twice does nothing.
 
-        Durables keep their position; publishes without an answer end with ``PublishUnknownError`` (see ``flush``).
-        Raises ``RequestRefusedError`` or ``RequestTimeoutError`` if the server did not confirm; it is closed then,
-        too.
+        Durables keep their position; publishes without an answer end with ``PublishUnknownError``
+        (see ``flush``). Raises ``RequestRefusedError`` or ``RequestTimeoutError`` if the server did
+        not confirm; it is closed then, too.
         """
         if self._over is not None:
             return
@@ -217,9 +244,11 @@ class Connection:
             raise failure
 
     async def drain(self, within: float = 30.0) -> None:
-        """Handle what has come, acknowledge it, wait for the answers to what was published, then close; seconds.
+        """Handle what has come, acknowledge it, wait for the answers to what was published, then
+        close; seconds.
 
-        Raises ``DrainTimeoutError`` when not everything was done in time (it is closed then, too), and as ``close``.
+        Raises ``DrainTimeoutError`` when not everything was done in time (it is closed then, too),
+        and as ``close``.
         """
         late: ClientError | None = None
         results = await asyncio.gather(
@@ -258,7 +287,9 @@ class Connection:
     # Sessions
 
     def _new_session(self) -> Session:
-        return Session(self._link, self._options, on_served=self._on_served, on_waiting=lambda: None)
+        return Session(
+            self._link, self._options, on_served=self._on_served, on_waiting=lambda: None
+        )
 
     async def _serve(self, session: Session) -> None:
         self._session = session
@@ -266,14 +297,18 @@ class Connection:
         await self._publisher.resume(session)
 
     async def _current(self) -> Session:
-        """The session, waiting for one. Raises ``RequestTimeoutError``, ``ConnectionClosedError``."""
+        """The session, waiting for one.
+
+        Raises ``RequestTimeoutError``, ``ConnectionClosedError``.
+        """
         self._check_open()
         try:
             async with asyncio.timeout(self._options.request_timeout):
                 await self._ready.wait()
         except TimeoutError:
             raise RequestTimeoutError(
-                f"no session within {self._options.request_timeout:g} s", hint="the client is reconnecting"
+                f"no session within {self._options.request_timeout:g} s",
+                hint="the client is reconnecting",
             ) from None
         self._check_open()
         assert self._session is not None
@@ -294,7 +329,8 @@ class Connection:
             if not self._options.reconnect:
                 self._spawn(self._finish(reason))
                 return
-            # Two processes that take one client id from each other must not do so as fast as they can.
+            # Two processes that take one client id from each other must not do so as fast as they
+            # can.
             await asyncio.sleep(max(made + _NEXT_TRY_S - loop.time(), 0))
             try:
                 renewed = await self._renew()
@@ -304,7 +340,8 @@ class Connection:
                     self._tell(self._options.on_connection_lost(taken))
                 self._spawn(self._finish(taken))
                 return
-            # From here on a close ends this one; nothing is sent by it until its subscriptions stand.
+            # From here on a close ends this one; nothing is sent by it until its subscriptions
+            # stand.
             self._session = renewed
             for subscription in list(self._subscriptions):
                 await self._resume(subscription, renewed)
@@ -313,14 +350,18 @@ class Connection:
                 self._tell(self._options.on_reconnected())
 
     async def _renew(self) -> Session:
-        """A new session under our client id, however long it takes. Raises ``ClientIdTakenError``."""
+        """A new session under our client id, however long it takes.
+
+        Raises ``ClientIdTakenError``.
+        """
         taken = 0
         while True:
             session = self._new_session()
             try:
                 await session.open(self._options.timeout)
             except ClientIdTakenError:
-                # A request of ours that was not answered may be what it is taken by, or a probe of it under way.
+                # A request of ours that was not answered may be what it is taken by, or a probe of
+                # it under way.
                 taken += 1
                 if taken == _TRIES_WHILE_TAKEN:
                     raise
@@ -338,10 +379,12 @@ class Connection:
             except RequestTimeoutError as error:
                 self._report(error)
             except RequestRefusedError as error:
-                # The former session is closed before its durables are offline, and a request may have been carried out
-                # whose answer was lost; anything else will not change.
+                # The former session is closed before its durables are offline, and a request may
+                # have been carried out whose answer was lost; anything else will not change.
                 if error.text != DUPLICATE_DURABLE:
-                    lost = SubscriptionLostError(f"subscription to {subscription.channel}: {error.text}")
+                    lost = SubscriptionLostError(
+                        f"subscription to {subscription.channel}: {error.text}"
+                    )
                     self._report(lost)
                     subscription.end(lost)
                     return
@@ -370,7 +413,8 @@ class Connection:
     # Ends and errors
 
     async def _stop_supervising(self) -> None:
-        task, self._supervisor = self._supervisor, None
+        task = self._supervisor
+        self._supervisor = None
         while task is not None and not task.done() and task is not asyncio.current_task():
             task.cancel()
             await asyncio.wait([task], timeout=1)
@@ -404,7 +448,10 @@ class Connection:
         if self._options.on_error is not None:
             self._tell(self._options.on_error(error))
         else:
-            context = {"message": f"{error.text}" + (f" ({error.hint})" if error.hint else ""), "exception": error}
+            context = {
+                "message": f"{error.text}" + (f" ({error.hint})" if error.hint else ""),
+                "exception": error,
+            }
             asyncio.get_running_loop().call_exception_handler(context)
 
     def _tell(self, told: Awaitable[None]) -> None:

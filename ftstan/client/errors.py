@@ -1,8 +1,10 @@
-"""What can go wrong for a client: one tree below ``ClientError``; the text says what happened, ``hint`` what to do.
+"""What can go wrong for a client: one tree below ``ClientError``.
 
-An error that came from the server carries the server's own words (``docs/compat/protocol.md``, "Error strings"). No
-exception of NATS, of TLS or of the operating system reaches the user of this package as it is; where one was the cause
-it is the ``__cause__``.
+The text says what happened, ``hint`` what to do.
+
+An error that came from the server carries the server's own words (``docs/compat/protocol.md``,
+"Error strings"). No exception of NATS, of TLS or of the operating system reaches the user of this
+package as it is; where one was the cause it is the ``__cause__``.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ class ClientError(FtstanError):
 
 class InvalidArgumentError(ClientError):
     """An argument that no server would accept; nothing was sent."""
+
+    is_usage = True
 
 
 class ConnectError(ClientError):
@@ -85,7 +89,10 @@ class RequestRefusedError(RequestError):
 
 
 class PublishError(ClientError):
-    """A message was not acknowledged. ``guid`` names the publish, ``channel`` where it should have gone."""
+    """A message was not acknowledged.
+
+    ``guid`` names the publish, ``channel`` where it should have gone.
+    """
 
     def __init__(self, text: str, *, channel: str, guid: str, hint: str = "") -> None:
         super().__init__(text, hint=hint)
@@ -96,12 +103,15 @@ class PublishError(ClientError):
 class PublishRefusedError(PublishError):
     """The server answered a publish with an error, in its own words.
 
-    Of an error of the server's storage it is not known whether the message was stored (``docs/store.md``).
+    Of an error of the server's storage it is not known whether the message was stored
+    (``docs/store.md``).
     """
 
 
 class PublishUnknownError(PublishError):
-    """The publish was sent, and its answer will not be seen: the message may have been stored, or not."""
+    """The publish was sent, and its answer will not be seen: the message may have been stored, or
+    not.
+    """
 
 
 class PublishTimeoutError(PublishUnknownError):
@@ -117,7 +127,9 @@ class ReplacedError(ConnectionLostError):
 
     def __init__(self, text: str) -> None:
         super().__init__(
-            text, hint=f"{_TWICE}; else the server gave this client up, or was started anew without a datastore"
+            text,
+            hint=f"{_TWICE}; else the server gave this client up, or was started anew without a "
+            "datastore",
         )
 
 
@@ -134,7 +146,10 @@ class SubscriptionLostError(SubscriptionClosedError):
 
 
 class HandlerError(ClientError):
-    """A callback raised; the exception is the ``__cause__``. The message was not acknowledged and comes again."""
+    """A callback raised; the exception is the ``__cause__``.
+
+    The message was not acknowledged and comes again.
+    """
 
 
 class DrainTimeoutError(ClientError):

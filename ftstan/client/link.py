@@ -1,8 +1,8 @@
 """The client's connection to NATS, which comes back by itself (``ftstan.nats.reconnecting``).
 
-So a NATS server that refuses a login for a while, or all of them being away, never ends a client, and what is sent
-while there is no connection is told to the sender at once. Handlers are called one message at a time for each subject;
-one that waits holds up its own subject only.
+So a NATS server that refuses a login for a while, or all of them being away, never ends a client,
+and what is sent while there is no connection is told to the sender at once. Handlers are called one
+message at a time for each subject; one that waits holds up its own subject only.
 
 Nothing here knows STAN. All methods belong to one event loop; there is no thread.
 """
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 _CANCEL_AGAIN_S = 1.0
 _UNBOUNDED = 1 << 62
-"""For buffers of nats-py, which would wait inside a publish and lose a cancellation there: our window bounds them."""
+"""For buffers of nats-py, which would wait inside a publish and lose a cancellation there: our
+window bounds them.
+"""
 
 _NO_RESPONDERS = "503"
 
@@ -44,7 +46,10 @@ Handler = Callable[["Arrived"], Awaitable[None]]
 
 
 class Arrived:
-    """One NATS message. ``nobody``: it is NATS's own answer that nobody listens where something was sent."""
+    """One NATS message.
+
+    ``nobody``: it is NATS's own answer that nobody listens where something was sent.
+    """
 
     __slots__ = ("nobody", "payload", "reply", "subject")
 
@@ -57,11 +62,17 @@ class Arrived:
 
 
 class NobodyError(RequestTimeoutError):
-    """A request reached nobody: there is no connection, or nobody listens. It can be repeated without harm."""
+    """A request reached nobody: there is no connection, or nobody listens.
+
+    It can be repeated without harm.
+    """
 
 
 class _Client(OneClient):
-    """nats-py with the login of a client. Its messages are sent before it ends, however long that takes."""
+    """nats-py with the login of a client.
+
+    Its messages are sent before it ends, however long that takes.
+    """
 
     discard_within_s = None
 
@@ -71,12 +82,15 @@ class _Client(OneClient):
         except FAILURES:
             raise
         except Exception as error:
-            # Whatever files of keys make the libraries raise that read them; a package that reads them may be missing.
+            # Whatever files of keys make the libraries raise that read them; a package that reads
+            # them may be missing.
             raise nats.errors.Error(f"the credentials cannot be used: {error!r}") from error
 
 
 class Link(Reconnecting[_Client, str]):
-    """One client's way to NATS. ``on_up()`` is called whenever a connection stands, ``on_down()`` when it is lost."""
+    """One client's way to NATS. ``on_up()`` is called whenever a connection stands, ``on_down()``
+    when it is lost.
+    """
 
     def __init__(
         self,
@@ -89,7 +103,9 @@ class Link(Reconnecting[_Client, str]):
     ) -> None:
         super().__init__(name, [_checked(server) for server in servers])
         if not self._addresses:
-            raise InvalidArgumentError("no address of a NATS server", hint="give at least one, as nats://host:4222")
+            raise InvalidArgumentError(
+                "no address of a NATS server", hint="give at least one, as nats://host:4222"
+            )
         self._login = login.arguments()
         self._on_up = on_up
         self._on_down = on_down
@@ -123,7 +139,10 @@ class Link(Reconnecting[_Client, str]):
         return self._nuid.next()
 
     async def open(self, within: float) -> None:
-        """Wait for the first connection; seconds. Raises ``NatsUnreachableError``, ``LoginError``."""
+        """Wait for the first connection; seconds.
+
+        Raises ``NatsUnreachableError``, ``LoginError``.
+        """
         await self.listen(f"{self._answers}*", self._on_answer)
         self._task = asyncio.create_task(self.run(), name=self.name)
         up = asyncio.create_task(self._up.wait())
@@ -137,7 +156,8 @@ class Link(Reconnecting[_Client, str]):
         where = ", ".join(_shown(server) for server in self._addresses)
         if self._refused.done():
             raise LoginError(
-                f"NATS refuses the login at {where}: {self._why}", hint="check user, password or credentials"
+                f"NATS refuses the login at {where}: {self._why}",
+                hint="check user, password or credentials",
             )
         raise NatsUnreachableError(
             f"no NATS server reached within {within:g} s at {where}: {self._why or 'no answer'}",
@@ -149,12 +169,16 @@ class Link(Reconnecting[_Client, str]):
         for future in self._asked.values():
             if not future.done():
                 future.set_exception(ConnectionClosedError("the connection was closed"))
-        task, self._task = self._task, None
+        task = self._task
+        self._task = None
         if task is not None:
             await self.end(task, _CANCEL_AGAIN_S, _CANCEL_AGAIN_S)
 
     async def publish(self, subject: str, payload: bytes, reply: str = "") -> bool:
-        """Hand a message to NATS; tells whether there was a connection. Raises ``InvalidArgumentError`` (too large)."""
+        """Hand a message to NATS; tells whether there was a connection.
+
+        Raises ``InvalidArgumentError`` (too large).
+        """
         client = self.standing
         if client is None:
             return False
@@ -162,7 +186,8 @@ class Link(Reconnecting[_Client, str]):
             await client.publish(subject, payload, reply)
         except nats.errors.MaxPayloadError:
             raise InvalidArgumentError(
-                f"{len(payload)} bytes are more than this NATS server carries ({client.max_payload})",
+                f"{len(payload)} bytes are more than this NATS server carries "
+                f"({client.max_payload})",
                 hint="send less at once, or raise max_payload of the NATS servers",
             ) from None
         except FAILURES:
@@ -170,8 +195,12 @@ class Link(Reconnecting[_Client, str]):
         return True
 
     async def settle(self, subject: str, within: float) -> bool:
-        """Wait until what was on its way to ``subject`` has been handled; seconds. Tells whether that is so."""
-        client, listening = self._client, self._handled.get(subject)
+        """Wait until what was on its way to ``subject`` has been handled; seconds.
+
+        Tells whether that is so.
+        """
+        client = self._client
+        listening = self._handled.get(subject)
         subscription = listening.subscription if listening is not None else None
         if client is None or subscription is None:
             return False
@@ -185,7 +214,9 @@ class Link(Reconnecting[_Client, str]):
         return True
 
     async def listen(self, subject: str, handler: Handler) -> None:
-        """Have ``handler`` called for what comes to ``subject``, now and over every other connection."""
+        """Have ``handler`` called for what comes to ``subject``, now and over every other
+        connection.
+        """
 
         async def deliver(message: Msg) -> None:
             await handler(Arrived(message))
@@ -199,11 +230,15 @@ class Link(Reconnecting[_Client, str]):
         if listening is not None:
             await self.cease(listening)
 
-    async def request(self, subject: str, payload: bytes, within: float, again: float = math.inf) -> bytes:
-        """The first answer, seconds. Raises ``NobodyError``, ``RequestTimeoutError``, ``ConnectionClosedError``.
+    async def request(
+        self, subject: str, payload: bytes, within: float, again: float = math.inf
+    ) -> bytes:
+        """The first answer, seconds.
 
-        After ``again`` seconds without one it is sent once more, and so on; an answer to any of them will do, for a
-        server that is slower than that must not be asked for ever.
+        Raises ``NobodyError``, ``RequestTimeoutError``, ``ConnectionClosedError``.
+
+        After ``again`` seconds without one it is sent once more, and so on; an answer to any of
+        them will do, for a server that is slower than that must not be asked for ever.
         """
         token = self.unique()
         loop = asyncio.get_running_loop()
@@ -230,7 +265,8 @@ class Link(Reconnecting[_Client, str]):
         if future is not None and not future.done():
             future.set_result(arrived)
 
-    # ---- what ``run`` tells --------------------------------------------------------------------------------------
+    # ---- what ``run`` tells
+    # --------------------------------------------------------------------------------------
 
     _set_up_within_s = 4.0 * CONNECT_WITHIN_S
 
@@ -238,13 +274,20 @@ class Link(Reconnecting[_Client, str]):
         return _Client(address)
 
     def _arguments(self) -> dict[str, Any]:
-        return {"name": self.name, "pending_size": _UNBOUNDED, "flusher_queue_size": 0, **self._login}
+        return {
+            "name": self.name,
+            "pending_size": _UNBOUNDED,
+            "flusher_queue_size": 0,
+            **self._login,
+        }
 
     def _was_made(self, address: str) -> None:
         assert self._client is not None
         for uri in self._client.discovered_servers:
             found = f"{uri.scheme}://{uri.netloc}"
-            if all(urlsplit(known).netloc.rpartition("@")[2] != uri.netloc for known in self._addresses):
+            if all(
+                urlsplit(known).netloc.rpartition("@")[2] != uri.netloc for known in self._addresses
+            ):
                 self._addresses.append(_with_login_of(address, found))
         self._up.set()
         self._on_up()
@@ -266,14 +309,23 @@ def _checked(server: str) -> str:
     text = server if "://" in server else f"nats://{server}"
     try:
         parts = urlsplit(text)
-        usable = bool(parts.hostname) and parts.scheme in {"nats", "tls", "ws", "wss"} and parts.port != 0
+        usable = (
+            bool(parts.hostname)
+            and parts.scheme in {"nats", "tls", "ws", "wss"}
+            and parts.port != 0
+        )
     except ValueError:
         usable = False
     if not usable:
         raise InvalidArgumentError(
-            f"{_shown(server)!r} is no address of a NATS server", hint="for example nats://host:4222"
+            f"{_shown(server)!r} is no address of a NATS server",
+            hint="for example nats://host:4222",
         )
-    return text if parts.port is not None or parts.scheme.startswith("ws") else f"{text.rstrip('/')}:4222"
+    return (
+        text
+        if parts.port is not None or parts.scheme.startswith("ws")
+        else f"{text.rstrip('/')}:4222"
+    )
 
 
 def _shown(server: str) -> str:

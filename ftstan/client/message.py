@@ -35,10 +35,13 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One delivery. ``timestamp``: when it was stored, nanoseconds since 1970 by the server's clock.
+    """One delivery.
 
-    ``redelivered``: it was sent to this subscription or its group before; ``redelivery_count``: how often the server
-    remembers that, 0 for servers older than 0.17. ``reply``: what the publisher gave along, usually empty.
+    ``timestamp``: when it was stored, nanoseconds since 1970 by the server's clock.
+
+    ``redelivered``: it was sent to this subscription or its group before; ``redelivery_count``: how
+    often the server remembers that, 0 for servers older than 0.17. ``reply``: what the publisher
+    gave along, usually empty.
     """
 
     channel: str
@@ -53,7 +56,9 @@ class Message:
     @property
     def time(self) -> datetime:
         """The timestamp as a time in UTC, to the microsecond."""
-        return datetime.fromtimestamp(self.timestamp // _NS, UTC).replace(microsecond=self.timestamp % _NS // 1000)
+        return datetime.fromtimestamp(self.timestamp // _NS, UTC).replace(
+            microsecond=self.timestamp % _NS // 1000
+        )
 
     async def ack(self) -> None:
         """Acknowledge. Doing it twice, or where acks are automatic, does no harm.

@@ -1,7 +1,8 @@
-"""What a user chooses: how NATS is reached, how a session behaves, where a subscription starts and how it is fed.
+"""What a user chooses: how NATS is reached, how a session behaves, where a subscription starts and
+how it is fed.
 
-Values are checked when they are given, so that a mistake is an ``InvalidArgumentError`` of the caller and never a
-refusal by some server later. Nothing here opens a socket or reads a clock.
+Values are checked when they are given, so that a mistake is an ``InvalidArgumentError`` of the
+caller and never a refusal by some server later. Nothing here opens a socket or reads a clock.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ _SHOWN_OF_A_NAME = 40
 class NatsLogin:
     """How NATS servers are reached and who we say we are; handed to nats-py as it is.
 
-    ``tls``: used where a server asks for TLS or the address begins with ``tls://``; the default verifies against the
-    system's authorities. ``user_credentials``: path of a ``.creds`` file; ``nkeys_seed``: path of a seed file. Files
-    are read anew at every connect.
+    ``tls``: used where a server asks for TLS or the address begins with ``tls://``; the default
+    verifies against the system's authorities. ``user_credentials``: path of a ``.creds`` file;
+    ``nkeys_seed``: path of a seed file. Files are read anew at every connect.
     """
 
     user: str | None = None
@@ -65,7 +66,10 @@ class NatsLogin:
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """How a session behaves. Times in seconds; see ``ftstan.client.connect`` for what each one means."""
+    """How a session behaves.
+
+    Times in seconds; see ``ftstan.client.connect`` for what each one means.
+    """
 
     cluster_id: str
     client_id: str
@@ -87,21 +91,30 @@ class SessionOptions:
     def __post_init__(self) -> None:
         if not valid_client_id(self.client_id.encode()):
             raise InvalidArgumentError(
-                f"client id {self.client_id!r} cannot be used", hint="it consists of letters, digits, - and _"
+                f"client id {self.client_id!r} cannot be used",
+                hint="it consists of letters, digits, - and _",
             )
         if not publishable(self.discovery.encode()):
             raise InvalidArgumentError(
                 f"cluster id {self.cluster_id!r} cannot be used",
                 hint="it is part of a NATS subject: no blanks, no * or >",
             )
-        for name in ("timeout", "request_timeout", "republish_after", "max_in_flight", "max_in_flight_bytes"):
+        for name in (
+            "timeout",
+            "request_timeout",
+            "republish_after",
+            "max_in_flight",
+            "max_in_flight_bytes",
+        ):
             positive(name, getattr(self, name))
         if self.ack_timeout is not None:
             positive("ack_timeout", self.ack_timeout)
         for name in ("on_connection_lost", "on_reconnected", "on_error"):
             callback = getattr(self, name)
             if callback is not None and not inspect.iscoroutinefunction(callback):
-                raise InvalidArgumentError(f"{name} is no coroutine function", hint="define it with `async def`")
+                raise InvalidArgumentError(
+                    f"{name} is no coroutine function", hint="define it with `async def`"
+                )
         whole("ping_interval", self.ping_interval, 0)
         whole("ping_max_out", self.ping_max_out, 0)
 
@@ -113,14 +126,19 @@ class SessionOptions:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a new subscription begins; made by the class methods. A durable that exists goes on where it was instead.
+    """Where a new subscription begins; made by the class methods.
+
+    A durable that exists goes on where it was instead.
 
     Source: ``docs/compat/protocol.md``, "Subscribe".
     """
 
     position: StartPosition.ValueType
     number: int = 0
-    """Sequence; or nanoseconds back from the server's now; or, with ``absolute``, nanoseconds since 1970."""
+    """Sequence; or nanoseconds back from the server's now.
+
+    Or, with ``absolute``, nanoseconds since 1970.
+    """
     absolute: bool = False
 
     @classmethod
@@ -149,28 +167,40 @@ class Start:
         """From the first message that is not older than ``delta`` (seconds, or a ``timedelta``)."""
         span = delta if isinstance(delta, timedelta) else timedelta(seconds=delta)
         if span < timedelta():
-            raise InvalidArgumentError(f"a start {span} ago lies in the future", hint="give a positive time")
+            raise InvalidArgumentError(
+                f"a start {span} ago lies in the future", hint="give a positive time"
+            )
         return cls(StartPosition.TIME_DELTA_START, _nanoseconds(span))
 
     @classmethod
     def time(cls, when: datetime) -> Start:
-        """From the first message at this time or later; reckoned by this machine's clock when the request is sent."""
+        """From the first message at this time or later.
+
+        Reckoned by this machine's clock when the request is sent.
+        """
         if when.tzinfo is None:
             raise InvalidArgumentError(
-                f"start time {when.isoformat()} has no time zone", hint="for example datetime.now(tz=UTC)"
+                f"start time {when.isoformat()} has no time zone",
+                hint="for example datetime.now(tz=UTC)",
             )
         return cls(StartPosition.TIME_DELTA_START, _nanoseconds(when - _EPOCH), absolute=True)
 
     def delta(self, now_ns: int) -> int:
-        """Nanoseconds back from now; 0 where no time was given. ``now_ns``: nanoseconds since 1970."""
+        """Nanoseconds back from now; 0 where no time was given.
+
+        ``now_ns``: nanoseconds since 1970.
+        """
         if self.position != StartPosition.TIME_DELTA_START:
             return 0
         return max(now_ns - self.number, 0) if self.absolute else self.number
 
     def again(self, elapsed_ns: int) -> Start:
-        """Where a subscription starts that asked for this one ``elapsed_ns`` ago and has not got a message since."""
+        """Where a subscription starts that asked for this one ``elapsed_ns`` ago and has not got a
+        message since.
+        """
         if self.position in {StartPosition.NEW_ONLY, StartPosition.LAST_RECEIVED}:
-            # What was published since is new to it; a difference of times does not care about clocks that differ.
+            # What was published since is new to it; a difference of times does not care about
+            # clocks that differ.
             return Start(StartPosition.TIME_DELTA_START, elapsed_ns)
         if self.position == StartPosition.TIME_DELTA_START and not self.absolute:
             return Start(self.position, self.number + elapsed_ns)
@@ -179,7 +209,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeOptions:
-    """How a subscription is fed. ``ack_wait``: seconds until the server sends again what was not acknowledged."""
+    """How a subscription is fed.
+
+    ``ack_wait``: seconds until the server sends again what was not acknowledged.
+    """
 
     channel: str
     queue: str = ""
@@ -195,7 +228,8 @@ class SubscribeOptions:
         whole("ack_wait", self.ack_wait, 1)
         if self.queue and ":" in self.durable:
             raise InvalidArgumentError(
-                f"durable name {self.durable!r} of a queue group contains a colon", hint="choose one without"
+                f"durable name {self.durable!r} of a queue group contains a colon",
+                hint="choose one without",
             )
 
     @property
@@ -205,7 +239,9 @@ class SubscribeOptions:
 
 
 def check_channel(channel: str) -> None:
-    """Raise ``InvalidArgumentError`` unless ``channel`` may name a channel and can be put on the wire."""
+    """Raise ``InvalidArgumentError`` unless ``channel`` may name a channel and can be put on the
+    wire.
+    """
     try:
         name = channel.encode()
     except UnicodeEncodeError:
@@ -218,7 +254,9 @@ def check_channel(channel: str) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raise ``InvalidArgumentError`` unless ``name`` may name a message: nothing, or up to 256 printable characters."""
+    """Raise ``InvalidArgumentError`` unless ``name`` may name a message: nothing, or up to 256
+    printable characters.
+    """
     if len(name) > _LONGEST_NAME or not name.isprintable():
         raise InvalidArgumentError(
             f"{name[:_SHOWN_OF_A_NAME]!r} cannot name a message",
@@ -231,9 +269,13 @@ def _check_holds(path: str | Path, text: bytes) -> None:
         with open(path, "rb") as file:
             holds = text in file.read()
     except OSError as error:
-        raise InvalidArgumentError(f"{path}: {error.strerror}", hint="check the path of the credentials") from error
+        raise InvalidArgumentError(
+            f"{path}: {error.strerror}", hint="check the path of the credentials"
+        ) from error
     if not holds:
-        raise InvalidArgumentError(f"{path} is no file of NATS credentials", hint="nsc generate creds makes one")
+        raise InvalidArgumentError(
+            f"{path} is no file of NATS credentials", hint="nsc generate creds makes one"
+        )
 
 
 def positive(name: str, value: float) -> None:
@@ -244,9 +286,12 @@ def positive(name: str, value: float) -> None:
 
 def whole(name: str, value: int, least: int, most: int = _MAX_INT32) -> None:
     """Raise ``InvalidArgumentError`` unless ``value`` is a whole number in these bounds."""
-    # The interface is typed; a fraction would only fail much later, inside the encoding of a request.
+    # The interface is typed; a fraction would only fail much later, inside the encoding of a
+    # request.
     if not isinstance(value, int) or not least <= value <= most:
-        raise InvalidArgumentError(f"{name} is {value}", hint=f"it must be a whole number from {least} to {most}")
+        raise InvalidArgumentError(
+            f"{name} is {value}", hint=f"it must be a whole number from {least} to {most}"
+        )
 
 
 def _nanoseconds(span: timedelta) -> int:

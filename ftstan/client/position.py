@@ -1,12 +1,15 @@
-"""How far a subscription has got, as its own client knows it: for going on in a new session, and against repeats.
+"""How far a subscription has got, as its own client knows it: for going on in a new session, and
+against repeats.
 
-A plain subscription ends with its session on the server's side. In the next session it begins at the lowest sequence
-that was not acknowledged, for what the server had sent may have been lost on its way; of what comes then, what was
-acknowledged is not handed out again. It begins one earlier where it can, at a message that it knows: that one shows
-whether the channel is still the same, for a memory server that was started anew has begun to count from 1.
+A plain subscription ends with its session on the server's side. In the next session it begins at
+the lowest sequence that was not acknowledged, for what the server had sent may have been lost on
+its way; of what comes then, what was acknowledged is not handed out again. It begins one earlier
+where it can, at a message that it knows: that one shows whether the channel is still the same, for
+a memory server that was started anew has begun to count from 1.
 
-Of durables and queue groups the server keeps the position. Only the newest acknowledged messages are remembered here,
-so that one whose ack was lost on its way is acknowledged again and not handed out again.
+Of durables and queue groups the server keeps the position. Only the newest acknowledged messages
+are remembered here, so that one whose ack was lost on its way is acknowledged again and not handed
+out again.
 
 Pure: no clock, no I/O.
 """
@@ -24,10 +27,12 @@ if TYPE_CHECKING:
     from ftstan.client.message import Message
     from ftstan.client.options import SubscribeOptions
 
-#: How many acknowledged messages a durable or queue subscription remembers, for each message that may be in flight.
+#: How many acknowledged messages a durable or queue subscription remembers, for each message that
+#: may be in flight.
 REMEMBERED_FOR_EACH: Final = 4
 
-#: How many separate stretches of acknowledged messages a plain subscription remembers: expired messages leave gaps.
+#: How many separate stretches of acknowledged messages a plain subscription remembers: expired
+#: messages leave gaps.
 STRETCHES: Final = 10_000
 
 
@@ -46,7 +51,8 @@ class Position:
 
     def __init__(self, options: SubscribeOptions) -> None:
         self._options = options
-        # Sequence -> timestamp: a timestamp tells messages of one sequence apart when a channel begins anew.
+        # Sequence -> timestamp: a timestamp tells messages of one sequence apart when a channel
+        # begins anew.
         self._unacked: dict[int, int] = {}
         self._recent: dict[int, int] = {}
         self._stretches = Stretches()
@@ -54,7 +60,10 @@ class Position:
         self._proof: dict[int, int] = {}
 
     def start(self, elapsed_ns: int) -> Start:
-        """Where the next session's subscription begins; ``elapsed_ns``: nanoseconds since the first one asked."""
+        """Where the next session's subscription begins.
+
+        ``elapsed_ns``: nanoseconds since the first one asked.
+        """
         asked = self._options.start
         if not self._highest:
             return asked.again(elapsed_ns)
@@ -62,7 +71,10 @@ class Position:
             # It counts only if the group has no other member, and is no durable one.
             return Start.sequence(min(self._unacked, default=self._highest + 1))
         known = self._known()
-        if not self._stretches and asked.position not in {StartPosition.NEW_ONLY, StartPosition.LAST_RECEIVED}:
+        if not self._stretches and asked.position not in {
+            StartPosition.NEW_ONLY,
+            StartPosition.LAST_RECEIVED,
+        }:
             return asked.again(elapsed_ns)
         return Start.sequence(min(known))
 
@@ -81,8 +93,10 @@ class Position:
 
     def received(self, message: Message) -> PositionVerdict:
         """Look at a message that has come."""
-        sequence, timestamp = message.sequence, message.timestamp
-        proof, self._proof = self._proof, {}
+        sequence = message.sequence
+        timestamp = message.timestamp
+        proof = self._proof
+        self._proof = {}
         if proof and (sequence < min(proof) or proof.get(sequence, timestamp) != timestamp):
             return PositionVerdict.OTHER_CHANNEL
         if sequence in self._stretches or self._recent.get(sequence) == timestamp:
@@ -93,7 +107,8 @@ class Position:
 
     def acked(self, message: Message) -> bool:
         """Its user acknowledges a message; tells whether that is news."""
-        sequence, timestamp = message.sequence, message.timestamp
+        sequence = message.sequence
+        timestamp = message.timestamp
         if self._unacked.get(sequence) != timestamp:
             return False
         del self._unacked[sequence]
@@ -111,7 +126,10 @@ class Position:
 
 
 class Stretches:
-    """A set of sequences, as stretches without a gap; of the last one of each, the timestamp too."""
+    """A set of sequences, as stretches without a gap.
+
+    Of the last one of each, the timestamp too.
+    """
 
     def __init__(self) -> None:
         self._begins: list[int] = []
@@ -134,13 +152,15 @@ class Stretches:
             if extends:
                 del self._ends[at - 1], self._times[at - 1], self._begins[at]
         elif extends:
-            self._ends[at - 1], self._times[at - 1] = sequence, timestamp
+            self._ends[at - 1] = sequence
+            self._times[at - 1] = timestamp
         else:
             self._begins.insert(at, sequence)
             self._ends.insert(at, sequence)
             self._times.insert(at, timestamp)
         if len(self._begins) > STRETCHES:
-            # What is forgotten is handed out once more if it comes again; what was never seen must not count as acked.
+            # What is forgotten is handed out once more if it comes again; what was never seen must
+            # not count as acked.
             del self._begins[-1], self._ends[-1], self._times[-1]
 
     def first_end(self) -> dict[int, int]:

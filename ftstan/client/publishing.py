@@ -1,13 +1,15 @@
-"""Publishing: what was sent and not acknowledged, how much of it there may be, and what is sent again.
+"""Publishing: what was sent and not acknowledged, how much of it there may be, and what is sent
+again.
 
-Every publish has a guid that begins with ``ft1.``, one of its own unless its caller names the message: a server with a
-``dedup_window`` at least as long as our window recognises a repeat by it and stores the message once (``docs/ft.md``).
-What was never handed to a NATS connection that stood, because nobody served, is sent as soon as somebody serves; what
-was handed over and not acknowledged is sent again only with ``republish``, under the same guid: when service comes
-back, and every ``republish_after`` seconds.
+Every publish has a guid that begins with ``ft1.``, one of its own unless its caller names the
+message: a server with a ``dedup_window`` at least as long as our window recognises a repeat by it
+and stores the message once (``docs/ft.md``). What was never handed to a NATS connection that stood,
+because nobody served, is sent as soon as somebody serves; what was handed over and not acknowledged
+is sent again only with ``republish``, under the same guid: when service comes back, and every
+``republish_after`` seconds.
 
-A publish whose caller has gone (cancelled) is not sent again, and keeps its place in the window until it is answered or
-its time is over.
+A publish whose caller has gone (cancelled) is not sent again, and keeps its place in the window
+until it is answered or its time is over.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
 #: Guids of publishes that a server with ``dedup_window`` may look at.
 GUID_PREFIX: Final = "ft1."
 
-#: After so many publishes, or messages handed out, in a row others get their turn on the event loop.
+#: After so many publishes, or messages handed out, in a row others get their turn on the event
+#: loop.
 YIELD_EVERY: Final = 64
 
 _LOOK_EVERY_S = 0.1
@@ -87,23 +90,30 @@ class Publisher:
         await self._link.listen(self._acks, self._on_ack)
         self._watching = asyncio.create_task(self._watch(), name="publishes without an answer")
 
-    async def publish(self, channel: str, data: bytes, reply: bytes, name: str) -> asyncio.Future[str]:
+    async def publish(
+        self, channel: str, data: bytes, reply: bytes, name: str
+    ) -> asyncio.Future[str]:
         """Send when there is room; the future is the answer: the guid, or a ``PublishError``.
 
         ``name``: the guid, without its prefix; empty for one of its own.
         """
         self._count += 1
         if self._count % YIELD_EVERY == 0:
-            # While there is room nothing below waits: without a pause a loop of publishes would starve heartbeats.
+            # While there is room nothing below waits: without a pause a loop of publishes would
+            # starve heartbeats.
             await asyncio.sleep(0)
         await self._room.take(len(data))
         guid = GUID_PREFIX + (name or self._link.unique())
         if guid in self._waiting:
             # An ack says nothing but its guid.
             self._room.give(len(data))
-            raise InvalidArgumentError(f"{guid} is on its way already", hint="wait for its ack first")
+            raise InvalidArgumentError(
+                f"{guid} is on its way already", hint="wait for its ack first"
+            )
         loop = asyncio.get_running_loop()
-        entry = self._waiting[guid] = _Publish(guid, channel, data, reply, loop.create_future(), loop.time())
+        entry = self._waiting[guid] = _Publish(
+            guid, channel, data, reply, loop.create_future(), loop.time()
+        )
         self._idle.clear()
         self._some.set()
         try:
@@ -114,7 +124,9 @@ class Publisher:
         return entry.answer
 
     async def resume(self, session: Session) -> None:
-        """Somebody serves (again), ``session`` is ours: send what has waited for it, in its order."""
+        """Somebody serves (again), ``session`` is ours: send what has waited for it, in its
+        order.
+        """
         self._session = session
         for entry in list(self._waiting.values()):
             if entry.guid in self._waiting and (not entry.sent or self._may_repeat(entry)):
@@ -186,11 +198,19 @@ class Publisher:
             self._end(entry, None)
 
     def _next_session_may_succeed(self, entry: _Publish) -> bool:
-        """Keep a publish that was refused because the server does not know our session; the next ping says whether."""
+        """Keep a publish that was refused because the server does not know our session.
+
+        The next ping says whether.
+        """
         session = self._session
-        if not (self._options.republish and self._options.reconnect) or session is None or entry.refused_by is session:
+        if (
+            not (self._options.republish and self._options.reconnect)
+            or session is None
+            or entry.refused_by is session
+        ):
             return False
-        entry.refused_by, entry.sent = session, 0.0
+        entry.refused_by = session
+        entry.sent = 0.0
         session.wait(0)
         return True
 
@@ -220,7 +240,11 @@ class Publisher:
             self._give_up(now)
             if self._options.republish:
                 for entry in list(self._waiting.values()):
-                    if entry.sent and now - entry.sent >= self._options.republish_after and self._may_repeat(entry):
+                    if (
+                        entry.sent
+                        and now - entry.sent >= self._options.republish_after
+                        and self._may_repeat(entry)
+                    ):
                         await self._send(entry)
 
     def _give_up(self, now: float) -> None:
@@ -231,7 +255,9 @@ class Publisher:
         for entry in list(self._waiting.values()):
             if now - entry.begun < timeout:
                 break
-            what = "sent, and not acknowledged" if entry.sent else "nobody served, so it was not sent"
+            what = (
+                "sent, and not acknowledged" if entry.sent else "nobody served, so it was not sent"
+            )
             self._end(
                 entry,
                 PublishTimeoutError(
@@ -244,7 +270,10 @@ class Publisher:
 
 
 class _Room:
-    """How many messages, and bytes of them, may be on their way. Who waits is served in order of arrival."""
+    """How many messages, and bytes of them, may be on their way.
+
+    Who waits is served in order of arrival.
+    """
 
     def __init__(self, count: int, size: int) -> None:
         self._count = count
@@ -257,7 +286,8 @@ class _Room:
         if self._closed is not None:
             raise ConnectionClosedError(self._closed.text, hint=self._closed.hint)
         if not self._waiting and self._fits(size):
-            self._count, self._size = self._count - 1, self._size - size
+            self._count = self._count - 1
+            self._size = self._size - size
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         item = (size, future)
@@ -275,7 +305,8 @@ class _Room:
 
     def give(self, size: int) -> None:
         """A message was answered."""
-        self._count, self._size = self._count + 1, self._size + size
+        self._count = self._count + 1
+        self._size = self._size + size
         self._serve()
 
     def close(self, reason: ClientError) -> None:
@@ -296,6 +327,7 @@ class _Room:
             if not future.done():
                 if not self._fits(size):
                     return
-                self._count, self._size = self._count - 1, self._size - size
+                self._count = self._count - 1
+                self._size = self._size - size
                 future.set_result(None)
             self._waiting.popleft()

@@ -1,12 +1,14 @@
-"""One session: a client id that is registered with the streaming server, its heartbeats and its pings.
+"""One session: a client id that is registered with the streaming server, its heartbeats and its
+pings.
 
-A session begins with an accepted connect request and ends when the server says that it does not know it any more, when
-no ping has been answered for ``ping_interval * (ping_max_out + 1)`` seconds, or when it is closed. It is bound to
-neither a NATS connection nor a server process: both may go and come back meanwhile (``docs/clients.md``).
+A session begins with an accepted connect request and ends when the server says that it does not
+know it any more, when no ping has been answered for ``ping_interval * (ping_max_out + 1)`` seconds,
+or when it is closed. It is bound to neither a NATS connection nor a server process: both may go and
+come back meanwhile (``docs/clients.md``).
 
-While it lasts it is *served* or it waits: a NATS connection that is lost, or an answer that nobody listens, make it
-wait and ping at short intervals; the first good answer to a ping makes it served again. So what is sent while a group
-changes its active member is kept instead of being lost.
+While it lasts it is *served* or it waits: a NATS connection that is lost, or an answer that nobody
+listens, make it wait and ping at short intervals; the first good answer to a ping makes it served
+again. So what is sent while a group changes its active member is kept instead of being lost.
 """
 
 from __future__ import annotations
@@ -37,14 +39,18 @@ if TYPE_CHECKING:
 
 #: Between two tries of what reached nobody, and between two pings while nobody serves; seconds.
 AGAIN_S: Final = 0.2
-#: A connect request that nobody has answered for so long is sent again: its server may have died with it.
+#: A connect request that nobody has answered for so long is sent again: its server may have died
+#: with it.
 SILENT_S: Final = 2.0
 
 A = TypeVar("A", messages.CloseResponse, messages.SubscriptionResponse)
 
 
 class Session:
-    """A registered session. ``on_served()`` is called when it is served again, ``on_waiting()`` when it is not."""
+    """A registered session.
+
+    ``on_served()`` is called when it is served again, ``on_waiting()`` when it is not.
+    """
 
     def __init__(
         self,
@@ -73,10 +79,12 @@ class Session:
     async def open(self, within: float) -> None:
         """Register, trying again while nobody answers; seconds.
 
-        An owner can die between taking a request and answering it. Its successor may know us then, from the store, and
-        finds out by a heartbeat whether that client is alive: which it is not before it has an answer.
+        An owner can die between taking a request and answering it. Its successor may know us then,
+        from the store, and finds out by a heartbeat whether that client is alive: which it is not
+        before it has an answer.
 
-        Raises ``ConnectRefusedError``, ``ClientIdTakenError``, ``RequestTimeoutError`` (also if NATS is away).
+        Raises ``ConnectRefusedError``, ``ClientIdTakenError``, ``RequestTimeoutError`` (also if
+        NATS is away).
         """
         options = self._options
         await self._link.listen(self._heartbeat_inbox, self._on_heartbeat)
@@ -107,18 +115,28 @@ class Session:
         while True:
             left = max(began + within - loop.time(), 0.001)
             try:
-                return self._accepted(await self.ask(self._options.discovery, request, left, SILENT_S))
+                return self._accepted(
+                    await self.ask(self._options.discovery, request, left, SILENT_S)
+                )
             except ClientIdTakenError:
-                # Perhaps by ourselves: a request of ours that was not answered may have been carried out. Then the
-                # server finds out soon that nobody answers its heartbeats.
+                # Perhaps by ourselves: a request of ours that was not answered may have been
+                # carried out. Then the server finds out soon that nobody answers its heartbeats.
                 now = loop.time()
                 taken_at = taken_at or now
-                if now - began < SILENT_S or now - taken_at > SILENT_S or now + AGAIN_S >= began + within:
+                if (
+                    now - began < SILENT_S
+                    or now - taken_at > SILENT_S
+                    or now + AGAIN_S >= began + within
+                ):
                     raise
             await asyncio.sleep(AGAIN_S)
 
-    async def ask(self, subject: str, payload: bytes, within: float, again: float = math.inf) -> bytes:
-        """Ask, again while it reaches nobody, and give the answer; seconds. Raises ``RequestTimeoutError``.
+    async def ask(
+        self, subject: str, payload: bytes, within: float, again: float = math.inf
+    ) -> bytes:
+        """Ask, again while it reaches nobody, and give the answer; seconds.
+
+        Raises ``RequestTimeoutError``.
 
         ``again``: as of ``Link.request``, for what does no harm if it is asked twice.
         """
@@ -126,12 +144,15 @@ class Session:
         end = loop.time() + within
         while True:
             try:
-                return await self._link.request(subject, payload, max(end - loop.time(), 0.001), again)
+                return await self._link.request(
+                    subject, payload, max(end - loop.time(), 0.001), again
+                )
             except NobodyError as error:
                 if loop.time() + AGAIN_S >= end:
                     raise RequestTimeoutError(
                         f"{error.text}, for {within:.3g} s",
-                        hint="is a streaming server active, and is this its cluster id? `ftstanctl ft status` shows it",
+                        hint="is a streaming server active, and is this its cluster id? "
+                        "`ftstanctl ft status` shows it",
                     ) from None
             await asyncio.sleep(AGAIN_S)
 
@@ -160,7 +181,9 @@ class Session:
         self.wait(AGAIN_S)
 
     def wait(self, ping_in: float) -> None:
-        """Nobody serves at the moment, or it is not known: ping after ``ping_in`` seconds, and until somebody does."""
+        """Nobody serves at the moment, or it is not known: ping after ``ping_in`` seconds, and
+        until somebody does.
+        """
         if self.served:
             self.served = False
             self._on_waiting()
@@ -188,7 +211,8 @@ class Session:
         return response
 
     async def _ping(self) -> None:
-        interval, max_out = self.subjects.ping_interval, self.subjects.ping_max_out
+        interval = self.subjects.ping_interval
+        max_out = self.subjects.ping_max_out
         loop = asyncio.get_running_loop()
         subject = self.subjects.ping_requests.decode()
         payload = messages.encode(messages.Ping(conn_id=self.conn_id))
@@ -209,7 +233,8 @@ class Session:
             self._next_ping = due if self.served else min(due, loop.time() + AGAIN_S)
         self._lose(
             ConnectionLostError(
-                f"stan: connection lost due to PING failure: no answer for {interval * (max_out + 1)} s",
+                "stan: connection lost due to PING failure: no answer for "
+                f"{interval * (max_out + 1)} s",
                 hint="is a streaming server active? `ftstanctl ft status` shows it",
             )
         )
@@ -243,7 +268,10 @@ class Session:
 
 
 def check_answer(cls: type[A], payload: bytes) -> A:
-    """The answer to a request. Raises ``RequestRefusedError`` if it is an error, or not understood."""
+    """The answer to a request.
+
+    Raises ``RequestRefusedError`` if it is an error, or not understood.
+    """
     try:
         answer = messages.parse(cls, payload)
     except WireError as error:

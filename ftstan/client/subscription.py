@@ -1,12 +1,13 @@
 """One subscription as its user sees it, over all the sessions that it lives through.
 
-Messages that have come wait here, in order, until they are handed out: to the callback, one at a time, in a task of the
-subscription's own, or to whoever iterates. So however slow or broken a callback is, heartbeats, pings and the other
-subscriptions go on. The server bounds what waits: it sends ``max_in_flight`` messages and then waits for acks.
+Messages that have come wait here, in order, until they are handed out: to the callback, one at a
+time, in a task of the subscription's own, or to whoever iterates. So however slow or broken a
+callback is, heartbeats, pings and the other subscriptions go on. The server bounds what waits: it
+sends ``max_in_flight`` messages and then waits for acks.
 
-Automatic acks say *handled*: a message is acknowledged after its callback has returned, or when the next one is asked
-for by the loop that got it. A callback that raises, and a loop that is left, acknowledge nothing; the message comes
-again.
+Automatic acks say *handled*: a message is acknowledged after its callback has returned, or when the
+next one is asked for by the loop that got it. A callback that raises, and a loop that is left,
+acknowledge nothing; the message comes again.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ _ANEW_WITHIN_S = 10.0
 class Subscription:
     """A subscription; made by ``Connection.subscribe``.
 
-    Without a callback it is an asynchronous iterator, that ends when the subscription does; it raises what ended it
-    unless that was its own user. Also a context manager that closes it.
+    Without a callback it is an asynchronous iterator, that ends when the subscription does; it
+    raises what ended it unless that was its own user. Also a context manager that closes it.
     """
 
     def __init__(
@@ -83,7 +84,9 @@ class Subscription:
         self._reason: ClientError | None = None
         self._task: asyncio.Task[None] | None = None
         if handler is not None:
-            self._task = asyncio.create_task(self._feed(handler), name=f"subscription to {options.channel}")
+            self._task = asyncio.create_task(
+                self._feed(handler), name=f"subscription to {options.channel}"
+            )
 
     @property
     def channel(self) -> str:
@@ -103,7 +106,10 @@ class Subscription:
     # What the connection does
 
     async def open(self, session: Session, within: float, start: Start | None = None) -> None:
-        """Ask the server for it, in this session; seconds. Raises ``RequestRefusedError``, ``RequestTimeoutError``."""
+        """Ask the server for it, in this session; seconds.
+
+        Raises ``RequestRefusedError``, ``RequestTimeoutError``.
+        """
         options = self.options
         begin = start or options.start
         inbox = self._link.inbox()
@@ -117,18 +123,27 @@ class Subscription:
             ack_wait_in_secs=options.ack_wait,
             durable_name=options.durable.encode(),
             start_position=begin.position,
-            start_sequence=begin.number if begin.position == messages.StartPosition.SEQUENCE_START else 0,
+            start_sequence=begin.number
+            if begin.position == messages.StartPosition.SEQUENCE_START
+            else 0,
             start_time_delta=begin.delta(time.time_ns()),
         )
-        self._inbox, self._ack_inbox, self._session = inbox, "", session
+        self._inbox = inbox
+        self._ack_inbox = ""
+        self._session = session
         try:
-            answer = await session.ask(session.subjects.sub_requests.decode(), messages.encode(request), within)
+            answer = await session.ask(
+                session.subjects.sub_requests.decode(), messages.encode(request), within
+            )
             self._ack_inbox = check_answer(messages.SubscriptionResponse, answer).ack_inbox.decode()
         except BaseException as error:
             await self._link.drop(inbox)
             if isinstance(error, RequestTimeoutError | asyncio.CancelledError):
-                # It may have been carried out: take it back, by the inbox, since no ack inbox is known.
-                await self._link.publish(session.subjects.sub_close_requests.decode(), self._withdrawal(inbox.encode()))
+                # It may have been carried out: take it back, by the inbox, since no ack inbox is
+                # known.
+                await self._link.publish(
+                    session.subjects.sub_close_requests.decode(), self._withdrawal(inbox.encode())
+                )
             raise
         await self.send_owed_acks()
 
@@ -154,7 +169,10 @@ class Subscription:
             self._owed.pop(sequence, None)
 
     def end(self, reason: ClientError | None = None) -> None:
-        """Hand nothing out any more; whoever iterates gets ``reason``, or the end of the iteration."""
+        """Hand nothing out any more.
+
+        Whoever iterates gets ``reason``, or the end of the iteration.
+        """
         if self._ended:
             return
         self._ended = True
@@ -176,7 +194,8 @@ class Subscription:
         if self._ended:
             raise SubscriptionClosedError(
                 f"message {message.sequence} of {self.channel}: its subscription has ended",
-                hint="what was not acknowledged comes again to a durable, or to the other members of the group",
+                hint="what was not acknowledged comes again to a durable, or to the other "
+                "members of the group",
             )
         if self._position.acked(message):
             await self._settle(message.sequence)
@@ -184,24 +203,27 @@ class Subscription:
     async def close(self, within: float = 5.0) -> None:
         """End it and keep what the server knows of a durable; seconds.
 
-        Messages that have come and were not handled are left to the server. A callback that is running goes on, and its
-        message is not acknowledged. Raises ``RequestRefusedError``, ``RequestTimeoutError``; closing twice does
-        nothing.
+        Messages that have come and were not handled are left to the server. A callback that is
+        running goes on, and its message is not acknowledged. Raises ``RequestRefusedError``,
+        ``RequestTimeoutError``; closing twice does nothing.
         """
         await self._leave("close", within)
 
     async def unsubscribe(self, within: float = 5.0) -> None:
         """End it and have the server forget it, a durable with its position too; seconds.
 
-        Of a durable queue group only its last member ends the group. As ``close`` in everything else.
+        Of a durable queue group only its last member ends the group. As ``close`` in everything
+        else.
         """
         await self._leave("unsubscribe", within)
 
     async def drain(self, within: float = 30.0) -> None:
-        """Take no new messages, wait until those that have come are handled and acknowledged, then close; seconds.
+        """Take no new messages, wait until those that have come are handled and acknowledged, then
+        close; seconds.
 
-        With manual acks it waits until they are handed out. A loop that iterates is waited for until it asks for the
-        next message. Raises ``DrainTimeoutError`` when the time is over (it is closed then, too), and as ``close``.
+        With manual acks it waits until they are handed out. A loop that iterates is waited for
+        until it asks for the next message. Raises ``DrainTimeoutError`` when the time is over (it
+        is closed then, too), and as ``close``.
         """
         late = False
         try:
@@ -217,7 +239,8 @@ class Subscription:
         if late:
             raise DrainTimeoutError(
                 f"messages of {self.channel} were not handled within {within:g} s",
-                hint="what was not acknowledged comes again to a durable, or to the other members of the group",
+                hint="what was not acknowledged comes again to a durable, or to the other "
+                "members of the group",
             )
 
     def __aiter__(self) -> Self:
@@ -226,10 +249,12 @@ class Subscription:
     async def __anext__(self) -> Message:
         if self._handler is not None:
             raise SubscriptionClosedError(
-                f"the subscription to {self.channel} has a callback", hint="subscribe without one to iterate"
+                f"the subscription to {self.channel} has a callback",
+                hint="subscribe without one to iterate",
             )
         if self._handled is not None:
-            handled, self._handled = self._handled, None
+            handled = self._handled
+            self._handled = None
             if not self._ended:
                 await self.ack(handled)
             self._changed.set()
@@ -239,12 +264,17 @@ class Subscription:
         return message
 
     async def next(self, within: float | None = None) -> Message:
-        """The next message, as the iterator gives it; ``TimeoutError`` if none comes in so many seconds."""
+        """The next message, as the iterator gives it.
+
+        ``TimeoutError`` if none comes in so many seconds.
+        """
         async with asyncio.timeout(within):
             try:
                 return await self.__anext__()
             except StopAsyncIteration:
-                raise SubscriptionClosedError(f"the subscription to {self.channel} has ended") from None
+                raise SubscriptionClosedError(
+                    f"the subscription to {self.channel} has ended"
+                ) from None
 
     async def __aenter__(self) -> Self:
         return self
@@ -265,7 +295,8 @@ class Subscription:
                 await handler(message)
             except Exception as error:  # noqa: BLE001  # it is the user's code
                 told = HandlerError(
-                    f"the callback of {self.channel} failed at message {message.sequence}: {error!r}",
+                    f"the callback of {self.channel} failed at message {message.sequence}: "
+                    f"{error!r}",
                     hint=f"the message comes again after {self.options.ack_wait} s",
                 )
                 told.__cause__ = error
@@ -284,7 +315,9 @@ class Subscription:
         while not self._queue or self._ended:
             if self._ended:
                 if self._reason is not None:
-                    raise SubscriptionClosedError(self._reason.text, hint=self._reason.hint) from self._reason
+                    raise SubscriptionClosedError(
+                        self._reason.text, hint=self._reason.hint
+                    ) from self._reason
                 raise StopAsyncIteration
             self._changed.clear()
             await self._changed.wait()
@@ -299,11 +332,20 @@ class Subscription:
         if self._ended or not self._accepting or arrived.subject != self._inbox:
             return
         try:
-            sequence, channel, reply, data, timestamp, redelivered, count = decode_msg_proto(arrived.payload)
+            sequence, channel, reply, data, timestamp, redelivered, count = decode_msg_proto(
+                arrived.payload
+            )
         except WireError:
             return
         message = Message(
-            channel.decode("utf-8", "replace"), sequence, data, timestamp, redelivered, count, reply, self
+            channel.decode("utf-8", "replace"),
+            sequence,
+            data,
+            timestamp,
+            redelivered,
+            count,
+            reply,
+            self,
         )
         match self._position.received(message):
             case PositionVerdict.ACK_AGAIN:
@@ -311,8 +353,8 @@ class Subscription:
             case PositionVerdict.OTHER_CHANNEL:
                 self._begin_anew()
             case PositionVerdict.HAND_OUT:
-                # One that still waits here has come again because nobody got to it within the ack wait: it is enough
-                # to hand it out once.
+                # One that still waits here has come again because nobody got to it within the ack
+                # wait: it is enough to hand it out once.
                 self._queue[sequence, timestamp] = message
                 self._changed.set()
 
@@ -320,27 +362,36 @@ class Subscription:
         """The channel is not the one that we knew: everything in it is new to us."""
         self._position.begin_anew()
         self._owed.clear()
-        inbox, self._inbox = self._inbox, ""
-        self._anew = asyncio.create_task(self._subscribe_anew(inbox), name=f"{self.channel} from its beginning")
+        inbox = self._inbox
+        self._inbox = ""
+        self._anew = asyncio.create_task(
+            self._subscribe_anew(inbox), name=f"{self.channel} from its beginning"
+        )
 
     async def _subscribe_anew(self, inbox: str) -> None:
         session = self._session
         assert session is not None
         await self._link.drop(inbox)
         await self._link.publish(
-            session.subjects.sub_close_requests.decode(), self._withdrawal(self._ack_inbox.encode() or inbox.encode())
+            session.subjects.sub_close_requests.decode(),
+            self._withdrawal(self._ack_inbox.encode() or inbox.encode()),
         )
         try:
             await self.open(session, _ANEW_WITHIN_S, Start.first())
         except RequestError as error:
-            self.end(SubscriptionLostError(f"subscription to {self.channel}: {error.text}", hint=error.hint))
+            self.end(
+                SubscriptionLostError(
+                    f"subscription to {self.channel}: {error.text}", hint=error.hint
+                )
+            )
 
     # Requests
 
     async def _leave(self, how: str, within: float) -> None:
         if self._ended:
             return
-        session, ack_inbox = self._session, self._ack_inbox
+        session = self._session
+        ack_inbox = self._ack_inbox
         self.end()
         await self._link.drop(self._inbox)
         if session is None or session.lost.done() or not ack_inbox:
@@ -365,5 +416,7 @@ class Subscription:
             self._owed[sequence] = None
 
     async def _send_ack(self, sequence: int) -> bool:
-        ack = messages.encode(messages.Ack(subject=self.options.channel.encode(), sequence=sequence))
+        ack = messages.encode(
+            messages.Ack(subject=self.options.channel.encode(), sequence=sequence)
+        )
         return await self._link.publish(self._ack_inbox, ack)

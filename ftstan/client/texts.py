@@ -1,7 +1,9 @@
-"""The answers of servers that the client does something about; all others are told to its user as they are.
+"""The answers of servers that the client does something about.
 
-The same words as the server's constants, which this package does not import; ``tests/client/test_sessions.py``
-compares. Source: ``docs/compat/protocol.md``, "Error strings".
+All others are told to its user as they are.
+
+The same words as the server's constants, which this package does not import;
+``tests/client/test_sessions.py`` compares. Source: ``docs/compat/protocol.md``, "Error strings".
 """
 
 from __future__ import annotations

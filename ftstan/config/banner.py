@@ -1,13 +1,14 @@
 """The lines of a start that operators read: who starts, where messages rest, which limits hold.
 
-Pure functions: they give the text behind ``STREAM: ``, one list item a line; the caller logs them at ``INF``.
+Pure functions: they give the text behind ``STREAM: ``, one list item a line; the caller logs them
+at ``INF``.
 
 Source: ``docs/compat/logging.md`` (start-up lines, limits table).
 """
 
 from __future__ import annotations
 
-import platform
+import sys
 from typing import TYPE_CHECKING
 
 from ftstan.config.limits import SHOWN, Limits, count
@@ -30,8 +31,10 @@ READY = "Streaming Server is ready"
 
 
 def runtime_version() -> str:
-    """Return what stands where the original names its Go release (banner, ``serverz``): ``python3.11.2``."""
-    return f"python{platform.python_version()}"
+    """Return what stands where the original names its Go release (banner, ``serverz``):
+    ``python3.11.2``.
+    """
+    return f"python{sys.version.split()[0]}"
 
 
 def starting_lines(cluster_id: str, server_id: str) -> list[str]:
@@ -45,7 +48,9 @@ def starting_lines(cluster_id: str, server_id: str) -> list[str]:
 
 
 def effectless_lines(options: ServerOptions) -> list[str]:
-    """Say which tuning flags were given that have nothing to tune here: accepted, and never silently."""
+    """Say which tuning flags were given that have nothing to tune here: accepted, and never
+    silently.
+    """
     return [
         f"-{option.key} has no effect: {option.effectless}"
         for option in OPTIONS
@@ -59,7 +64,10 @@ def recovered_line(channels: int | None) -> str:
 
 
 def store_lines(options: ServerOptions) -> list[str]:
-    """Kind and place of the store, then the limits. The location is shown for any kind that was given a directory."""
+    """Kind and place of the store, then the limits.
+
+    The location is shown for any kind that was given a directory.
+    """
     lines = [f"Message store is {options.store}"]
     if options.dir:
         lines.append(f"Store location: {options.dir}")
@@ -69,10 +77,14 @@ def store_lines(options: ServerOptions) -> list[str]:
 def limits_table(limits: StoreLimits) -> list[str]:
     """Return the table of store limits; a star marks a global value that equals the default."""
     default = StoreLimits()
-    own, usual = limits.channel, default.channel
+    own = limits.channel
+    usual = default.channel
     lines = [
         _TITLE,
-        f"Channels:        {_cell(count(limits.max_channels), limits.max_channels == default.max_channels)}",
+        (
+            "Channels:        "
+            f"{_cell(count(limits.max_channels), limits.max_channels == default.max_channels)}"
+        ),
         _CHANNEL_TITLE,
     ]
     for name, label, show in SHOWN:
@@ -86,7 +98,10 @@ def limits_table(limits: StoreLimits) -> list[str]:
 
 
 def _channel_lines(entries: Sequence[Entry]) -> list[str]:
-    """Each entry with the limits that differ from what it would have inherited; all values end in one column."""
+    """Each entry with the limits that differ from what it would have inherited.
+
+    All values end in one column.
+    """
     deepest = max((entry.name.count(".") + 1 for entry in entries), default=0)
     lines = []
     for entry in entries:
@@ -95,7 +110,9 @@ def _channel_lines(entries: Sequence[Entry]) -> list[str]:
         for name, label, show in SHOWN:
             value = getattr(entry.limits, name)
             if value != getattr(entry.parent, name):
-                lines.append(f"{indent} |-> {label:<14}{' ' * (deepest - entry.level)}{show(value):>13}")
+                lines.append(
+                    f"{indent} |-> {label:<14}{' ' * (deepest - entry.level)}{show(value):>13}"
+                )
     return lines
 
 

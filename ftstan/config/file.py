@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
-from ftstan.config import grammar, natsfile, streamfile, yaml
+from ftstan.config import grammar, natsfile, streamfile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,15 +17,21 @@ if TYPE_CHECKING:
     from ftstan.config.settings import Settings
     from ftstan.config.tree import Document
 
+_YAML = (".yaml", ".yml")
+
 
 def load(path: str, environment: Mapping[str, str] | None = None) -> Document:
     """Read a file, YAML if its name ends so. Raises ``ConfigError``."""
-    if os.path.splitext(path)[1].lower() in yaml.SUFFIXES:
+    if os.path.splitext(path)[1].lower() in _YAML:
+        from ftstan.config import yaml  # noqa: PLC0415  # late: most files are none
+
         return yaml.parse(grammar.read_text(path), path)
     return grammar.parse_file(path, environment)
 
 
-def apply_files(settings: Settings, both: str, streaming: str, environment: Mapping[str, str] | None = None) -> None:
+def apply_files(
+    settings: Settings, both: str, streaming: str, environment: Mapping[str, str] | None = None
+) -> None:
     """Put what files say into ``settings``: ``both`` that of ``-c``, ``streaming`` that of ``-sc``.
 
     An empty path is none. If there is one, both halves read it. If there are two, the NATS half
@@ -43,7 +49,9 @@ def apply_files(settings: Settings, both: str, streaming: str, environment: Mapp
             document = load(streaming, environment)
         except ConfigError as error:
             if error.text.startswith("open "):
-                raise ConfigError(f"error opening config file: {error.text}", hint=error.hint) from error
+                raise ConfigError(
+                    f"error opening config file: {error.text}", hint=error.hint
+                ) from error
             raise
         settings.warnings += document.warnings
         _warn_of_nats_keys(document, settings)
@@ -55,5 +63,11 @@ def _warn_of_nats_keys(document: Document, settings: Settings) -> None:
     if streamfile.streaming_map(document) is not None:
         return
     for key, node in document.entries.items():
-        if key.lower() not in streamfile.known_names() and node.place not in document.used and key != "}":
-            settings.warn_of_key(f'{node.place}: the key "{key}" is ignored: the NATS half reads only the file of -c')
+        if (
+            key.lower() not in streamfile.known_names()
+            and node.place not in document.used
+            and key != "}"
+        ):
+            settings.warn_of_key(
+                f'{node.place}: the key "{key}" is ignored: the NATS half reads only the file of -c'
+            )

@@ -14,12 +14,9 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
 from ftstan.config.declaration import Group, Section, ValueKind
-from ftstan.config.file import apply_files
-from ftstan.config.grammar import parse_size
 from ftstan.config.settings import Settings
 from ftstan.config.table import BY_FLAG, BY_KEY, FLAGS
 from ftstan.config.units import parse_duration, parse_int, quote
-from ftstan.config.unknown_keys import nearest
 from ftstan.config.validation import check_modes, refuse_unsupported
 
 if TYPE_CHECKING:
@@ -38,10 +35,15 @@ class FlagSyntaxError(ConfigError):
 
 @dataclass(slots=True)
 class CommandLine:
-    """A command line that was read: the values of the flags that were given, and the words behind them."""
+    """A command line that was read: the values of the flags that were given, and the words behind
+    them.
+    """
 
     given: dict[str, Value] = field(default_factory=dict)
-    """Flag key (``Option.key``) to value, the last one of any alias; sizes only after ``evaluate_sizes``."""
+    """Flag key (``Option.key``) to value, the last one of any alias.
+
+    Sizes only after ``evaluate_sizes``.
+    """
     spelled: dict[str, str] = field(default_factory=dict)
     """Flag key to the name that was used last, in the order of first appearance."""
     sizes: dict[str, str] = field(default_factory=dict)
@@ -69,8 +71,9 @@ class CommandLine:
 def parse(words: Sequence[str]) -> CommandLine:
     """Read the words behind the program's name.
 
-    One or two dashes, ``-name value`` or ``-name=value``; booleans only ``-name`` or ``-name=value``; ``--``, a single
-    ``-`` or any other word ends the flags. Raises ``FlagSyntaxError`` at the first word that is wrong.
+    One or two dashes, ``-name value`` or ``-name=value``; booleans only ``-name`` or
+    ``-name=value``; ``--``, a single ``-`` or any other word ends the flags. Raises
+    ``FlagSyntaxError`` at the first word that is wrong.
     """
     line = CommandLine()
     position = 0
@@ -85,7 +88,8 @@ def parse(words: Sequence[str]) -> CommandLine:
         body = word[2:] if word.startswith("--") else word[1:]
         if body.startswith(("-", "=")):
             raise FlagSyntaxError(
-                f"bad flag syntax: {word}", hint="a flag is one or two dashes and its name; see -help"
+                f"bad flag syntax: {word}",
+                hint="a flag is one or two dashes and its name; see -help",
             )
         name, equals, text = body.partition("=")
         flag = BY_FLAG.get(name)
@@ -96,7 +100,8 @@ def parse(words: Sequence[str]) -> CommandLine:
                 text = "true"
             elif position == len(words):
                 raise FlagSyntaxError(
-                    f"flag needs an argument: -{name}", hint=f"write -{name} {flag.kind.value}; {flag.help or flag.key}"
+                    f"flag needs an argument: -{name}",
+                    hint=f"write -{name} {flag.kind.value}; {flag.help or flag.key}",
                 )
             else:
                 text = words[position]
@@ -107,6 +112,8 @@ def parse(words: Sequence[str]) -> CommandLine:
 
 
 def _near(name: str) -> str:
+    from ftstan.config.unknown_keys import nearest  # noqa: PLC0415  # late: few starts need it
+
     near = nearest(name, BY_FLAG)
     return f"did you mean -{near}?" if near else "-help lists all flags"
 
@@ -139,16 +146,22 @@ def _take(line: CommandLine, flag: Option, name: str, text: str) -> None:
                 line.given[key] = parse_duration(text)
             except ConfigError as error:
                 raise FlagSyntaxError(
-                    f"invalid value {quote(text)} for flag -{name}: parse error", hint=f"{error.text}; {error.hint}"
+                    f"invalid value {quote(text)} for flag -{name}: parse error",
+                    hint=f"{error.text}; {error.hint}",
                 ) from error
 
 
 def evaluate_sizes(line: CommandLine) -> None:
     """Turn the texts of size flags into bytes. Raises ``ConfigError`` for the first that is none.
 
-    In alphabetical order of the names as written, whatever their order on the command line: ``-mb`` beats
-    ``-max_bytes``, as in the original.
+    In alphabetical order of the names as written, whatever their order on the command line: ``-mb``
+    beats ``-max_bytes``, as in the original.
     """
+    if not line.sizes:
+        return
+    # Late: the language of files is loaded by who reads some of it.
+    from ftstan.config.grammar import parse_size  # noqa: PLC0415
+
     for name in sorted(line.sizes):
         line.given[BY_FLAG[name].key] = parse_size(name, line.sizes[name])
 
@@ -164,10 +177,16 @@ def to_settings(line: CommandLine, environment: Mapping[str, str] | None = None)
             hint="-check_config -c <file> shows what a file says, and starts nothing",
         )
     settings = Settings()
-    both, streaming = line.text("config"), line.text("stan_config")
-    apply_files(settings, both, streaming, environment)
+    both = line.text("config")
+    streaming = line.text("stan_config")
+    if both or streaming:
+        from ftstan.config.file import apply_files  # noqa: PLC0415  # late, as above
+
+        apply_files(settings, both, streaming, environment)
     if line.is_on("t"):
-        settings.warnings.append("-t has no effect but that this host alone is served; -check_config only checks")
+        settings.warnings.append(
+            "-t has no effect but that this host alone is served; -check_config only checks"
+        )
     _Applying(line, settings, late_file=bool(streaming) and not both).apply()
     if line.is_on("t"):
         # Whoever means to check a file does not mean to serve the network with it.
@@ -177,7 +196,10 @@ def to_settings(line: CommandLine, environment: Mapping[str, str] | None = None)
 
 
 def to_options(line: CommandLine, environment: Mapping[str, str] | None = None) -> ServerOptions:
-    """Make the server's options. Raises ``ConfigError`` for files and sizes that are wrong, and for what is refused."""
+    """Make the server's options.
+
+    Raises ``ConfigError`` for files and sizes that are wrong, and for what is refused.
+    """
     settings = to_settings(line, environment)
     check_modes(settings)
     refuse_unsupported(settings)
@@ -193,7 +215,9 @@ _MIDDLE = ("routes", "DV", "DVV")
 
 
 class _Applying:
-    """The flags that were given, put over what the files said, with the exceptions that the original has."""
+    """The flags that were given, put over what the files said, with the exceptions that the
+    original has.
+    """
 
     def __init__(self, line: CommandLine, settings: Settings, *, late_file: bool) -> None:
         self._line = line
@@ -240,7 +264,8 @@ class _Applying:
         self._put(key, value, key)
 
     def _tls(self) -> None:
-        line, settings = self._line, self._settings
+        line = self._line
+        settings = self._settings
         if line.given.get("tls") is False:
             if not (self._late_file and "tls" in settings.given):
                 settings.forget(Section.NATS_TLS)
@@ -253,6 +278,10 @@ class _Applying:
             if key in line.given:
                 self._put(key, line.given[key], key)
         if not settings.value("tlscert"):
-            raise ConfigError("TLS Server certificate must be present and valid", hint="add -tlscert <file.pem>")
+            raise ConfigError(
+                "TLS Server certificate must be present and valid", hint="add -tlscert <file.pem>"
+            )
         if not settings.value("tlskey"):
-            raise ConfigError("TLS Server private key must be present and valid", hint="add -tlskey <file.pem>")
+            raise ConfigError(
+                "TLS Server private key must be present and valid", hint="add -tlskey <file.pem>"
+            )

@@ -1,12 +1,14 @@
 """The configuration language of NATS servers: text in, a tree of values with their places out.
 
-Keys are followed by ``:``, ``=`` or nothing; maps ``{ }``, arrays ``[ ]``, strings in either quotes or in none, blocks
-``( )``, sizes such as ``10MB``, dates, booleans, comments ``#`` and ``//``, variables ``$NAME``, and ``include``. The
-dialect is that of the newest original; where that one fails on what an older one read (``[1,2,3]``), we read it.
+Keys are followed by ``:``, ``=`` or nothing; maps ``{ }``, arrays ``[ ]``, strings in either quotes
+or in none, blocks ``( )``, sizes such as ``10MB``, dates, booleans, comments ``#`` and ``//``,
+variables ``$NAME``, and ``include``. The dialect is that of the newest original; where that one
+fails on what an older one read (``[1,2,3]``), we read it.
 
-An entry is read the way the original does it, with a stack of open maps and arrays and one of keys that wait for their
-value: a key without value therefore has the same strange effects (``docs/compat/config.md``, keys without value), and
-a warning each. Nothing but ``ConfigError`` is raised for any text.
+An entry is read the way the original does it, with a stack of open maps and arrays and one of keys
+that wait for their value: a key without value therefore has the same strange effects
+(``docs/compat/config.md``, keys without value), and a warning each. Nothing but ``ConfigError`` is
+raised for any text.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ _INCLUDE_MISTAKES = {"[": "start of an array", "{": "start of a map", "(": "star
 
 
 def read_text(path: str) -> str:
-    """The text of a configuration file; bytes that are not UTF-8 survive as surrogates. Raises ``ConfigError``."""
+    """The text of a configuration file; bytes that are not UTF-8 survive as surrogates.
+
+    Raises ``ConfigError``.
+    """
     hint = "give the path of a file that this user may read"
     try:
         with open(path, "rb") as file:
@@ -54,15 +59,17 @@ def parse_file(path: str, environment: Mapping[str, str] | None = None) -> Docum
 def parse(text: str, file: str, environment: Mapping[str, str] | None = None) -> Document:
     """Parse a text; ``file`` is its name in places, and includes are relative to its directory.
 
-    ``environment`` (default: that of the process) is where variables come from that no key above them defines. Raises
-    ``ConfigError``.
+    ``environment`` (default: that of the process) is where variables come from that no key above
+    them defines. Raises ``ConfigError``.
     """
     reader = _Reader(os.environ if environment is None else environment)
     return Document(reader.read(text, file), tuple(reader.warnings), frozenset(reader.used))
 
 
 def parse_size(name: str, text: str, environment: Mapping[str, str] | None = None) -> int:
-    """Bytes of a size on the command line, read as a value of this language; ``name`` is the flag in the error.
+    """Bytes of a size on the command line, read as a value of this language.
+
+    ``name`` is the flag in the error.
 
     ``1k`` is 1000, ``1KB`` and ``1Ki`` are 1024; a variable is looked up. Raises ``ConfigError``.
     """
@@ -78,7 +85,10 @@ def parse_size(name: str, text: str, environment: Mapping[str, str] | None = Non
 
 @dataclass(slots=True)
 class _Open:
-    """A map or an array that is being read; ``keys``: how many keys waited for their value when it was opened."""
+    """A map or an array that is being read.
+
+    ``keys``: how many keys waited for their value when it was opened.
+    """
 
     value: dict[str, Node] | list[Node]
     place: Place
@@ -101,8 +111,12 @@ class _Reader:
     def read(self, text: str, file: str) -> dict[str, Node]:
         same = os.path.realpath(file) if file else ""
         if same and same in self.files:
-            shown = [os.path.relpath(name) for name in [*self.files[self.files.index(same) :], same]]
-            raise ConfigError(f"include loop: {' -> '.join(shown)}", hint="take one of these includes out")
+            shown = [
+                os.path.relpath(name) for name in [*self.files[self.files.index(same) :], same]
+            ]
+            raise ConfigError(
+                f"include loop: {' -> '.join(shown)}", hint="take one of these includes out"
+            )
         self.files.append(same)
         entries = _Parser(self, Scanner(text, file)).run()
         self.files.pop()
@@ -115,13 +129,16 @@ class _Reader:
             return None
         reference = f"variable reference for '{name}' on line {line}"
         if name in self.variables:
-            raise ConfigError(f"{reference} refers to itself", hint=f"look at the environment variable {name}")
+            raise ConfigError(
+                f"{reference} refers to itself", hint=f"look at the environment variable {name}"
+            )
         self.variables.append(name)
         try:
             return _Parser(self, Scanner(f"value={text}", f"${name}")).run()["value"].value
         except ConfigError as error:
             raise ConfigError(
-                f"{reference} could not be parsed: {error}", hint=f"put quotes around the value of {name}"
+                f"{reference} could not be parsed: {error}",
+                hint=f"put quotes around the value of {name}",
             ) from error
         finally:
             self.variables.pop()
@@ -142,7 +159,10 @@ class _Parser:
         return self._root
 
     def _step(self) -> bool:
-        """Read one entry, item, or the beginning or end of a container; false at the end of the text."""
+        """Read one entry, item, or the beginning or end of a container.
+
+        False at the end of the text.
+        """
         if len(self._open) == 1:
             return self._top()
         if isinstance(self._open[-1].value, dict):
@@ -151,7 +171,8 @@ class _Parser:
             self._in_array()
         return True
 
-    # ---- top level ----------------------------------------------------------------------------------------------
+    # ---- top level
+    # ----------------------------------------------------------------------------------------------
 
     def _top(self) -> bool:
         scan = self._scan
@@ -170,19 +191,25 @@ class _Parser:
         elif scan.at_end():
             key, place = self._keys.pop()
             if key != "}":
-                raise ConfigError(f"config is invalid ({place})", hint=f'the key "{key}" has no value')
+                raise ConfigError(
+                    f"config is invalid ({place})", hint=f'the key "{key}" has no value'
+                )
             return False
         scan.skip(BLANKS)
         if scan.peek() in NEWLINES and not scan.at_end():
             scan.position += 1
             raise scan.error(
-                "Expected value but found new line", hint='the value stands on the line of its key; "" for none'
+                "Expected value but found new line",
+                hint='the value stands on the line of its key; "" for none',
             )
         self._value()
         return True
 
     def _key(self, stop: str) -> bool:
-        """Read a key and what may stand before its separator; false when it was an include, which is done then."""
+        """Read a key and what may stand before its separator.
+
+        False when it was an include, which is done then.
+        """
         scan = self._scan
         if scan.peek() in SEPARATORS:
             raise scan.unexpected("Unexpected key separator", stop, "a key should stand before it")
@@ -196,7 +223,8 @@ class _Parser:
         scan.skip(WHITE)
         return True
 
-    # ---- maps and arrays ----------------------------------------------------------------------------------------
+    # ---- maps and arrays
+    # ----------------------------------------------------------------------------------------
 
     def _in_map(self) -> None:
         scan = self._scan
@@ -217,7 +245,9 @@ class _Parser:
         scan.skip(WHITE)
         if scan.peek() == ",":
             raise scan.error(
-                'Unexpected map value terminator ",".', scan.position + 1, 'the key has no value; write "" for none'
+                'Unexpected map value terminator ",".',
+                scan.position + 1,
+                'the key has no value; write "" for none',
             )
         if scan.peek() == END:
             raise self._unterminated("Unexpected EOF processing map.", "map")
@@ -232,9 +262,13 @@ class _Parser:
         if scan.skip_comment():
             return
         if scan.peek() == ",":
-            raise scan.unexpected("Unexpected array value terminator", ".", "a value is missing before the comma")
+            raise scan.unexpected(
+                "Unexpected array value terminator", ".", "a value is missing before the comma"
+            )
         if scan.peek() == END:
-            raise scan.unexpected(_ENDS["array"], hint=f"the array that begins at {self._open[-1].place} never ends")
+            raise scan.unexpected(
+                _ENDS["array"], hint=f"the array that begins at {self._open[-1].place} never ends"
+            )
         if scan.peek() == "]":
             self._close()
         else:
@@ -252,20 +286,25 @@ class _Parser:
         self._scan.position += 1
         for key, place in self._keys[closed.keys :]:
             self._reader.warnings.append(
-                f'{place}: the key "{key}" has no value: as in the original it takes the map around it for one; '
+                f'{place}: the key "{key}" has no value: as in the original it takes the map '
+                "around it for one; "
                 f'write {key}: "" for none'
             )
         self._set(Node(closed.value, closed.place))
         self._end_of_value()
 
-    # ---- values -------------------------------------------------------------------------------------------------
+    # ---- values
+    # ----------------------------------------------------------------------------------------------
 
     def _value(self) -> None:
         scan = self._scan
         place = scan.place()
         if scan.peek() in "[{" and not scan.at_end():
             if len(self._open) > _MAX_DEPTH:
-                raise ConfigError(f"{place}: more than {_MAX_DEPTH} maps and arrays in each other", hint="close some")
+                raise ConfigError(
+                    f"{place}: more than {_MAX_DEPTH} maps and arrays in each other",
+                    hint="close some",
+                )
             container: dict[str, Node] | list[Node] = {} if scan.peek() == "{" else []
             scan.position += 1
             self._open.append(_Open(container, place, len(self._keys)))
@@ -300,12 +339,15 @@ class _Parser:
         if value is None:
             raise ConfigError(
                 f"variable reference for '{variable.name}' on line {place.line} can not be found",
-                hint=f"{place}: define it above this line or in the environment, or put the text in quotes",
+                hint=f"{place}: define it above this line or in the environment, or put the text "
+                "in quotes",
             )
         return Node(value, place, variable.name)
 
     def _end_of_value(self) -> None:
-        """Read what ends an entry or an item: one character, except for what closes the container."""
+        """Read what ends an entry or an item: one character, except for what closes the
+        container.
+        """
         scan = self._scan
         container = self._open[-1].value
         kind = "top" if len(self._open) == 1 else "map" if isinstance(container, dict) else "array"
@@ -317,12 +359,18 @@ class _Parser:
         char = scan.peek()
         if kind == "top" and scan.at_end():
             return
-        if char in {"top": NEWLINES + END + ";,}", "map": NEWLINES + ";,/", "array": NEWLINES + ",/"}[kind]:
+        if (
+            char
+            in {"top": NEWLINES + END + ";,}", "map": NEWLINES + ";,/", "array": NEWLINES + ",/"}[
+                kind
+            ]
+        ):
             scan.position += 1
         elif char != {"top": "", "map": "}", "array": "]"}[kind]:
             raise scan.unexpected(_ENDS[kind], hint=_HINTS[kind])
 
-    # ---- includes -----------------------------------------------------------------------------------------------
+    # ---- includes
+    # ----------------------------------------------------------------------------------------------
 
     def _include(self) -> None:
         scan = self._scan
@@ -332,20 +380,31 @@ class _Parser:
         what = _INCLUDE_MISTAKES.get(char) or ("start of a number" if char in "0123456789-" else "")
         if what:
             article = "a number" if "number" in what else what
-            raise scan.error(f"Expected include value but found {article}", scan.position + 1, "write include 'file'")
+            raise scan.error(
+                f"Expected include value but found {article}",
+                scan.position + 1,
+                "write include 'file'",
+            )
         if char in NEWLINES + END:
-            raise scan.error("Expected include value but found new line", scan.position + 1, "write include 'file'")
+            raise scan.error(
+                "Expected include value but found new line",
+                scan.position + 1,
+                "write include 'file'",
+            )
         path = scan.word()
         # Relative to the including file also when it begins with a slash, as in the original.
         target = os.path.join(os.path.dirname(scan.file), path.lstrip("/"))
         if self._reader.variables:
-            raise ConfigError("an environment variable cannot include a file", hint="include it in the file")
+            raise ConfigError(
+                "an environment variable cannot include a file", hint="include it in the file"
+            )
         try:
             entries = self._reader.read(read_text(target), target)
         except ConfigError as error:
             relative = ", relative to the including file" if path.startswith("/") else ""
             raise ConfigError(
-                f"error parsing include file '{path}', {error}", hint=f"included at {place}{relative}; {error.hint}"
+                f"error parsing include file '{path}', {error}",
+                hint=f"included at {place}{relative}; {error.hint}",
             ) from error
         container = self._open[-1].value
         assert isinstance(container, dict)

@@ -1,9 +1,10 @@
 """Which limits hold for a channel: entries with wildcards, and what each inherits.
 
-The entries of the per-channel map stand in a tree of tokens. ``matching`` walks it with the tokens of a name and gives
-the entries that cover the name, from the widest to the narrowest; an entry that does not say a limit has that of the
-one before it in this list, the first that of the global limits. What holds for a channel is the narrowest entry that
-covers it. All of that is computed when the limits are made; ``of`` is asked once for each channel, never for a message.
+The entries of the per-channel map stand in a tree of tokens. ``matching`` walks it with the tokens
+of a name and gives the entries that cover the name, from the widest to the narrowest; an entry that
+does not say a limit has that of the one before it in this list, the first that of the global
+limits. What holds for a channel is the narrowest entry that covers it. All of that is computed when
+the limits are made; ``of`` is asked once for each channel, never for a message.
 
 Source: ``docs/limits.md`` (inheritance), ``docs/compat/config.md`` (store limits).
 """
@@ -39,7 +40,8 @@ def _duration(value: int) -> str:
     return format_duration(value) if value else UNLIMITED
 
 
-#: The limits of a channel as operators see them, in their order: field, label, and how a value is shown.
+#: The limits of a channel as operators see them, in their order: field, label, and how a value is
+#: shown.
 SHOWN: tuple[tuple[str, str, Callable[[int], str]], ...] = (
     ("max_subs", "Subscriptions", count),
     ("max_msgs", "Messages", count),
@@ -51,7 +53,9 @@ SHOWN: tuple[tuple[str, str, Callable[[int], str]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the per-channel map, resolved: ``level`` entries are wider, the next of them has ``parent``."""
+    """One entry of the per-channel map, resolved: ``level`` entries are wider, the next of them has
+    ``parent``.
+    """
 
     name: str
     level: int
@@ -71,10 +75,12 @@ class _Node:
 
 
 class Limits:
-    """Limits of a store, resolved. ``channel`` are the global ones of each channel, ``max_channels`` 0 is unlimited.
+    """Limits of a store, resolved.
 
-    ``entries`` are in the order in which they are shown: wildcards before names, names sorted, each before what is
-    below it.
+    ``channel`` are the global ones of each channel, ``max_channels`` 0 is unlimited.
+
+    ``entries`` are in the order in which they are shown: wildcards before names, names sorted, each
+    before what is below it.
     """
 
     def __init__(self, limits: StoreLimits | None = None) -> None:
@@ -110,7 +116,10 @@ class Limits:
         return self.channel if narrowest is None else self._resolved[narrowest]
 
     def matching(self, name: str) -> Iterator[str]:
-        """Names of the entries that cover ``name``, from the widest to the narrowest; wildcards in it are literal."""
+        """Names of the entries that cover ``name``, from the widest to the narrowest.
+
+        Wildcards in it are literal.
+        """
         tokens = name.split(".")
         # A stack instead of recursion: the next node is the last.
         walk = [(self._root, 0)]
@@ -168,7 +177,9 @@ def _inherit(own: ChannelLimits, parent: ChannelLimits) -> ChannelLimits:
 
 
 def changes(old: StoreLimits, new: StoreLimits) -> list[str]:
-    """What is written differently, a line for the number of channels, each limit and each entry; empty if nothing is.
+    """What is written differently, a line for the number of channels, each limit and each entry.
+
+    Empty if nothing is.
 
     Limits that an entry inherits are not repeated for it.
     """
@@ -176,7 +187,8 @@ def changes(old: StoreLimits, new: StoreLimits) -> list[str]:
     if old.max_channels != new.max_channels:
         lines.append(f"Channels: {count(old.max_channels)} -> {count(new.max_channels)}")
     lines += _differences(old.channel, new.channel, UNLIMITED)
-    before, after = dict(old.channels), dict(new.channels)
+    before = dict(old.channels)
+    after = dict(new.channels)
     for name in sorted(before.keys() | after.keys()):
         if name not in after:
             lines.append(f"{quote(name)}: no limits of its own any more")
@@ -192,7 +204,8 @@ def _differences(old: ChannelLimits, new: ChannelLimits, zero: str) -> list[str]
     out = []
     for name, label, show in SHOWN:
         before, after = (
-            zero if value == 0 else show(max(value, 0)) for value in (getattr(old, name), getattr(new, name))
+            zero if value == 0 else show(max(value, 0))
+            for value in (getattr(old, name), getattr(new, name))
         )
         if before != after:
             out.append(f"{label}: {before} -> {after}")

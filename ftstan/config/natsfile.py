@@ -1,7 +1,9 @@
-"""The NATS half's pass over a file: listeners, log, monitoring, logins, TLS, routes, and what its server is handed.
+"""The NATS half's pass over a file: listeners, log, monitoring, logins, TLS, routes, and what its
+server is handed.
 
-The original's NATS server is part of the process; ours is a child with a file of its own, made of what is found here
-(``ftstan.nats.generated``). Wrong types and unknown keys in its maps are refused in its words.
+The original's NATS server is part of the process; ours is a child with a file of its own, made of
+what is found here (``ftstan.nats.generated``). Wrong types and unknown keys in its maps are refused
+in its words.
 
 Source: ``docs/compat/config.md`` (keys).
 """
@@ -32,11 +34,22 @@ if TYPE_CHECKING:
 _NARROW = ("max_payload", "max_control_line")
 _MAX_INT32 = (1 << 31) - 1
 _CLIENT_TLS = frozenset(names_of(Section.TLS))
-_PERMISSIONS = ("publish", "pub", "import", "subscribe", "sub", "export", "allow_responses", "allow_response")
+_PERMISSIONS = (
+    "publish",
+    "pub",
+    "import",
+    "subscribe",
+    "sub",
+    "export",
+    "allow_responses",
+    "allow_response",
+)
 
 
 def read(document: Document, settings: Settings, *, streams: bool) -> None:
-    """Put what the NATS half finds into ``settings``; ``streams``: the streaming half reads this file too.
+    """Put what the NATS half finds into ``settings``.
+
+    ``streams``: the streaming half reads this file too.
 
     Raises ``ConfigError``.
     """
@@ -68,7 +81,9 @@ class _Reader:
                 self._put(known[name].key, key, node)
             elif name in RETIRED[Section.NATS]:
                 why = RETIRED[Section.NATS][name]
-                self._settings.warnings.append(f'{node.place}: the key "{key}" of the NATS server has no effect: {why}')
+                self._settings.warnings.append(
+                    f'{node.place}: the key "{key}" of the NATS server has no effect: {why}'
+                )
             else:
                 self._unknown(name, key, node)
 
@@ -85,7 +100,8 @@ class _Reader:
                 warn_unknown(self._settings, node.place, key, mine | known_names())
         elif self._streams and name in known_names():
             self._settings.warn_of_key(
-                f'{node.place}: the key "{key}" is ignored: there is a streaming map, and this is outside of it'
+                f'{node.place}: the key "{key}" is ignored: there is a streaming map, and this '
+                "is outside of it"
             )
         else:
             warn_unknown(self._settings, node.place, key, mine)
@@ -93,7 +109,9 @@ class _Reader:
     def _put(self, option: str, key: str, node: Node) -> None:
         value = nats_value(BY_KEY[option], key, node, self._settings.warnings)
         if option in _NARROW and isinstance(value, int) and value > _MAX_INT32:
-            raise ConfigError(f"{node.place}: {key} value is too big", hint=f"{key} is at most {_MAX_INT32}")
+            raise ConfigError(
+                f"{node.place}: {key} value is too big", hint=f"{key} is at most {_MAX_INT32}"
+            )
         self._settings.put(option, value, node.source, key)
 
     def _listen(self, key: str, node: Node, host_option: str, port_option: str) -> None:
@@ -102,10 +120,16 @@ class _Reader:
             self._settings.put(host_option, host, node.source, key)
         self._settings.put(port_option, port, node.source, key)
 
-    # ---- maps ---------------------------------------------------------------------------------------------------
+    # ---- maps
+    # ----------------------------------------------------------------------------------------------
 
-    def _entries(self, section: Section, key: str, node: Node, more: tuple[str, ...] = ()) -> dict[str, Node]:
-        """The entries of a map of the NATS half by lower-case name. Raises ``ConfigError`` for unknown ones."""
+    def _entries(
+        self, section: Section, key: str, node: Node, more: tuple[str, ...] = ()
+    ) -> dict[str, Node]:
+        """The entries of a map of the NATS half by lower-case name.
+
+        Raises ``ConfigError`` for unknown ones.
+        """
         if not isinstance(node.value, dict):
             raise conversion_error(key, node, "map[string]interface {}", ValueKind.MAP)
         known = {*names_of(section), *more}
@@ -127,7 +151,8 @@ class _Reader:
                 check_permissions(item)
             self._put(known[name].key, name, item)
         single = self._settings.value("user") or self._settings.value("pass")
-        token, several = self._settings.value("auth"), self._settings.value("users")
+        token = self._settings.value("auth")
+        several = self._settings.value("users")
         for wrong, text in (
             (single and token, "Cannot have a user/pass and token"),
             (single and several, "Can not have a single user/pass and a users array"),
@@ -139,7 +164,11 @@ class _Reader:
     def _tls(self, key: str, node: Node) -> None:
         if isinstance(node.value, dict) and node.value:
             names = {name.lower() for name in node.value}
-            if self._streams and names <= _CLIENT_TLS and names & {"client_cert", "client_ca", "client_cacert"}:
+            if (
+                self._streams
+                and names <= _CLIENT_TLS
+                and names & {"client_cert", "client_ca", "client_cacert"}
+            ):
                 # Written for the streaming half, in a file that has no map for it.
                 return
         read_tls(key, node, self._settings, self._document.used)
@@ -150,8 +179,12 @@ class _Reader:
                 f"{node.place}: Expected map to define cluster, got {go_name(node.value)}",
                 hint=f"{key} takes {EXPECTED[ValueKind.MAP]}",
             )
-        entries = self._entries(Section.ROUTES, key, node, ("listen", "host", "net", "port", "authorization"))
-        host, port, login = ALL_INTERFACES, 0, ""
+        entries = self._entries(
+            Section.ROUTES, key, node, ("listen", "host", "net", "port", "authorization")
+        )
+        host = ALL_INTERFACES
+        port = 0
+        login = ""
         known = names_of(Section.ROUTES)
         for name, item in entries.items():
             match name:
@@ -186,7 +219,8 @@ class _Reader:
             option = known[inner.lower()].key if inner.lower() in known else ""
             if option not in ("user", "pass", "auth_timeout"):
                 raise ConfigError(
-                    f'{item.place}: unknown field "{inner}"', hint="logins of routes have user, password and timeout"
+                    f'{item.place}: unknown field "{inner}"',
+                    hint="logins of routes have user, password and timeout",
                 )
             value = nats_value(BY_KEY[option], inner, item, [])
             if option == "user":
@@ -199,13 +233,18 @@ class _Reader:
 
 
 def address(key: str, node: Node) -> tuple[str | None, int]:
-    """Host and port of ``host:port``, or of a port alone (host ``None``). Raises ``ConfigError``."""
+    """Host and port of ``host:port``, or of a port alone (host ``None``).
+
+    Raises ``ConfigError``.
+    """
     hint = f'{key} takes a port or "host:port"'
     value = node.value
     if isinstance(value, int) and not isinstance(value, bool):
         return None, value
     if not isinstance(value, str):
-        raise ConfigError(f"{node.place}: expected port or host:port, got {go_name(value)}", hint=hint)
+        raise ConfigError(
+            f"{node.place}: expected port or host:port, got {go_name(value)}", hint=hint
+        )
     host, colon, port = value.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -220,14 +259,20 @@ def address(key: str, node: Node) -> tuple[str | None, int]:
 
 
 def check_users(node: Node) -> None:
-    """Refuse a ``users`` value that is no array of maps, and unknown keys of permissions. Raises ``ConfigError``."""
+    """Refuse a ``users`` value that is no array of maps, and unknown keys of permissions.
+
+    Raises ``ConfigError``.
+    """
     hint = "write users: [ { user: a, password: b }, ... ]"
     if not isinstance(node.value, list):
-        raise ConfigError(f"{node.place}: Expected users field to be an array, got {shown(node.value)}", hint=hint)
+        raise ConfigError(
+            f"{node.place}: Expected users field to be an array, got {shown(node.value)}", hint=hint
+        )
     for item in node.value:
         if not isinstance(item.value, dict):
             raise ConfigError(
-                f"{item.place}: Expected user entry to be a map/struct, got {shown(item.value)}", hint=hint
+                f"{item.place}: Expected user entry to be a map/struct, got {shown(item.value)}",
+                hint=hint,
             )
         for key, entry in item.value.items():
             if key.lower() in ("permissions", "permission", "authorization"):
@@ -238,7 +283,10 @@ def check_permissions(node: Node) -> None:
     """Refuse permissions that are no map, or that have unknown keys. Raises ``ConfigError``."""
     hint = 'write permissions { publish: "a", subscribe: ["b", "c"] }'
     if not isinstance(node.value, dict):
-        raise ConfigError(f"{node.place}: Expected permissions to be a map/struct, got {shown(node.value)}", hint=hint)
+        raise ConfigError(
+            f"{node.place}: Expected permissions to be a map/struct, got {shown(node.value)}",
+            hint=hint,
+        )
     for key, item in node.value.items():
         if key.lower() not in _PERMISSIONS:
             raise ConfigError(f'{item.place}: Unknown field "{key}" parsing permissions', hint=hint)

@@ -246,7 +246,8 @@ class LogOptions:
     """Where log lines go and how they look."""
 
     time: bool = option(
-        True, "Date and time in log lines", flags="logtime T", names="logtime", help_after="log")
+        True, "Date and time in log lines", flags="logtime T", names="logtime", reloadable=True,
+        help_after="log")
     file: str = option(
         "", "Write the log to this file, appending", flags="log l", names="log_file logfile",
         takes="file")

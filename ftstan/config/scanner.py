@@ -1,7 +1,10 @@
-"""Reading single values of a configuration file: strings, numbers, sizes, dates. ``grammar`` puts them together.
+"""Reading single values of a configuration file: strings, numbers, sizes, dates.
 
-A scanner knows a text and a position in it, and nothing of keys, maps or variables. Its errors are those of the
-original, which names the line that it had come to when it noticed; the hint has the place.
+``grammar`` puts them together.
+
+A scanner knows a text and a position in it, and nothing of keys, maps or variables. Its errors are
+those of the original, which names the line that it had come to when it noticed; the hint has the
+place.
 
 Source: ``docs/compat/config.md`` (grammar).
 """
@@ -29,7 +32,11 @@ NEWLINES = "\r\n"
 SEPARATORS = "=:"
 
 #: White space as the original sees it.
-WHITE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
+WHITE = (
+    "\t\n\v\f\r \x85\xa0\u1680"
+    + "".join(map(chr, range(0x2000, 0x200B)))
+    + "\u2028\u2029\u202f\u205f\u3000"
+)
 
 _DIGITS = "0123456789"
 _SIZE_LETTERS = "kmgtpeKMGTPE"
@@ -38,7 +45,10 @@ _SUFFIX = re.compile(r"(?i:(?P<letter>[kmgtpe])(?P<tail>b|i|ib)?)")
 _POWERS = {letter: power for power, letter in enumerate("kmgtpe", start=1)}
 _BARE_ENDS = BLANKS + NEWLINES + END + ";,]}'"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", '"': '"', "\\": "\\"}
-_WORDS = {**dict.fromkeys(("true", "yes", "on"), True), **dict.fromkeys(("false", "no", "off"), False)}
+_WORDS = {
+    **dict.fromkeys(("true", "yes", "on"), True),
+    **dict.fromkeys(("false", "no", "off"), False),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +67,8 @@ class Scanner:
         self.position = 0
         self._newlines = [match.start() for match in re.finditer("\n", text)]
 
-    # ---- where --------------------------------------------------------------------------------------------------
+    # ---- where
+    # ----------------------------------------------------------------------------------------------
 
     def line_at(self, position: int) -> int:
         """Line of a position, from 1."""
@@ -79,7 +90,8 @@ class Scanner:
             hint=f"{where}: {hint}" if hint else f"look at {where}",
         )
 
-    # ---- characters ---------------------------------------------------------------------------------------------
+    # ---- characters
+    # ---------------------------------------------------------------------------------------------
 
     def at_end(self) -> bool:
         """Whether the whole text was read; a NUL byte inside it is not the end."""
@@ -103,7 +115,8 @@ class Scanner:
             self.position += 1
         return True
 
-    # ---- values -------------------------------------------------------------------------------------------------
+    # ---- values
+    # ----------------------------------------------------------------------------------------------
 
     def key(self) -> str:
         """A key: quoted, raw to the same quote, or bare to white space, a separator or the end."""
@@ -125,11 +138,15 @@ class Scanner:
         if char == "(":
             return self._block()
         if char == ".":
-            raise self.error("Floats must start with a digit", self.position + 1, 'write 0.5, or ".5" for a text')
+            raise self.error(
+                "Floats must start with a digit", self.position + 1, 'write 0.5, or ".5" for a text'
+            )
         if char == "-":
             if self.peek(1) not in _DIGITS:
                 self.position += 1
-                raise self._unexpected("Expected a digit but got", ".", "put a text that begins with - in quotes")
+                raise self._unexpected(
+                    "Expected a digit but got", ".", "put a text that begins with - in quotes"
+                )
             return self._number()
         if char in _DIGITS:
             return self._number()
@@ -183,12 +200,14 @@ class Scanner:
                 raise self.error(rf"Expected two hexadecimal digits after '\x', but got '{digits}'")
             self.position += 4
             code = int(digits, 16)
-            # A byte of its own; those that make up a character together are put together at the end of the string.
+            # A byte of its own; those that make up a character together are put together at the end
+            # of the string.
             return chr(code) if code < 0x80 else chr(0xDC00 + code)
         if char not in _ESCAPES:
             self.position += 2
             raise self.error(
-                f"Invalid escape character '{_character(char)}'. Only the following escape characters are allowed: "
+                f"Invalid escape character '{_character(char)}'. Only the following escape "
+                "characters are allowed: "
                 r"\xXX, \t, \n, \r, \", \\.",
                 hint=r"write \\ for a backslash, or use single quotes",
             )
@@ -252,7 +271,9 @@ class Scanner:
         return self._bare(start)
 
     def _ends_number(self, at: int, *, after_suffix: bool) -> bool:
-        """Whether a number may end here: the newest original, and what the first one accepted where that fails."""
+        """Whether a number may end here: the newest original, and what the first one accepted where
+        that fails.
+        """
         char = self.text[at] if at < len(self.text) else END
         if char in BLANKS + NEWLINES + END + "};,":
             return True
@@ -268,19 +289,23 @@ class Scanner:
             if found is None:
                 raise ConfigError(
                     f"size '{text}' has the unknown unit '{suffix}'",
-                    hint=f"{self.place(start)}: units are k m g t p e (1000), kb ki kib and so on (1024)",
+                    hint=f"{self.place(start)}: units are k m g t p e (1000), kb ki kib and so "
+                    "on (1024)",
                 )
             value *= (1024 if found["tail"] else 1000) ** _POWERS[found["letter"].lower()]
         if not MIN_INT64 <= value <= MAX_INT64:
             raise ConfigError(
-                f"integer '{text}' is out of the range", hint=f"{self.place(start)}: integers have 64 bits"
+                f"integer '{text}' is out of the range",
+                hint=f"{self.place(start)}: integers have 64 bits",
             )
         return value
 
     def _float(self, start: int, negative: bool) -> Scalar:
         self.position += 1
         if self.peek() not in _DIGITS:
-            raise self._unexpected("Floats must have a digit after the '.', but got", " instead.", "write 1.0 or 1")
+            raise self._unexpected(
+                "Floats must have a digit after the '.', but got", " instead.", "write 1.0 or 1"
+            )
         self.skip(_DIGITS)
         if self.peek() == "." and not negative:
             self.skip(_DIGITS + ".:-")
@@ -288,25 +313,35 @@ class Scanner:
         text = self.text[start : self.position]
         value = float(text)
         if math.isinf(value):
-            raise ConfigError(f"float '{text}' is out of the range", hint=f"look at {self.place(start)}")
+            raise ConfigError(
+                f"float '{text}' is out of the range", hint=f"look at {self.place(start)}"
+            )
         return value
 
     def _date(self, start: int) -> datetime:
         quoted = "put it in quotes if it is no date"
         if self.position - start != 4:
-            raise self.error("All ISO8601 dates must be in full Zulu form.", self.position + 1, quoted)
+            raise self.error(
+                "All ISO8601 dates must be in full Zulu form.", self.position + 1, quoted
+            )
         for sign in "-00-00T00:00:00Z":
             char = self.peek()
             if char not in _DIGITS if sign == "0" else char != sign:
                 if sign == "T":
-                    raise self._unexpected("Expected 'T' in ISO8601 datetime, but found", " instead.", quoted)
-                raise self.error("All ISO8601 dates must be in full Zulu form.", self.position + 1, quoted)
+                    raise self._unexpected(
+                        "Expected 'T' in ISO8601 datetime, but found", " instead.", quoted
+                    )
+                raise self.error(
+                    "All ISO8601 dates must be in full Zulu form.", self.position + 1, quoted
+                )
             self.position += 1
         text = self.text[start : self.position]
         try:
             return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
         except ValueError:
-            raise ConfigError(f"no such date: '{text}'", hint=f"look at {self.place(start)}; {quoted}") from None
+            raise ConfigError(
+                f"no such date: '{text}'", hint=f"look at {self.place(start)}; {quoted}"
+            ) from None
 
     def _unexpected(self, text: str, end: str, hint: str) -> ConfigError:
         """An error about the next character, which the original has read by then."""
@@ -324,7 +359,9 @@ def _character(char: str) -> str:
 
 
 def _joined(parts: list[str]) -> str:
-    """The characters of a string, bytes that were written by number put together as UTF-8 where they are that."""
+    """The characters of a string, bytes that were written by number put together as UTF-8 where
+    they are that.
+    """
     text = "".join(parts)
     if text.isascii():
         return text

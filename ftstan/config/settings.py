@@ -88,7 +88,8 @@ class Settings:
 def _settle(tree: dict[str, Any]) -> None:
     """Carry out what one option says about another."""
     usual = ServerOptions()
-    nats, link = tree.get("nats", {}), tree.get("link", {})
+    nats = tree.get("nats", {})
+    link = tree.get("link", {})
     users = nats.get("settings", {}).get("authorization", {}).get("users")
     if users and nats.get("user"):
         # It says which of the users the server is, and makes no user.

@@ -38,7 +38,10 @@ CHANNELS = ("channels", "channels_limits", "channelslimits", "per_channel", "per
 
 
 def streaming_map(document: Document) -> dict[str, Node] | None:
-    """The ``streaming`` map, ``None`` without such a key. Raises ``ConfigError`` if it is no map."""
+    """The ``streaming`` map, ``None`` without such a key.
+
+    Raises ``ConfigError`` if it is no map.
+    """
     for key, node in document.entries.items():
         if key.lower() == STREAMING:
             return _map_of(node, "streaming section", "write streaming { ... }")
@@ -82,7 +85,9 @@ class _Reader:
                 self._map(maps[name], key, node, shared=not alone)
             elif name in RETIRED[Section.STREAMING]:
                 why = RETIRED[Section.STREAMING][name]
-                self._settings.warnings.append(f'{node.place}: the key "{key}" of old releases has no effect: {why}')
+                self._settings.warnings.append(
+                    f'{node.place}: the key "{key}" of old releases has no effect: {why}'
+                )
             elif name in known:
                 self._put(known[name].key, key, node)
             elif alone and node.place not in self._used:
@@ -97,7 +102,9 @@ class _Reader:
             self._settings.put("encrypt", True, node.source, key)
 
     def _map(self, section: Section, key: str, node: Node, *, shared: bool) -> None:
-        entries = _map_of(node, STREAMING_MAPS[section][1], f"{key} takes {EXPECTED[ValueKind.MAP]}")
+        entries = _map_of(
+            node, STREAMING_MAPS[section][1], f"{key} takes {EXPECTED[ValueKind.MAP]}"
+        )
         if section is Section.CLUSTER:
             self._settings.put("clustered", True, node.source, key)
         known = names_of(section)
@@ -108,14 +115,19 @@ class _Reader:
                 self._channels(item)
             elif name in known:
                 self._put(known[name].key, inner, item)
-            elif item.place not in self._used and not (shared and section in (Section.TLS, Section.CLUSTER)):
+            elif item.place not in self._used and not (
+                shared and section in (Section.TLS, Section.CLUSTER)
+            ):
                 warn_unknown(self._settings, item.place, inner, {*known, *channels}, key)
 
-    # ---- limits of single channels -------------------------------------------------------------------------------
+    # ---- limits of single channels
+    # -------------------------------------------------------------------------------
 
     def _channels(self, node: Node) -> None:
         entries = _map_of(node, "per channel limits", 'write channels { "name" { max_msgs: 10 } }')
-        self._settings.channels = tuple((name, self._channel(name, item)) for name, item in entries.items())
+        self._settings.channels = tuple(
+            (name, self._channel(name, item)) for name, item in entries.items()
+        )
         self._settings.channels_source = node.source
 
     def _channel(self, channel: str, node: Node) -> ChannelLimits:
@@ -123,7 +135,8 @@ class _Reader:
         if not is_channel_pattern(channel):
             raise ConfigError(
                 f"invalid channel name {quote(channel)}",
-                hint=f"{node.place}: tokens with a point between them, not empty; no /; * and > only as whole tokens,"
+                hint=f"{node.place}: tokens with a point between them, not empty; no /; * and > "
+                "only as whole tokens,"
                 " > only as the last",
             )
         limits = {option.key: 0 for option in CHANNEL_LIMITS}

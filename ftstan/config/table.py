@@ -11,7 +11,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ftstan.config.declaration import Group, Option, Section, ValueKind, declared, fieldless, in_order
+from ftstan.config.declaration import (
+    Group,
+    Option,
+    Section,
+    ValueKind,
+    declared,
+    fieldless,
+    in_order,
+)
 from ftstan.config.options import ServerOptions
 from ftstan.config.units import MILLISECOND, SECOND
 
@@ -23,8 +31,13 @@ if TYPE_CHECKING:
 #: Where ``ServerOptions`` keeps the keys of the NATS server's own file.
 SETTINGS = "nats.settings."
 
-_S, _I, _B, _L = ValueKind.STRING, ValueKind.INT, ValueKind.BOOL, ValueKind.LIST
-_D, _F, _M = ValueKind.DURATION, ValueKind.FLOAT, ValueKind.MAP
+_S = ValueKind.STRING
+_I = ValueKind.INT
+_B = ValueKind.BOOL
+_L = ValueKind.LIST
+_D = ValueKind.DURATION
+_F = ValueKind.FLOAT
+_M = ValueKind.MAP
 
 
 def _handed(key: str, kind: ValueKind, text: str, /, **traits: Unpack[Traits]) -> Option:

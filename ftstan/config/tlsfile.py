@@ -1,7 +1,7 @@
 """The ``tls`` map of the NATS half, and the names of ciphers and curves that it may use.
 
-Certificates are looked at where they are loaded; here it is about what the file says. The names are those that
-``-help_tls`` prints.
+Certificates are looked at where they are loaded; here it is about what the file says. The names are
+those that ``-help_tls`` prints.
 
 Source: ``docs/compat/config.md`` (TLS).
 """
@@ -56,18 +56,27 @@ CIPHER_SUITES = (
 
 CURVES = ("CurveP256", "CurveP384", "CurveP521", "X25519")
 
-_LISTS = {"cipher_suites": ("cipher", CIPHER_SUITES), "curve_preferences": ("curve preference", CURVES)}
+_LISTS = {
+    "cipher_suites": ("cipher", CIPHER_SUITES),
+    "curve_preferences": ("curve preference", CURVES),
+}
 
 
 def read_tls(key: str, node: Node, settings: Settings, used: Collection[Place]) -> None:
-    """Put what the ``tls`` map says into ``settings``. Raises ``ConfigError`` in the words of the original."""
+    """Put what the ``tls`` map says into ``settings``.
+
+    Raises ``ConfigError`` in the words of the original.
+    """
     for option, (name, value, place) in check_tls(key, node, used).items():
         settings.put(option, value, place, name)
     settings.put("tls", True, node.source, key)
 
 
 def check_tls(key: str, node: Node, used: Collection[Place]) -> dict[str, tuple[str, object, str]]:
-    """What a ``tls`` map says, by option: its name there, its value, its place. Raises ``ConfigError``."""
+    """What a ``tls`` map says, by option: its name there, its value, its place.
+
+    Raises ``ConfigError``.
+    """
     if not isinstance(node.value, dict):
         raise conversion_error(key, node, "map[string]interface {}", ValueKind.MAP)
     known = names_of(Section.NATS_TLS)
@@ -83,10 +92,14 @@ def check_tls(key: str, node: Node, used: Collection[Place]) -> dict[str, tuple[
             )
         found[option.key] = (inner, _value(option, inner, item), item.source)
     certificate, private = (found.get(option, ("", ""))[1] for option in ("tlscert", "tlskey"))
-    for has, lacks, name in ((certificate, private, "key_file"), (private, certificate, "cert_file")):
+    for has, lacks, name in (
+        (certificate, private, "key_file"),
+        (private, certificate, "cert_file"),
+    ):
         if has and not lacks:
             raise ConfigError(
-                f"{node.place}: missing '{name}' in TLS configuration", hint="cert_file and key_file belong together"
+                f"{node.place}: missing '{name}' in TLS configuration",
+                hint="cert_file and key_file belong together",
             )
     return found
 
@@ -98,7 +111,10 @@ def _value(option: Option, key: str, node: Node) -> object:
     match option.kind:
         case ValueKind.STRING:
             if not isinstance(value, str):
-                raise ConfigError(f"{wrong}expected '{key}' to be filename", hint=f"{key} takes the path of a PEM file")
+                raise ConfigError(
+                    f"{wrong}expected '{key}' to be filename",
+                    hint=f"{key} takes the path of a PEM file",
+                )
             return value
         case ValueKind.BOOL:
             if not isinstance(value, bool):
@@ -115,11 +131,15 @@ def _names(option: Option, wrong: str, key: str, node: Node) -> tuple[str, ...]:
     if not isinstance(node.value, list):
         raise conversion_error(key, node, "[]interface {}", ValueKind.LIST)
     if not node.value:
-        raise ConfigError(f"{wrong}'{key}' cannot be empty", hint="leave it out, or list some; -help_tls has the names")
+        raise ConfigError(
+            f"{wrong}'{key}' cannot be empty",
+            hint="leave it out, or list some; -help_tls has the names",
+        )
     for item in node.value:
         if item.value not in known:
             raise ConfigError(
-                f"{item.place}: unrecognized {what} {item.value}", hint="-help_tls lists the names that there are"
+                f"{item.place}: unrecognized {what} {item.value}",
+                hint="-help_tls lists the names that there are",
             )
     return tuple(str(item.value) for item in node.value)
 

@@ -1,4 +1,5 @@
-"""What a configuration file says, before anybody asks what it means: values, each with the place where it stands.
+"""What a configuration file says, before anybody asks what it means: values, each with the place
+where it stands.
 
 Source: ``docs/compat/config.md`` (grammar).
 """
@@ -44,9 +45,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The top-level map of a file, includes and variables resolved, and what its reader should be told about it.
+    """The top-level map of a file, includes and variables resolved, and what its reader should be
+    told about it.
 
-    ``used``: where keys stand that variables refer to; nobody needs to know such a key for it to make sense.
+    ``used``: where keys stand that variables refer to; nobody needs to know such a key for it to
+    make sense.
     """
 
     entries: dict[str, Node]
@@ -55,7 +58,9 @@ class Document:
 
 
 def type_name(value: Value) -> str:
-    """Name of the value's type in messages: ``string``, ``bool``, ``int64``, ``float64``, ``struct``, ..."""
+    """Name of the value's type in messages: ``string``, ``bool``, ``int64``, ``float64``,
+    ``struct``, ...
+    """
     match value:
         case bool():
             return "bool"
@@ -74,7 +79,9 @@ def type_name(value: Value) -> str:
 
 
 def shown(value: Value) -> str:
-    """How messages of the original write a value: ``abc``, ``[a b]``, ``map[a:1]``, dates with zone."""
+    """How messages of the original write a value: ``abc``, ``[a b]``, ``map[a:1]``, dates with
+    zone.
+    """
     match value:
         case bool():
             return "true" if value else "false"
@@ -87,4 +94,6 @@ def shown(value: Value) -> str:
         case list():
             return "[" + " ".join(shown(node.value) for node in value) + "]"
         case _:
-            return "map[" + " ".join(f"{key}:{shown(value[key].value)}" for key in sorted(value)) + "]"
+            return (
+                "map[" + " ".join(f"{key}:{shown(value[key].value)}" for key in sorted(value)) + "]"
+            )

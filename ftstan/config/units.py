@@ -1,6 +1,9 @@
-"""Durations, sizes and integers as the original reads and prints them. Pure functions over text and ``int``.
+"""Durations, sizes and integers as the original reads and prints them.
 
-Durations are nanoseconds in 64 bits; sizes are bytes. Parsers raise ``ConfigError`` with the original's texts.
+Pure functions over text and ``int``.
+
+Durations are nanoseconds in 64 bits; sizes are bytes. Parsers raise ``ConfigError`` with the
+original's texts.
 
 Source: ``docs/compat/config.md`` (values).
 """
@@ -49,11 +52,15 @@ _BYTE_UNITS = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 
 
 def parse_duration(text: str) -> int:
-    """Nanoseconds of ``text``: an optional sign, then one or more ``<decimal><unit>`` (``1h30m``, ``.5s``), or ``0``.
+    """Nanoseconds of ``text``: an optional sign, then one or more ``<decimal><unit>`` (``1h30m``,
+    ``.5s``), or ``0``.
 
-    Raises ``ConfigError`` (``time: invalid duration``, ``time: missing unit in duration``, ``time: unknown unit``).
+    Raises ``ConfigError`` (``time: invalid duration``, ``time: missing unit in duration``, ``time:
+    unknown unit``).
     """
-    invalid = ConfigError(f"time: invalid duration {quote(text)}", hint='write a duration such as "30s" or "1h30m"')
+    invalid = ConfigError(
+        f"time: invalid duration {quote(text)}", hint='write a duration such as "30s" or "1h30m"'
+    )
     negative = text.startswith("-")
     rest = text[1:] if text[:1] in ("-", "+") else text
     if rest == "0":
@@ -65,14 +72,19 @@ def parse_duration(text: str) -> int:
     for part in _DURATION_PART.finditer(rest):
         if not part[0]:  # the empty match at the end
             break
-        whole, fraction, unit = part[1], part[2] or "", part[3]
+        whole = part[1]
+        fraction = part[2] or ""
+        unit = part[3]
         if not whole and not fraction:
             raise invalid
         if not unit:
-            raise ConfigError(f"time: missing unit in duration {quote(text)}", hint="units: ns us ms s m h")
+            raise ConfigError(
+                f"time: missing unit in duration {quote(text)}", hint="units: ns us ms s m h"
+            )
         if unit not in _DURATION_UNITS:
             raise ConfigError(
-                f"time: unknown unit {quote(unit)} in duration {quote(text)}", hint="units: ns us ms s m h"
+                f"time: unknown unit {quote(unit)} in duration {quote(text)}",
+                hint="units: ns us ms s m h",
             )
         scale = _DURATION_UNITS[unit]
         total += int(whole or "0") * scale
@@ -84,7 +96,9 @@ def parse_duration(text: str) -> int:
 
 
 def format_duration(nanos: int) -> str:
-    """Return the shortest exact form in the original's style: ``1h0m0s``, ``1m30.5s``, ``1.5ms``, ``0s``."""
+    """Return the shortest exact form in the original's style: ``1h0m0s``, ``1m30.5s``, ``1.5ms``,
+    ``0s``.
+    """
     sign, nanos = ("-", -nanos) if nanos < 0 else ("", nanos)
     if nanos == 0:
         return "0s"
@@ -107,9 +121,11 @@ def _decimal(value: int, scale: int) -> str:
 
 
 def parse_int(text: str) -> int:
-    """Read a 64-bit integer: sign, decimal, ``0x``, ``0o``, ``0b``, leading ``0`` = octal, ``_`` between digits.
+    """Read a 64-bit integer: sign, decimal, ``0x``, ``0o``, ``0b``, leading ``0`` = octal, ``_``
+    between digits.
 
-    Raises ``ConfigError`` with ``parse error`` or ``value out of range``, the two words that flag errors end with.
+    Raises ``ConfigError`` with ``parse error`` or ``value out of range``, the two words that flag
+    errors end with.
     """
     if not _INTEGER.fullmatch(text):
         raise ConfigError("parse error")
@@ -134,7 +150,15 @@ def format_bytes(size: int) -> str:
 
 def quote(text: str) -> str:
     r"""``text`` in double quotes, with ``"``, ``\`` and unprintable characters escaped."""
-    named = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\a": "\\a", "\b": "\\b"}
+    named = {
+        '"': '\\"',
+        "\\": "\\\\",
+        "\n": "\\n",
+        "\r": "\\r",
+        "\t": "\\t",
+        "\a": "\\a",
+        "\b": "\\b",
+    }
     named |= {"\f": "\\f", "\v": "\\v"}
     return '"' + "".join(named.get(c) or (c if c.isprintable() else _escape(c)) for c in text) + '"'
 

@@ -8,7 +8,6 @@ Source: ``docs/compat/config.md`` (options, refused combinations).
 from __future__ import annotations
 
 import os
-import shutil
 import string
 from typing import TYPE_CHECKING
 
@@ -51,7 +50,10 @@ def check_modes(settings: Settings) -> None:
     hint = ""
     source = settings.get("clustered").source
     if not source.startswith("-"):
-        hint = f"{source}: this map makes a server clustered; if it is meant for NATS routes, add: streaming {{ }}"
+        hint = (
+            f"{source}: this map makes a server clustered; if it is meant for NATS routes, add: "
+            f"streaming {{ }}"
+        )
     if settings.value("partitioning"):
         raise ModeError(CLUSTERED_PARTITIONING, hint=hint)
     if settings.value("store").upper() == STORE_MEMORY:
@@ -66,16 +68,24 @@ def check_encryption(settings: Settings, environment: Mapping[str, str]) -> None
     if not settings.value("encrypt"):
         return
     if settings.value("encryption_cipher").upper() not in ("", *CIPHERS):
-        raise ConfigError("encryption cipher not supported", hint=f"ciphers of the original: {', '.join(CIPHERS)}")
+        raise ConfigError(
+            "encryption cipher not supported", hint=f"ciphers of the original: {', '.join(CIPHERS)}"
+        )
     if not (environment.get(KEY_VARIABLE) or settings.value("encryption_key")):
-        raise ConfigError("encryption key required", hint=f"the original takes it from {KEY_VARIABLE}")
+        raise ConfigError(
+            "encryption key required", hint=f"the original takes it from {KEY_VARIABLE}"
+        )
     raise not_supported(settings, "encrypt")
 
 
 def not_supported(settings: Settings, key: str) -> ConfigError:
     """The refusal of an option that was given, by the name that was used and with its place."""
     setting = settings.get(key)
-    named = setting.source if setting.source.startswith("-") else f'{setting.source}: "{setting.spelled}"'
+    named = (
+        setting.source
+        if setting.source.startswith("-")
+        else f'{setting.source}: "{setting.spelled}"'
+    )
     return ConfigError(
         f"{named} is not supported by this version of ftstan (planned)",
         hint="start without it; -help and docs/configuration.md show what is supported",
@@ -104,14 +114,19 @@ def check_before_logging(options: ServerOptions) -> None:
     if options.nats.routes and not options.nats.cluster_listen:
         raise ConfigError(
             "solicited routes require cluster capabilities, e.g. --cluster",
-            hint="add -cluster nats://<host>:<port>, the address on which this server accepts routes",
+            hint="add -cluster nats://<host>:<port>, the address on which this server accepts "
+            "routes",
         )
     _check_choice(options, "log_format")
     if options.log.size_limit < 0:
-        raise ConfigError("log_size_limit cannot be negative", hint="give a number of bytes, or 0 for no limit")
+        raise ConfigError(
+            "log_size_limit cannot be negative", hint="give a number of bytes, or 0 for no limit"
+        )
 
 
-def check_start(options: ServerOptions, kinds: Collection[str] = (STORE_FILE, STORE_MEMORY)) -> None:
+def check_start(
+    options: ServerOptions, kinds: Collection[str] = (STORE_FILE, STORE_MEMORY)
+) -> None:
     """Refuse what the original refuses at start, in its order and words. Raises ``ConfigError``.
 
     ``kinds`` are the stores that can be asked for, upper case.
@@ -121,7 +136,9 @@ def check_start(options: ServerOptions, kinds: Collection[str] = (STORE_FILE, ST
     if options.store == STORE_FILE:
         _check_file(options)
     if options.admin_key and options.store == STORE_FILE:
-        raise ConfigError("admin_key is for memory stores", hint="the datastore has its own: admin.key in -dir")
+        raise ConfigError(
+            "admin_key is for memory stores", hint="the datastore has its own: admin.key in -dir"
+        )
     if options.partitioning and not options.limits.channels:
         raise ConfigError(
             NO_CHANNEL,
@@ -142,18 +159,24 @@ def check_start(options: ServerOptions, kinds: Collection[str] = (STORE_FILE, ST
         )
     _check_ft(options)
     if options.io_spin < 0:
-        raise ConfigError("io_spin cannot be negative", hint="give a duration such as 500us, or 0s for none")
+        raise ConfigError(
+            "io_spin cannot be negative", hint="give a duration such as 500us, or 0s for none"
+        )
     if options.io_spin > _LONGEST_SPIN:
         raise ConfigError(
             f"io_spin cannot be more than {format_duration(_LONGEST_SPIN)}",
-            hint="processors are kept busy all that time; give a duration such as 500us, or 0s for none",
+            hint="processors are kept busy all that time; give a duration such as 500us, or 0s "
+            "for none",
         )
     if options.io_buffer_size < LEAST_BUFFER:
         raise ConfigError(
-            f"io_buffer_size must be at least {LEAST_BUFFER} bytes", hint="leave it out, or give a size such as 1MB"
+            f"io_buffer_size must be at least {LEAST_BUFFER} bytes",
+            hint="leave it out, or give a size such as 1MB",
         )
     if min(options.nats.gomaxprocs, options.nats.gogc) < 0:
-        raise ConfigError("nats_gomaxprocs and nats_gogc cannot be negative", hint="0 leaves the choice to ftstan")
+        raise ConfigError(
+            "nats_gomaxprocs and nats_gogc cannot be negative", hint="0 leaves the choice to ftstan"
+        )
     _check_ports(options)
     _check_pages(options)
     if options.monitor.client_ca and not options.monitor.https_port and options.monitor.http_port:
@@ -163,7 +186,8 @@ def check_start(options: ServerOptions, kinds: Collection[str] = (STORE_FILE, ST
         )
     if options.dedup_window < 0:
         raise ConfigError(
-            "dedup_window cannot be negative", hint="give the number of publishes to remember, 0 for none"
+            "dedup_window cannot be negative",
+            hint="give the number of publishes to remember, 0 for none",
         )
     if not _is_subject(options.cluster_id):
         raise ConfigError(
@@ -174,7 +198,8 @@ def check_start(options: ServerOptions, kinds: Collection[str] = (STORE_FILE, ST
     if ">" in options.cluster_id.split("."):
         raise ConfigError(
             "could not flush the subscriptions, nats: connection closed",
-            hint="the cluster id becomes part of a subject that is published to: it cannot have the token '>'",
+            hint="the cluster id becomes part of a subject that is published to: it cannot have "
+            "the token '>'",
             option="cluster_id",
         )
 
@@ -186,8 +211,16 @@ def _check_ports(options: ServerOptions) -> None:
             f"Error listening on port: {options.nats.host}:%d, ",
             "port",
         ),
-        (options.monitor.http_port, "Can't start monitoring: can't listen to the monitor port: ", "http_port"),
-        (options.monitor.https_port, "Can't start monitoring: can't listen to the monitor port: ", "https_port"),
+        (
+            options.monitor.http_port,
+            "Can't start monitoring: can't listen to the monitor port: ",
+            "http_port",
+        ),
+        (
+            options.monitor.https_port,
+            "Can't start monitoring: can't listen to the monitor port: ",
+            "https_port",
+        ),
     ):
         if not -1 <= port <= MOST_PORT:
             why = f"listen tcp: address {port}: invalid port"
@@ -199,7 +232,9 @@ def _check_ports(options: ServerOptions) -> None:
 
 
 def _check_pages(options: ServerOptions) -> None:
-    http, https, tls = options.monitor.http_port, options.monitor.https_port, options.nats.tls
+    http = options.monitor.http_port
+    https = options.monitor.https_port
+    tls = options.nats.tls
     if http and https:
         raise ConfigError(
             f"Can't start monitoring: can't specify both HTTP ({http}) and HTTPs ({https}) ports",
@@ -217,7 +252,10 @@ def _check_store(options: ServerOptions, kinds: Collection[str]) -> None:
     if options.store in kinds:
         return
     if options.store == STORE_SQL:
-        raise ConfigError("store type SQL is not supported by this version of ftstan (planned)", hint="use -store file")
+        raise ConfigError(
+            "store type SQL is not supported by this version of ftstan (planned)",
+            hint="use -store file",
+        )
     raise ConfigError(
         f"unsupported store type: {options.store}",
         hint="use " + " or ".join(f"-store {k.lower()}" for k in sorted(kinds)),
@@ -236,7 +274,9 @@ def check_limits(limits: StoreLimits) -> None:
         ("max inactivity", channel.max_inactivity, format_duration(channel.max_inactivity)),
     ):
         if value < 0:
-            raise ConfigError(f"{name} limit cannot be negative ({shown})", hint="0 means unlimited")
+            raise ConfigError(
+                f"{name} limit cannot be negative ({shown})", hint="0 means unlimited"
+            )
     names = {name for name, _ in limits.channels}
     for name, _ in limits.channels:
         if not is_channel_pattern(name):
@@ -249,8 +289,10 @@ def check_limits(limits: StoreLimits) -> None:
     literal = sum("*" not in name and ">" not in name for name in names)
     if limits.max_channels and literal > limits.max_channels:
         raise ConfigError(
-            f"too many channels defined ({literal}). The max channels limit is set to {limits.max_channels}",
-            hint="raise max_channels (0: unlimited), or list fewer channels; names with wildcards do not count",
+            f"too many channels defined ({literal}). The max channels limit is set to "
+            f"{limits.max_channels}",
+            hint="raise max_channels (0: unlimited), or list fewer channels; names with "
+            "wildcards do not count",
         )
 
 
@@ -271,7 +313,9 @@ def is_channel_pattern(name: str) -> bool:
 def _check_file(options: ServerOptions) -> None:
     """Check in the original's order: an operator sees the first complaint only."""
     if not options.dir:
-        raise ConfigError("for FILE stores, root directory must be specified", hint="add -dir <directory>")
+        raise ConfigError(
+            "for FILE stores, root directory must be specified", hint="add -dir <directory>"
+        )
     file = options.file
     checks = (
         (file.buffer_size >= 0, "buffer size value must be a positive number"),
@@ -304,13 +348,18 @@ def _check_ft(options: ServerOptions) -> None:
     ft = options.ft
     for name in ("hb_interval", "hb_missed_interval", "probe_interval"):
         if getattr(ft, name) <= 0:
-            raise ConfigError(f"ft_{name} must be longer than zero", hint="give a duration such as 1s")
+            raise ConfigError(
+                f"ft_{name} must be longer than zero", hint="give a duration such as 1s"
+            )
     for name in ("nats_timeout", "poll_interval", "steal_after"):
         if getattr(ft, name) < 0:
-            raise ConfigError(f"ft_{name} cannot be negative", hint="give a duration such as 1s, or 0s for none")
+            raise ConfigError(
+                f"ft_{name} cannot be negative", hint="give a duration such as 1s, or 0s for none"
+            )
     if 0 < ft.steal_after < ft.hb_missed_interval:
         raise ConfigError(
-            f"ft_steal_after ({format_duration(ft.steal_after)}) is shorter than the silence that makes a standby "
+            f"ft_steal_after ({format_duration(ft.steal_after)}) is shorter than the silence "
+            "that makes a standby "
             f"suspect ({format_duration(ft.hb_missed_interval)})",
             hint="give ft_steal_after several times ft_hb_missed_interval, or 0s for never",
         )
@@ -322,7 +371,8 @@ def _check_ft(options: ServerOptions) -> None:
     for name in ft.allow:
         if name not in FT_ALLOW:
             raise ConfigError(
-                f'ft_allow has no problem of the name "{name}"', hint="use some of: " + ", ".join(FT_ALLOW)
+                f'ft_allow has no problem of the name "{name}"',
+                hint="use some of: " + ", ".join(FT_ALLOW),
             )
     _check_choice(options, "ft_mixed")
 
@@ -340,17 +390,30 @@ def warnings_of(options: ServerOptions) -> list[str]:
     warnings = []
     if options.hb_interval <= 0:
         warnings.append(
-            f"hb_interval is {format_duration(options.hb_interval)}: clients are asked again as soon as they answered"
+            f"hb_interval is {format_duration(options.hb_interval)}: clients are asked again as "
+            "soon as they answered"
         )
     if options.hb_timeout <= 0:
         warnings.append(
-            f"hb_timeout is {format_duration(options.hb_timeout)}: no client can answer a heartbeat in time, so all of "
+            f"hb_timeout is {format_duration(options.hb_timeout)}: no client can answer a "
+            "heartbeat in time, so all of "
             "them will be closed"
         )
     if options.hb_fail_count < 0:
-        warnings.append(f"hb_fail_count is {options.hb_fail_count}: one failed heartbeat closes a client, as with 0")
+        warnings.append(
+            f"hb_fail_count is {options.hb_fail_count}: one failed heartbeat closes a client, as "
+            "with 0"
+        )
     script = options.file.slice_archive_script
-    if script and shutil.which(script) is None:
+    if script and not _is_program(script):
         why = "may not be run by this user" if os.path.exists(script) else "is not there"
-        warnings.append(f"file_slice_archive_script {script!r} {why}: slices will be set aside and not archived")
+        warnings.append(
+            f"file_slice_archive_script {script!r} {why}: slices will be set aside and not archived"
+        )
     return warnings
+
+
+def _is_program(name: str) -> bool:
+    import shutil  # noqa: PLC0415  # late: few servers have a script
+
+    return shutil.which(name) is not None

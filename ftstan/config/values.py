@@ -39,7 +39,11 @@ _STREAMING_TYPES = {
     ValueKind.INT: "int64",
     ValueKind.SIZE: "int64",
 }
-_NATS_TYPES = {**_STREAMING_TYPES, ValueKind.LIST: "[]interface {}", ValueKind.MAP: "map[string]interface {}"}
+_NATS_TYPES = {
+    **_STREAMING_TYPES,
+    ValueKind.LIST: "[]interface {}",
+    ValueKind.MAP: "map[string]interface {}",
+}
 _GO_NAMES = {"slice": "[]interface {}", "map": "map[string]interface {}", "struct": "time.Time"}
 
 #: The list that may only be an array, and the one that the original knows as a text.
@@ -56,7 +60,8 @@ def hint(key: str, node: Node, kind: ValueKind) -> str:
 
 def streaming_value(option: Option, key: str, node: Node) -> object:
     """The value of an option of the streaming half; ``key`` as written. Raises ``ConfigError``."""
-    value, kind = node.value, option.kind
+    value = node.value
+    kind = option.kind
     if kind is ValueKind.LIST:
         return _streaming_list(option, key, node)
     wanted = _STREAMING_TYPES[kind]
@@ -69,13 +74,16 @@ def streaming_value(option: Option, key: str, node: Node) -> object:
         except ConfigError as error:
             raise ConfigError(error.text, hint=hint(key, node, kind)) from error
     if option.key == "store" and str(value).upper() not in STORES:
-        raise ConfigError(f"unknown store type: {value}", hint=f"{node.place}: {key} is memory or file")
+        raise ConfigError(
+            f"unknown store type: {value}", hint=f"{node.place}: {key} is memory or file"
+        )
     return value
 
 
 def _wrong_type(key: str, wanted: str, node: Node, kind: ValueKind) -> ConfigError:
     return ConfigError(
-        f'parameter "{key}" value is expected to be {wanted}, got {type_name(node.value)}', hint=hint(key, node, kind)
+        f'parameter "{key}" value is expected to be {wanted}, got {type_name(node.value)}',
+        hint=hint(key, node, kind),
     )
 
 
@@ -84,7 +92,9 @@ def _streaming_list(option: Option, key: str, node: Node) -> object:
     if isinstance(value, str) and option.key not in _ARRAY_ONLY:
         return value
     if not isinstance(value, list) or option.key in _TEXT_ONLY:
-        raise _wrong_type(key, "string" if option.key in _TEXT_ONLY else "slice", node, ValueKind.LIST)
+        raise _wrong_type(
+            key, "string" if option.key in _TEXT_ONLY else "slice", node, ValueKind.LIST
+        )
     for item in value:
         if not isinstance(item.value, str):
             raise ConfigError(
@@ -103,14 +113,16 @@ def go_name(value: Value) -> str:
 def conversion_error(key: str, node: Node, wanted: str, kind: ValueKind) -> ConfigError:
     """A value of the wrong type in the NATS half."""
     return ConfigError(
-        f"{node.place}: interface conversion: interface {{}} is {go_name(node.value)}, not {wanted}",
+        f"{node.place}: interface conversion: interface {{}} is {go_name(node.value)}, not "
+        f"{wanted}",
         hint=hint(key, node, kind),
     )
 
 
 def nats_value(option: Option, key: str, node: Node, warnings: list[str]) -> object:
     """The value of an option of the NATS half. Raises ``ConfigError``, or adds to ``warnings``."""
-    value, kind = node.value, option.kind
+    value = node.value
+    kind = option.kind
     if kind is ValueKind.DURATION:
         return _nats_duration(option.key, key, node, warnings)
     if kind is ValueKind.MAP or (option.key == "jetstream" and not isinstance(value, bool)):
@@ -132,7 +144,8 @@ def _nats_duration(name: str, key: str, node: Node, warnings: list[str]) -> int:
             return parse_duration(value)
         except ConfigError as error:
             raise ConfigError(
-                f"{node.place}: error parsing {name}: {error.text}", hint=hint(key, node, ValueKind.DURATION)
+                f"{node.place}: error parsing {name}: {error.text}",
+                hint=hint(key, node, ValueKind.DURATION),
             ) from error
     misuse = f'{node.place}: invalid use of field "{key}": {name} should be converted to a duration'
     if isinstance(value, bool) or not isinstance(value, int):

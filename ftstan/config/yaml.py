@@ -1,8 +1,10 @@
-"""The same keys in YAML, for people whose tools write that: a ``.yaml`` or ``.yml`` file to the tree of ``grammar``.
+"""The same keys in YAML, for people whose tools write that: a ``.yaml`` or ``.yml`` file to the
+tree of ``grammar``.
 
-Plain words mean what they mean in the other language (``10MB`` is a size, ``yes`` a boolean, ``1m`` a million), quoted
-ones are strings, and an empty value is the empty string. Anchors and merge keys work; variables and includes are not
-looked for. PyYAML's safe loader reads the file, so no tag makes an object.
+Plain words mean what they mean in the other language (``10MB`` is a size, ``yes`` a boolean, ``1m``
+a million), quoted ones are strings, and an empty value is the empty string. Anchors and merge keys
+work; variables and includes are not looked for. PyYAML's safe loader reads the file, so no tag
+makes an object.
 
 Source: ``docs/compat/config.md`` (YAML).
 """
@@ -20,8 +22,6 @@ from ftstan.config.tree import Document, Node, Place, Value
 if TYPE_CHECKING:
     from yaml.nodes import Node as YamlNode
 
-SUFFIXES = (".yaml", ".yml")
-
 #: Maps and lists in each other; more is a mistake, or worse.
 _MAX_DEPTH = 100
 
@@ -35,7 +35,9 @@ def parse(text: str, file: str) -> Document:
             if root is None:
                 return Document({})
             if not isinstance(root, yaml.MappingNode):
-                raise ConfigError(f"{file}:1:1: expected keys and values", hint="write key: value, one a line")
+                raise ConfigError(
+                    f"{file}:1:1: expected keys and values", hint="write key: value, one a line"
+                )
             entries = _Reader(loader, file).value(root, 0)
         finally:
             loader.dispose()
@@ -43,11 +45,14 @@ def parse(text: str, file: str) -> Document:
         mark = error.problem_mark or error.context_mark
         where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
         raise ConfigError(
-            f"{where}: {error.problem or error.context}", hint="this is not YAML; look at the line and the one above"
+            f"{where}: {error.problem or error.context}",
+            hint="this is not YAML; look at the line and the one above",
         ) from error
     except yaml.YAMLError as error:
         first = str(error).partition("\n")[0]
-        raise ConfigError(f"{file}: {first}", hint="this is not YAML: a character may not be there") from error
+        raise ConfigError(
+            f"{file}: {first}", hint="this is not YAML: a character may not be there"
+        ) from error
     except RecursionError:
         raise _too_deep(file) from None
     assert isinstance(entries, dict)
@@ -55,7 +60,9 @@ def parse(text: str, file: str) -> Document:
 
 
 def _too_deep(file: str) -> ConfigError:
-    return ConfigError(f"{file}: more than {_MAX_DEPTH} maps and lists in each other", hint="close some")
+    return ConfigError(
+        f"{file}: more than {_MAX_DEPTH} maps and lists in each other", hint="close some"
+    )
 
 
 class _Reader:
@@ -78,7 +85,9 @@ class _Reader:
             entries: dict[str, Node] = {}
             for key, value in node.value:
                 if not isinstance(key, yaml.ScalarNode):
-                    raise ConfigError(f"{self._place(key)}: a key must be a word", hint="put it in quotes")
+                    raise ConfigError(
+                        f"{self._place(key)}: a key must be a word", hint="put it in quotes"
+                    )
                 entries[key.value] = Node(self.value(value, depth + 1), self._place(key))
             return entries
         if isinstance(node, yaml.SequenceNode):

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from ftstan.drill.workload import Access
 
 TIMEOUT_S = 120.0
-_TRIES, _AGAIN_S = 5, 1.0
+_TRIES = 5
+_AGAIN_S = 1.0
 _REFUSED = 1
 
 
@@ -35,10 +36,12 @@ async def run(
     *,
     within_s: float = TIMEOUT_S,
 ) -> str:
-    """Run a command that people call ``what``; returns what it said. ``environment``: instead of ours.
+    """Run a command that people call ``what``; returns what it said.
 
-    Raises ``DrillError`` with its last line if it fails or does not end. The words themselves are not shown: a password
-    may be among them.
+    ``environment``: instead of ours.
+
+    Raises ``DrillError`` with its last line if it fails or does not end. The words themselves are
+    not shown: a password may be among them.
     """
     try:
         process = await asyncio.create_subprocess_exec(
@@ -50,7 +53,9 @@ async def run(
             env=environment,
         )
     except OSError as error:
-        raise DrillError(f"{what}: {words[0]}: {error.strerror}", hint="is it installed, and on PATH?") from error
+        raise DrillError(
+            f"{what}: {words[0]}: {error.strerror}", hint="is it installed, and on PATH?"
+        ) from error
     try:
         async with asyncio.timeout(within_s):
             output, _ = await process.communicate()
@@ -64,7 +69,9 @@ async def run(
     text = output.decode(errors="replace").strip()
     if process.returncode:
         last = text.splitlines()[-1] if text else "it said nothing"
-        raise CommandError(f"{what} ended with status {process.returncode}: {last}", process.returncode)
+        raise CommandError(
+            f"{what} ended with status {process.returncode}: {last}", process.returncode
+        )
     return text
 
 
@@ -75,7 +82,9 @@ async def switchover(access: Access, within_s: float) -> None:
     """
     for again in (True,) * _TRIES + (False,):
         try:
-            await ftstanctl(access, "ft", "switchover", "--wait", f"{within_s:g}", within_s=within_s)
+            await ftstanctl(
+                access, "ft", "switchover", "--wait", f"{within_s:g}", within_s=within_s
+            )
         except CommandError as error:
             # With any other status it may have been done: asked again, the service would move back.
             if not again or error.status != _REFUSED:
@@ -90,4 +99,6 @@ async def ftstanctl(access: Access, *words: str, within_s: float = 0.0) -> str:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("FTSTAN_")}
     command = [sys.executable, "-m", "ftstan.cli.ctl", *words, *access.key_words]
     environment |= access.environment
-    return await run(command, f"ftstanctl {' '.join(words[:2])}", environment, within_s=TIMEOUT_S + within_s)
+    return await run(
+        command, f"ftstanctl {' '.join(words[:2])}", environment, within_s=TIMEOUT_S + within_s
+    )

@@ -1,4 +1,7 @@
-"""What a drill needs of whoever runs the nodes; ``local.py`` and ``remote.py`` are the two there are."""
+"""What a drill needs of whoever runs the nodes.
+
+``local.py`` and ``remote.py`` are the two there are.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ class Driver(Protocol):
         ...
 
     async def revive(self, node: str, *, ended: bool) -> None:
-        """See that a node runs; one that ``ended`` must have gone first, and is started unless its supervisor does."""
+        """See that a node runs.
+
+        One that ``ended`` must have gone first, and is started unless its supervisor does.
+        """
         ...
 
     async def forget(self, channels: Sequence[str]) -> None:

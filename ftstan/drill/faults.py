@@ -1,4 +1,5 @@
-"""The faults that a drill knows: their names, what they do, what each needs, what is expected of the group.
+"""The faults that a drill knows: their names, what they do, what each needs, what is expected of
+the group.
 
 A table and nothing else; who carries a fault out is a driver (``local.py``, ``remote.py``).
 """
@@ -10,7 +11,10 @@ from dataclasses import dataclass
 
 
 class Expect(enum.StrEnum):
-    """What a fault must lead to. ``ANY``: both are right, the storage and the group's options decide."""
+    """What a fault must lead to.
+
+    ``ANY``: both are right, the storage and the group's options decide.
+    """
 
     TAKEOVER = "takeover"
     SAME = "same"
@@ -21,9 +25,10 @@ class Expect(enum.StrEnum):
 class FaultKind:
     """One kind of fault.
 
-    ``lasts``: it has a beginning and an end, with a duration of ``usual_s`` unless the scenario says another. ``ends``:
-    the process of the node ends by it. ``safe``: may be done to a group in production. ``remote``: a group on one host
-    has nothing that it could be done to. ``boots``: hosts start again, and their service managers the nodes.
+    ``lasts``: it has a beginning and an end, with a duration of ``usual_s`` unless the scenario
+    says another. ``ends``: the process of the node ends by it. ``safe``: may be done to a group in
+    production. ``remote``: a group on one host has nothing that it could be done to. ``boots``:
+    hosts start again, and their service managers the nodes.
     """
 
     text: str
@@ -42,16 +47,28 @@ KINDS = {
     "switchover": FaultKind("ftstanctl ft switchover", Expect.TAKEOVER, ends=True, safe=True),
     "pause": FaultKind("SIGSTOP for a while, then SIGCONT", Expect.ANY, lasts=True, usual_s=3.0),
     "kill-nats": FaultKind("SIGKILL to the NATS server", Expect.ANY),
-    "partition": FaultKind("the node is cut off from NATS for a while", Expect.ANY, lasts=True, usual_s=8.0),
+    "partition": FaultKind(
+        "the node is cut off from NATS for a while", Expect.ANY, lasts=True, usual_s=8.0
+    ),
     "unlink-lock": FaultKind("the lock file is removed", Expect.TAKEOVER, ends=True),
-    "fill-disk": FaultKind("the storage has no room for a while", Expect.ANY, lasts=True, usual_s=3.0),
+    "fill-disk": FaultKind(
+        "the storage has no room for a while", Expect.ANY, lasts=True, usual_s=3.0
+    ),
     "slow-storage": FaultKind(
         "the storage answers in fits and starts for a while", Expect.ANY, lasts=True, usual_s=4.0
     ),
-    "freeze-storage": FaultKind("the storage does not answer for a while", Expect.ANY, lasts=True, usual_s=2.0),
-    "rolling-restart": FaultKind("every node is stopped and started, standbys first", Expect.TAKEOVER, ends=True),
+    "freeze-storage": FaultKind(
+        "the storage does not answer for a while", Expect.ANY, lasts=True, usual_s=2.0
+    ),
+    "rolling-restart": FaultKind(
+        "every node is stopped and started, standbys first", Expect.TAKEOVER, ends=True
+    ),
     "freeze-host": FaultKind(
-        "the node's host stands still for a while", Expect.TAKEOVER, lasts=True, usual_s=30.0, remote=True
+        "the node's host stands still for a while",
+        Expect.TAKEOVER,
+        lasts=True,
+        usual_s=30.0,
+        remote=True,
     ),
     "kill-host": FaultKind(
         "the node's host loses its power, and has it again after a while",
@@ -71,7 +88,11 @@ KINDS = {
     ),
     "restart-storage": FaultKind("the file server is restarted", Expect.ANY, remote=True),
     "reboot-all": FaultKind(
-        "all hosts are restarted at the same time", Expect.TAKEOVER, ends=True, remote=True, boots=True
+        "all hosts are restarted at the same time",
+        Expect.TAKEOVER,
+        ends=True,
+        remote=True,
+        boots=True,
     ),
     "upgrade": FaultKind("a command goes over the whole group", Expect.TAKEOVER, remote=True),
 }

@@ -1,7 +1,8 @@
-"""Hosts from an Ansible inventory, INI or YAML: names and plain variables, which is what commands put into braces.
+"""Hosts from an Ansible inventory, INI or YAML: names and plain variables, which is what commands
+put into braces.
 
-Patterns, ranges and inventory plugins are Ansible's business: for those write the output of ``ansible-inventory --list
---yaml`` into a file. Reads one file, and runs nothing.
+Patterns, ranges and inventory plugins are Ansible's business: for those write the output of
+``ansible-inventory --list --yaml`` into a file. Reads one file, and runs nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ def read_inventory(path: str, group: str) -> list[dict[str, str]]:
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"inventory {path}: {error}", hint=_HINT) from error
-    hosts = _from_yaml(text, path, group) if path.endswith((".yml", ".yaml")) else _from_ini(text, group)
+    hosts = (
+        _from_yaml(text, path, group)
+        if path.endswith((".yml", ".yaml"))
+        else _from_ini(text, group)
+    )
     if not hosts:
         raise ConfigError(f"inventory {path} has no hosts in group {group!r}", hint=_HINT)
     return [{"ansible_host": name, **words, "name": name} for name, words in hosts.items()]
@@ -39,13 +44,15 @@ def _from_ini(text: str, group: str) -> dict[str, dict[str, str]]:
     children: dict[str, list[str]] = {}
     group_words: dict[str, dict[str, str]] = {}
     words: dict[str, dict[str, str]] = {}
-    section, kind = "ungrouped", ""
+    section = "ungrouped"
+    kind = ""
     for raw in text.splitlines():
         line = raw.strip()
         if not line or line[0] in "#;":
             continue
         if match := _SECTION.fullmatch(line):
-            section, kind = match[1], match[2] or ""
+            section = match[1]
+            kind = match[2] or ""
         elif kind == "children":
             children.setdefault(section, []).append(line)
         elif kind == "vars":
@@ -57,7 +64,10 @@ def _from_ini(text: str, group: str) -> dict[str, dict[str, str]]:
             pairs = (word.partition("=") for word in rest)
             words.setdefault(name, {}).update({key: value for key, _, value in pairs})
     wanted = _below(group, children) if group != "all" else [*members]
-    inherited = [group_words.get("all", {}), *(group_words.get(name, {}) for name in reversed(wanted))]
+    inherited = [
+        group_words.get("all", {}),
+        *(group_words.get(name, {}) for name in reversed(wanted)),
+    ]
     usual = {key: value for row in inherited for key, value in row.items()}
     return {name: {**usual, **words[name]} for part in wanted for name in members.get(part, [])}
 
@@ -73,13 +83,17 @@ def _from_yaml(text: str, path: str, group: str) -> dict[str, dict[str, str]]:
     try:
         tree = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"inventory {path}: {str(error).partition(chr(10))[0]}", hint=_HINT) from error
+        raise ConfigError(
+            f"inventory {path}: {str(error).partition(chr(10))[0]}", hint=_HINT
+        ) from error
     hosts: dict[str, dict[str, str]] = {}
     _walk(tree, {}, group, hosts, inside=False)
     return hosts
 
 
-def _walk(tree: Any, usual: dict[str, str], group: str, hosts: dict[str, dict[str, str]], *, inside: bool) -> None:
+def _walk(
+    tree: Any, usual: dict[str, str], group: str, hosts: dict[str, dict[str, str]], *, inside: bool
+) -> None:
     for name, body in tree.items() if isinstance(tree, dict) else ():
         entries = body if isinstance(body, dict) else {}
         here = inside or name == group

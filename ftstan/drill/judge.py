@@ -1,7 +1,9 @@
-"""The judge: a pure function from the records of a ledger to a verdict. It must never ask anybody or wait for anything.
+"""The judge: a pure function from the records of a ledger to a verdict.
 
-A verdict is clean only when the evidence proves the promise; an empty ledger proves nothing and is not clean. The rules
-are those of ``rules.py``.
+It must never ask anybody or wait for anything.
+
+A verdict is clean only when the evidence proves the promise; an empty ledger proves nothing and is
+not clean. The rules are those of ``rules.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +16,17 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ftstan.drill import rules
-from ftstan.drill.ledger import Ack, Delivery, Failure, Fault, Owner, Publish, Read, Record, Takeover
+from ftstan.drill.ledger import (
+    Ack,
+    Delivery,
+    Failure,
+    Fault,
+    Owner,
+    Publish,
+    Read,
+    Record,
+    Takeover,
+)
 from ftstan.drill.rules import DRILLED, Breach, History, Rule, at_sequences
 
 if TYPE_CHECKING:
@@ -26,8 +38,8 @@ if TYPE_CHECKING:
 class Outage:
     """How long no ack came around one fault, in milliseconds; ``None``: none came any more.
 
-    The longest time between two acks of which the second came after the fault (at ``t``, microseconds) and, unless it
-    includes the fault itself, before the next one.
+    The longest time between two acks of which the second came after the fault (at ``t``,
+    microseconds) and, unless it includes the fault itself, before the next one.
     """
 
     t: int
@@ -62,7 +74,9 @@ class _Log:
         self.places: dict[str, set[int]] = defaultdict(set)  # id -> sequences
         self.delivered: dict[str, set[str]] = defaultdict(set)  # subscription -> ids
         self.logs: dict[str, set[int]] = defaultdict(set)  # reader -> sequences
-        self.log_order: dict[str, tuple[int, int]] = {}  # reader -> (epoch, time of its first record)
+        self.log_order: dict[
+            str, tuple[int, int]
+        ] = {}  # reader -> (epoch, time of its first record)
         self.acked: list[str] = []
 
     def saw(self, record: Read | Delivery) -> None:
@@ -135,14 +149,23 @@ class _Log:
         ]
 
     def out_of_order(self, published: dict[str, Publish], ack_times: dict[str, int]) -> list[str]:
-        """An ack that came before a publish began: the message published later has the higher sequence."""
+        """An ack that came before a publish began: the message published later has the higher
+        sequence.
+        """
         # At one microsecond nobody knows which came first: publishes (0) are taken before acks (1).
-        events = [(published[x].t, 0, min(at), x) for x, at in self.places.items() if x in published]
-        events += [(ack_times[x], 1, min(self.places[x]), x) for x in self.acked if self.places.get(x)]
-        cases, highest, acked = [], 0, ""
+        events = [
+            (published[x].t, 0, min(at), x) for x, at in self.places.items() if x in published
+        ]
+        events += [
+            (ack_times[x], 1, min(self.places[x]), x) for x in self.acked if self.places.get(x)
+        ]
+        cases = []
+        highest = 0
+        acked = ""
         for _, is_ack, sequence, stored_id in sorted(events):
             if is_ack and sequence > highest:
-                highest, acked = sequence, stored_id
+                highest = sequence
+                acked = stored_id
             elif not is_ack and sequence < highest:
                 cases.append(Rule.ORDER.case(stored_id, sequence, acked, highest))
         return cases
@@ -197,7 +220,9 @@ class _Evidence:
         history = History(self.faults, self.takeovers)
         logs = list(self.channels.values())
         final = {log.channel: log.final() for log in logs}
-        unacked = (log.content[x][0] not in self.ack_times for log in logs for x in final[log.channel])
+        unacked = (
+            log.content[x][0] not in self.ack_times for log in logs for x in final[log.channel]
+        )
         found = self.cases(history, final)
         breaches = (Breach.of(rule, cases) for rule, cases in found if cases and rule in by)
         return DrillVerdict(
@@ -219,21 +244,29 @@ class _Evidence:
         )
 
     def assign_acks(self) -> None:
-        """Tell every channel its acked ids: an ack names no channel, and may have been read before its publish."""
+        """Tell every channel its acked ids: an ack names no channel, and may have been read before
+        its publish.
+        """
         for acked in self.ack_times:
             if acked in self.published:
                 name = self.published[acked].channel
             else:
-                name = next((log.channel for log in self.channels.values() if acked in log.places), "")
+                name = next(
+                    (log.channel for log in self.channels.values() if acked in log.places), ""
+                )
             self.channel(name).acked.append(acked)
 
     def rate(self, history: History) -> float:
-        """Acks a second between each takeover's first ack and the fault (in the end: the last ack) that followed."""
+        """Acks a second between each takeover's first ack and the fault (in the end: the last ack)
+        that followed.
+        """
         if not self.ack_times:
             return 0.0
         windows = history.served(max(self.ack_times.values()))
         served_us = sum(end - begin for begin, end in windows)
-        acks = sum(any(begin <= t <= end for begin, end in windows) for t in self.ack_times.values())
+        acks = sum(
+            any(begin <= t <= end for begin, end in windows) for t in self.ack_times.values()
+        )
         return acks / served_us * 1e6 if served_us else 0.0
 
     def outages(self) -> Iterator[Outage]:
@@ -241,7 +274,9 @@ class _Evidence:
         faults = sorted(self.faults, key=lambda fault: fault.t)
         for number, fault in enumerate(faults):
             end = faults[number + 1].t if number + 1 < len(faults) else None
-            yield Outage(fault.t, fault.epoch, fault.node, fault.fault, _longest_silence(acks, fault.t, end))
+            yield Outage(
+                fault.t, fault.epoch, fault.node, fault.fault, _longest_silence(acks, fault.t, end)
+            )
 
     def cases(
         self,
@@ -272,7 +307,9 @@ class _Evidence:
         yield Rule.RECOVERED, [Rule.RECOVERED.case(x.fault, x.node, x.epoch) for x in lasting]
 
     def late_owners(self) -> list[str]:
-        """A node whose count of confirmed batches grew although a higher epoch had already confirmed some."""
+        """A node whose count of confirmed batches grew although a higher epoch had already
+        confirmed some.
+        """
         samples = sorted(self.owners, key=lambda x: x.t)
         proofs = sorted((x.t + x.took_us, x.epoch) for x in samples if x.commits)
         known = [t for t, _ in proofs]
@@ -284,7 +321,8 @@ class _Evidence:
             last[sample.node] = sample
             if before is None or before.epoch != sample.epoch or before.commits >= sample.commits:
                 continue
-            # What was known before the former question was asked came before everything that was counted since.
+            # What was known before the former question was asked came before everything that was
+            # counted since.
             at = bisect_left(known, before.t)
             if at and highest[at - 1] > sample.epoch:
                 cases.append(Rule.ONE_OWNER.case(sample.node, sample.epoch, highest[at - 1]))

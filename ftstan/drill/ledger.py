@@ -1,7 +1,8 @@
-"""The ledger: what clients and faults did, as JSON lines that a judge can read without having been there.
+"""The ledger: what clients and faults did, as JSON lines that a judge can read without having been
+there.
 
-It defines the records and reads and writes them; it never judges. The format is a contract with later readers:
-``docs/ledger.md``.
+It defines the records and reads and writes them; it never judges. The format is a contract with
+later readers: ``docs/ledger.md``.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Something a client reported as an error; with an ``id`` it means that this attempt's fate is unknown."""
+    """Something a client reported as an error.
+
+    With an ``id`` it means that this attempt's fate is unknown.
+    """
 
     kind: ClassVar[str] = "error"
     t: int
@@ -83,7 +87,10 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A message met while reading the log from sequence 1; one ``reader`` is one reading of the log."""
+    """A message met while reading the log from sequence 1.
+
+    One ``reader`` is one reading of the log.
+    """
 
     kind: ClassVar[str] = "read"
     t: int
@@ -97,10 +104,11 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What was done to ``node``, as a rule the active one, which ends ``epoch`` unless ``ends_epoch`` says no.
+    """What was done to ``node``, as a rule the active one, which ends ``epoch`` unless
+    ``ends_epoch`` says no.
 
-    ``fault``: ``kill`` (SIGKILL), ``stop`` (SIGTERM), ``switchover`` (``ftstanctl ft switchover``), or another word of
-    ``docs/drills.md``.
+    ``fault``: ``kill`` (SIGKILL), ``stop`` (SIGTERM), ``switchover`` (``ftstanctl ft switchover``),
+    or another word of ``docs/drills.md``.
     """
 
     kind: ClassVar[str] = "fault"
@@ -113,7 +121,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """``node`` serves: it begins ``epoch``. Times in microseconds since the fault (epoch 1: since the first start)."""
+    """``node`` serves: it begins ``epoch``.
+
+    Times in microseconds since the fault (epoch 1: since the first start).
+    """
 
     kind: ClassVar[str] = "takeover"
     t: int
@@ -125,7 +136,9 @@ class Takeover:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What ``node`` said: it owns ``epoch`` (the datastore's number); its process has confirmed ``commits`` batches.
+    """What ``node`` said: it owns ``epoch`` (the datastore's number).
+
+    Its process has confirmed ``commits`` batches.
 
     It was asked at ``t``, and the answer was there ``took_us`` later.
     """
@@ -176,7 +189,8 @@ SHAPES = {cls.kind: _shape(cls) for cls in get_args(Record)}
 def parse(line: str | bytes) -> Record:
     """Return the record in ``line``. Fields that the kind does not have are ignored.
 
-    Raises :class:`LedgerError` for anything that is not one JSON object of a known kind with all its fields.
+    Raises :class:`LedgerError` for anything that is not one JSON object of a known kind with all
+    its fields.
     """
     try:
         row = json.loads(line)
@@ -198,10 +212,17 @@ def parse(line: str | bytes) -> Record:
 
 
 def encode(record: Record) -> str:
-    """Return ``record`` as one line, without the line feed. An optional field is left out where it says nothing new."""
+    """Return ``record`` as one line, without the line feed.
+
+    An optional field is left out where it says nothing new.
+    """
     shape = SHAPES[record.kind]
     row = {"kind": record.kind} | {name: getattr(record, name) for name in shape.needed}
-    row |= {name: value for name, (_, usual) in shape.optional.items() if (value := getattr(record, name)) != usual}
+    row |= {
+        name: value
+        for name, (_, usual) in shape.optional.items()
+        if (value := getattr(record, name)) != usual
+    }
     return json.dumps(row, separators=(",", ":"))
 
 
@@ -218,11 +239,16 @@ def read_file(path: str) -> Iterator[Record]:
             try:
                 yield parse(line)
             except LedgerError as error:
-                raise LedgerError(f"{path}, line {number}: {error}", hint="docs/ledger.md") from error
+                raise LedgerError(
+                    f"{path}, line {number}: {error}", hint="docs/ledger.md"
+                ) from error
 
 
 def read(directory: str) -> Iterator[Record]:
-    """Yield the records of every file of a ledger, file by file; the order between files means nothing."""
+    """Yield the records of every file of a ledger, file by file.
+
+    The order between files means nothing.
+    """
     for path in paths(directory):
         yield from read_file(path)
 
@@ -274,7 +300,9 @@ class Tail:
 
 
 class Writer:
-    """Appends records to one file, each written through at once: for the few that a runner makes."""
+    """Appends records to one file, each written through at once: for the few that a runner
+    makes.
+    """
 
     def __init__(self, path: str) -> None:
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  # lives until close()

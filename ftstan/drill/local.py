@@ -1,8 +1,9 @@
 """The local driver: a whole group on this host, made for one drill and gone behind it.
 
-supervisord runs it (``ftstan/supervised``): one NATS server, the nodes on one datastore, a forwarder between each node
-and NATS where a scenario cuts them apart, and the listener that writes down why nodes ended. Storage faults need a file
-system that can be hurt: it is mounted in a namespace of supervisord's own, so that it goes with it; that takes root.
+supervisord runs it (``ftstan/supervised``): one NATS server, the nodes on one datastore, a
+forwarder between each node and NATS where a scenario cuts them apart, and the listener that writes
+down why nodes ended. Storage faults need a file system that can be hurt: it is mounted in a
+namespace of supervisord's own, so that it goes with it; that takes root.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ftstan.drill.ports import LOOPBACK, free_ports
 from ftstan.drill.processes import Child
 from ftstan.drill.scenario import Member
 from ftstan.drill.workload import Access
-from ftstan.nats.embedded import binary_path
+from ftstan.nats.binary import binary_path
 from ftstan.supervised.policy import LISTENER_EVENTS, NODE_POLICY, section
 from ftstan.supervised.rpc import SupervisorError, call
 
@@ -32,17 +33,23 @@ if TYPE_CHECKING:
 
     from ftstan.drill.scenario import Scenario, Step
 
-CLUSTER, GROUP = "drill", "drill"
+CLUSTER = "drill"
+GROUP = "drill"
 
-#: Not where the demo and the benchmarks take their ports from: a port is free until its server starts.
+#: Not where the demo and the benchmarks take their ports from: a port is free until its server
+#: starts.
 _FIRST_PORT = 8_000
 _LOCK_NAME = ".rootdir.lck"
 _FILLER = ".ftstan-drill-filler"
-_START_S, _END_S, _GONE_S = 30.0, 90.0, 60.0
+_START_S = 30.0
+_END_S = 90.0
+_GONE_S = 60.0
 _VOLUME_MIB = 64
 _LAST_LINES = 15
-_STALL_S, _BREATH_S = 0.3, 0.1
-#: Of the drill's NATS server: it keeps what comes for a node that is paused, so that the fault is the pause alone.
+_STALL_S = 0.3
+_BREATH_S = 0.1
+#: Of the drill's NATS server: it keeps what comes for a node that is paused, so that the fault is
+#: the pause alone.
 _NATS_SETTINGS = "max_pending: 512MB\nwrite_deadline: 30s\n"
 _DOWN = frozenset({"EXITED", "STOPPED", "FATAL"})
 _SIGNALS = {"kill": "KILL", "stop": "TERM", "pause": "STOP"}
@@ -63,9 +70,11 @@ class LocalGroup:
         names = [member.name for member in scenario.members]
         nats, *ports = free_ports(1 + 2 * len(names), _FIRST_PORT)
         self._nats = nats
-        monitors, self._proxies = ports[: len(names)], dict(zip(names, ports[len(names) :], strict=True))
+        monitors = ports[: len(names)]
+        self._proxies = dict(zip(names, ports[len(names) :], strict=True))
         self.members: Sequence[Member] = tuple(
-            Member(name, f"http://{LOOPBACK}:{port}") for name, port in zip(names, monitors, strict=True)
+            Member(name, f"http://{LOOPBACK}:{port}")
+            for name, port in zip(names, monitors, strict=True)
         )
 
     @property
@@ -140,7 +149,9 @@ class LocalGroup:
         await commands.switchover(self.access, within_s)
 
     async def revive(self, node: str, *, ended: bool) -> None:
-        """Wait until supervisord has started a node again that has ``ended``, or start one that it leaves alone."""
+        """Wait until supervisord has started a node again that has ``ended``, or start one that it
+        leaves alone.
+        """
         loop = asyncio.get_running_loop()
         end = loop.time() + _GONE_S
         while True:
@@ -149,10 +160,14 @@ class LocalGroup:
                 # supervisord may be about to start it itself: the next look tells.
                 with contextlib.suppress(SupervisorError):
                     await self._ask("startProcess", node, False)
-            if info["statename"] == "RUNNING" and (not ended or info["pid"] != self._pids.get(node)):
+            if info["statename"] == "RUNNING" and (
+                not ended or info["pid"] != self._pids.get(node)
+            ):
                 return
             if loop.time() > end:
-                raise DrillError(f"node {node} did not end within {_GONE_S:g} s", hint=f"see {self._log(node)}")
+                raise DrillError(
+                    f"node {node} did not end within {_GONE_S:g} s", hint=f"see {self._log(node)}"
+                )
             await asyncio.sleep(0.05)
 
     async def forget(self, channels: Sequence[str]) -> None:
@@ -175,7 +190,10 @@ class LocalGroup:
         """The end of each node's log, and of the listener's."""
         lines: list[str] = []
         for name in (*(member.name for member in self.members), "supervisord", "ends"):
-            with contextlib.suppress(OSError), open(self._log(name), encoding="utf-8", errors="replace") as file:
+            with (
+                contextlib.suppress(OSError),
+                open(self._log(name), encoding="utf-8", errors="replace") as file,
+            ):
                 lines += [f"--- {name}", *file.read().splitlines()[-_LAST_LINES:]]
         return lines
 
@@ -186,7 +204,8 @@ class LocalGroup:
 
     def _configuration(self) -> str:
         """The file of supervisord. Its own places first, then one program for each process."""
-        log, pid = self._log("supervisord"), os.path.join(self._sockets, "pid")
+        log = self._log("supervisord")
+        pid = os.path.join(self._sockets, "pid")
         head = (
             f"[unix_http_server]\nfile={self.socket}\n"
             f"[supervisord]\nnodaemon=true\nlogfile={log}\npidfile={pid}\nchildlogdir={self._logs}\nminfds=1024\n"
@@ -198,7 +217,10 @@ class LocalGroup:
             file.write(_NATS_SETTINGS)
         nats = [binary_path(), "-c", settings, "-a", LOOPBACK, "-p", str(self._nats)]
         listener = [sys.executable, "-m", "ftstan.supervised.listener", "--log", self._log("ends")]
-        parts = [head, section("program:nats", nats, self._values("nats", autorestart="true", startsecs="0"))]
+        parts = [
+            head,
+            section("program:nats", nats, self._values("nats", autorestart="true", startsecs="0")),
+        ]
         parts += [self._program(member) for member in self.members]
         if self._scenario.needs_partition:
             parts += [self._proxy(name, port) for name, port in self._proxies.items()]
@@ -207,14 +229,35 @@ class LocalGroup:
 
     def _program(self, member: Member) -> str:
         port = self._proxies[member.name] if self._scenario.needs_partition else self._nats
-        words = [sys.executable, "-m", "ftstan.cli.server", "-cid", CLUSTER, "-store", "file", "-dir", self._store]
-        words += ["-ft_group", GROUP, "-ns", f"nats://{LOOPBACK}:{port}", "-m", member.monitor.rpartition(":")[2]]
+        words = [
+            sys.executable,
+            "-m",
+            "ftstan.cli.server",
+            "-cid",
+            CLUSTER,
+            "-store",
+            "file",
+            "-dir",
+            self._store,
+        ]
+        words += [
+            "-ft_group",
+            GROUP,
+            "-ns",
+            f"nats://{LOOPBACK}:{port}",
+            "-m",
+            member.monitor.rpartition(":")[2],
+        ]
         words += ["-a", LOOPBACK, *self._scenario.options]
         return section(f"program:{member.name}", words, self._values(member.name, **NODE_POLICY))
 
     def _proxy(self, name: str, port: int) -> str:
         words = [sys.executable, "-m", "ftstan.drill.proxy", str(port), str(self._nats)]
-        return section(f"program:proxy-{name}", words, self._values(f"proxy-{name}", autorestart="true", startsecs="0"))
+        return section(
+            f"program:proxy-{name}",
+            words,
+            self._values(f"proxy-{name}", autorestart="true", startsecs="0"),
+        )
 
     def _values(self, name: str, **more: str) -> dict[str, str]:
         return {"redirect_stderr": "true", "stdout_logfile": self._log(name), **more}
@@ -253,7 +296,9 @@ class LocalGroup:
                 ended = self._supervisord is None or not self._supervisord.running
                 if ended or loop.time() > end:
                     log = os.path.join(self._logs, "supervisord.out")
-                    raise DrillError(f"supervisord did not start: {_last_line(log)}", hint=f"see {log}") from error
+                    raise DrillError(
+                        f"supervisord did not start: {_last_line(log)}", hint=f"see {log}"
+                    ) from error
                 await asyncio.sleep(0.05)
             else:
                 return
@@ -271,8 +316,10 @@ class LocalGroup:
             }
             if os.geteuid() != 0:
                 raise DrillError(
-                    "faults of storage need a file system of their own, and mounting one needs root",
-                    hint="run the drill as root, or leave fill-disk, slow-storage and freeze-storage out",
+                    "faults of storage need a file system of their own, and mounting one needs "
+                    "root",
+                    hint="run the drill as root, or leave fill-disk, slow-storage and "
+                    "freeze-storage out",
                 )
         for tool, package in needed.items():
             if shutil.which(tool) is None:
@@ -280,7 +327,9 @@ class LocalGroup:
         try:
             import supervisor.supervisord  # type: ignore[import-untyped]  # noqa: F401, PLC0415
         except ImportError as error:
-            raise DrillError("supervisord was not found", hint="pip install 'ftstan[drill]'") from error
+            raise DrillError(
+                "supervisord was not found", hint="pip install 'ftstan[drill]'"
+            ) from error
 
     def _in_volume(self, words: Sequence[str]) -> list[str]:
         """``words``, behind a small ext4 that only they see."""
@@ -295,9 +344,12 @@ class LocalGroup:
     async def _stall(self, step: Step) -> str:
         """Freeze and thaw by itself: whatever becomes of this process, nothing stays frozen."""
         assert self._supervisord is not None
-        frozen, thawed, times = step.for_s, 0.0, 1
+        frozen = step.for_s
+        thawed = 0.0
+        times = 1
         if step.kind == "slow-storage":
-            frozen, thawed = _STALL_S, _BREATH_S
+            frozen = _STALL_S
+            thawed = _BREATH_S
             times = max(1, round(step.for_s / (_STALL_S + _BREATH_S)))
         turn = f'fsfreeze -f "$0" && sleep {frozen:g}; fsfreeze -u "$0"; sleep {thawed:g}'
         script = f"n=0; while [ $n -lt {times} ]; do {turn}; n=$((n + 1)); done"

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from ftstan.drill.ledger import Record
     from ftstan.drill.result import Result
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 960, 280, 48, 40, 44
+_WIDTH = 960
+_HEIGHT = 280
+_LEFT = 48
+_BOTTOM = 40
+_TOP = 44
 _BINS = 240
 
 
@@ -59,9 +63,11 @@ def plot(timeline: Timeline) -> Plot | None:
     times = [*timeline.acks, *(event.t for event in events)]
     if not times:
         return None
-    begin, end = min(times), max(times)
+    begin = min(times)
+    end = max(times)
     span = max(end - begin, 1)
-    wide, high = _WIDTH - _LEFT, _HEIGHT - _BOTTOM - _TOP
+    wide = _WIDTH - _LEFT
+    high = _HEIGHT - _BOTTOM - _TOP
     floor = _TOP + high
 
     def x(t: int) -> float:
@@ -95,7 +101,8 @@ def plot(timeline: Timeline) -> Plot | None:
 
 def _gaps(timeline: Timeline) -> list[tuple[int, int]]:
     """For each fault the longest time without an ack, as the judge counts it."""
-    acks, faults = timeline.acks, timeline.faults
+    acks = timeline.acks
+    faults = timeline.faults
     found = []
     for number, fault in enumerate(faults):
         begin = max(bisect_right(acks, fault.t) - 1, 0)

@@ -1,8 +1,9 @@
-"""One drill from beginning to end: load, faults in their order, readings of the log, and a ledger of all of it.
+"""One drill from beginning to end: load, faults in their order, readings of the log, and a ledger
+of all of it.
 
-It acts and records, and waits for what must follow a fault; what the ledger proves is the judge's business. An epoch
-here is the time during which one node serves, counted from 1. Whatever happens, clients are closed and the driver is
-ended.
+It acts and records, and waits for what must follow a fault; what the ledger proves is the judge's
+business. An epoch here is the time during which one node serves, counted from 1. Whatever happens,
+clients are closed and the driver is ended.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from ftstan.drill.errors import DrillError
 from ftstan.drill.faults import KINDS, Expect
 from ftstan.drill.judge import judge
 from ftstan.drill.ledger import Ack, Fault, Takeover, Writer
+from ftstan.drill.node_watch import Seen, Watchers
 from ftstan.drill.result import Result
 from ftstan.drill.scenario import ACTIVE, REMOTE, STANDBY
-from ftstan.drill.watching import Seen, Watchers
 from ftstan.drill.workload import Clients
 
 if TYPE_CHECKING:
@@ -62,7 +63,10 @@ class _LateError(DrillError):
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One fault under way, told as ``shown``; ``former`` served when it ``began`` (microseconds), epoch ``before``."""
+    """One fault under way, told as ``shown``.
+
+    ``former`` served when it ``began`` (microseconds), epoch ``before``.
+    """
 
     step: Step
     shown: str
@@ -73,9 +77,14 @@ class _Case:
 
 
 class Play:
-    """Plays one scenario. ``directory`` exists and is the run's own; the ledger is made below it."""
+    """Plays one scenario.
 
-    def __init__(self, scenario: Scenario, driver: Driver, directory: str, told: Told, run: str = "") -> None:
+    ``directory`` exists and is the run's own; the ledger is made below it.
+    """
+
+    def __init__(
+        self, scenario: Scenario, driver: Driver, directory: str, told: Told, run: str = ""
+    ) -> None:
         self._scenario = scenario
         self._driver = driver
         self._directory = directory
@@ -86,10 +95,14 @@ class Play:
         self._failures: list[str] = []
         self._acks: deque[int] = deque(maxlen=_KEPT_ACKS)
         # The ledger's clock: that of the wall when the drill began, and even steps from there.
-        self._wall_us, self._mono = time.time_ns() // 1000, time.monotonic()
+        self._wall_us = time.time_ns() // 1000
+        self._mono = time.monotonic()
 
     async def run(self) -> Result:
-        """Play it, and judge its ledger. Raises ``DrillError`` and ``ClientError`` if it could not be carried out."""
+        """Play it, and judge its ledger.
+
+        Raises ``DrillError`` and ``ClientError`` if it could not be carried out.
+        """
         place = os.path.join(self._directory, LEDGER)
         os.mkdir(place)
         self._writer = Writer(os.path.join(place, f"drill{ledger.SUFFIX}"))
@@ -127,7 +140,9 @@ class Play:
         try:
             await self._driver.forget(self._clients.channels)
         except DrillError as error:
-            self._told.say(f"channels {', '.join(self._clients.channels)} stay: {error.text}; {error.hint}")
+            self._told.say(
+                f"channels {', '.join(self._clients.channels)} stay: {error.text}; {error.hint}"
+            )
 
     def now_us(self) -> int:
         """The ledger's clock: microseconds since 1970, never going back."""
@@ -143,7 +158,10 @@ class Play:
         limit = self._scenario.max_unavailable_s
         for outage in verdict.outages:
             if limit and outage.ms is not None and outage.ms > limit * 1e3:
-                text = f"{outage.fault} of {outage.node}: no ack for {outage.ms / 1e3:.2f} s, allowed are {limit:g} s"
+                text = (
+                    f"{outage.fault} of {outage.node}: no ack for {outage.ms / 1e3:.2f} s, "
+                    f"allowed are {limit:g} s"
+                )
                 self._failures.append(text)
         return Result(
             self._scenario.name,
@@ -164,7 +182,11 @@ class Play:
         await self._clients.start()
         ack = await self._first_ack(active.active_us, READY_S)
         self._epoch = 1
-        self._write(Takeover(active.active_us, 1, active.name, max(0, active.active_us - began), ack - began))
+        self._write(
+            Takeover(
+                active.active_us, 1, active.name, max(0, active.active_us - began), ack - began
+            )
+        )
         self._told.say(f"{active.name} serves; {self._scenario.workload.rate} messages a second")
 
     async def _steps(self) -> None:
@@ -199,7 +221,9 @@ class Play:
             return
         self._read_epochs.add(self._epoch)
         for channel in self._clients.channels:
-            await self._clients.read(channel, f"reader-{self._epoch}", self._epoch, self._highest(channel))
+            await self._clients.read(
+                channel, f"reader-{self._epoch}", self._epoch, self._highest(channel)
+            )
 
     def _highest(self, channel: str) -> int:
         return self._clients.counts.highest.get(channel, 1)
@@ -212,7 +236,9 @@ class Play:
 
     def _show(self, text: str) -> None:
         counts = self._clients.counts
-        self._told.progress(f"epoch {self._epoch}  acked {counts.acked:,}  delivered {counts.delivered:,}  {text}")
+        self._told.progress(
+            f"epoch {self._epoch}  acked {counts.acked:,}  delivered {counts.delivered:,}  {text}"
+        )
 
     # ---- faults
 
@@ -223,11 +249,15 @@ class Play:
         await self._hurt(replace(step, kind="stop", node=ACTIVE), shown=step.kind)
 
     async def _hurt(self, step: Step, shown: str = "") -> None:
-        await self._until(self._whole, f"a whole group before {shown or step.kind}", max(READY_S, step.within_s))
+        await self._until(
+            self._whole, f"a whole group before {shown or step.kind}", max(READY_S, step.within_s)
+        )
         former = self._active()
         victim = self._node(step)
         await self._driver.mark(list(self._watchers.nodes))
-        self._told.say(f"{shown or step.kind} of {victim}{f' for {step.for_s:g} s' if step.for_s else ''}")
+        self._told.say(
+            f"{shown or step.kind} of {victim}{f' for {step.for_s:g} s' if step.for_s else ''}"
+        )
         case = _Case(step, shown or step.kind, victim, former, former.epoch, self.now_us())
         epoch = self._epoch
         try:
@@ -235,7 +265,8 @@ class Play:
             if heir is not None:
                 await self._new_epoch(case, heir)
             await self._mend(step, victim, heir)
-            # One that came later than the first acks, while nodes were coming back, is of this fault all the same.
+            # One that came later than the first acks, while nodes were coming back, is of this
+            # fault all the same.
             late = self._heir(case) if heir is None else None
             if late is not None:
                 await self._new_epoch(case, late)
@@ -244,7 +275,9 @@ class Play:
                 self._write(Fault(case.began, epoch, victim, case.shown, ends_epoch=False))
 
     async def _carry_out(self, case: _Case) -> Seen | None:
-        """Do it, and wait for what follows: the node that took over, or ``None`` when the same one goes on."""
+        """Do it, and wait for what follows: the node that took over, or ``None`` when the same one
+        goes on.
+        """
         self._watchers.eager = True
         asked: asyncio.Task[None] | None = None
         try:
@@ -276,11 +309,13 @@ class Play:
 
     async def _outcome(self, case: _Case, asked: asyncio.Task[None] | None) -> Seen | None:
         """Wait for what follows. ``asked``: the hand-over that was asked for, if it is one."""
-        step, victim = case.step, case.victim
+        step = case.step
+        victim = case.victim
         ends_us = case.began + round(step.for_s * 1e6)
         deadline = ends_us + round(step.within_s * 1e6)
         lasting = KINDS[step.kind].lasts
-        # The command of a fault may take a while: acks that came meanwhile came before it, or through it.
+        # The command of a fault may take a while: acks that came meanwhile came before it, or
+        # through it.
         calm_since = self.now_us()
         try:
             while True:
@@ -294,10 +329,19 @@ class Play:
                 heir = self._heir(case)
                 if heir is not None and not lasting and self._ack_after(heir.active_us):
                     return heir
-                if heir is None and step.expect is not Expect.TAKEOVER and not lasting and self._calm(calm_since):
+                if (
+                    heir is None
+                    and step.expect is not Expect.TAKEOVER
+                    and not lasting
+                    and self._calm(calm_since)
+                ):
                     return None
                 if now > deadline:
-                    what = "no takeover" if step.expect is Expect.TAKEOVER and heir is None else "no ack"
+                    what = (
+                        "no takeover"
+                        if step.expect is Expect.TAKEOVER and heir is None
+                        else "no ack"
+                    )
                     raise _LateError(f"{step.kind} of {victim}: {what} within {step.within_s:g} s")
                 self._show(f"{step.kind} of {victim}")
                 await asyncio.sleep(_POLL_S)
@@ -312,8 +356,8 @@ class Play:
             return None
         if active.name != case.former.name:
             return active
-        # One that only did not answer for a while is no heir. Its epoch tells; an original has none, so it must have
-        # ended.
+        # One that only did not answer for a while is no heir. Its epoch tells; an original has
+        # none, so it must have ended.
         ended = KINDS[case.step.kind].ends and case.victim == case.former.name
         return active if (active.epoch > case.before if case.before else ended) else None
 
@@ -326,13 +370,19 @@ class Play:
     async def _new_epoch(self, case: _Case, heir: Seen) -> None:
         """Write down the fault that ended the epoch, and who took over."""
         ack = await self._first_ack(heir.active_us, READY_S)
-        active_us, ack_us = heir.active_us - case.began, ack - case.began
+        active_us = heir.active_us - case.began
+        ack_us = ack - case.began
         self._write(Fault(case.began, self._epoch, case.victim, case.shown))
         self._epoch += 1
         self._write(Takeover(heir.active_us, self._epoch, heir.name, active_us, ack_us))
-        self._told.say(f"{heir.name} active after {active_us / 1e3:.0f} ms, next ack after {ack_us / 1e3:.0f} ms")
+        self._told.say(
+            f"{heir.name} active after {active_us / 1e3:.0f} ms, next ack after "
+            f"{ack_us / 1e3:.0f} ms"
+        )
         if case.step.expect is Expect.SAME:
-            self._failures.append(f"{case.step.kind} of {case.victim}: {heir.name} took over, and nobody should have")
+            self._failures.append(
+                f"{case.step.kind} of {case.victim}: {heir.name} took over, and nobody should have"
+            )
 
     async def _mend(self, step: Step, victim: str, heir: Seen | None) -> None:
         """Bring back every node, so that the next fault meets a whole group."""
@@ -340,7 +390,9 @@ class Play:
         ended = kind.ends and not kind.boots and (heir is not None or victim != self._active().name)
         for node in self._watchers.nodes:
             await self._driver.revive(node, ended=ended and node == victim)
-        await self._until(self._whole, f"every node to be back after {step.kind}", max(READY_S, step.within_s))
+        await self._until(
+            self._whole, f"every node to be back after {step.kind}", max(READY_S, step.within_s)
+        )
 
     # ---- waiting
 
@@ -355,12 +407,16 @@ class Play:
     def _active(self) -> Seen:
         active = self._watchers.active
         if active is None:
-            raise DrillError("no node is active between two faults", hint="see the logs of the nodes")
+            raise DrillError(
+                "no node is active between two faults", hint="see the logs of the nodes"
+            )
         return active
 
     def _whole(self) -> bool:
         nodes = self._watchers.nodes.values()
-        return sum(node.active for node in nodes) == 1 and all(node.active or node.standing_by for node in nodes)
+        return sum(node.active for node in nodes) == 1 and all(
+            node.active or node.standing_by for node in nodes
+        )
 
     def _ack_after(self, since_us: int) -> bool:
         return bool(self._acks) and self._acks[-1] >= since_us
@@ -373,8 +429,13 @@ class Play:
         end = time.monotonic() + within_s
         while not done():
             if time.monotonic() > end:
-                said = ", ".join(f"{node.name}: {node.told}" for node in self._watchers.nodes.values())
-                raise DrillError(f"waited {within_s:g} s in vain for {what} ({said})", hint="see the logs of the nodes")
+                said = ", ".join(
+                    f"{node.name}: {node.told}" for node in self._watchers.nodes.values()
+                )
+                raise DrillError(
+                    f"waited {within_s:g} s in vain for {what} ({said})",
+                    hint="see the logs of the nodes",
+                )
             await asyncio.sleep(_POLL_S)
 
 

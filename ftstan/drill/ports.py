@@ -22,7 +22,8 @@ def free_ports(
 ) -> list[int]:
     """``count`` different loopback ports that nobody listens on, of the ``span`` from ``first`` on.
 
-    From below the range that outgoing connections take theirs from: a node that was killed must get its port back.
+    From below the range that outgoing connections take theirs from: a node that was killed must get
+    its port back.
     """
     found: set[int] = set()
     while len(found) < count:

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING
 
 from ftstan.drill.errors import DrillError
 from ftstan.drill.ports import LOOPBACK
-from ftstan.nats.embedded import binary_path
+from ftstan.nats.binary import binary_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

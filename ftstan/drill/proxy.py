@@ -1,7 +1,9 @@
-"""A TCP forwarder that stands between a node and NATS, so that a drill can cut the two apart without root.
+"""A TCP forwarder that stands between a node and NATS, so that a drill can cut the two apart
+without root.
 
-``python -m ftstan.drill.proxy PORT TARGET``, both on loopback. A partition is SIGSTOP to this process: connections stay
-open and nothing passes, as when packets are dropped; SIGCONT heals it. It must never look at what it forwards.
+``python -m ftstan.drill.proxy PORT TARGET``, both on loopback. A partition is SIGSTOP to this
+process: connections stay open and nothing passes, as when packets are dropped; SIGCONT heals it. It
+must never look at what it forwards.
 """
 
 from __future__ import annotations

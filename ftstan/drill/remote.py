@@ -1,8 +1,9 @@
-"""The remote driver: nodes that somebody else runs, hurt through shell commands of the scenario (ssh, ansible ad hoc).
+"""The remote driver: nodes that somebody else runs, hurt through shell commands of the scenario
+(ssh, ansible ad hoc).
 
-A command is a template: words in braces are the node's variables, and ``{seconds}``, ``{cluster}``, ``{group}``. It
-runs on this host, through ``sh -c``, and must end with status 0. Whatever began and was not ended when a drill breaks
-off is ended.
+A command is a template: words in braces are the node's variables, and ``{seconds}``, ``{cluster}``,
+``{group}``. It runs on this host, through ``sh -c``, and must end with status 0. Whatever began and
+was not ended when a drill breaks off is ended.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ftstan.drill import commands
 from ftstan.drill.errors import DrillError
+from ftstan.drill.node_watch import get
 from ftstan.drill.scenario import COMMANDS
-from ftstan.drill.watching import get
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,11 +39,16 @@ class RemoteGroup:
 
     async def prepare(self) -> None:
         """See that every node answers: a drill on half a group proves the wrong thing."""
-        silent = [member.name for member in self.members if not (await get(f"{member.monitor}/streaming/serverz"))[0]]
+        silent = [
+            member.name
+            for member in self.members
+            if not (await get(f"{member.monitor}/streaming/serverz"))[0]
+        ]
         if silent:
             raise DrillError(
                 f"no answer from the monitoring pages of {', '.join(silent)}",
-                hint="check nodes[].monitor in the scenario, and that every node runs before a drill",
+                hint="check nodes[].monitor in the scenario, and that every node runs before a "
+                "drill",
             )
 
     async def mark(self, nodes: Sequence[str]) -> None:
@@ -85,7 +91,9 @@ class RemoteGroup:
 
     async def _run(self, name: str, step: Step, node: str) -> None:
         within_s = max(commands.TIMEOUT_S, step.within_s)
-        await commands.run(self._words(name, node, step.for_s), f"{name} of {node}", within_s=within_s)
+        await commands.run(
+            self._words(name, node, step.for_s), f"{name} of {node}", within_s=within_s
+        )
 
     def _words(self, name: str, node: str, seconds: float) -> list[str]:
         template = self._scenario.commands[name]
@@ -100,5 +108,6 @@ class RemoteGroup:
         except (KeyError, ValueError, IndexError) as error:
             raise DrillError(
                 f'command "{name}" for {node}: {error} is no variable of it',
-                hint="give the node that key in nodes or in the inventory; a brace itself is written twice",
+                hint="give the node that key in nodes or in the inventory; a brace itself is "
+                "written twice",
             ) from error

@@ -1,4 +1,7 @@
-"""The result of a drill for programs: JSON, and JUnit XML for whatever runs drills as tests. Pure."""
+"""The result of a drill for programs: JSON, and JUnit XML for whatever runs drills as tests.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +44,17 @@ def as_dict(result: Result) -> dict[str, object]:
             if x.former
         ],
         "outages": [
-            {"t": x.t, "fault": x.fault, "node": x.node, "epoch": x.epoch, "ms": x.ms} for x in verdict.outages
+            {"t": x.t, "fault": x.fault, "node": x.node, "epoch": x.epoch, "ms": x.ms}
+            for x in verdict.outages
         ],
         "unavailability_ms": [_spread(x) for x in result.spreads],
         "breaches": [
-            {"rule": x.rule.name.lower(), "text": x.rule.value, "count": x.count, "examples": list(x.examples)}
+            {
+                "rule": x.rule.name.lower(),
+                "text": x.rule.value,
+                "count": x.count,
+                "examples": list(x.examples),
+            }
             for x in verdict.breaches
         ],
         "failures": list(result.failures),
@@ -53,13 +62,24 @@ def as_dict(result: Result) -> dict[str, object]:
 
 
 def _spread(x: Spread) -> dict[str, object]:
-    return {"fault": x.fault, "count": x.count, "min": x.least, "median": x.median, "p99": x.p99, "max": x.most}
+    return {
+        "fault": x.fault,
+        "count": x.count,
+        "min": x.least,
+        "median": x.median,
+        "p99": x.p99,
+        "max": x.most,
+    }
 
 
 def junit(result: Result) -> str:
-    """A test suite: one case for each fault, one for the promise, one for each expectation that was not met."""
+    """A test suite: one case for each fault, one for the promise, one for each expectation that was
+    not met.
+    """
     verdict = result.verdict
-    failed = bool(verdict.breaches) + len(result.failures) + sum(x.ms is None for x in verdict.outages)
+    failed = (
+        bool(verdict.breaches) + len(result.failures) + sum(x.ms is None for x in verdict.outages)
+    )
     suite = ET.Element(
         "testsuite",
         name=f"drill {result.name}",
@@ -84,4 +104,6 @@ def junit(result: Result) -> str:
 
 
 def _case(suite: ET.Element, result: Result, name: str, seconds: float) -> ET.Element:
-    return ET.SubElement(suite, "testcase", classname=f"drill.{result.name}", name=name, time=f"{seconds:.3f}")
+    return ET.SubElement(
+        suite, "testcase", classname=f"drill.{result.name}", name=name, time=f"{seconds:.3f}"
+    )

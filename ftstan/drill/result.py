@@ -1,4 +1,6 @@
-"""What a drill came to: the verdict of its ledger, what went otherwise than expected, and the outages in figures."""
+"""What a drill came to: the verdict of its ledger, what went otherwise than expected, and the
+outages in figures.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Spread:
 
 
 def spreads(outages: Sequence[Outage]) -> list[Spread]:
-    """One for each kind of fault that acks came back after, in order of appearance, and one for all of several."""
+    """One for each kind of fault that acks came back after, in order of appearance, and one for all
+    of several.
+    """
     by_fault: dict[str, list[float]] = {}
     for outage in outages:
         if outage.ms is not None:
@@ -49,7 +53,10 @@ def spreads(outages: Sequence[Outage]) -> list[Spread]:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A drill that was played. ``failures``: what the scenario expected and did not see; times in microseconds."""
+    """A drill that was played.
+
+    ``failures``: what the scenario expected and did not see; times in microseconds.
+    """
 
     name: str
     text: str

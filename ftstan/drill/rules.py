@@ -31,7 +31,8 @@ class Rule(Enum):
         """Make one of the words that stand below."""
         rule = object.__new__(cls)
         rule._value_ = told
-        rule.meaning, rule.forms = meaning, forms
+        rule.meaning = meaning
+        rule.forms = forms
         return rule
 
     def case(self, *values: object, form: int = 0) -> str:
@@ -205,7 +206,8 @@ class History:
     """Faults and takeovers of a ledger, and what follows from them alone."""
 
     def __init__(self, faults: Sequence[Fault], takeovers: Sequence[Takeover]) -> None:
-        self.faults, self.takeovers = faults, takeovers
+        self.faults = faults
+        self.takeovers = takeovers
         self._ended = {fault.epoch: fault for fault in faults if fault.ends_epoch}
 
     def nodes(self) -> tuple[str, ...]:

@@ -1,4 +1,6 @@
-"""A scenario: which group, which load, which faults, how often. Read from YAML; every mistake has its line.
+"""A scenario: which group, which load, which faults, how often.
+
+Read from YAML; every mistake has its line.
 
 Nothing here starts anything. The keys are described in ``docs/drills.md`` (scenarios).
 """
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", str, int, bool)
 
-LOCAL, REMOTE = "local", "remote"
-ACTIVE, STANDBY = "active", "standby"
+LOCAL = "local"
+REMOTE = "remote"
+ACTIVE = "active"
+STANDBY = "standby"
 
 _MAX_DURATION_S = 86_400.0
 _MAX_RATE = 20_000
@@ -32,7 +36,9 @@ _MAX_RATE = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One node: ``monitor`` is the address of its pages, ``words`` what commands may put in braces."""
+    """One node: ``monitor`` is the address of its pages, ``words`` what commands may put in
+    braces.
+    """
 
     name: str
     monitor: str = ""
@@ -41,9 +47,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The load. ``rate``: messages a second of all publishers together; ``size``: bytes of a payload at least.
+    """The load. ``rate``: messages a second of all publishers together.
 
-    ``in_flight``: publishes of one publisher without an ack, at most. ``queue``: members of the queue group, 0: none.
+    ``size``: bytes of a payload at least.
+
+    ``in_flight``: publishes of one publisher without an ack, at most. ``queue``: members of the
+    queue group, 0: none.
     """
 
     channels: tuple[str, ...] = ("drill",)
@@ -57,7 +66,9 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One fault: done to ``node`` (``active``, ``standby`` or a name), lasting ``for_s``, and what must follow."""
+    """One fault: done to ``node`` (``active``, ``standby`` or a name), lasting ``for_s``, and what
+    must follow.
+    """
 
     kind: str
     place: Place
@@ -101,14 +112,18 @@ class Scenario:
 
 
 def load(path: str) -> Scenario:
-    """Read and check a scenario. Raises ``ScenarioError``, with every line that is wrong, not only the first."""
+    """Read and check a scenario.
+
+    Raises ``ScenarioError``, with every line that is wrong, not only the first.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise ScenarioError(
-            f"{path}: {reason}", hint="give a scenario's file, or a name that ftstanctl drill --list shows"
+            f"{path}: {reason}",
+            hint="give a scenario's file, or a name that ftstanctl drill --list shows",
         ) from error
     return read(text, path)
 
@@ -149,7 +164,18 @@ COMMANDS = {
 _COMMAND_NAMES = sorted({name for names in COMMANDS.values() for name in names} | {"start"})
 
 _KEYS = (
-    *("name", "text", "driver", "nodes", "inventory", "workload", "faults", "repeat", "settle", "max_unavailable"),
+    *(
+        "name",
+        "text",
+        "driver",
+        "nodes",
+        "inventory",
+        "workload",
+        "faults",
+        "repeat",
+        "settle",
+        "max_unavailable",
+    ),
     *("production_safe", "options", "volume_mib", "cluster", "group", "servers", "commands"),
 )
 _WORKLOAD_KEYS = ("channels", "publishers", "rate", "size", "in_flight", "durables", "queue")
@@ -199,7 +225,9 @@ class _Reader:
         if scenario.production_safe:
             for step in scenario.steps:
                 if not KINDS[step.kind].safe:
-                    self.say(step.place, f'"{step.kind}" is not safe in production; only switchover is')
+                    self.say(
+                        step.place, f'"{step.kind}" is not safe in production; only switchover is'
+                    )
         if scenario.driver == LOCAL:
             for key in ("commands", "inventory", "servers", "production_safe"):
                 if key in entries:
@@ -217,7 +245,12 @@ class _Reader:
         for member in scenario.members:
             if not member.monitor:
                 text = f'node "{member.name}" needs "monitor", such as http://{member.name}:8222'
-                self.say(entries.get("nodes", entries.get("inventory", Node("", Place(self._file, 1, 1)))).place, text)
+                self.say(
+                    entries.get(
+                        "nodes", entries.get("inventory", Node("", Place(self._file, 1, 1)))
+                    ).place,
+                    text,
+                )
         for step in scenario.steps:
             for name in COMMANDS[step.kind]:
                 if name not in scenario.commands:
@@ -285,7 +318,9 @@ class _Reader:
             self.say(node.place, error.text)
             return ()
         try:
-            return tuple(Member(words["name"], template.format_map(words), words) for words in hosts)
+            return tuple(
+                Member(words["name"], template.format_map(words), words) for words in hosts
+            )
         except (KeyError, ValueError, IndexError) as error:
             self.say(node.place, f"monitor {template!r}: {error} is no variable of a host")
             return ()
@@ -293,7 +328,10 @@ class _Reader:
     def steps(self, entries: Mapping[str, Node], members: Sequence[Member]) -> tuple[Step, ...]:
         node = entries.get("faults")
         if node is None or not isinstance(node.value, list) or not node.value:
-            self.say(node.place if node is not None else Place(self._file, 1, 1), '"faults" must be a list of faults')
+            self.say(
+                node.place if node is not None else Place(self._file, 1, 1),
+                '"faults" must be a list of faults',
+            )
             return ()
         return tuple(step for item in node.value if (step := self.step(item, members)) is not None)
 
@@ -311,9 +349,13 @@ class _Reader:
         return Step(
             kind=kind,
             place=node.place,
-            node=self.word(entries, "node", (ACTIVE, STANDBY, *(member.name for member in members)), ACTIVE),
+            node=self.word(
+                entries, "node", (ACTIVE, STANDBY, *(member.name for member in members)), ACTIVE
+            ),
             for_s=self.duration(entries, "for", known.usual_s),
-            expect=Expect(self.word(entries, "expect", tuple(Expect), _usual(entries, known.expect))),
+            expect=Expect(
+                self.word(entries, "expect", tuple(Expect), _usual(entries, known.expect))
+            ),
             within_s=self.duration(entries, "within", 60.0),
         )
 
@@ -361,7 +403,9 @@ class _Reader:
     def flag(self, entries: Mapping[str, Node], key: str) -> bool:
         return self.take(entries, key, False, bool, "yes or no")
 
-    def number(self, entries: Mapping[str, Node], key: str, usual: int, least: int, most: int) -> int:
+    def number(
+        self, entries: Mapping[str, Node], key: str, usual: int, least: int, most: int
+    ) -> int:
         value = self.take(entries, key, usual, int, "a whole number")
         if not least <= value <= most:
             self.say(entries[key].place, f'"{key}" must be {least} to {most}')
@@ -377,14 +421,20 @@ class _Reader:
             self.say(node.place, f'"{key}" must be a duration such as 3s or 500ms')
             return usual
         if not 0 <= value <= _MAX_DURATION_S:
-            self.say(node.place, f'"{key}" must be a duration of a day at most; a minute is 60s (1m is a million)')
+            self.say(
+                node.place,
+                f'"{key}" must be a duration of a day at most; a minute is 60s (1m is a million)',
+            )
             return usual
         return value
 
     def word(self, entries: Mapping[str, Node], key: str, words: Sequence[str], usual: str) -> str:
         value = self.text(entries, key, usual)
         if key in entries and value not in words:
-            text = f'"{key}" cannot be "{value}"{did_you_mean(value, words)}; it is one of {", ".join(words)}'
+            text = (
+                f'"{key}" cannot be "{value}"{did_you_mean(value, words)}; it is one of '
+                f"{', '.join(words)}"
+            )
             self.say(entries[key].place, text)
             return usual
         return value

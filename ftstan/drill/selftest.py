@@ -1,6 +1,8 @@
-"""The judge on trial: a clean ledger must pass, and each way to break a promise that is put into it must fail.
+"""The judge on trial: a clean ledger must pass, and each way to break a promise that is put into it
+must fail.
 
-A drill that finds nothing proves nothing unless this passes. The ledger is made up here; no server is needed.
+A drill that finds nothing proves nothing unless this passes. The ledger is made up here; no server
+is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ _CHANNEL = "drill"
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One ledger: what was put into it, which rule must say so (``None``: it is clean), and what the judge said."""
+    """One ledger: what was put into it, which rule must say so (``None``: it is clean), and what
+    the judge said.
+    """
 
     injected: str
     wanted: Rule | None
@@ -39,7 +43,9 @@ class Trial:
 
 
 def clean_ledger() -> list[Record]:
-    """Two epochs on two nodes, forty messages, one durable, a reading in each epoch and one at the end."""
+    """Two epochs on two nodes, forty messages, one durable, a reading in each epoch and one at the
+    end.
+    """
     records: list[Record] = [
         Takeover(_BEGIN_US, 1, "a", 0, 500_000),
         Fault(_FAULT_US, 1, "a", "kill"),
@@ -48,7 +54,9 @@ def clean_ledger() -> list[Record]:
     for sequence in range(1, _MESSAGES + 1):
         stored_id = f"{sequence}.1"
         late = sequence > _FIRST_EPOCH
-        at = (_FAULT_US if late else _BEGIN_US) + (sequence - (_FIRST_EPOCH if late else 0)) * _SECOND_US // 2
+        at = (_FAULT_US if late else _BEGIN_US) + (
+            sequence - (_FIRST_EPOCH if late else 0)
+        ) * _SECOND_US // 2
         digest = _sha1(stored_id)
         records += [
             Publish(at, stored_id, sequence, 1, "", 32, digest, _CHANNEL),
@@ -58,7 +66,9 @@ def clean_ledger() -> list[Record]:
             Read(_FAULT_US + 60 * _SECOND_US, "last", 2, sequence, stored_id, digest, _CHANNEL),
         ]
         if not late:
-            records.append(Read(_FAULT_US - _SECOND_US, "reader-1", 1, sequence, stored_id, digest, _CHANNEL))
+            records.append(
+                Read(_FAULT_US - _SECOND_US, "reader-1", 1, sequence, stored_id, digest, _CHANNEL)
+            )
     return records
 
 
@@ -70,14 +80,18 @@ def _lost_ack(records: list[Record]) -> list[Record]:
 
 def _duplicate(records: list[Record]) -> list[Record]:
     """One acknowledged id at a second sequence."""
-    again = [replace(x, sequence=_MESSAGES + 1) for x in records if isinstance(x, Read) and x.id == "7.1"]
+    again = [
+        replace(x, sequence=_MESSAGES + 1) for x in records if isinstance(x, Read) and x.id == "7.1"
+    ]
     return [*records, *(x for x in again if x.reader == "last")]
 
 
 def _gap(records: list[Record]) -> list[Record]:
     """A sequence that no reading met: what stood there is said to be behind the end."""
     return [
-        replace(x, sequence=_MESSAGES + 1) if isinstance(x, Read | Delivery) and x.sequence == _MESSAGES else x
+        replace(x, sequence=_MESSAGES + 1)
+        if isinstance(x, Read | Delivery) and x.sequence == _MESSAGES
+        else x
         for x in records
     ]
 
@@ -85,20 +99,31 @@ def _gap(records: list[Record]) -> list[Record]:
 def _double_owner(records: list[Record]) -> list[Record]:
     """The former owner confirms a batch after its successor has."""
     last = max(x.t for x in records if isinstance(x, Owner))
-    return [*records, Owner(last + 1000, "a", 1, _FIRST_EPOCH), Owner(last + 2000, "a", 1, _FIRST_EPOCH + 1)]
+    return [
+        *records,
+        Owner(last + 1000, "a", 1, _FIRST_EPOCH),
+        Owner(last + 2000, "a", 1, _FIRST_EPOCH + 1),
+    ]
 
 
 def _two_contents(records: list[Record]) -> list[Record]:
     """One sequence that was something else for another reader."""
     spoiled = _sha1("something else")
-    return [replace(x, sha1=spoiled) if isinstance(x, Read) and x.reader == "reader-1" else x for x in records]
+    return [
+        replace(x, sha1=spoiled) if isinstance(x, Read) and x.reader == "reader-1" else x
+        for x in records
+    ]
 
 
 def _disorder(records: list[Record]) -> list[Record]:
-    """Two messages that changed places, although one was acknowledged before the other was published."""
+    """Two messages that changed places, although one was acknowledged before the other was
+    published.
+    """
     swapped = {5: 9, 9: 5}
     return [
-        replace(x, sequence=swapped.get(x.sequence, x.sequence)) if isinstance(x, Read | Delivery) else x
+        replace(x, sequence=swapped.get(x.sequence, x.sequence))
+        if isinstance(x, Read | Delivery)
+        else x
         for x in records
     ]
 

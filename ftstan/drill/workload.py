@@ -1,7 +1,10 @@
-"""The clients of a drill: publishers, durable consumers, a queue group, readers of the log. They write the ledger.
+"""The clients of a drill: publishers, durable consumers, a queue group, readers of the log.
 
-Each publish carries an id that no other has; one that gets no ack is followed by another attempt under a new id, never
-repeated under the old one, since it may have been stored all the same. Nothing here knows what is done to the servers.
+They write the ledger.
+
+Each publish carries an id that no other has; one that gets no ack is followed by another attempt
+under a new id, never repeated under the old one, since it may have been stored all the same.
+Nothing here knows what is done to the servers.
 """
 
 from __future__ import annotations
@@ -33,7 +36,10 @@ _READ_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How clients get in. ``environment``: the same for ``ftstanctl``; ``key_words``: where it finds the key."""
+    """How clients get in.
+
+    ``environment``: the same for ``ftstanctl``; ``key_words``: where it finds the key.
+    """
 
     servers: Sequence[str]
     cluster: str
@@ -45,7 +51,10 @@ class Access:
 
 @dataclass
 class Counts:
-    """How far the workload is, for whoever waits or watches. ``last_ack_us`` is a time on the ledger's clock."""
+    """How far the workload is, for whoever waits or watches.
+
+    ``last_ack_us`` is a time on the ledger's clock.
+    """
 
     published: int = 0
     acked: int = 0
@@ -57,9 +66,12 @@ class Counts:
 
 
 class Clients:
-    """All clients of one drill, in one event loop. ``write`` takes records, ``now_us`` is the ledger's clock.
+    """All clients of one drill, in one event loop.
 
-    ``own_channels``: names of channels get the run's name behind them, on servers that others use, too.
+    ``write`` takes records, ``now_us`` is the ledger's clock.
+
+    ``own_channels``: names of channels get the run's name behind them, on servers that others use,
+    too.
     """
 
     def __init__(
@@ -77,7 +89,11 @@ class Clients:
         self._run = run
         self._write = write
         self._now_us = now_us
-        self.channels = tuple(f"{channel}.{run}" for channel in load.channels) if own_channels else load.channels
+        self.channels = (
+            tuple(f"{channel}.{run}" for channel in load.channels)
+            if own_channels
+            else load.channels
+        )
         self.counts = Counts()
         self._number = 0
         self._connections: list[Connection] = []
@@ -85,7 +101,10 @@ class Clients:
         self._stopping = asyncio.Event()
 
     async def start(self) -> None:
-        """Connect everybody; consumers first, so that each sees every message. Raises ``ClientError``."""
+        """Connect everybody; consumers first, so that each sees every message.
+
+        Raises ``ClientError``.
+        """
         load = self._load
         for number in range(1, load.durables + 1):
             await self._consume(f"durable-{number}", f"durable-{number}", queue="")
@@ -97,7 +116,9 @@ class Clients:
             self._publishers.append(asyncio.create_task(self._publish(connection, channel, number)))
 
     async def finish(self, within_s: float = 60.0) -> bool:
-        """Stop publishing, wait for the last acks and for the consumers; false if a consumer did not get everything.
+        """Stop publishing, wait for the last acks and for the consumers.
+
+        False if a consumer did not get everything.
 
         Raises ``DrillError`` if an ack does not come.
         """
@@ -107,7 +128,8 @@ class Clients:
         _, late = await asyncio.wait(self._publishers, timeout=within_s)
         if late:
             raise DrillError(
-                f"{self.counts.published - self.counts.acked} publishes were not acknowledged within {within_s:g} s",
+                f"{self.counts.published - self.counts.acked} publishes were not acknowledged "
+                f"within {within_s:g} s",
                 hint="does a node serve? see the logs of the nodes",
             )
         while not self._all_delivered():
@@ -125,7 +147,9 @@ class Clients:
         await asyncio.gather(*(self._close(connection) for connection in self._connections))
 
     async def read(self, channel: str, reader: str, epoch: int, stop: int) -> int:
-        """Read the log of a channel from its first message until sequence ``stop``; returns the last one read.
+        """Read the log of a channel from its first message until sequence ``stop``.
+
+        Returns the last one read.
 
         Raises ``DrillError`` if that takes more than a minute without a message.
         """
@@ -140,12 +164,21 @@ class Clients:
                 except (TimeoutError, StopAsyncIteration) as error:
                     raise DrillError(
                         f"reading channel {channel} stopped at sequence {at}",
-                        hint=f"sequence {stop} was seen before: look into the datastore (ftstanctl store verify)",
+                        hint=f"sequence {stop} was seen before: look into the datastore "
+                        "(ftstanctl store verify)",
                     ) from error
                 at = max(at, message.sequence)
                 self._saw(channel, message)
                 self._write(
-                    Read(self._now_us(), reader, epoch, message.sequence, _id(message), _sha1(message.data), channel)
+                    Read(
+                        self._now_us(),
+                        reader,
+                        epoch,
+                        message.sequence,
+                        _id(message),
+                        _sha1(message.data),
+                        channel,
+                    )
                 )
         finally:
             await self._close(connection)
@@ -154,7 +187,10 @@ class Clients:
     # ---- publishing
 
     async def _publish(self, connection: Connection, channel: str, number: int) -> None:
-        """Publish at this publisher's share of the rate; what was missed while nobody served is not made up for."""
+        """Publish at this publisher's share of the rate.
+
+        What was missed while nobody served is not made up for.
+        """
         loop = asyncio.get_running_loop()
         interval = self._load.publishers / self._load.rate
         room = asyncio.Semaphore(self._load.in_flight)
@@ -181,7 +217,9 @@ class Clients:
             stored_id = f"{number}.{attempt}"
             data = f"{stored_id} ".encode().ljust(self._load.size, b".")
             began = self._now_us()
-            self._write(Publish(began, stored_id, number, attempt, "", len(data), _sha1(data), channel))
+            self._write(
+                Publish(began, stored_id, number, attempt, "", len(data), _sha1(data), channel)
+            )
             self.counts.published += 1
             try:
                 guid = await connection.publish(channel, data)
@@ -203,7 +241,9 @@ class Clients:
         for channel in self.channels:
             seen = self.counts.seen.setdefault((channel, subscription), set())
 
-            async def handle(message: Message, channel: str = channel, seen: set[str] = seen) -> None:
+            async def handle(
+                message: Message, channel: str = channel, seen: set[str] = seen
+            ) -> None:
                 self._saw(channel, message)
                 seen.add(_id(message))
                 self.counts.delivered += 1
@@ -220,7 +260,12 @@ class Clients:
                 )
 
             await connection.subscribe(
-                channel, handle, start=Start.first(), durable=subscription, queue=queue, ack_wait=_ACK_WAIT_S
+                channel,
+                handle,
+                start=Start.first(),
+                durable=subscription,
+                queue=queue,
+                ack_wait=_ACK_WAIT_S,
             )
 
     def _saw(self, channel: str, message: Message) -> None:
@@ -228,7 +273,9 @@ class Clients:
 
     def _all_delivered(self) -> bool:
         acked = self.counts.acked_ids
-        return all(acked.get(channel, set()) <= seen for (channel, _), seen in self.counts.seen.items())
+        return all(
+            acked.get(channel, set()) <= seen for (channel, _), seen in self.counts.seen.items()
+        )
 
     # ---- connections
 

@@ -1,7 +1,7 @@
-"""The FILE store as a kind of store: its directory, its lock, its epoch, and the store that is opened with them.
+"""The FILE store as a kind of store: its directory, its lock, its epoch, and the store that is
+opened with them.
 
-Joins what ``stores/file`` stores with the right to store it, which only ``ft/`` knows. Registered as ``FILE`` in the
-entry-point group ``ftstan.stores``.
+Joins what ``stores/file`` stores with the right to store it, which only ``ft/`` knows.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ftstan.ft.mixed import MIXED_ON
 from ftstan.ft.modes import check_modes
 from ftstan.ft.mountcheck import check_mount
 from ftstan.ft.mounts import find_mount
+from ftstan.ft.owned import OwnedAccess
 from ftstan.ft.ownership import StoreOwner, read_mountinfo
 from ftstan.ft.watch import Probe, Watch
 from ftstan.stores.file.env import FileStoreOptions
@@ -29,14 +30,15 @@ if TYPE_CHECKING:
     from ftstan.config.options import FileOptions, ServerOptions
     from ftstan.stores.interface import Lock, StoreContext
 
-#: Channels that are opened before anybody is served; of a store with more, each is opened when it is first needed.
+#: Channels that are opened before anybody is served; of a store with more, each is opened when it
+#: is first needed.
 _MOST_AT_ONCE = 64
 
 
 _RECOVER_LOST_LOCKS = "/sys/module/nfs/parameters/recover_lost_locks"
 
 
-class FileAccess:
+class FileAccess(OwnedAccess):
     """One node's access to a datastore directory. Implements ``StoreAccess``."""
 
     def __init__(self, context: StoreContext) -> None:
@@ -102,18 +104,23 @@ class FileAccess:
             stopping=self._context.stopping,
             progress=self._context.progress,
         )
-        self.owner.is_fit = self._store.fitness.fit_for
+        self.owner.is_fit = self._store.original_compat.fit_for
         return self._store
 
     def watch(self, interval: float, on_failure: Callable[[BaseException], None]) -> Watch:
-        """A watch over the present activation, not started; ``interval`` in seconds, see ``Watch``."""
+        """A watch over the present activation, not started.
+
+        ``interval`` in seconds, see ``Watch``.
+        """
         disk = self._context.disk
 
         def look() -> None:
             if self._store is not None:
                 self._store.places.look(disk, self.owner.root)
 
-        probe = Probe(disk, self.owner.root, self.owner, server_id=self._context.server_id, look=look)
+        probe = Probe(
+            disk, self.owner.root, self.owner, server_id=self._context.server_id, look=look
+        )
         return Watch(probe, self._context.clock, interval, on_failure)
 
     def close(self) -> None:
@@ -134,7 +141,10 @@ def _check_mount(options: ServerOptions, mountinfo: str, recover_lost_locks: str
 
 
 def _recover_lost_locks() -> str:
-    """What the nfs module of this kernel says; empty if there is none, and then nothing is mounted with it."""
+    """What the nfs module of this kernel says.
+
+    Empty if there is none, and then nothing is mounted with it.
+    """
     try:
         with open(_RECOVER_LOST_LOCKS, encoding="ascii", errors="replace") as f:
             return f.read()

@@ -1,19 +1,22 @@
-"""What the active of a group does with heartbeats: a pure state machine. No clock, socket, file or thread.
+"""What the active of a group does with heartbeats: a pure state machine.
 
-**A heartbeat never stops anyone.** A message can be forged, late or from a process that woke up from the dead; so what
-is heard can make this node look at storage (``ConfirmNow``), and storage decides. Only original servers obey
-heartbeats: of two actives the one with the *older* activation time survives there, so once one was heard, ours carry a
-time that is older than theirs (``docs/compat/ft.md``).
+No clock, socket, file or thread.
 
-====================================  =========================================================================
-heard                                 done
-====================================  =========================================================================
-our own echo                          nothing (and our cadence is not disturbed)
-ours, our store, higher epoch         ``ConfirmNow``
-ours, our store, lower epoch          a heartbeat at once, so that the former owner looks at storage; a log line
-ours, another store                   a log line
-an original server                    ``ConfirmNow``, twice in an interval at most; a heartbeat at once, a log line
-====================================  =========================================================================
+**A heartbeat never stops anyone.** A message can be forged, late or from a process that woke up
+from the dead; so what is heard can make this node look at storage (``ConfirmNow``), and storage
+decides. Only original servers obey heartbeats: of two actives the one with the *older* activation
+time survives there, so once one was heard, ours carry a time that is older than theirs
+(``docs/compat/ft.md``).
+
+====================================
+========================================================================= heard done
+====================================
+========================================================================= our own echo nothing (and
+our cadence is not disturbed) ours, our store, higher epoch ``ConfirmNow`` ours, our store, lower
+epoch a heartbeat at once, so that the former owner looks at storage; a log line ours, another store
+a log line an original server ``ConfirmNow``, twice in an interval at most; a heartbeat at once, a
+log line ====================================
+=========================================================================
 """
 
 from __future__ import annotations
@@ -37,15 +40,19 @@ _OLDEST_NS = -62_135_596_800 * 1_000_000_000
 _HICCUP_S = 0.025
 
 _DOUBT_SHARE = 0.5
-"""Confirms for heartbeats without an epoch are at least this share apart: anybody can send them, one looks like all."""
+"""Confirms for heartbeats without an epoch are at least this share apart: anybody can send them,
+one looks like all.
+"""
 
 _REACTION_SHARE = 0.1
-"""Answers to heartbeats are at least this share of the interval apart: a flood must not be answered by a flood."""
+"""Answers to heartbeats are at least this share of the interval apart: a flood must not be answered
+by a flood.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseChanged:
-    """The activation has come to another phase."""
+    """The activation entered another phase."""
 
     phase: BeatPhase
 
@@ -59,7 +66,10 @@ class EpochRaised:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """Storage says that the store is still ours: the answer to ``ConfirmNow``. There is no other answer but the end."""
+    """Storage says that the store is still ours: the answer to ``ConfirmNow``.
+
+    There is no other answer but the end.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +77,16 @@ class LockRegained:
     """An owner that took the store without its lock has it now."""
 
 
-Event = Started | HeartbeatHeard | PhaseChanged | EpochRaised | Confirmed | LockRegained | TimerFired | Stopped
+Event = (
+    Started
+    | HeartbeatHeard
+    | PhaseChanged
+    | EpochRaised
+    | Confirmed
+    | LockRegained
+    | TimerFired
+    | Stopped
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +105,8 @@ Action = SendHeartbeat | ConfirmNow | Log | SetTimer
 
 
 class Active:
-    """The machine. ``beat`` is what we say of ourselves: server id, activation time, epoch and store id.
+    """The machine. ``beat`` is what we say of ourselves: server id, activation time, epoch and
+    store id.
 
     ``original_ns``: the oldest activation time that was heard of an original server before, if any.
     """
@@ -112,7 +132,9 @@ class Active:
         self._next_beat = 0.0
         self._last_beat = self._last_confirm = float("-inf")
         self._in_doubt = False
-        self._claims, self._strangers, self._times = RateLimit(), RateLimit(), RateLimit()
+        self._claims = RateLimit()
+        self._strangers = RateLimit()
+        self._times = RateLimit()
 
     @property
     def heard_original(self) -> bool:
@@ -147,9 +169,12 @@ class Active:
     def _timer_fired(self, now: float) -> list[Action]:
         if now < self._next_beat:
             return [SetTimer(self._next_beat)]
-        # A process that was paused long enough to be given up asks storage before it says "active" once more: an
-        # original server that owns the store by now would obey our older time and die.
-        late = now - self._next_beat > self._asleep_after or now - self._last_beat > self._missed_after
+        # A process that was paused long enough to be given up asks storage before it says "active"
+        # once more: an original server that owns the store by now would obey our older time and
+        # die.
+        late = (
+            now - self._next_beat > self._asleep_after or now - self._last_beat > self._missed_after
+        )
         asked = self._confirm(now) if late else []
         if not self._in_doubt:
             return self._send(now)
@@ -163,24 +188,29 @@ class Active:
         if beat.is_ours and beat.store_id != self._beat.store_id:
             line = (
                 f'ft: serverID "{beat.server_id}" is active in this group on another datastore '
-                f"({beat.store_id.hex()}, ours is {self._beat.store_id.hex()}): all members must share one"
+                f"({beat.store_id.hex()}, ours is {self._beat.store_id.hex()}): all members must "
+                "share one"
             )
             return self._log(self._strangers, line, now)
         if beat.is_ours and beat.epoch > self._beat.epoch:
             return self._confirm(now)
-        actions = self._log(self._claims, f'ft: serverID "{beat.server_id}" claims to be active', now)
+        actions = self._log(
+            self._claims, f'ft: serverID "{beat.server_id}" claims to be active', now
+        )
         if beat.is_ours:
             return [*actions, *self._answer(now)]
         self._heard_original = True
         self._be_older_than(beat.activated_ns)
-        # Confirmed first: if the store is not ours any more, the rightful owner must not be told to go.
+        # Confirmed first: if the store is not ours any more, the rightful owner must not be told to
+        # go.
         return [*actions, *self._confirm(now, _DOUBT_SHARE)]
 
     def _confirm(self, now: float, share: float = _REACTION_SHARE) -> list[Action]:
-        """Ask storage; until it has answered no heartbeat is sent."""
+        """Ask storage, and send no heartbeat until it has answered."""
         if self._in_doubt or now - self._last_confirm < share * self._interval:
             return []
-        self._in_doubt, self._last_confirm = True, now
+        self._in_doubt = True
+        self._last_confirm = now
         return [ConfirmNow()]
 
     def _answer(self, now: float) -> list[Action]:
@@ -188,11 +218,14 @@ class Active:
         return [] if too_soon or self._in_doubt else self._send(now)
 
     def _send(self, now: float) -> list[Action]:
-        self._last_beat, self._next_beat = now, now + self._interval
+        self._last_beat = now
+        self._next_beat = now + self._interval
         return [SendHeartbeat(self._payload), SetTimer(self._next_beat)]
 
     def _be_older_than(self, original_ns: int) -> None:
-        """The older of two actives survives in an original server's eyes: let that be the one with the store."""
+        """The older of two actives survives in an original server's eyes: let that be the one with
+        the store.
+        """
         if original_ns <= self._beat.activated_ns:
             self._say(replace(self._beat, activated_ns=max(original_ns - _OLDER_BY_NS, _OLDEST_NS)))
 

@@ -1,20 +1,23 @@
 """Deadlines: how long each part of a node may take before something is done about it, in seconds.
 
-The only place that knows them; the budget with its sums is a table in ``docs/ft.md``. What an operator can choose
-(heartbeats, suspicion, polls, probes, the NATS timeout) has its defaults in ``config/options.py``.
+The only place that knows them; the budget with its sums is a table in ``docs/ft.md``. What an
+operator can choose (heartbeats, suspicion, polls, probes, the NATS timeout) has its defaults in
+``config/options.py``.
 """
 
 from __future__ import annotations
 
-#: A probe of the storage, or the oldest batch, that takes so long: heartbeats stop, so that the others may look.
+#: A probe of the storage, or the oldest batch, that takes so long: heartbeats stop, so that the
+#: others may look.
 PROBE_QUIET_S = 3.0
 BATCH_QUIET_S = 10.0
-#: ... and so long: the process ends. A batch may touch a thousand files on a slow disk, a probe touches one.
+#: ... and so long: the process ends. A batch may touch a thousand files on a slow disk, a probe
+#: touches one.
 PROBE_DIE_S = 10.0
 BATCH_DIE_S = 30.0
 
-#: How often the control loop judges. A turn that comes later than ``LATE_TURN_S`` was late itself: a process that was
-#: paused learns nothing about its storage from the time that went by.
+#: How often the control loop judges. A turn that comes later than ``LATE_TURN_S`` was late itself:
+#: a process that was paused learns nothing about its storage from the time that went by.
 JUDGE_EVERY_S = 0.25
 LATE_TURN_S = 1.0
 
@@ -24,16 +27,19 @@ STOP_S = 60.0
 FINISH_S = 10.0
 #: Behind it: NATS reads the last answers.
 LAST_ANSWERS_S = 1.0
-#: A stop of a node that owns nothing: it has nothing to write, and waits for storage out of politeness only.
+#: A stop of a node that owns nothing: it has nothing to write, and waits for storage out of
+#: politeness only.
 STOP_UNOWNED_S = 0.5
 #: The end of the watch thread at a clean stop.
 WATCH_STOP_S = 2.0
 #: The last line of a process that ends: the log may lie on the storage that hangs.
 LAST_WORDS_S = 1.0
 
-#: The pause after an activation that storage refused: doubled with every refusal in a row, randomised.
+#: The pause after an activation that storage refused: doubled with every refusal in a row,
+#: randomised.
 FIRST_BACK_OFF_S = 1.0
 LONGEST_BACK_OFF_S = 60.0
 
-#: How long a member holds back at most for others that were named, before it asks for the lock itself once more.
+#: How long a member holds back at most for others that were named, before it asks for the lock
+#: itself once more.
 LONGEST_YIELD_S = 15.0

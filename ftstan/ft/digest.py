@@ -1,8 +1,10 @@
-"""The digest: an owner's hints, of where its channels end, so that standbys can read ahead, and of who is a member.
+"""The digest: an owner's hints, of where its channels end, so that standbys can read ahead, and of
+who is a member.
 
-On the group's own subject, as JSON, in as many messages as it takes. Nothing that matters is decided by it: a standby
-reads what it names into the page cache (``ft/warm.py``), and forgets all of it when it takes over. What does not decode
-is no digest; names that could leave the datastore's directory are none of a channel.
+On the group's own subject, as JSON, in as many messages as it takes. Nothing that matters is
+decided by it: a standby reads what it names into the page cache (``ft/warm.py``), and forgets all
+of it when it takes over. What does not decode is no digest; names that could leave the datastore's
+directory are none of a channel.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from ftstan.wire.subjects import valid_channel
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: Channels in one message: with the longest names it stays below the smallest payload limit that servers use.
+#: Channels in one message: with the longest names it stays below the smallest payload limit that
+#: servers use.
 PART_ROWS: Final = 512
 _MAX_SIZE: Final = 1 << 20
 _MAX_NAME: Final = 255
@@ -37,16 +40,30 @@ class Digest:
     ends: tuple[ChannelEnd, ...]
 
 
-def encode_digest(server_id: str, epoch: int, store_id: bytes, ends: Sequence[ChannelEnd]) -> Iterator[bytes]:
+def encode_digest(
+    server_id: str, epoch: int, store_id: bytes, ends: Sequence[ChannelEnd]
+) -> Iterator[bytes]:
     """Build the payloads for ``group_subject``; none if there is nothing to say."""
     for start in range(0, len(ends), PART_ROWS):
-        rows = [(os.fsdecode(e.name), e.last, e.slice_number, e.index_end) for e in ends[start : start + PART_ROWS]]
-        fields = {"type": "digest", "server": server_id, "epoch": epoch, "store": store_id.hex(), "ends": rows}
+        rows = [
+            (os.fsdecode(e.name), e.last, e.slice_number, e.index_end)
+            for e in ends[start : start + PART_ROWS]
+        ]
+        fields = {
+            "type": "digest",
+            "server": server_id,
+            "epoch": epoch,
+            "store": store_id.hex(),
+            "ends": rows,
+        }
         yield json.dumps(fields, separators=(",", ":")).encode()
 
 
 def decode_digest(payload: bytes) -> Digest | None:
-    """Read the message in ``payload``, or ``None`` if it is anything else. Rows that cannot be are left out."""
+    """Read the message in ``payload``, or ``None`` if it is anything else.
+
+    Rows that cannot be are left out.
+    """
     said = read_owners_word(payload, "digest", _MAX_SIZE)
     if said is None:
         return None
@@ -65,7 +82,10 @@ _MAX_TEXT: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member as the owner knows it. ``monitor`` is the URL of its pages, empty if it has none."""
+    """One member as the owner knows it.
+
+    ``monitor`` is the URL of its pages, empty if it has none.
+    """
 
     server: str
     host: str
@@ -76,7 +96,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The members of the group of the store ``store_id``, as the owner of ``epoch`` knows; itself is one."""
+    """The members of the group of the store ``store_id``, as the owner of ``epoch`` knows.
+
+    Itself is one.
+    """
 
     server_id: str
     epoch: int
@@ -85,14 +108,25 @@ class Members:
 
 
 def encode_members(told: Members) -> bytes:
-    """Build the payload for ``group_subject``. Only owners say this: a standby answers, it tells nothing unasked."""
+    """Build the payload for ``group_subject``.
+
+    Only owners say this: a standby answers, it tells nothing unasked.
+    """
     rows = [astuple(member) for member in told.members[:MOST_MEMBERS]]
-    fields = {"type": "members", "server": told.server_id, "epoch": told.epoch, "store": told.store_id.hex()}
+    fields = {
+        "type": "members",
+        "server": told.server_id,
+        "epoch": told.epoch,
+        "store": told.store_id.hex(),
+    }
     return json.dumps(fields | {"members": rows}, separators=(",", ":")).encode()
 
 
 def decode_members(payload: bytes) -> Members | None:
-    """Read the message in ``payload``, or ``None`` if it is anything else. Rows that cannot be are left out."""
+    """Read the message in ``payload``, or ``None`` if it is anything else.
+
+    Rows that cannot be are left out.
+    """
     said = read_owners_word(payload, "members", _MAX_SIZE)
     if said is None:
         return None
@@ -107,7 +141,9 @@ def decode_members(payload: bytes) -> Members | None:
 def _member(row: Any) -> Member | None:  # whatever somebody sent
     if not isinstance(row, list) or len(row) != len(Member.__slots__):
         return None
-    if not all(isinstance(text, str) and len(text) <= _MAX_TEXT and text.isprintable() for text in row):
+    if not all(
+        isinstance(text, str) and len(text) <= _MAX_TEXT and text.isprintable() for text in row
+    ):
         return None
     member = Member(*row)
     return member if not member.monitor or is_page_url(member.monitor) else None
@@ -115,7 +151,10 @@ def _member(row: Any) -> Member | None:  # whatever somebody sent
 
 def is_page_url(text: str) -> bool:
     """Whether a page may be asked there: nothing but HTTP, a host and a port."""
-    return re.fullmatch(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}", text, re.ASCII) is not None
+    return (
+        re.fullmatch(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}", text, re.ASCII)
+        is not None
+    )
 
 
 def _end(row: Any) -> ChannelEnd | None:  # whatever somebody sent

@@ -1,9 +1,9 @@
 """Storage calls past every cache of this host, for what decides on network file systems.
 
-Measured (``docs/compat/nfs-facts.md``): on NFS a fresh open and read can be answered from a delegation without asking
-the server; with ``O_DIRECT`` the server is asked. So the epoch file is read and written like this, and what a former
-owner wrote is read like this when the store has become ours. Direct transfers need aligned memory, so they go through
-anonymous mappings.
+Measured (``docs/compat/nfs-facts.md``): on NFS a fresh open and read can be answered from a
+delegation without asking the server; with ``O_DIRECT`` the server is asked. So the epoch file is
+read and written like this, and what a former owner wrote is read like this when the store has
+become ours. Direct transfers need aligned memory, so they go through anonymous mappings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ ALIGN = 4096
 
 
 class DirectDisk(LocalDisk):
-    """A ``LocalDisk`` whose files are opened with ``O_DIRECT`` and read and written through page-aligned memory.
+    """A ``LocalDisk`` whose files are opened with ``O_DIRECT`` and read and written through
+    page-aligned memory.
 
     Threads may share it: no buffer outlives a call.
     """
@@ -33,9 +34,11 @@ class DirectDisk(LocalDisk):
             if error.errno != errno.EINVAL:
                 raise
             raise StoreError(
-                f"{name}: this file system refuses direct I/O, so a read may show what this host remembers instead of "
+                f"{name}: this file system refuses direct I/O, so a read may show what this host "
+                "remembers instead of "
                 "what the storage holds",
-                hint="use a file system listed as supported in docs/ft.md; who knows that this one never answers from "
+                hint="use a file system listed as supported in docs/ft.md; who knows that this "
+                "one never answers from "
                 f"memory starts with -ft_allow {MountRisk.DIRECT_IO}",
             ) from error
 
@@ -52,7 +55,8 @@ class DirectDisk(LocalDisk):
                 while got < length:
                     more = os.preadv(fd, [view[got:]], start + got)
                     got += more
-                    # A count that is not whole pages is the end of the file, and not a place to go on from.
+                    # A count that is not whole pages is the end of the file, and not a place to go
+                    # on from.
                     if not more or got % ALIGN:
                         break
                 return bytes(view[offset - start : min(got, offset - start + size)])
@@ -78,14 +82,16 @@ class DirectDisk(LocalDisk):
 
 
 class _ShuttableDirectDisk(ShuttableDisk, DirectDisk):
-    """Both: what may be changed is changed directly."""
+    """Direct I/O for reads and writes, on a disk that can be shut."""
 
 
 def asking_disk(disk: Disk, *, is_network: bool, direct: bool = True) -> Disk:
-    """Choose the disk that asks storage itself: ``disk`` on a local file system, a direct one on others.
+    """Choose the disk that asks storage itself: ``disk`` on a local file system, a direct one on
+    others.
 
-    ``direct`` off is the operator's word that the file system needs none. A disk that can be shut has a direct one that
-    is shut with it: a claim, a record or a clean-up of a server that has ended is refused like every other change.
+    ``direct`` off is the operator's word that the file system needs none. A disk that can be shut
+    has a direct one that is shut with it: a claim, a record or a clean-up of a server that has
+    ended is refused like every other change.
     """
     if not (is_network and direct):
         return disk

@@ -1,21 +1,26 @@
-"""The epoch: the only module that knows ``ft.epoch`` and ``ft.claim.<n>``, and what decides who owns the datastore.
+"""The epoch: the only module that knows ``ft.epoch`` and ``ft.claim.<n>``, and what decides who
+owns the datastore.
 
 Theory of operation (the argument is ``docs/ft-argument.md``):
 
-- A number is **claimed** before it is used: ``ft.claim.<n>`` is created exclusively, with n above every slot and claim
-  found. So no two activations ever own one number, whoever held the store lock.
-- ``ft.epoch`` is an array of 4 KiB slots, slot n at n * 4096 (slot 0 stays blank). Whoever takes n fills **every blank
-  slot below** with its record, then writes its own slot, and looks whether somebody is above it.
-- An owner is **confirmed** by one read of its own slot and the next one: its own bytes in the first, nothing in the
-  second. A successor's record is durable before the successor looks at any other file, so what was confirmed was
-  committed before the successor measured, and is in its log.
+- A number is **claimed** before it is used: ``ft.claim.<n>`` is created exclusively, with n above
+  every slot and claim found. So no two activations ever own one number, whoever held the store
+  lock.
+- ``ft.epoch`` is an array of 4 KiB slots, slot n at n * 4096 (slot 0 stays blank). Whoever takes n
+  fills **every blank slot below** with its record, then writes its own slot, and looks whether
+  somebody is above it.
+- An owner is **confirmed** by one read of its own slot and the next one: its own bytes in the
+  first, nothing in the second. A successor's record is durable before the successor looks at any
+  other file, so what was confirmed was committed before the successor measured, and is in its log.
 - Hence a late write of a former owner can only land in a slot that nobody watches any more.
 
-The fills are durable *before* the own record is written. So an own record in slot m proves that no slot below m is
-blank, whatever was paused, killed or written late, and a reader may stop there instead of reading the whole file.
+The fills are durable *before* the own record is written. So an own record in slot m proves that no
+slot below m is blank, whatever was paused, killed or written late, and a reader may stop there
+instead of reading the whole file.
 
-Files are changed in place, never renamed, and never left open for writing: a file that this host holds open for
-writing reads stale on NFS. No clock, lock or heartbeat takes part in any decision here.
+Files are changed in place, never renamed, and never left open for writing: a file that this host
+holds open for writing reads stale on NFS. No clock, lock or heartbeat takes part in any decision
+here.
 """
 
 from __future__ import annotations
@@ -30,7 +35,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import FencedError, RecoveryError, StoreError
-from ftstan.ft.epoch_records import BLANK, NONCE_SIZE, SLOT_SIZE, Cause, EpochRecord, decode_slot, encode_slot, is_blank
+from ftstan.ft.epoch_records import (
+    BLANK,
+    NONCE_SIZE,
+    SLOT_SIZE,
+    Cause,
+    EpochRecord,
+    decode_slot,
+    encode_slot,
+    is_blank,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,7 +59,9 @@ SLICES_PER_EPOCH = 4096
 
 _READ_SLOTS = 64
 _MOST_AHEAD = 4096
-"""Claims so far above the highest slot are believed: each was a start that died before its record."""
+"""Claims so far above the highest slot are believed: each was a start that died before its
+record.
+"""
 _MOST_CLAIM = 1 << 20
 """The same where no slot tells: the epoch file would be 4 GiB."""
 _CLAIM = re.compile(r"ft\.claim\.([1-9][0-9]{0,17})")
@@ -57,8 +73,9 @@ _STAND_BY = "only one server can own a datastore: this one must stand by or stop
 class Activation:
     """A number that this process took, durably recorded: the right to write until a confirm fails.
 
-    ``nonce`` and ``store_id`` are 16 bytes; ``since_ns`` is Unix nanoseconds; ``ours_from`` is the first slice number
-    that any ftstan activation of this store could use: below it are slices of an original server.
+    ``nonce`` and ``store_id`` are 16 bytes; ``since_ns`` is Unix nanoseconds; ``ours_from`` is the
+    first slice number that any ftstan activation of this store could use: below it are slices of an
+    original server.
     """
 
     epoch: int
@@ -70,13 +87,15 @@ class Activation:
     pid: int
     since_ns: int
     ft_mixed: bool
-    #: Number and nonce of the activation recorded directly before this one; ``(0, b"")`` at a store's first.
+    #: Number and nonce of the activation recorded directly before this one; ``(0, b"")`` at a
+    #: store's first.
     predecessor: tuple[int, bytes] = (0, b"")
     #: Whether original servers may have been members directly before this one.
     was_mixed: bool = False
     cause: Cause = Cause.UNKNOWN
     after: int = 0
-    #: The last epoch behind which an original server may have served, below this one; 0: none since our first.
+    #: The last epoch behind which an original server may have served, below this one; 0: none since
+    #: our first.
     originals_through: int = 0
 
     @property
@@ -107,7 +126,8 @@ class Activation:
 class LostEpochs:
     """What a repair found out about a store whose epochs were lost, or restored from an older copy.
 
-    ``floor`` is the highest epoch that anything in the store shows, ``ours_from`` what the lost record must have said.
+    ``floor`` is the highest epoch that anything in the store shows, ``ours_from`` what the lost
+    record must have said.
     """
 
     floor: int
@@ -116,7 +136,9 @@ class LostEpochs:
 
 @dataclass(frozen=True, slots=True)
 class EpochState:
-    """What there is of the epochs: the newest record, the highest used slot (0: none), the claims, ascending."""
+    """What there is of the epochs: the newest record, the highest used slot (0: none), the claims,
+    ascending.
+    """
 
     newest: EpochRecord | None
     top: int
@@ -126,9 +148,11 @@ class EpochState:
 
 @dataclass(frozen=True, slots=True)
 class _Slots:
-    """What the file shows: the highest used slot (0: none), the newest record, the blank slots below that top.
+    """What the file shows: the highest used slot (0: none), the newest record, the blank slots
+    below that top.
 
-    ``records``: from the newest one, which may be a filler, down to the one that its writer has in its own slot.
+    ``records``: from the newest one, which may be a filler, down to the one that its writer has in
+    its own slot.
     """
 
     top: int
@@ -140,11 +164,11 @@ class _Slots:
         return self.records[0] if self.records else None
 
     def blanks_below(self, number: int) -> list[int]:
-        """The slots below ``number`` that nobody used, those above the top included."""
+        """The unused slots below ``number``, including those above the top."""
         return [*self.blanks, *range(self.top + 1, number)]
 
     def beneath(self) -> _Slots:
-        """The same without the top slot."""
+        """These slots without the top one."""
         blank = set(self.blanks)
         top = next((slot for slot in range(self.top - 1, 0, -1) if slot not in blank), 0)
         records = tuple(record for record in self.records if record.slot != self.top)
@@ -154,7 +178,8 @@ class _Slots:
     def mixed(self) -> bool:
         """Whether one of them says that original servers may be members.
 
-        What a filler says may have been nobody's record, and a record that cannot be read lives on in its fillers.
+        What a filler says may have been nobody's record, and a record that cannot be read lives on
+        in its fillers.
         """
         return any(record.ft_mixed for record in self.records)
 
@@ -179,20 +204,24 @@ def claim(
 ) -> Activation:
     """Take the next epoch of the datastore ``root_fd`` and make it durable.
 
-    The caller holds the store lock, or takes the store from a silent owner without it (``docs/ft.md``, "Stealing").
+    The caller holds the store lock, or takes the store from a silent owner without it
+    (``docs/ft.md``, "Stealing").
 
-    ``survey`` looks at the names in the store; it is called only if no epoch was ever recorded. ``ft_mixed`` is the
-    operator's word; ``None`` keeps what is recorded, and at a store's first epoch means: mixed if a group takes over a
-    store in which an original server has served. ``lost`` is a repair's word: the number is above its floor, and a
-    missing or empty epoch file is made anew. ``cause`` and ``after`` are recorded (``EpochRecord``); the first epoch of
-    a store has a cause of its own. ``heard_under``: the epoch under which an original server was heard last, 0 for
-    none, ``None`` for the newest: it makes nothing mixed, but what it may have written is read with care, by whoever
-    gets round to that. ``locked``: whether the lock is held; without it the store of a mixed group is not taken.
-    ``host``, ``pid`` and ``token`` default to those of this process.
+    ``survey`` looks at the names in the store; it is called only if no epoch was ever recorded.
+    ``ft_mixed`` is the operator's word; ``None`` keeps what is recorded, and at a store's first
+    epoch means: mixed if a group takes over a store in which an original server has served.
+    ``lost`` is a repair's word: the number is above its floor, and a missing or empty epoch file is
+    made anew. ``cause`` and ``after`` are recorded (``EpochRecord``); the first epoch of a store
+    has a cause of its own. ``heard_under``: the epoch under which an original server was heard
+    last, 0 for none, ``None`` for the newest: it makes nothing mixed, but what it may have written
+    is read with care, by whoever gets round to that. ``locked``: whether the lock is held; without
+    it the store of a mixed group is not taken. ``host``, ``pid`` and ``token`` default to those of
+    this process.
 
-    After this returned, no former owner can be confirmed any more; nothing else of the store may have been read before.
-    Raises ``FencedError`` if another server took a higher number meanwhile, or if only the lock may be gone by;
-    ``RecoveryError`` if the epochs of this store were lost, ``StoreError`` if the storage refuses.
+    After this returned, no former owner can be confirmed any more; nothing else of the store may
+    have been read before. Raises ``FencedError`` if another server took a higher number meanwhile,
+    or if only the lock may be gone by; ``RecoveryError`` if the epochs of this store were lost,
+    ``StoreError`` if the storage refuses.
     """
     try:
         seen: Survey | None = None
@@ -203,37 +232,46 @@ def claim(
         elif _look(disk, root_fd) is None:
             _create(disk, root_fd)
         number = _take_number(disk, root_fd, lost.floor)
-        # Read again behind the claim: who finished meanwhile is either above us, or the one whose facts we carry on.
+        # Read again behind the claim: who finished meanwhile is either above us, or the one whose
+        # facts we carry on.
         found = _scan_path(disk, root_fd)
         if found.top >= number:
             raise _overtaken(number, found.newest)
-        nonce, store_id, since_ns = token(NONCE_SIZE), token(NONCE_SIZE), clock.wall_ns()
+        nonce = token(NONCE_SIZE)
+        store_id = token(NONCE_SIZE)
+        since_ns = clock.wall_ns()
 
         def carry_on(found: _Slots) -> Activation:
             previous = found.newest
             mixed = _mixed(ft_mixed, found, seen, in_group=in_group)
             if mixed and not locked:
-                # Recorded since this server made up its mind: whoever holds the lock may obey no epoch.
+                # Recorded since this server made up its mind: whoever holds the lock may obey no
+                # epoch.
                 raise FencedError(
-                    f"ft: epoch {number} was not taken: the group is mixed by now, and the store lock is not held",
+                    f"ft: epoch {number} was not taken: the group is mixed by now, and the store "
+                    "lock is not held",
                     hint=_STAND_BY,
                 )
             return Activation(
                 epoch=number,
                 nonce=nonce,
                 store_id=previous.store_id if previous else store_id,
-                # The survey came before a look that found no record: so it saw no slice of ours, only an original
-                # server's.
+                # The survey came before a look that found no record: so it saw no slice of ours,
+                # only an original server's.
                 ours_from=previous.ours_from if previous else lost.ours_from,
                 server_id=server_id,
                 host=socket.gethostname() if host is None else host,
                 pid=os.getpid() if pid is None else pid,
                 since_ns=since_ns,
                 ft_mixed=mixed,
-                # A torn slot on top was somebody's whose name is lost: then nobody is known to have been just before
-                # us.
-                predecessor=(previous.epoch, previous.nonce) if previous and previous.slot == found.top else (0, b""),
-                cause=Cause.FIRST_START if seen is not None and previous is None and cause is not Cause.TOOL else cause,
+                # A torn slot on top was somebody's whose name is lost: then nobody is known to have
+                # been just before us.
+                predecessor=(previous.epoch, previous.nonce)
+                if previous and previous.slot == found.top
+                else (0, b""),
+                cause=Cause.FIRST_START
+                if seen is not None and previous is None and cause is not Cause.TOOL
+                else cause,
                 after=after,
                 was_mixed=found.mixed,
                 originals_through=_originals_through(number, found, heard_under),
@@ -241,10 +279,12 @@ def claim(
 
         activation = carry_on(found)
         if found.blanks_below(number):
-            # Numbers that were claimed before ours: whoever has one may get its record written, and own the store, at
-            # any moment. Once our own slot is used nobody can any more, and who has done so is seen, before its record
-            # is written over.
-            ahead = replace(activation.record(), epoch=number + 1, ft_mixed=activation.ft_mixed or found.mixed)
+            # Numbers that were claimed before ours: whoever has one may get its record written, and
+            # own the store, at any moment. Once our own slot is used nobody can any more, and who
+            # has done so is seen, before its record is written over.
+            ahead = replace(
+                activation.record(), epoch=number + 1, ft_mixed=activation.ft_mixed or found.mixed
+            )
             _announce(disk, root_fd, ahead)
             found = _scan_path(disk, root_fd)
             if found.top != number:
@@ -271,24 +311,31 @@ def claim_next(
     ft_mixed: bool | None = None,
     token: Callable[[int], bytes] = secrets.token_bytes,
 ) -> Activation:
-    """Take a higher number for the owner of ``before``, which serves on under it without reading the store again.
+    """Take a higher number for the owner of ``before``, which serves on under it without reading
+    the store again.
 
-    So nobody else may have owned the store since ``before``, not even for a moment. The number behind ``before`` may be
-    claimed already, by a server that died, or that is just taking the store over. What decides is whether anybody has a
-    *record* between the two numbers, and that is looked at only when no such record can become valid any more:
+    So nobody else may have owned the store since ``before``, not even for a moment. The number
+    behind ``before`` may be claimed already, by a server that died, or that is just taking the
+    store over. What decides is whether anybody has a *record* between the two numbers, and that is
+    looked at only when no such record can become valid any more:
 
-    1. A filler goes into the slot of our own number. From here on whoever holds a lower number finds a slot above its
-       own behind its record, and knows that it does not own the store. Readers do not stop at fillers, so if we end
-       here the slots below are still filled by the next server.
-    2. The slots between the two numbers are read. A record there: its writer may have owned the store. We are fenced.
-    3. All blank: nobody did, and nobody can. They are filled, and our record takes the place of the filler.
+    1. A filler goes into the slot of our own number. From here on whoever holds a lower number
+       finds a slot above its own behind its record, and knows that it does not own the store.
+       Readers do not stop at fillers, so if we end here the slots below are still filled by the
+       next server.
+    2. The slots between the two numbers are read. A record there: its writer may have owned the
+       store. We are fenced.
+    3. All blank: nobody did, and nobody can. They are filled, and our record takes the place of the
+       filler.
 
-    ``ft_mixed`` and ``cause`` as in ``claim``. Raises ``FencedError``: nothing of the number may be used. Raises
-    ``StoreError`` if storage refuses: ``before`` is still valid if its confirm says so.
+    ``ft_mixed`` and ``cause`` as in ``claim``. Raises ``FencedError``: nothing of the number may be
+    used. Raises ``StoreError`` if storage refuses: ``before`` is still valid if its confirm says
+    so.
     """
     try:
         number = _take_number(disk, root_fd, before.epoch)
-        # Before anything is written: a rightful successor should not find a slot of ours behind its own.
+        # Before anything is written: a rightful successor should not find a slot of ours behind its
+        # own.
         _check_unowned(disk, root_fd, before, number)
         activation = replace(
             before,
@@ -306,7 +353,8 @@ def claim_next(
             # It says what is recorded now, not what is about to be.
             _announce(disk, root_fd, _filler(before, number))
             _check_unowned(disk, root_fd, before, number)
-        # The slot behind our present one comes last of those below: until it is used, we are confirmed by it.
+        # The slot behind our present one comes last of those below: until it is used, we are
+        # confirmed by it.
         below = reversed(range(before.epoch + 1, number))
         _write(disk, root_fd, activation, list(below), lambda slot: _filler(before, slot))
         _read_back(disk, root_fd, activation)
@@ -319,7 +367,8 @@ def claim_next(
 
 
 def _announce(disk: Disk, root_fd: int, ahead: EpochRecord) -> None:
-    """Put a filler into the slot of our own number, durable: nobody with a lower one becomes an owner from here on.
+    """Put a filler into the slot of our own number, durable: nobody with a lower one becomes an
+    owner from here on.
 
     It is of a number above its slot: that is what makes it a filler, at which no reader stops.
     """
@@ -336,7 +385,9 @@ def _filler(before: Activation, slot: int) -> EpochRecord:
 
 
 def _check_unowned(disk: Disk, root_fd: int, before: Activation, number: int) -> None:
-    """``before`` has its slot, and nobody has a record above it, up to ``number`` and beyond. Or ``FencedError``.
+    """``before`` has its slot, and nobody has a record above it, up to ``number`` and beyond.
+
+    Or ``FencedError``.
 
     Fillers of ``before`` itself are nobody's record: an earlier attempt left them.
     """
@@ -356,37 +407,50 @@ def _check_unowned(disk: Disk, root_fd: int, before: Activation, number: int) ->
 
 
 def read_owner(disk: Disk, root_fd: int) -> EpochRecord | None:
-    """Read the newest record: the owner's, or the last one's. ``None`` if no ftstan server ever owned the store.
+    """Read the newest record: the owner's, or the last one's.
 
-    For messages, and to compare store ids; it proves nothing to a writer. Raises ``StoreError`` if storage refuses.
+    ``None`` if no ftstan server ever owned the store.
+
+    For messages, and to compare store ids; it proves nothing to a writer. Raises ``StoreError`` if
+    storage refuses.
     """
     try:
         found = _look(disk, root_fd)
     except OSError as error:
-        raise StoreError(f"{EPOCH_NAME}: {error.strerror or error}", hint="check the datastore's storage") from error
+        raise StoreError(
+            f"{EPOCH_NAME}: {error.strerror or error}", hint="check the datastore's storage"
+        ) from error
     if found is None or found.newest is None:
         return None
-    # A filler on top says what its writer had seen, and whoever is below it may have recorded more since.
+    # A filler on top says what its writer had seen, and whoever is below it may have recorded more
+    # since.
     return replace(found.newest, ft_mixed=found.mixed)
 
 
 def read_state(disk: Disk, root_fd: int) -> EpochState:
-    """Read what there is of the epochs, for tools; it proves nothing to a writer. Raises ``StoreError``."""
+    """Read what there is of the epochs, for tools; it proves nothing to a writer.
+
+    Raises ``StoreError``.
+    """
     try:
         found = _look(disk, root_fd)
         claims = tuple(_claims(disk, root_fd, found.top if found else 0))
     except OSError as error:
-        raise StoreError(f"{EPOCH_NAME}: {error.strerror or error}", hint="check the datastore's storage") from error
+        raise StoreError(
+            f"{EPOCH_NAME}: {error.strerror or error}", hint="check the datastore's storage"
+        ) from error
     if found is None:
         return EpochState(None, 0, claims, present=False)
     return EpochState(found.newest, found.top, claims, present=True)
 
 
 def read_records(disk: Disk, root_fd: int, count: int) -> list[tuple[int, EpochRecord | None]]:
-    """Read the newest ``count`` activations with their slots, newest first; ``None``: used, and cannot be read.
+    """Read the newest ``count`` activations with their slots, newest first.
 
-    Slots that a successor filled are left out: nobody served under their numbers. For people; it proves nothing to a
-    writer. Raises ``StoreError`` if storage refuses.
+    ``None``: used, and cannot be read.
+
+    Slots that a successor filled are left out: nobody served under their numbers. For people; it
+    proves nothing to a writer. Raises ``StoreError`` if storage refuses.
     """
     try:
         top = _scan_path(disk, root_fd).top
@@ -394,7 +458,9 @@ def read_records(disk: Disk, root_fd: int, count: int) -> list[tuple[int, EpochR
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise StoreError(f"{EPOCH_NAME}: {error.strerror or error}", hint="check the datastore's storage") from error
+        raise StoreError(
+            f"{EPOCH_NAME}: {error.strerror or error}", hint="check the datastore's storage"
+        ) from error
     records: list[tuple[int, EpochRecord | None]] = []
     try:
         while top > 0 and len(records) < count:
@@ -403,18 +469,27 @@ def read_records(disk: Disk, root_fd: int, count: int) -> list[tuple[int, EpochR
             for slot in range(top, low, -1):
                 part = data[(slot - low - 1) * SLOT_SIZE : (slot - low) * SLOT_SIZE]
                 record = decode_slot(part, slot)
-                if len(records) < count and not is_blank(part) and not (record and record.is_filler):
+                if (
+                    len(records) < count
+                    and not is_blank(part)
+                    and not (record and record.is_filler)
+                ):
                     records.append((slot, record))
             top = low
     except OSError as error:
-        raise StoreError(f"{EPOCH_NAME}: {error.strerror or error}", hint="check the datastore's storage") from error
+        raise StoreError(
+            f"{EPOCH_NAME}: {error.strerror or error}", hint="check the datastore's storage"
+        ) from error
     finally:
         disk.close(fd)
     return records
 
 
-def remove_old_claims(disk: Disk, root_fd: int, activation: Activation, confirm: Callable[[], None]) -> None:
-    """Remove the claims below the current number: a late claimer of such a number finds our slot above its own.
+def remove_old_claims(
+    disk: Disk, root_fd: int, activation: Activation, confirm: Callable[[], None]
+) -> None:
+    """Remove the claims below the current number: a late claimer of such a number finds our slot
+    above its own.
 
     Raises ``FencedError`` through ``confirm``, and ``StoreError``.
     """
@@ -430,19 +505,24 @@ def remove_old_claims(disk: Disk, root_fd: int, activation: Activation, confirm:
         disk.fsync(root_fd)
     except OSError as error:
         raise StoreError(
-            f"old claims cannot be removed: {error.strerror or error}", hint="they are harmless; check the storage"
+            f"old claims cannot be removed: {error.strerror or error}",
+            hint="they are harmless; check the storage",
         ) from error
 
 
 class Confirmer:
-    """Is the store still ours? One read of storage answers; no clock, lock or memory of ours takes part.
+    """Is the store still ours?
 
-    A batch is confirmed by a call that **starts after** the batch's last fsync returned. Threads may share it. Once
-    fenced, it stays so. ``is_network`` leaves out the look at the link count, which is answered from this host's memory
-    there.
+    One read of storage answers; no clock, lock or memory of ours takes part.
+
+    A batch is confirmed by a call that **starts after** the batch's last fsync returned. Threads
+    may share it. Once fenced, it stays so. ``is_network`` leaves out the look at the link count,
+    which is answered from this host's memory there.
     """
 
-    def __init__(self, disk: Disk, root_fd: int, activation: Activation, *, is_network: bool = False) -> None:
+    def __init__(
+        self, disk: Disk, root_fd: int, activation: Activation, *, is_network: bool = False
+    ) -> None:
         self._disk = disk
         self._epoch = activation.epoch
         self._offset = activation.epoch * SLOT_SIZE
@@ -462,7 +542,9 @@ class Confirmer:
             raise
 
     def __call__(self) -> None:
-        """Raise ``FencedError`` unless storage shows our record in our slot and nothing in the next one."""
+        """Raise ``FencedError`` unless storage shows our record in our slot and nothing in the next
+        one.
+        """
         if self._fenced is not None:
             raise self._fenced
         try:
@@ -484,12 +566,17 @@ class Confirmer:
         self._disk.close(self._fd)
 
     def _explain(self, data: bytes) -> FencedError:
-        own, following = data[:SLOT_SIZE], data[SLOT_SIZE:]
+        own = data[:SLOT_SIZE]
+        following = data[SLOT_SIZE:]
         if not is_blank(following):
             successor = decode_slot(following, self._epoch + 1)
             if successor is None:
-                return self._lost(f"slot {self._epoch + 1} was used, and its record cannot be read (bad checksum)")
-            return FencedError(f"ft: epoch {self._epoch} was superseded by {successor.describe()}", hint=_STAND_BY)
+                return self._lost(
+                    f"slot {self._epoch + 1} was used, and its record cannot be read (bad checksum)"
+                )
+            return FencedError(
+                f"ft: epoch {self._epoch} was superseded by {successor.describe()}", hint=_STAND_BY
+            )
         if is_blank(own):
             return self._lost("our record is gone, as after a restore of an older file")
         if own == self._alone:
@@ -497,48 +584,63 @@ class Confirmer:
         other = decode_slot(own, self._epoch)
         if other is None:
             return self._lost("our record cannot be read any more (bad checksum)")
-        return FencedError(f"ft: epoch {self._epoch} was taken from us by {other.describe()}", hint=_STAND_BY)
+        return FencedError(
+            f"ft: epoch {self._epoch} was taken from us by {other.describe()}", hint=_STAND_BY
+        )
 
     def _lost(self, what: str) -> FencedError:
-        return FencedError(f"ft: epoch {self._epoch} cannot be confirmed: {EPOCH_NAME}: {what}", hint=_REPAIR)
+        return FencedError(
+            f"ft: epoch {self._epoch} cannot be confirmed: {EPOCH_NAME}: {what}", hint=_REPAIR
+        )
 
     def _unreadable(self, error: OSError) -> FencedError:
         return FencedError(
-            f"ft: epoch {self._epoch} cannot be confirmed: {EPOCH_NAME} is unreadable: {error.strerror or error} "
+            f"ft: epoch {self._epoch} cannot be confirmed: {EPOCH_NAME} is unreadable: "
+            f"{error.strerror or error} "
             f"({errno.errorcode.get(error.errno or 0, 'no errno')})",
             hint="check the storage and the kernel log of this host, then start the server again",
         )
 
 
 def _first_look(disk: Disk, root_fd: int, survey: Callable[[], Survey]) -> Survey | None:
-    """Survey the store if no epoch was ever recorded in it, and see that there is an epoch file; else ``None``."""
+    """Survey the store if no epoch was ever recorded in it, and see that there is an epoch file.
+
+    Else ``None``.
+    """
     claims = _claims(disk, root_fd, 0)
     found = _look(disk, root_fd)
     if found is None and claims:
         raise RecoveryError(
-            f"{EPOCH_NAME} is missing, but {_claim_name(max(claims))} shows that this datastore had epochs",
+            f"{EPOCH_NAME} is missing, but {_claim_name(max(claims))} shows that this datastore "
+            "had epochs",
             hint=_REPAIR,
         )
     if found is not None and found.newest is not None:
         return None
     seen = survey()
-    # The order matters: first the survey, then this look. No record now means that the survey saw no slice of ours.
+    # The order matters: first the survey, then this look. No record now means that the survey saw
+    # no slice of ours.
     found = _look(disk, root_fd)
     if found is not None and found.newest is not None:
         return None
     if seen.confirmed:
         raise RecoveryError(
-            f"{EPOCH_NAME} {'is missing' if found is None else 'holds no readable record'}, but channel "
-            f"{seen.confirmed[0]!r} was written under an epoch ({len(seen.confirmed)} such channels)",
+            f"{EPOCH_NAME} {'is missing' if found is None else 'holds no readable record'}, but "
+            "channel "
+            f"{seen.confirmed[0]!r} was written under an epoch ({len(seen.confirmed)} such "
+            "channels)",
             hint=_REPAIR,
         )
-    # Also if it is there: who made it may have died before its name was durable, and a claim must not outlive it.
+    # Also if it is there: who made it may have died before its name was durable, and a claim must
+    # not outlive it.
     _create(disk, root_fd)
     return seen
 
 
 def _create(disk: Disk, root_fd: int) -> None:
-    """Make an empty epoch file, durable before the first claim, so that a claim without the file means a loss."""
+    """Make an empty epoch file, durable before the first claim, so that a claim without the file
+    means a loss.
+    """
     try:
         fd = disk.open(root_fd, EPOCH_NAME, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
     except FileExistsError:
@@ -558,27 +660,36 @@ def _take_number(disk: Disk, root_fd: int, floor: int) -> int:
         top = max(floor, _scan_path(disk, root_fd).top)
         number = 1 + max(top, *_claims(disk, root_fd, top), 0)
         try:
-            fd = disk.open(root_fd, _claim_name(number), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
+            fd = disk.open(
+                root_fd, _claim_name(number), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            )
         except FileExistsError:
-            # Taken between the look and the try, or hidden by a stale listing: never the same number again.
+            # Taken between the look and the try, or hidden by a stale listing: never the same
+            # number again.
             floor = number
             continue
         disk.close(fd)
-        # The name is the claim, and nothing is in the file: the sync of the directory makes all of it durable.
+        # The name is the claim, and nothing is in the file: the sync of the directory makes all of
+        # it durable.
         disk.fsync(root_fd)
         return number
 
 
 def _write(
-    disk: Disk, root_fd: int, activation: Activation, blanks: Sequence[int], filler: Callable[[int], EpochRecord]
+    disk: Disk,
+    root_fd: int,
+    activation: Activation,
+    blanks: Sequence[int],
+    filler: Callable[[int], EpochRecord],
 ) -> None:
     fd = disk.open(root_fd, EPOCH_NAME, os.O_RDWR | os.O_NOFOLLOW)
     try:
         for slot in blanks:
             disk.pwrite(fd, encode_slot(filler(slot)), slot * SLOT_SIZE)
         if blanks:
-            # Durable before our own slot is: a claimer that dies between the two must not leave a blank slot under a
-            # record, where a late claimer's record would find an owner that looks only at the next slot.
+            # Durable before our own slot is: a claimer that dies between the two must not leave a
+            # blank slot under a record, where a late claimer's record would find an owner that
+            # looks only at the next slot.
             disk.fsync(fd)
         disk.pwrite(fd, encode_slot(activation.record()), activation.epoch * SLOT_SIZE)
         disk.fsync(fd)
@@ -587,7 +698,10 @@ def _write(
 
 
 def _read_back(disk: Disk, root_fd: int, activation: Activation) -> None:
-    """Our record is there, through a fresh descriptor, and nothing is above it; else ``FencedError``."""
+    """Our record is there, through a fresh descriptor, and nothing is above it.
+
+    Else ``FencedError``.
+    """
     fd = disk.open(root_fd, EPOCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         found = _scan(disk, fd)
@@ -601,7 +715,8 @@ def _read_back(disk: Disk, root_fd: int, activation: Activation) -> None:
 def _look(disk: Disk, root_fd: int) -> _Slots | None:
     """Scan the slots; ``None`` if there is no epoch file."""
     try:
-        # Opened, not looked up: a network file system may remember for a while that a name did not exist.
+        # Opened, not looked up: a network file system may remember for a while that a name did not
+        # exist.
         return _scan_path(disk, root_fd)
     except FileNotFoundError:
         return None
@@ -612,7 +727,9 @@ def _scan_path(disk: Disk, root_fd: int) -> _Slots:
     fd = disk.open(root_fd, EPOCH_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         if not disk.fstat(fd).is_file:
-            raise OSError(errno.EINVAL, "it is no regular file: move it out of the datastore", EPOCH_NAME)
+            raise OSError(
+                errno.EINVAL, "it is no regular file: move it out of the datastore", EPOCH_NAME
+            )
         return _scan(disk, fd)
     finally:
         disk.close(fd)
@@ -624,7 +741,8 @@ def _scan(disk: Disk, fd: int) -> _Slots:
     while disk.pread(fd, SLOT_SIZE, end * SLOT_SIZE):
         end += 1
     top = 0
-    records, blanks = [], []
+    records = []
+    blanks = []
     for slot in range(end - 1, 0, -1):
         data = disk.pread(fd, SLOT_SIZE, slot * SLOT_SIZE)
         if is_blank(data):
@@ -643,8 +761,9 @@ def _scan(disk: Disk, fd: int) -> _Slots:
 def _claims(disk: Disk, root_fd: int, top: int) -> list[int]:
     """Numbers that were claimed, ascending; ``top``: the highest used slot, 0 if none is known.
 
-    Left out is what is no regular file, and what is so far above ``top`` that nobody claimed it in turn: filling the
-    slots below would take the room. Nothing rests on it: claims are created exclusively, so no number is taken twice.
+    Left out is what is no regular file, and what is so far above ``top`` that nobody claimed it in
+    turn: filling the slots below would take the room. Nothing rests on it: claims are created
+    exclusively, so no number is taken twice.
     """
     bound = top + _MOST_AHEAD if top else _MOST_CLAIM
     numbers = []
@@ -674,9 +793,17 @@ def _originals_through(number: int, found: _Slots, heard_under: int | None) -> i
     """The last epoch below ``number`` behind which an original server may have served."""
     if found.mixed or heard_under is None:
         return number - 1
-    return min(number - 1, max([heard_under, *(record.originals_through for record in found.records)]))
+    return min(
+        number - 1, max([heard_under, *(record.originals_through for record in found.records)])
+    )
 
 
 def _overtaken(number: int, newest: EpochRecord | None) -> FencedError:
-    winner = newest.describe() if newest and newest.epoch != number else "a server whose record cannot be read"
-    return FencedError(f"ft: epoch {number} was not obtained: it was overtaken by {winner}", hint=_STAND_BY)
+    winner = (
+        newest.describe()
+        if newest and newest.epoch != number
+        else "a server whose record cannot be read"
+    )
+    return FencedError(
+        f"ft: epoch {number} was not obtained: it was overtaken by {winner}", hint=_STAND_BY
+    )

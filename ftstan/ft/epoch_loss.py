@@ -1,8 +1,10 @@
-"""Were the epochs of a datastore lost, or restored from an older copy? For tools: a server decides for itself.
+"""Were the epochs of a datastore lost, or restored from an older copy?
 
-Numbers that were used may then be used again: two owners could be confirmed, and a later start could take slices of a
-former owner for its own. What shows it are the numbers that other files name. Reads only; ``docs/ft.md`` has the
-argument.
+For tools: a server decides for itself.
+
+Numbers that were used may then be used again: two owners could be confirmed, and a later start
+could take slices of a former owner for its own. What shows it are the numbers that other files
+name. Reads only; ``docs/ft.md`` has the argument.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _CURE = "stop every server and move it out of the datastore"
 class EpochFacts:
     """``ours_from``: the first slice number of ours, ``None`` if no ftstan server ever wrote here.
 
-    ``loss`` says what is wrong, empty if nothing is; ``lost`` is then what a repair must claim above.
+    ``loss`` says what is wrong, empty if nothing is; ``lost`` is then what a repair must claim
+    above.
     """
 
     ours_from: int | None
@@ -38,10 +41,12 @@ class EpochFacts:
 
 
 def find_epochs(disk: Disk, root_fd: int, *, looking: bool = False) -> EpochFacts:
-    """Compare the epoch file with everything else that names an epoch. Raises ``OSError`` and ``StoreError``.
+    """Compare the epoch file with everything else that names an epoch.
 
-    ``looking``: channels that this user may not read are passed over. Nothing may be written after that: such a channel
-    may name the highest epoch.
+    Raises ``OSError`` and ``StoreError``.
+
+    ``looking``: channels that this user may not read are passed over. Nothing may be written after
+    that: such a channel may name the highest epoch.
     """
     state = read_state(disk, root_fd)
     confirmed, slices = _highest(disk, root_fd, looking=looking)
@@ -53,19 +58,32 @@ def find_epochs(disk: Disk, root_fd: int, *, looking: bool = False) -> EpochFact
     floor = max([shown, state.top, *state.claims, -(-slices // SLICES_PER_EPOCH)])
     if state.newest is None:
         what = "holds no readable record" if state.present else "is missing"
-        # Whether the lowest slices are the original's cannot be known any more. As ours they are read in the order of
-        # their numbers, which is the order in which the original wrote them, too.
-        return EpochFacts(1, state.top, f"{EPOCH_NAME} {what}, but this datastore had epochs", LostEpochs(floor, 1))
+        # Whether the lowest slices are the original's cannot be known any more. As ours they are
+        # read in the order of their numbers, which is the order in which the original wrote them,
+        # too.
+        return EpochFacts(
+            1,
+            state.top,
+            f"{EPOCH_NAME} {what}, but this datastore had epochs",
+            LostEpochs(floor, 1),
+        )
     ours_from = state.newest.ours_from
     if shown > state.top:
-        text = f"{EPOCH_NAME} ends at epoch {state.top}, but epoch {shown} has written here: it is an older copy"
+        text = (
+            f"{EPOCH_NAME} ends at epoch {state.top}, but epoch {shown} has written here: it is "
+            "an older copy"
+        )
         return EpochFacts(ours_from, state.top, text, LostEpochs(floor, ours_from))
     return EpochFacts(ours_from, state.top)
 
 
 def _highest(disk: Disk, root_fd: int, *, looking: bool) -> tuple[int, int]:
-    """The highest epoch that a channel was confirmed under, and the highest slice number; 0 if there is none."""
-    epoch, slice_number = 0, 0
+    """The highest epoch that a channel was confirmed under, and the highest slice number.
+
+    0 if there is none.
+    """
+    epoch = 0
+    slice_number = 0
     for name, is_dir in disk.listdir(root_fd):
         if not is_dir:
             continue
@@ -78,7 +96,8 @@ def _highest(disk: Disk, root_fd: int, *, looking: bool) -> tuple[int, int]:
                 # Moved elsewhere and linked to, say: it may name the highest epoch all the same.
                 raise StoreError(f"{name}/{error.strerror}", hint=_CURE) from error
             raise
-        epoch, slice_number = max(epoch, named), max(slice_number, number)
+        epoch = max(epoch, named)
+        slice_number = max(slice_number, number)
     return epoch, slice_number
 
 

@@ -1,7 +1,7 @@
 """The bytes of one slot of the epoch file: who took which number, checksummed, 4 KiB.
 
-Bytes in, records out; no file. A slot is *blank* (all zero), holds a *record*, or is *torn*: anything else, and then
-somebody used it. Integers are little-endian; ``docs/ft.md`` has the table.
+Bytes in, records out; no file. A slot is *blank* (all zero), holds a *record*, or is *torn*:
+anything else, and then somebody used it. Integers are little-endian; ``docs/ft.md`` has the table.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ BLANK = bytes(SLOT_SIZE)
 
 _MAGIC = b"FTSTEPO1"
 _CRC = struct.Struct("<I")
-# slot, epoch, since_ns, ours_from, pid, flags, nonce, store id, server id and host with their lengths, cause, after,
-# originals_through
+# slot, epoch, since_ns, ours_from, pid, flags, nonce, store id, server id and host with their
+# lengths, cause, after, originals_through
 _BODY = struct.Struct("<QQqQQI16s16sH128sH256sBQQ")
 _HEAD_SIZE = len(_MAGIC) + _CRC.size
-_MAX_SERVER_ID, _MAX_HOST = 128, 256
+_MAX_SERVER_ID = 128
+_MAX_HOST = 256
 _MIXED = 1
 
 
 class Cause(enum.IntEnum):
-    """Why an epoch was taken. Numbers are part of the format; one that we do not know reads as ``UNKNOWN``."""
+    """Why an epoch was taken.
+
+    Numbers are part of the format; one that we do not know reads as ``UNKNOWN``.
+    """
 
     UNKNOWN = 0
     FIRST_START = 1
@@ -47,7 +51,10 @@ class Cause(enum.IntEnum):
         return cls.UNKNOWN
 
     def describe(self, after: int = 0) -> str:
-        """For people. ``after``: the epoch that released, handed over or fell silent; 0 if none is known."""
+        """For people. ``after``: the epoch that released, handed over or fell silent.
+
+        0 if none is known.
+        """
         return _CAUSE_TEXTS[self] + (f" (epoch {after})" if after else "")
 
 
@@ -70,13 +77,14 @@ _CAUSE_TEXTS = {
 class EpochRecord:
     """One activation, as written into slot ``slot``.
 
-    ``epoch`` is the number of the activation that wrote it: equal to ``slot`` in its own slot, higher in the blank
-    slots that it filled. ``nonce`` and ``store_id`` are 16 bytes. ``since_ns`` is the activation time (Unix
-    nanoseconds). ``ours_from`` is the first slice number of the store's first ftstan activation. ``ft_mixed`` says
-    that original servers may be members of the group. ``cause`` says why the epoch was taken, ``after`` which epoch
-    released, handed over or fell silent (0: none is known); records written before there was a cause have neither.
-    ``originals_through`` is the last epoch behind which an original server may have served before this record, 0 if
-    none has since our first.
+    ``epoch`` is the number of the activation that wrote it: equal to ``slot`` in its own slot,
+    higher in the blank slots that it filled. ``nonce`` and ``store_id`` are 16 bytes. ``since_ns``
+    is the activation time (Unix nanoseconds). ``ours_from`` is the first slice number of the
+    store's first ftstan activation. ``ft_mixed`` says that original servers may be members of the
+    group. ``cause`` says why the epoch was taken, ``after`` which epoch released, handed over or
+    fell silent (0: none is known); records written before there was a cause have neither.
+    ``originals_through`` is the last epoch behind which an original server may have served before
+    this record, 0 if none has since our first.
     """
 
     slot: int
@@ -103,7 +111,7 @@ class EpochRecord:
         return replace(self, slot=slot)
 
     def describe(self) -> str:
-        """For messages: which activation, of whom, where, since when."""
+        """The activation in words: number, server, host, process, start."""
         since = dt.datetime.fromtimestamp(self.since_ns // 1_000_000_000, tz=dt.UTC)
         return (
             f"epoch {self.epoch} of server {self.server_id} on host {self.host} pid {self.pid} "
@@ -136,15 +144,21 @@ def encode_slot(record: EpochRecord) -> bytes:
 
 
 def decode_slot(data: bytes, slot: int) -> EpochRecord | None:
-    """Read the record in slot number ``slot``; ``None`` if the slot is torn (or blank: ask ``is_blank`` first)."""
+    """Read the record in slot number ``slot``.
+
+    ``None`` if the slot is torn (or blank: ask ``is_blank`` first).
+    """
     if len(data) != SLOT_SIZE or not data.startswith(_MAGIC):
         return None
     (crc,) = _CRC.unpack_from(data, len(_MAGIC))
     if crc != zlib.crc32(data[_HEAD_SIZE:]):
         return None
-    named, epoch, since_ns, ours_from, pid, flags, nonce, store_id, *rest = _BODY.unpack_from(data, _HEAD_SIZE)
+    named, epoch, since_ns, ours_from, pid, flags, nonce, store_id, *rest = _BODY.unpack_from(
+        data, _HEAD_SIZE
+    )
     server_len, server_id, host_len, host, cause, after, originals_through = rest
-    # A record in another's slot was put there by a copy or a restore: it proves nothing about this one.
+    # A record in another's slot was put there by a copy or a restore: it proves nothing about this
+    # one.
     if named != slot or epoch < slot:
         return None
     return EpochRecord(
@@ -165,5 +179,8 @@ def decode_slot(data: bytes, slot: int) -> EpochRecord | None:
 
 
 def is_blank(data: bytes) -> bool:
-    """Whether nobody used the slot. A slot cut short by the end of the file counts as its bytes say."""
+    """Whether nobody used the slot.
+
+    A slot cut short by the end of the file counts as its bytes say.
+    """
     return not any(data) if len(data) < SLOT_SIZE else data == BLANK

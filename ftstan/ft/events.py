@@ -1,4 +1,5 @@
-"""What happens to a standby and what it does about it: the words between the machine and its driver.
+"""What happens to a standby and what it does about it: the words between the machine and its
+driver.
 
 Events go in, actions come out, in order; ``ft/standby.py`` says which follow which.
 """
@@ -35,14 +36,16 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatHeard:
-    """A heartbeat arrived on the group's subject (decoded; what does not decode is not an event)."""
+    """A heartbeat arrived on the group's subject (decoded; what does not decode is not an
+    event).
+    """
 
     beat: Heartbeat
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasedHeard:
-    """An owner says that it has let go of the lock."""
+    """An owner announced that it released the lock."""
 
     released: Released
 
@@ -59,19 +62,21 @@ class NatsDown:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The operator wants this node not to take over."""
+    """The operator told this node not to take over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The operator takes that back."""
+    """The operator ended the pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class YieldTo:
-    """Another member was named as the successor: hold back for ``seconds``, or until somebody serves.
+    """Another member was named as the successor: hold back for ``seconds``, or until somebody
+    serves.
 
-    As long as was said before, if that was longer. 0: the one that was named does not follow, hold back no longer.
+    As long as was said before, if that was longer. 0: the one that was named does not follow, hold
+    back no longer.
     """
 
     seconds: float
@@ -79,10 +84,11 @@ class YieldTo:
 
 @dataclass(frozen=True, slots=True)
 class StoreSeen:
-    """The datastore's id as read from our own directory: 16 bytes, or empty if no ftstan server ever owned it.
+    """The datastore's id as read from our own directory: 16 bytes, or empty if no ftstan server
+    ever owned it.
 
-    ``None``: it could not be read, and ``error`` says why. ``owner`` is the newest epoch record, if there is one;
-    ``served``: whether anybody, perhaps an original server, has served from there.
+    ``None``: it could not be read, and ``error`` says why. ``owner`` is the newest epoch record, if
+    there is one; ``served``: whether anybody, perhaps an original server, has served from there.
     """
 
     store_id: bytes | None
@@ -105,8 +111,9 @@ class TryResult(enum.Enum):
 class TryDone:
     """The answer to ``TryLock``. ``error`` is the text of a fault, ``hint`` what to do about it.
 
-    ``store_id``, ``owner`` and ``served`` are what the directory shows (as in ``StoreSeen``): read behind every grant
-    and under suspicion, as ``watch`` is: what an owner rewrites every second, ``None`` if it could not be read.
+    ``store_id``, ``owner`` and ``served`` are what the directory shows (as in ``StoreSeen``): read
+    behind every grant and under suspicion, as ``watch`` is: what an owner rewrites every second,
+    ``None`` if it could not be read.
     """
 
     result: TryResult
@@ -125,7 +132,9 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True)
 class ActivationLost:
-    """The driver could not activate, and gave the lock back: stand by again. ``why`` is for the log.
+    """The driver could not activate, and gave the lock back: stand by again.
+
+    ``why`` is for the log.
 
     ``refused``: storage was the reason, and may be for every member: no try for 1 s, 2 s ... 60 s.
     """
@@ -168,8 +177,9 @@ Event = (
 class TryLock:
     """Try the store lock once, without waiting, and answer with ``TryDone``.
 
-    ``suspicious``: nobody was heard, so look at the directory first, and make a missing lock file. ``expect``: the id
-    that the directory has to show then; ``None``: any, or none. ``served``: somebody must have served from it.
+    ``suspicious``: nobody was heard, so look at the directory first, and make a missing lock file.
+    ``expect``: the id that the directory has to show then; ``None``: any, or none. ``served``:
+    somebody must have served from it.
     """
 
     suspicious: bool = False
@@ -191,8 +201,8 @@ class ReleaseLock:
 class Activate:
     """The lock is ours and every gate is open: claim the epoch and serve.
 
-    ``cause`` and ``after`` are notes for the epoch's record (why, and which epoch owned the store before), no other
-    action.
+    ``cause`` and ``after`` are notes for the epoch's record (why, and which epoch owned the store
+    before), no other action.
     """
 
     cause: Cause = field(default=Cause.LOCK_FREE, compare=False)

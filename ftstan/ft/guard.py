@@ -1,7 +1,10 @@
-"""Judging an owner's vital signs: may it beat, must it leave, must it die? Pure: no clock, thread, socket or file.
+"""Judging an owner's vital signs: may it beat, must it leave, must it die?
 
-Called often, with what the other threads publish. Time counts only while this process runs: after a pause
-(SIGSTOP, a stopped virtual machine) every running probe looks old, although nobody waited for it.
+Pure: no clock, thread, socket or file.
+
+Called often, with what the other threads publish. Time counts only while this process runs: after a
+pause (SIGSTOP, a stopped virtual machine) every running probe looks old, although nobody waited for
+it.
 
 ==============================  ==========================  =======================================
 vital sign                      late                        very late
@@ -28,7 +31,10 @@ from ftstan.ft.deadlines import (
 
 
 class GuardVerdict(enum.Enum):
-    """What an owner must do. ``QUIET``: send no heartbeats; ``LEAVE``: stop cleanly; ``DIE``: end at once."""
+    """What an owner must do.
+
+    ``QUIET``: send no heartbeats; ``LEAVE``: stop cleanly; ``DIE``: end at once.
+    """
 
     FINE = enum.auto()
     QUIET = enum.auto()
@@ -38,10 +44,12 @@ class GuardVerdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What is known at one moment. Times are seconds of ``Clock.mono``, ``None`` while nothing is under way.
+    """What is known at one moment.
 
-    ``probe_since``: the start of the running probe; ``batch_since``: of the oldest batch that is not committed;
-    ``reachable``: whether NATS connects us with clients.
+    Times are seconds of ``Clock.mono``, ``None`` while nothing is under way.
+
+    ``probe_since``: the start of the running probe; ``batch_since``: of the oldest batch that is
+    not committed; ``reachable``: whether NATS connects us with clients.
     """
 
     probe_since: float | None = None
@@ -69,18 +77,24 @@ class _Stopwatch:
             self._what = None
             return 0.0
         if what != self._what:
-            self._what, self._start = what, time
+            self._what = what
+            self._start = time
         return time - self._start
 
 
 class Guard:
-    """The judge of one activation. ``nats_timeout`` is in seconds; 0: being cut off from NATS is no reason to leave."""
+    """The judge of one activation.
+
+    ``nats_timeout`` is in seconds; 0: being cut off from NATS is no reason to leave.
+    """
 
     def __init__(self, nats_timeout: float = 0.0) -> None:
         self._nats_timeout = nats_timeout
         self._last: float | None = None
         self._time = 0.0
-        self._probe, self._batch, self._nats = _Stopwatch(), _Stopwatch(), _Stopwatch()
+        self._probe = _Stopwatch()
+        self._batch = _Stopwatch()
+        self._nats = _Stopwatch()
         self._verdict = GuardVerdict.FINE
         self._longest = 0.0
 
@@ -98,7 +112,8 @@ class Guard:
         probe = self._probe.age(vitals.probe_since, self._time)
         batch = self._batch.age(vitals.batch_since, self._time)
         cut_off = self._nats.age(None if vitals.reachable else "cut off", self._time)
-        before, self._verdict = self._verdict, self._judge(probe, batch, cut_off)
+        before = self._verdict
+        self._verdict = self._judge(probe, batch, cut_off)
         if self._verdict is before:
             self._longest = max(self._longest, probe, batch)
             return Judgement(self._verdict)
@@ -116,18 +131,31 @@ class Guard:
 
     def _why(self, before: GuardVerdict, probe: float, batch: float, cut_off: float) -> str:
         if probe >= PROBE_QUIET_S:
-            what, limit = f"storage has not answered for {probe:.0f}s", PROBE_DIE_S
+            what = f"storage has not answered for {probe:.0f}s"
+            limit = PROBE_DIE_S
         else:
-            what, limit = f"a batch has not been committed for {batch:.0f}s", BATCH_DIE_S
+            what = f"a batch has not been committed for {batch:.0f}s"
+            limit = BATCH_DIE_S
         match self._verdict:
             case GuardVerdict.DIE:
-                return f"{what}: this server ends, another one may see the storage in better shape; check the storage"
+                return (
+                    f"{what}: this server ends, another one may see the storage in better shape; "
+                    "check the storage"
+                )
             case GuardVerdict.QUIET:
                 self._longest = max(probe, batch)
-                return f"{what}: no heartbeats until it answers; this server ends after {limit:.0f}s of silence"
+                return (
+                    f"{what}: no heartbeats until it answers; this server ends after "
+                    f"{limit:.0f}s of silence"
+                )
             case GuardVerdict.LEAVE:
                 return (
-                    f"cut off from NATS for {cut_off:.0f}s while the storage answers: this server stops, so that a "
+                    f"cut off from NATS for {cut_off:.0f}s while the storage answers: this "
+                    "server stops, so that a "
                     "member that NATS reaches can take over; check the NATS server and the network"
                 )
-        return f"storage answers again after {self._longest:.0f}s: all is well" if before is GuardVerdict.QUIET else ""
+        return (
+            f"storage answers again after {self._longest:.0f}s: all is well"
+            if before is GuardVerdict.QUIET
+            else ""
+        )

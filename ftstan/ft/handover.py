@@ -1,18 +1,19 @@
-"""The messages of a planned hand-over, in which no publish goes without an answer (``docs/ft.md``, planned hand-over).
+"""The messages of a planned hand-over, in which no publish goes without an answer (``docs/ft.md``,
+planned hand-over).
 
 On the group's own subject, in this order:
 
-1. ``Leaving``: the owner wants to go, and where publishes arrive. From before this message on it notes every publish
-   that it takes.
+1. ``Leaving``: the owner wants to go, and where publishes arrive. From before this message on it
+   notes every publish that it takes.
 2. ``Subscribed``: a standby listens for publishes, too, and keeps what arrives.
-3. ``Took``: the owner has stopped listening, has answered everything that it took and confirmed it, and names those
-   publishes and its successor. In parts, because the list can be long.
+3. ``Took``: the owner has stopped listening, has answered everything that it took and confirmed it,
+   and names those publishes and its successor. In parts, because the list can be long.
 4. ``Released`` (``ft/subjects.py``): the store is unlocked.
 5. ``Following``, again and again from 3 on: the successor is on its way.
 
-The successor stores what it kept and what nobody named. Without a whole ``Took`` it stores nothing of that: the
-publishers' ack timeout rules, as after a crash. Nothing here can hurt the promise of the store; it only decides which
-unanswered publishes are answered by whom.
+The successor stores what it kept and what nobody named. Without a whole ``Took`` it stores nothing
+of that: the publishers' ack timeout rules, as after a crash. Nothing here can hurt the promise of
+the store; it only decides which unanswered publishes are answered by whom.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from ftstan.ft.subjects import STORE_ID_SIZE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Bytes of publish keys in one ``Took`` at most, and of all else in it: NATS may carry less than it does by default.
+#: Bytes of publish keys in one ``Took`` at most, and of all else in it: NATS may carry less than it
+#: does by default.
 PART_BYTES: Final = 512 << 10
 _ELSE_BYTES: Final = 4 << 10
 #: Bytes of one key: its length is written in two.
@@ -41,9 +43,11 @@ _MAX_PARTS: Final = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The owner of ``epoch`` looks for a successor: ``to`` (a server id), or anybody if that is empty.
+    """The owner of ``epoch`` looks for a successor: ``to`` (a server id), or anybody if that is
+    empty.
 
-    ``publishes`` is the subject on which publishes arrive. ``switchover``: because an operator asked for it.
+    ``publishes`` is the subject on which publishes arrive. ``switchover``: because an operator
+    asked for it.
     """
 
     server_id: str
@@ -53,12 +57,16 @@ class Leaving:
     to: str = ""
     switchover: bool = False
     search: int = 1
-    """Which of this owner's searches: answers to an earlier one, which found nobody, must not count."""
+    """Which of this owner's searches: answers to an earlier one, which found nobody, must not
+    count.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """``server_id`` keeps what is published from now on, for the case that it succeeds the owner of ``epoch``."""
+    """``server_id`` keeps what is published from now on, for the case that it succeeds the owner of
+    ``epoch``.
+    """
 
     server_id: str
     epoch: int
@@ -68,10 +76,12 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """Part ``part`` of ``parts`` of the publishes that the owner of ``epoch`` took since its ``Leaving``.
+    """Part ``part`` of ``parts`` of the publishes that the owner of ``epoch`` took since its
+    ``Leaving``.
 
-    ``keys`` are what ``Core.taken`` collects: connection id (or client id), a zero byte, guid. A publish that came
-    several times under one guid is named as often: each copy that the successor kept is left out once.
+    ``keys`` are what ``Core.taken`` collects: connection id (or client id), a zero byte, guid. A
+    publish that came several times under one guid is named as often: each copy that the successor
+    kept is left out once.
     """
 
     server_id: str
@@ -101,7 +111,9 @@ Message = Leaving | Subscribed | Took | Following
 
 
 def part_bytes(max_payload: int) -> int:
-    """Bytes of publish keys that one ``Took`` may have where NATS carries messages of ``max_payload`` bytes."""
+    """Bytes of publish keys that one ``Took`` may have where NATS carries messages of
+    ``max_payload`` bytes.
+    """
     return min(PART_BYTES, max(max_payload - _ELSE_BYTES, 0) // 4 * 3)
 
 
@@ -129,7 +141,11 @@ def encode(message: Message) -> bytes:
     }
     match message:
         case Leaving():
-            fields |= {"publishes": message.publishes, "to": message.to, "switchover": message.switchover}
+            fields |= {
+                "publishes": message.publishes,
+                "to": message.to,
+                "switchover": message.switchover,
+            }
         case Took():
             packed = b"".join(len(key).to_bytes(2, "little") + key for key in message.keys)
             fields |= {
@@ -142,7 +158,10 @@ def encode(message: Message) -> bytes:
 
 
 def decode(payload: bytes) -> Message | None:
-    """Read the message in ``payload``, or ``None`` if it is anything else. Keys that we do not know are ignored."""
+    """Read the message in ``payload``, or ``None`` if it is anything else.
+
+    Keys that we do not know are ignored.
+    """
     if len(payload) > _MAX_SIZE:
         return None
     try:
@@ -153,7 +172,8 @@ def decode(payload: bytes) -> Message | None:
 
 
 def _message(fields: dict[str, Any]) -> Message | None:
-    server_id, epoch = _text(fields["server"]), _number(fields["epoch"], _MAX_EPOCH)
+    server_id = _text(fields["server"])
+    epoch = _number(fields["epoch"], _MAX_EPOCH)
     store_id = bytes.fromhex(fields["store"])
     search = _number(fields.get("search", 1), _MAX_EPOCH)
     if len(store_id) != STORE_ID_SIZE or not server_id:
@@ -164,7 +184,9 @@ def _message(fields: dict[str, Any]) -> Message | None:
             if not publishes or not publishes.isprintable() or " " in publishes:
                 return None
             asked = fields.get("switchover") is True
-            return Leaving(server_id, epoch, store_id, publishes, _text(fields.get("to", "")), asked, search)
+            return Leaving(
+                server_id, epoch, store_id, publishes, _text(fields.get("to", "")), asked, search
+            )
         case "subscribed":
             return Subscribed(server_id, epoch, store_id, search)
         case "following":
@@ -173,7 +195,9 @@ def _message(fields: dict[str, Any]) -> Message | None:
             parts = _number(fields["parts"], _MAX_PARTS)
             part = _number(fields["part"] + 1, parts + 1) - 1
             keys = _unpack(base64.b64decode(fields["keys"], validate=True))
-            return Took(server_id, epoch, store_id, _text(fields["successor"]), part, parts, keys, search)
+            return Took(
+                server_id, epoch, store_id, _text(fields["successor"]), part, parts, keys, search
+            )
     return None
 
 
@@ -203,7 +227,7 @@ def _number(value: object, below: int) -> int:
 
 
 class TakenElsewhere:
-    """What a successor has heard of one owner's ``Took`` so far."""
+    """The parts of one owner's ``Took`` that a successor has received so far."""
 
     def __init__(self, leaving: Leaving) -> None:
         self.leaving = leaving
@@ -212,9 +236,13 @@ class TakenElsewhere:
         self._count = 0
 
     def add(self, took: Took) -> None:
-        """Note a part; one of another owner or another store is nothing."""
+        """Note a part. Parts of another owner or another store are ignored."""
         ours = self.leaving
-        if (took.server_id, took.epoch, took.store_id) != (ours.server_id, ours.epoch, ours.store_id):
+        if (took.server_id, took.epoch, took.store_id) != (
+            ours.server_id,
+            ours.epoch,
+            ours.store_id,
+        ):
             return
         if took.search != ours.search:
             return

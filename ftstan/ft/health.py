@@ -1,4 +1,7 @@
-"""What the answers of a group's members mean: is it healthy, and who could take over? Pure functions."""
+"""What the answers of a group's members mean: is it healthy, and who could take over?
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Health(enum.IntEnum):
-    """The numbers are exit statuses of ``ftstanctl ft status``."""
+    """How well a group is. The values are the exit statuses of ``ftstanctl ft status``."""
 
     HEALTHY = 0
     DEGRADED = 1
@@ -32,23 +35,36 @@ class GroupVerdict:
 
 
 def judge(nodes: Sequence[NodeStatus], expect: int = 0) -> GroupVerdict:
-    """Judge a group by the members that answered; ``expect``: how many there should be, 0 if nobody says."""
-    actives = [node for node in nodes if node.state == NodeState.ACTIVE]
-    serving = [node for node in actives if node.serving]
+    """Judge a group by the members that answered.
+
+    ``expect``: how many there should be, 0 if nobody says.
+    """
+    owners = [node for node in nodes if node.owns_store]
+    serving = [node for node in owners if node.serving]
     problems: list[str] = []
     if not nodes:
         problems.append("no member answered")
     elif not serving:
-        problems.append("nobody serves" + "".join(f"; {name(node)} is {node.phase}" for node in actives))
+        problems.append(
+            "nobody serves" + "".join(f"; {name(node)} is {node.phase}" for node in owners)
+        )
     if len(serving) > 1:
-        problems.append(f"{len(serving)} members say that they serve: {', '.join(name(n) for n in serving)}")
+        problems.append(
+            f"{len(serving)} members say that they serve: {', '.join(name(n) for n in serving)}"
+        )
     standbys = [node for node in nodes if node.can_take_over]
     if serving and not standbys:
         problems.append("no standby could take over")
-    problems += [f"{name(node)} is {node.phase}" for node in nodes if node not in actives and node not in standbys]
+    problems += [
+        f"{name(node)} is {node.phase}"
+        for node in nodes
+        if node not in owners and node not in standbys
+    ]
     ids = sorted({node.store_id for node in nodes if node.store_id})
     if len(ids) > 1:
-        problems.append(f"members have different datastores: {', '.join(store[:8] for store in ids)}")
+        problems.append(
+            f"members have different datastores: {', '.join(store[:8] for store in ids)}"
+        )
     if nodes and len(nodes) < expect:
         problems.append(f"{len(nodes)} of {expect} members answered")
     if not serving:
@@ -58,12 +74,21 @@ def judge(nodes: Sequence[NodeStatus], expect: int = 0) -> GroupVerdict:
 
 def find_active(nodes: Sequence[NodeStatus]) -> NodeStatus | None:
     """The member that serves; of several, the one with the highest epoch."""
-    return max((n for n in nodes if n.state == NodeState.ACTIVE and n.serving), key=lambda n: n.epoch, default=None)
+    return max(
+        (n for n in nodes if n.is_ft_active),
+        key=lambda n: n.epoch,
+        default=None,
+    )
 
 
 def find_node(nodes: Sequence[NodeStatus], word: str) -> NodeStatus:
-    """The member that ``word`` names: its server id or the beginning of it, or its host. Raises ``RefusedError``."""
-    found = [n for n in nodes if n.server == word] or [n for n in nodes if word and n.server.startswith(word)]
+    """The member that ``word`` names: its server id or the beginning of it, or its host.
+
+    Raises ``RefusedError``.
+    """
+    found = [n for n in nodes if n.server == word] or [
+        n for n in nodes if word and n.server.startswith(word)
+    ]
     found = found or [n for n in nodes if n.host == word]
     if len(found) == 1:
         return found[0]
@@ -83,25 +108,36 @@ def find_successor(nodes: Sequence[NodeStatus], active: NodeStatus, word: str) -
     """
     if not word:
         if not any(node.can_take_over for node in nodes):
-            raise RefusedError("no standby could take over", hint="see ftstanctl ft status; start or resume a standby")
+            raise RefusedError(
+                "no standby could take over",
+                hint="see ftstanctl ft status; start or resume a standby",
+            )
         return None
     target = find_node(nodes, word)
     if target.server == active.server:
-        raise RefusedError(f"{name(target)} is the active one already", hint="name a standby, or none for any")
+        raise RefusedError(
+            f"{name(target)} is the active one already", hint="name a standby, or none for any"
+        )
     if target.paused:
-        raise RefusedError(f"{name(target)} is paused", hint=f"run ftstanctl ft resume {target.server} first")
+        raise RefusedError(
+            f"{name(target)} is paused", hint=f"run ftstanctl ft resume {target.server} first"
+        )
     if not target.can_take_over:
         raise RefusedError(
-            f"{name(target)} cannot take over: it is {target.phase}", hint="see docs/ft.md for its state"
+            f"{name(target)} cannot take over: it is {target.phase}",
+            hint="see docs/ft.md for its state",
         )
     return target
 
 
 def find_standby(nodes: Sequence[NodeStatus], word: str) -> NodeStatus:
-    """The member that is to be paused or resumed; without a word the only standby. Raises ``RefusedError``."""
+    """The member that is to be paused or resumed; without a word the only standby.
+
+    Raises ``RefusedError``.
+    """
     if word:
         return find_node(nodes, word)
-    standbys = [node for node in nodes if node.state == NodeState.STANDBY]
+    standbys = [n for n in nodes if n.state == NodeState.STANDBY and not n.owns_store]
     if len(standbys) != 1:
         raise RefusedError(
             f"{len(standbys)} standbys answered: name one",
@@ -111,5 +147,5 @@ def find_standby(nodes: Sequence[NodeStatus], word: str) -> NodeStatus:
 
 
 def name(node: NodeStatus) -> str:
-    """A member for people."""
+    """A member's name as operators see it."""
     return f"{node.server} on {node.host}"

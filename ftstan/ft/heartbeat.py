@@ -1,11 +1,14 @@
-"""The heartbeat of an active server: bytes that the original understands, with our fields where it does not look.
+"""The heartbeat of an active server: bytes that the original understands, with our fields where it
+does not look.
 
-The message is the control message of type 3 (``docs/compat/ft.md``, ``docs/compat/protocol.md``): server id and
-activation time. Epoch, store id, phase and a missing lock travel in fields 100 to 103, which a decoder that does not
-know them skips.
-Decoding follows the original's rules: a wrong wire type is an error, unknown fields are skipped, strings are not
-checked.
-Hand-coded, because a heartbeat is built once an activation and must not drag in a protobuf runtime.
+The message is the control message of type 3 (``docs/compat/ft.md``, ``docs/compat/protocol.md``):
+server id and activation time. Epoch, store id, phase and a missing lock travel in fields 100 to
+103, which a decoder that does not know them skips. Decoding follows the original's rules: a wrong
+wire type is an error, unknown fields are skipped, strings are not checked. Hand-coded, because a
+heartbeat is built once an activation and must not drag in a protobuf runtime.
+
+A heartbeat can be forged. ``active.py`` says why one never stops an active server, ``standby.py``
+which of them count for a standby.
 """
 
 from __future__ import annotations
@@ -16,9 +19,18 @@ from dataclasses import dataclass
 
 from ftstan.ft.subjects import STORE_ID_SIZE
 
-_MSG_TYPE, _SERVER_ID, _DATA, _REF_ID = 1, 2, 3, 4
-_EPOCH, _STORE_ID, _PHASE, _NO_LOCK = 100, 101, 102, 103
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MSG_TYPE = 1
+_SERVER_ID = 2
+_DATA = 3
+_REF_ID = 4
+_EPOCH = 100
+_STORE_ID = 101
+_PHASE = 102
+_NO_LOCK = 103
+_VARINT = 0
+_FIXED64 = 1
+_BYTES = 2
+_FIXED32 = 5
 _WIRE_TYPES = {
     _MSG_TYPE: _VARINT,
     _SERVER_ID: _BYTES,
@@ -53,8 +65,8 @@ _PHASES = {phase.value: phase for phase in BeatPhase}
 class Heartbeat:
     """Somebody says that it is active since ``activated_ns`` (Unix nanoseconds).
 
-    ``epoch`` is 0 and ``store_id`` empty when the sender is an original server. ``time_error`` says why the activation
-    time cannot be read (``activated_ns`` is then 0), else it is empty.
+    ``epoch`` is 0 and ``store_id`` empty when the sender is an original server. ``time_error`` says
+    why the activation time cannot be read (``activated_ns`` is then 0), else it is empty.
     """
 
     server_id: str
@@ -73,7 +85,10 @@ class Heartbeat:
 
 
 def encode_heartbeat(beat: Heartbeat) -> bytes:
-    """Build the payload. Without an epoch it is, byte for byte, what an original server in UTC sends."""
+    """Build the payload.
+
+    Without an epoch it is, byte for byte, what an original server in UTC sends.
+    """
     out = bytearray()
     _put_varint(out, _MSG_TYPE, _FT_HEARTBEAT)
     _put_bytes(out, _SERVER_ID, beat.server_id.encode())
@@ -89,18 +104,23 @@ def encode_heartbeat(beat: Heartbeat) -> bytes:
 
 
 def decode_heartbeat(payload: bytes) -> Heartbeat | None:
-    """Read the heartbeat in ``payload``; ``None`` if it is none: stray, foreign and malformed messages are not."""
+    """Read the heartbeat in ``payload``.
+
+    ``None`` if it is none: stray, foreign and malformed messages are not.
+    """
     fields = _decode_fields(payload)
     if fields is None or fields.get(_MSG_TYPE) != _FT_HEARTBEAT:
         return None
     server_id = _bytes(fields.get(_SERVER_ID))
     if not server_id:
         return None
-    epoch, store_id = _int(fields.get(_EPOCH)), _bytes(fields.get(_STORE_ID))
+    epoch = _int(fields.get(_EPOCH))
+    store_id = _bytes(fields.get(_STORE_ID))
     # Half of our fields is a damaged heartbeat of ours, not one of an original server.
     if (epoch or store_id) and not (0 < epoch < _MAX_EPOCH and len(store_id) == STORE_ID_SIZE):
         return None
-    activated_ns, time_error = 0, ""
+    activated_ns = 0
+    time_error = ""
     try:
         activated_ns = decode_time(_bytes(fields.get(_DATA)))
     except ValueError as error:
@@ -123,7 +143,10 @@ def encode_time(unix_ns: int) -> bytes:
 
 
 def decode_time(data: bytes) -> int:
-    """Unix nanoseconds of a time in Go's binary form; raises ``ValueError`` with the original's text."""
+    """Unix nanoseconds of a time in Go's binary form.
+
+    Raises ``ValueError`` with the original's text.
+    """
     if not data:
         raise ValueError("Time.UnmarshalBinary: no data")
     if data[0] not in {1, 2}:
@@ -154,13 +177,17 @@ def _varint(out: bytearray, value: int) -> None:
 
 
 def _decode_fields(data: bytes) -> dict[int, int | bytes] | None:
-    """Field number to value; the last of a repeated field wins. ``None`` if the bytes are no such message."""
+    """Field number to value; the last of a repeated field wins.
+
+    ``None`` if the bytes are no such message.
+    """
     fields: dict[int, int | bytes] = {}
     at = 0
     try:
         while at < len(data):
             tag, at = _read_varint(data, at)
-            number, wire_type = tag >> 3, tag & 7
+            number = tag >> 3
+            wire_type = tag & 7
             if not number or _WIRE_TYPES.get(number, wire_type) != wire_type:
                 return None
             value: int | bytes

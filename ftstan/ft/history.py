@@ -57,12 +57,16 @@ def cause_text(entry: EpochEntry) -> str:
 
 
 def open_history(disk: Disk, path: str, count: int) -> tuple[EpochEntry, ...]:
-    """The newest ``count`` epochs of the datastore directory ``path``, which is only read. Raises ``StoreError``."""
+    """The newest ``count`` epochs of the datastore directory ``path``, which is only read.
+
+    Raises ``StoreError``.
+    """
     try:
         root = disk.open_dir(path)
     except OSError as error:
         raise StoreError(
-            f"datastore {path}: {error.strerror or error}", hint="give the directory that the server has as -dir"
+            f"datastore {path}: {error.strerror or error}",
+            hint="give the directory that the server has as -dir",
         ) from error
     try:
         is_network = find_mount(read_mountinfo(), os.path.realpath(path)).is_network

@@ -1,10 +1,12 @@
-"""One attempt at the datastore by a standby, on the data plane's thread: look, lock, look behind the lock.
+"""One attempt at the datastore by a standby, on the data plane's thread: look, lock, look behind
+the lock.
 
-A poll is cheap and careful: it asks for the lock on the file that is open, and creates nothing. Under suspicion the
-attempt looks first: which directory the path names now, which datastore it shows, and whether the lock file is still
-the path's (a holder that was paused or died on a removed one would refuse us for ever). Only then, and only if it is
-the expected datastore, a missing lock file is made. So a directory that was emptied, or the bare mount point of a share
-that is gone, stays as it is.
+A poll is cheap and careful: it asks for the lock on the file that is open, and creates nothing.
+Under suspicion the attempt looks first: which directory the path names now, which datastore it
+shows, and whether the lock file is still the path's (a holder that was paused or died on a removed
+one would refuse us for ever). Only then, and only if it is the expected datastore, a missing lock
+file is made. So a directory that was emptied, or the bare mount point of a share that is gone,
+stays as it is.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ def _under_suspicion(owner: StoreOwner, ask: TryLock) -> TryDone:
     look = owner.look()
     if look.elsewhere and ask.expect is None and not ask.served:
         raise LockMissingError(
-            f"open {owner.path}: no such directory", hint="check that the shared storage is mounted on this host"
+            f"open {owner.path}: no such directory",
+            hint="check that the shared storage is mounted on this host",
         )
     if (ask.expect is not None and look.store_id != ask.expect) or (ask.served and not look.served):
         return TryDone(TryResult.NOT_ASKED, look.store_id, owner=look.owner, served=look.served)
@@ -48,7 +51,13 @@ def _under_suspicion(owner: StoreOwner, ask: TryLock) -> TryDone:
     try:
         owner.try_lock()
     except LockBusyError:
-        return TryDone(TryResult.BUSY, look.store_id, owner=look.owner, served=look.served, watch=owner.read_watch())
+        return TryDone(
+            TryResult.BUSY,
+            look.store_id,
+            owner=look.owner,
+            served=look.served,
+            watch=owner.read_watch(),
+        )
     return _behind_the_lock(owner)
 
 
@@ -62,7 +71,10 @@ def see_store(owner: StoreOwner) -> StoreSeen:
 
 
 def _behind_the_lock(owner: StoreOwner) -> TryDone:
-    """Granted: but is it the datastore that the path names? Nothing has been read under the lock yet."""
+    """Granted: but is it the datastore that the path names?
+
+    Nothing has been read under the lock yet.
+    """
     try:
         look = owner.look()
     except FtstanError:

@@ -1,4 +1,5 @@
-"""Why the store lock was not obtained: errors of the operating system told apart, counted, and with advice.
+"""Why the store lock was not obtained: errors of the operating system told apart, counted, and with
+advice.
 
 Pure: errno in, words out. What each kind means for an operator is in ``docs/ft.md`` (Lock errors).
 """
@@ -61,21 +62,26 @@ _MEANING = {
 }
 
 _ADVICE = {
-    LockOutcome.NO_LOCK_SERVICE: "check that the file server is NFSv4 and not mounted nolock, or use another file "
+    LockOutcome.NO_LOCK_SERVICE: "check that the file server is NFSv4 and not mounted nolock, or "
+    "use another file "
     "system of those listed in docs/ft.md",
-    LockOutcome.PERMISSION: "give the server's user read and write permission on the datastore directory and its "
+    LockOutcome.PERMISSION: "give the server's user read and write permission on the datastore "
+    "directory and its "
     "lock file",
     LockOutcome.READ_ONLY: "remount the datastore read-write",
-    LockOutcome.STALE: "the directory was replaced or the export restarted: this server opens it anew; if the error "
+    LockOutcome.STALE: "the directory was replaced or the export restarted: this server opens it "
+    "anew; if the error "
     "stays, remount the datastore",
     LockOutcome.IO: "check the file server and the kernel log of this host",
-    LockOutcome.NO_SPACE: "free space or inodes on the datastore, or raise the quota of the server's user",
+    LockOutcome.NO_SPACE: "free space or inodes on the datastore, or raise the quota of the "
+    "server's user",
     LockOutcome.MISSING: "check that the shared storage is mounted on this host",
     LockOutcome.OTHER: "check the storage and the kernel log of this host",
 }
 
 _ADVICE_OF_ERRNO = {
-    errno.EINVAL: "this kernel or file system has no open-file-description locks: use one listed in docs/ft.md",
+    errno.EINVAL: "this kernel or file system has no open-file-description locks: use one listed "
+    "in docs/ft.md",
     errno.EMFILE: "raise the limit of open files of the server process (LimitNOFILE, ulimit -n)",
     errno.ENFILE: "too many files are open on this host: raise fs.file-max",
 }
@@ -87,7 +93,7 @@ def kind_of(error: OSError) -> LockOutcome:
 
 
 def meaning(kind: LockOutcome) -> str:
-    """One kind of failure in words."""
+    """What this kind of failure means, in words."""
     return _MEANING[kind]
 
 
@@ -97,7 +103,10 @@ def advice(error: OSError) -> str:
 
 
 class LockCounts:
-    """Attempts at the lock since the process started, by outcome. One thread counts, any may read."""
+    """Attempts at the lock since the process started, by outcome.
+
+    One thread counts, any may read.
+    """
 
     def __init__(self) -> None:
         self._counts: Counter[LockOutcome] = Counter()
@@ -110,5 +119,7 @@ class LockCounts:
         return self._counts[outcome]
 
     def as_dict(self) -> dict[str, int]:
-        """Every outcome with its count, for metrics: zeros too, so that a series exists before its first failure."""
+        """Every outcome with its count, for metrics: zeros too, so that a series exists before its
+        first failure.
+        """
         return {outcome.value: self._counts[outcome] for outcome in LockOutcome}

@@ -1,6 +1,8 @@
-"""Who may read and write a datastore: what is made anew, and what a start finds and warns of or refuses.
+"""Who may read and write a datastore: what is made anew, and what a start finds and warns of or
+refuses.
 
-Files that are there keep their owner and mode; what replaces one takes them over (``stores/file/state/statefile.py``).
+Files that are there keep their owner and mode; what replaces one takes them over
+(``stores/file/state/statefile.py``).
 
 Source: ``docs/security.md``, "Files".
 """
@@ -25,7 +27,10 @@ _NAMED = 5
 
 
 def make_directories(path: str) -> None:
-    """Make the directory ``path`` and those above it, as far as they are missing. Raises ``OSError``."""
+    """Make the directory ``path`` and those above it, as far as they are missing.
+
+    Raises ``OSError``.
+    """
     parent = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(parent):
         make_directories(parent)
@@ -44,14 +49,19 @@ def cure(path: str, error: OSError) -> str:
         owner = _name(os.stat(path).st_uid)
     except OSError:
         owner = "the user that owns it"
-    return f"this server runs as {_name(os.geteuid())}: run it as {owner}, or give it the directory: chown -R"
+    return (
+        f"this server runs as {_name(os.geteuid())}: run it as {owner}, or give it the "
+        "directory: chown -R"
+    )
 
 
-def check_modes(disk: Disk, root: int, path: str, *, in_group: bool, is_network: bool, strict: bool) -> list[str]:
+def check_modes(
+    disk: Disk, root: int, path: str, *, in_group: bool, is_network: bool, strict: bool
+) -> list[str]:
     """Judge the directory ``root`` at ``path``; returns what to warn of.
 
-    Raises ``StoreError`` when the members of a group would shut each other out, and with ``strict`` when everybody may
-    write to the datastore.
+    Raises ``StoreError`` when the members of a group would shut each other out, and with ``strict``
+    when everybody may write to the datastore.
     """
     try:
         warnings = _foreign(disk, root, path, in_group=in_group, is_network=is_network)
@@ -59,26 +69,37 @@ def check_modes(disk: Disk, root: int, path: str, *, in_group: bool, is_network:
     except OSError as error:
         raise StoreError(
             f"datastore {path}: {(error.strerror or str(error)).lower()}",
-            hint=f"give {_name(os.geteuid())} the right to read and write everything in it: chown -R",
+            hint=f"give {_name(os.geteuid())} the right to read and write everything in it: "
+            "chown -R",
         ) from error
     if open_to_all and strict:
-        raise StoreError(open_to_all, hint=f"run: chmod -R o-w {path}; or start without -strict_permissions")
+        raise StoreError(
+            open_to_all, hint=f"run: chmod -R o-w {path}; or start without -strict_permissions"
+        )
     return [*warnings, f"{open_to_all}; run: chmod -R o-w {path}"] if open_to_all else warnings
 
 
 def _foreign(disk: Disk, root: int, path: str, *, in_group: bool, is_network: bool) -> list[str]:
-    """Whether the datastore is another user's. Raises ``StoreError`` if that would break a group."""
+    """Whether the datastore is another user's.
+
+    Raises ``StoreError`` if that would break a group.
+    """
     owner = _owner(disk, root)
     own = os.geteuid()
     if owner is None or owner == own:
         return []
     text = (
-        f"datastore {path} belongs to {_name(owner)}, and this server runs as {_name(own)}: the other could not read "
+        f"datastore {path} belongs to {_name(owner)}, and this server runs as {_name(own)}: the "
+        "other could not read "
         "the files that it makes"
     )
-    hint = f"run every member as {_name(owner)}, or give the datastore to one user: chown -R {own} {path}"
+    hint = (
+        f"run every member as {_name(owner)}, or give the datastore to one user: chown -R {own} "
+        f"{path}"
+    )
     if own == 0 and is_network:
-        # A file server may make root somebody else, the owner for instance: then there is nothing wrong.
+        # A file server may make root somebody else, the owner for instance: then there is nothing
+        # wrong.
         return [f"{text}, unless the file server maps root to that user"]
     if in_group:
         raise StoreError(text, hint=hint)
@@ -96,7 +117,7 @@ def _owner(disk: Disk, root: int) -> int | None:
 
 
 def _open_to_all(disk: Disk, root: int, path: str) -> str:
-    """What everybody may write to, in words; empty if there is nothing."""
+    """The files that every user may write to, in words; empty if there are none."""
     mode = disk.fstat(root).mode
     if mode & _EVERYBODY_WRITES:
         return f"everybody may write to the datastore {path} (mode {mode:04o})"
@@ -110,7 +131,9 @@ def _open_to_all(disk: Disk, root: int, path: str) -> str:
     if not found:
         return ""
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    return f"everybody may write to {', '.join(sorted(found)[:_NAMED])}{more} in the datastore {path}"
+    return (
+        f"everybody may write to {', '.join(sorted(found)[:_NAMED])}{more} in the datastore {path}"
+    )
 
 
 def _name(uid: int) -> str:

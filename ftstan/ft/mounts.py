@@ -1,7 +1,10 @@
-"""Is the datastore on a local file system or on a network one? Decided from the text of ``/proc/self/mountinfo``.
+"""Is the datastore on a local file system or on a network one?
 
-The answer chooses how the epoch file is read (buffered, or past every cache). What is not known to be local counts as
-network, every FUSE too: the careful way is right everywhere, only slower. Nothing here reads a file.
+Decided from the text of ``/proc/self/mountinfo``.
+
+The answer chooses how the epoch file is read (buffered, or past every cache). What is not known to
+be local counts as network, every FUSE too: the careful way is right everywhere, only slower.
+Nothing here reads a file.
 """
 
 from __future__ import annotations
@@ -16,7 +19,10 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """The mount that holds a path. ``options`` are those of the mount and of its file system, comma-free."""
+    """The mount that holds a path.
+
+    ``options`` are those of the mount and of its file system, comma-free.
+    """
 
     point: str
     fstype: str
@@ -39,17 +45,29 @@ class _Line:
 def find_mount(mountinfo: str, path: str) -> Mount:
     """Find the mount that holds ``path`` (absolute, without symbolic links).
 
-    Walks down the tree of mounts as the kernel does, so that one mount over another hides what is under it. A text
-    that does not explain the path gives a mount of unknown type, which counts as network.
+    Walks down the tree of mounts as the kernel does, so that one mount over another hides what is
+    under it. A text that does not explain the path gives a mount of unknown type, which counts as
+    network.
     """
     lines = [line for line in map(_parse, mountinfo.splitlines()) if line is not None]
     idents = {line.ident for line in lines}
-    here = next((x for x in lines if x.mount.point == "/" and (x.parent not in idents or x.parent == x.ident)), None)
+    here = next(
+        (
+            x
+            for x in lines
+            if x.mount.point == "/" and (x.parent not in idents or x.parent == x.ident)
+        ),
+        None,
+    )
     if here is None:
         return Mount(point="/", fstype="unknown", source="", options=frozenset())
     seen = {here.ident}
     while True:
-        below = [x for x in lines if x.parent == here.ident and x.ident not in seen and _covers(x.mount.point, path)]
+        below = [
+            x
+            for x in lines
+            if x.parent == here.ident and x.ident not in seen and _covers(x.mount.point, path)
+        ]
         if not below:
             return here.mount
         # The shortest mount point is the one that a walk along the path meets first.
@@ -64,12 +82,21 @@ def _covers(point: str, path: str) -> bool:
 def _parse(line: str) -> _Line | None:
     # 36 35 98:0 /root /mnt rw,noatime shared:1 - ext4 /dev/sda1 rw,errors=continue
     left, separator, right = line.partition(" - ")
-    head, tail = left.split(" "), right.split(" ")
-    if not separator or len(head) < 6 or len(tail) < 2 or not (head[0].isdigit() and head[1].isdigit()):
+    head = left.split(" ")
+    tail = right.split(" ")
+    if (
+        not separator
+        or len(head) < 6
+        or len(tail) < 2
+        or not (head[0].isdigit() and head[1].isdigit())
+    ):
         return None
     options = head[5].split(",") + (tail[2].split(",") if len(tail) > 2 else [])
     mount = Mount(
-        point=_unescape(head[4]), fstype=tail[0], source=_unescape(tail[1]), options=frozenset(filter(None, options))
+        point=_unescape(head[4]),
+        fstype=tail[0],
+        source=_unescape(tail[1]),
+        options=frozenset(filter(None, options)),
     )
     return _Line(ident=int(head[0]), parent=int(head[1]), mount=mount)
 

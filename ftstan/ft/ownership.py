@@ -1,7 +1,9 @@
-"""StoreOwner: lock, epoch and confirmation of one datastore directory, as one thing that the data plane holds.
+"""StoreOwner: lock, epoch and confirmation of one datastore directory, as one thing that the data
+plane holds.
 
-Implements ``stores.file.env.Ownership``. Order is everything: lock, claim, record durable, and only then may anything
-of the store be measured or read. All calls belong to the data plane's thread; each may block on storage.
+Implements ``stores.file.env.Ownership``. Order is everything: lock, claim, record durable, and only
+then may anything of the store be measured or read. All calls belong to the data plane's thread;
+each may block on storage.
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ from ftstan.admin.keys import ensure_key, read_key
 from ftstan.base.errors import FencedError, LockBusyError, LockFaultError, ReleasedError, StoreError
 from ftstan.base.log import stream as log
 from ftstan.ft.direct import asking_disk
-from ftstan.ft.epoch import Activation, Confirmer, claim, claim_next, read_owner, read_records, remove_old_claims
+from ftstan.ft.epoch import (
+    Activation,
+    Confirmer,
+    claim,
+    claim_next,
+    read_owner,
+    read_records,
+    remove_old_claims,
+)
 from ftstan.ft.epoch_records import SLOT_SIZE, Cause
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.modes import cure, make_directories
@@ -43,11 +53,12 @@ def read_mountinfo() -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoreLook:
-    """What a directory showed: the id of its datastore, empty for none, and the newest epoch record.
+    """What a directory showed: the id of its datastore, empty for none, and the newest epoch
+    record.
 
-    ``served``: somebody has served from here, be it an original server, which gives a store no id. ``elsewhere``: the
-    path does not name the directory any more that is open (and locked); what it names instead, if anything, was not
-    looked into.
+    ``served``: somebody has served from here, be it an original server, which gives a store no id.
+    ``elsewhere``: the path does not name the directory any more that is open (and locked); what it
+    names instead, if anything, was not looked into.
     """
 
     store_id: bytes = b""
@@ -72,7 +83,8 @@ class StoreOwner:
     ) -> None:
         """Open the directory, creating it if it is missing. Raises ``StoreError``.
 
-        ``direct``: read the epoch past this host's cache, if the file system is not known to be local.
+        ``direct``: read the epoch past this host's cache, if the file system is not known to be
+        local.
         """
         self._disk = disk
         self._server_id = server_id
@@ -86,34 +98,51 @@ class StoreOwner:
             is_file = isinstance(error, FileExistsError | NotADirectoryError)
             why = "not a directory" if is_file else (error.strerror or str(error)).lower()
             raise StoreError(
-                f"unable to create the root directory [{path}]: mkdir {error.filename or path}: {why}",
+                f"unable to create the root directory [{path}]: mkdir {error.filename or path}: "
+                f"{why}",
                 hint=cure(path, error),
             ) from error
-        mount = find_mount(read_mountinfo() if mountinfo is None else mountinfo, os.path.realpath(path))
+        mount = find_mount(
+            read_mountinfo() if mountinfo is None else mountinfo, os.path.realpath(path)
+        )
         self.is_network = mount.is_network
         self._asking_disk = asking_disk(disk, is_network=self.is_network, direct=direct)
         self._lock = StoreLock(disk, self.root, path)
         self._activation: Activation | None = None
         self._confirmer: Confirmer | None = None
         self._lost: FencedError | None = None
-        """Why this activation is over. It stays set until ``release``: no later look at storage can undo it."""
+        """Why this activation is over.
+
+        It stays set until ``release``: no later look at storage can undo it.
+        """
         self.raises = 0
-        """Odd while this server raises its own epoch: for whoever confirms from another thread (``ft/watch.py``)."""
+        """Odd while this server raises its own epoch: for whoever confirms from another thread
+        (``ft/watch.py``).
+        """
         self.answered_at: float | None = None
-        """When storage last answered (seconds of ``Clock.mono``), ``None``: never. Any thread may read it."""
+        """When storage last answered (seconds of ``Clock.mono``), ``None``: never.
+
+        Any thread may read it.
+        """
         self._lockless = False
         self.is_fit: Callable[[int], bool] = lambda _epoch: False
-        """Whether an original server could follow the owner of an epoch: the open store says so. Any thread may ask."""
-        self.holder: EpochRecord | None = None
-        """The newest epoch record that was read, for status and log lines: it says who took the store last."""
+        """Whether an original server could follow the owner of an epoch: the open store says so.
 
-    # ---- looking, while others may own it ------------------------------------------------------------------------
+        Any thread may ask.
+        """
+        self.holder: EpochRecord | None = None
+        """The newest epoch record that was read, for status and log lines: it says who took the
+        store last.
+        """
+
+    # ---- looking, while others may own it
+    # ------------------------------------------------------------------------
 
     def look(self) -> StoreLook:
         """Look at what the path names now; nothing is created. Raises ``StoreError``.
 
-        Follows the path to another directory (a share that was mounted, or a store that was moved here since), unless
-        the lock is held or the store is ours: then that is only told.
+        Follows the path to another directory (a share that was mounted, or a store that was moved
+        here since), unless the lock is held or the store is ours: then that is only told.
         """
         if not self._is_here():
             if self._lock.held or self._activation is not None:
@@ -132,9 +161,14 @@ class StoreOwner:
         return StoreLook(served=True)
 
     def read_watch(self) -> bytes | None:
-        """What an owner rewrites once a second; empty if there is none, ``None`` if it cannot be read."""
+        """What an owner rewrites once a second.
+
+        Empty if there is none, ``None`` if it cannot be read.
+        """
         try:
-            fd = self._asking_disk.open(self.root, WATCH_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            fd = self._asking_disk.open(
+                self.root, WATCH_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            )
         except FileNotFoundError:
             return b""
         except (OSError, StoreError):
@@ -147,7 +181,10 @@ class StoreOwner:
             self._asking_disk.close(fd)
 
     def _is_here(self) -> bool:
-        """Whether the path still names the directory that is open; a handle that went stale is no longer here."""
+        """Whether the path still names the directory that is open.
+
+        A handle that went stale is no longer here.
+        """
         try:
             fd = self._disk.open_dir(self.path)
         except (FileNotFoundError, NotADirectoryError):
@@ -155,7 +192,8 @@ class StoreOwner:
         except OSError as error:
             raise self._unreadable(error) from error
         try:
-            ours, named = self._disk.fstat(self.root), self._disk.fstat(fd)
+            ours = self._disk.fstat(self.root)
+            named = self._disk.fstat(fd)
         except OSError as error:
             if error.errno == errno.ESTALE:
                 return False
@@ -172,7 +210,8 @@ class StoreOwner:
             return False
         except OSError as error:
             raise self._unreadable(error) from error
-        old, self.root = self.root, root
+        old = self.root
+        self.root = root
         self._lock.move(root)
         with contextlib.suppress(OSError):
             self._disk.close(old)
@@ -184,7 +223,8 @@ class StoreOwner:
             hint="check the storage and the kernel log of this host",
         )
 
-    # ---- taking --------------------------------------------------------------------------------------------------
+    # ---- taking
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def lock(self) -> StoreLock:
@@ -202,17 +242,26 @@ class StoreOwner:
         self.answered_at = self._clock.mono()
 
     def read_owner(self) -> EpochRecord | None:
-        """The newest epoch record, ``None`` if no ftstan server ever owned the store. Raises ``StoreError``."""
+        """The newest epoch record, ``None`` if no ftstan server ever owned the store.
+
+        Raises ``StoreError``.
+        """
         self.holder = read_owner(self._asking_disk, self.root)
         self.answered_at = self._clock.mono()
         return self.holder
 
     def read_records(self, count: int) -> list[tuple[int, EpochRecord | None]]:
-        """The newest ``count`` activations, newest first (``ft.epoch.read_records``). Raises ``StoreError``."""
+        """The newest ``count`` activations, newest first (``ft.epoch.read_records``).
+
+        Raises ``StoreError``.
+        """
         return read_records(self._asking_disk, self.root, count)
 
     def read_key(self) -> bytes | None:
-        """The key that operators prove themselves with, ``None`` if there is none yet. Raises ``StoreError``."""
+        """The key that operators prove themselves with, ``None`` if there is none yet.
+
+        Raises ``StoreError``.
+        """
         return read_key(self._disk, self.root)
 
     def activate(
@@ -225,13 +274,15 @@ class StoreOwner:
         without_lock: bool = False,
         heard_under: int | None = 0,
     ) -> Activation:
-        """Take the next epoch; the lock is held. ``lost``: what a repair knows of epochs that are gone.
+        """Take the next epoch; the lock is held.
 
-        ``cause`` and ``after`` say why (``EpochRecord``). ``ft_mixed``: the operator's word whether original servers
-        may be members; ``None`` keeps what is recorded.
-        ``without_lock``: the holder of the lock is silent, and the epoch fences it; ``regain_lock`` follows.
-        ``heard_under``: the epoch under which an original server was heard last (``ft.epoch.claim``).
-        Raises ``FencedError``, ``RecoveryError`` or ``StoreError``.
+        ``lost``: what a repair knows of epochs that are gone.
+
+        ``cause`` and ``after`` say why (``EpochRecord``). ``ft_mixed``: the operator's word whether
+        original servers may be members; ``None`` keeps what is recorded. ``without_lock``: the
+        holder of the lock is silent, and the epoch fences it; ``regain_lock`` follows.
+        ``heard_under``: the epoch under which an original server was heard last
+        (``ft.epoch.claim``). Raises ``FencedError``, ``RecoveryError`` or ``StoreError``.
         """
         if not self._lock.held and not without_lock:
             raise LockFaultError("the store lock is not held")
@@ -254,7 +305,8 @@ class StoreOwner:
         return activation
 
     def tidy(self) -> None:
-        """Remove the claims of former activations and see to the administrators' key: nobody waits for that.
+        """Remove the claims of former activations and see to the administrators' key: nobody waits
+        for that.
 
         Raises ``FencedError``.
         """
@@ -269,9 +321,13 @@ class StoreOwner:
             log.warning(f"{error.text}; {error.hint}")
 
     def _install(self, activation: Activation) -> None:
-        """Serve under ``activation`` from now on. Raises ``FencedError``: then nothing of it can be used."""
+        """Serve under ``activation`` from now on.
+
+        Raises ``FencedError``: then nothing of it can be used.
+        """
         confirmer = Confirmer(self._asking_disk, self.root, activation, is_network=self.is_network)
-        former, self._confirmer = self._confirmer, confirmer
+        former = self._confirmer
+        self._confirmer = confirmer
         self._activation = activation
         self.holder = activation.record()
         if former is not None:
@@ -279,12 +335,16 @@ class StoreOwner:
                 former.close()
 
     def _lose(self, error: FencedError) -> FencedError:
-        """The activation is over, whatever storage says from now on. Returns the error that every later call gets."""
+        """The activation is over, whatever storage says from now on.
+
+        Returns the error that every later call gets.
+        """
         if self._lost is None:
             self._lost = error
         return self._lost
 
-    # ---- Ownership -----------------------------------------------------------------------------------------------
+    # ---- Ownership
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def activation(self) -> Activation:
@@ -317,12 +377,17 @@ class StoreOwner:
 
     @property
     def predecessor(self) -> tuple[int, bytes]:
-        """Number and nonce of the activation directly before this one; ``(0, b"")`` if there was none."""
+        """Number and nonce of the activation directly before this one.
+
+        ``(0, b"")`` if there was none.
+        """
         return self.activation.predecessor
 
     @property
     def asking(self) -> Disk:
-        """The disk whose reads ask storage, whatever this host remembers: for what former owners wrote."""
+        """The disk whose reads ask storage, whatever this host remembers: for what former owners
+        wrote.
+        """
         return self._asking_disk
 
     @property
@@ -332,16 +397,19 @@ class StoreOwner:
 
     @property
     def originals_through(self) -> int:
-        """The last epoch behind which an original server may have served, 0 for none; in a mixed group this one."""
+        """The last epoch behind which an original server may have served, 0 for none.
+
+        In a mixed group this one.
+        """
         activation = self.activation
         return activation.epoch if activation.ft_mixed else activation.originals_through
 
     def confirm(self) -> None:
         """Raise ``FencedError`` unless storage says that the store is ours.
 
-        An original server claims no epoch: in a mixed group the lock must still be on the file that the path names.
-        Every way to write or send passes here, and a refusal is final: after one, nothing of this activation is ever
-        confirmed again.
+        An original server claims no epoch: in a mixed group the lock must still be on the file that
+        the path names. Every way to write or send passes here, and a refusal is final: after one,
+        nothing of this activation is ever confirmed again.
         """
         activation = self.activation
         if self._confirmer is None:
@@ -357,20 +425,29 @@ class StoreOwner:
     def confirm_beside(self) -> None:
         """Confirm on another thread than the one that owns the store; ends nothing here.
 
-        Raises ``FencedError``, also while this server goes on to another epoch: ask again later then.
+        Raises ``FencedError``, also while this server goes on to another epoch: ask again later
+        then.
         """
         self.new_confirmer().close()
 
     def new_confirmer(self) -> Confirmer:
-        """A confirmer of the present activation for another thread, which closes it. Raises ``FencedError``."""
+        """A confirmer of the present activation for another thread, which closes it.
+
+        Raises ``FencedError``.
+        """
         return Confirmer(self._asking_disk, self.root, self.activation, is_network=self.is_network)
 
     def raise_epoch(self) -> None:
-        """Take the next number while serving; if anybody took it first, the store is not ours any more."""
+        """Take the next number while serving.
+
+        If anybody took it first, the store is not ours any more.
+        """
         self._raise(Cause.RAISED)
 
     def set_mixed(self, *, on: bool) -> None:
-        """Record, while serving, whether original servers may be members; as ``raise_epoch`` in everything else.
+        """Record, while serving, whether original servers may be members.
+
+        As ``raise_epoch`` in everything else.
 
         Does nothing if that is what is recorded. Raises ``FencedError`` and ``StoreError``.
         """
@@ -380,22 +457,29 @@ class StoreOwner:
                 hint="it is recorded when the former owner has let go of the lock",
             )
         if on != self.activation.ft_mixed:
-            # Whoever took the lock from us without an epoch must not be written over, not even here.
+            # Whoever took the lock from us without an epoch must not be written over, not even
+            # here.
             self.verify_lock()
             self._raise(Cause.MIXED_SWITCHED, on)
 
     def _raise(self, cause: Cause, ft_mixed: bool | None = None) -> None:
         """Go on to a higher epoch without giving up the store.
 
-        Nobody may have owned the store in between, since nothing is read again: ``claim_next`` proves that before the
-        new activation can confirm anything. Raises ``FencedError``: the old one is over, too. Raises ``StoreError``:
-        the old one goes on, unless its next confirm finds that it cannot.
+        Nobody may have owned the store in between, since nothing is read again: ``claim_next``
+        proves that before the new activation can confirm anything. Raises ``FencedError``: the old
+        one is over, too. Raises ``StoreError``: the old one goes on, unless its next confirm finds
+        that it cannot.
         """
         self.confirm()
         self.raises += 1
         try:
             activation = claim_next(
-                self._asking_disk, self.root, self.activation, clock=self._clock, cause=cause, ft_mixed=ft_mixed
+                self._asking_disk,
+                self.root,
+                self.activation,
+                clock=self._clock,
+                cause=cause,
+                ft_mixed=ft_mixed,
             )
             self._install(activation)
         except FencedError as error:
@@ -403,10 +487,14 @@ class StoreOwner:
         finally:
             self.raises += 1
 
-    # ---- giving up -----------------------------------------------------------------------------------------------
+    # ---- giving up
+    # ----------------------------------------------------------------------------------------------
 
     def verify_lock(self) -> None:
-        """Raise ``FencedError`` if the lock file is not the one that we locked; an owner without lock has none yet."""
+        """Raise ``FencedError`` if the lock file is not the one that we locked.
+
+        An owner without lock has none yet.
+        """
         if not self._lockless:
             try:
                 self._lock.verify()
@@ -428,7 +516,10 @@ class StoreOwner:
         return self._lock.held
 
     def release(self) -> None:
-        """Give the lock back. What was written under it stays valid until somebody takes a higher epoch."""
+        """Give the lock back.
+
+        What was written under it stays valid until somebody takes a higher epoch.
+        """
         if self._lockless:
             self._say_farewell()
         if self._confirmer is not None:
@@ -441,7 +532,10 @@ class StoreOwner:
         self._lock.release()
 
     def _say_farewell(self) -> None:
-        """There is no lock to give back: say on storage that nobody has to wait for this owner. A hint, no more."""
+        """There is no lock to give back: say on storage that nobody has to wait for this owner.
+
+        A hint, no more.
+        """
         with contextlib.suppress(OSError, StoreError, FencedError):
             # A successor's file is not ours to write.
             self.confirm()
@@ -456,8 +550,10 @@ class StoreOwner:
     def close(self) -> None:
         """Release everything, the directory handle too; harmless when it has been done."""
         self.release()
-        # Once: the number of a closed handle may be another server's by now, in a program that has several.
-        root, self.root = self.root, -1
+        # Once: the number of a closed handle may be another server's by now, in a program that has
+        # several.
+        root = self.root
+        self.root = -1
         if root >= 0:
             with contextlib.suppress(OSError):
                 self._disk.close(root)

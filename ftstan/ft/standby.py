@@ -1,25 +1,33 @@
-"""A member that waits: a pure state machine that says when to try the store lock. No clock, socket or file.
+"""A member that waits: a pure state machine that says when to try the store lock.
 
-Theory of operation. Events come in with the time (seconds of ``Clock.mono``); actions go out, to be done in order:
+No clock, socket or file.
 
-- **Suspicion.** Each heartbeat of the group restarts an interval. When it ends, the lock is tried. A starting node
-  listens only briefly. A stray, foreign or malformed message restarts nothing, nor does, unless the group is mixed,
-  a heartbeat without an epoch: anybody could send it.
-- **Polling.** Among our own nodes the lock is also tried every 50 ms or so, because the kernel knows of a dead owner
-  long before silence tells it. Not in a mixed group: original servers expect their own cadence.
+Theory of operation. Events come in with the time (seconds of ``Clock.mono``); actions go out, to be
+done in order:
+
+- **Suspicion.** Each heartbeat of the group restarts an interval. When it ends, the lock is tried.
+  A starting node listens only briefly. A stray, foreign or malformed message restarts nothing, nor
+  does, unless the group is mixed, a heartbeat without an epoch: anybody could send it.
+- **Polling.** Among our own nodes the lock is also tried every 50 ms or so, because the kernel
+  knows of a dead owner long before silence tells it. Not in a mixed group: original servers expect
+  their own cadence.
 - **Released.** An owner that stopped on purpose says so: try now.
-- **Gates.** No attempt without NATS, while paused, after stop, on a datastore that is not the group's
-  (``ft/identity.py``), or while another member was named as the successor. They are checked again when a try is
-  granted: a node that may not serve gives the lock back before it touched anything.
-- **First start.** Where nothing shows that our directory is the group's, a whole interval of silence comes before the
-  first attempt: a share that is not mounted must not become a second store of a group that is alive.
-- **Stealing**, if the operator wants it: an owner whose lock stays and who is silent on NATS and storage for long
-  (``ft/steal.py``) is replaced without its lock. While the new owner has none, the others poll for it slowly; when
-  it stops before it has one, it says so on storage, and is replaced at once.
-- One attempt at a time. Its answer may take for ever (storage hangs): past the deadline that is reported, not feared.
+- **Gates.** No attempt without NATS, while paused, after stop, on a datastore that is not the
+  group's (``ft/identity.py``), or while another member was named as the successor. They are checked
+  again when a try is granted: a node that may not serve gives the lock back before it touched
+  anything.
+- **First start.** Where nothing shows that our directory is the group's, a whole interval of
+  silence comes before the first attempt: a share that is not mounted must not become a second store
+  of a group that is alive.
+- **Stealing**, if the operator wants it: an owner whose lock stays and who is silent on NATS and
+  storage for long (``ft/steal.py``) is replaced without its lock. While the new owner has none, the
+  others poll for it slowly; when it stops before it has one, it says so on storage, and is replaced
+  at once.
+- One attempt at a time. Its answer may take for ever (storage hangs): past the deadline that is
+  reported, not feared.
 
-A granted lock ends the machine's work with ``Activate``, a stolen store with ``Steal``; the driver claims the epoch
-(``ft/epoch.py``) and serves.
+A granted lock ends the machine's work with ``Activate``, a stolen store with ``Steal``; the driver
+claims the epoch (``ft/epoch.py``) and serves.
 
 ====================  ==========================================  ===============================
 event                 while waiting                               while a try is under way
@@ -74,8 +82,8 @@ from ftstan.ft.events import (
 )
 from ftstan.ft.holdback import HoldBack
 from ftstan.ft.identity import GroupStore, stranger_line
+from ftstan.ft.lock_retry import Polls
 from ftstan.ft.mixed import MixedModeEstimate
-from ftstan.ft.polls import Polls
 from ftstan.ft.steal import StealTimer, refused_lines, taking_line
 from ftstan.ft.timing import POLL_SPREAD, SPREAD, FtTiming, spread
 
@@ -118,9 +126,9 @@ __all__ = [
 class Standby:
     """The machine. ``handle`` takes an event and the time and returns what to do, in order.
 
-    ``mixed`` is the operator's word whether original servers may be in the group, ``None`` what the record says.
-    ``server_id`` is our own, so that our echo counts for nothing. ``store_id`` is what was
-    read from the directory before (as in ``StoreSeen``).
+    ``mixed`` is the operator's word whether original servers may be in the group, ``None`` what the
+    record says. ``server_id`` is our own, so that our echo counts for nothing. ``store_id`` is what
+    was read from the directory before (as in ``StoreSeen``).
     """
 
     def __init__(
@@ -135,7 +143,8 @@ class Standby:
         self._server_id = server_id
         self._rng = rng
         self._timing = timing or FtTiming()
-        # Drawn once: members that differ by their whole life do not meet at the lock again and again.
+        # Drawn once: members that differ by their whole life do not meet at the lock again and
+        # again.
         self._missed = spread(rng, self._timing.hb_missed_interval, SPREAD)
         self._group = MixedModeEstimate(mixed)
         self._store = GroupStore(store_id)
@@ -156,8 +165,10 @@ class Standby:
         self._back_at: float | None = None
         self._back_off = FIRST_BACK_OFF_S
         self._timer: float | None = None
-        self._busy_notice, self._fault_notice = RateLimit(), RateLimit()
-        self._late_notice, self._store_notice = RateLimit(), RateLimit()
+        self._busy_notice = RateLimit()
+        self._fault_notice = RateLimit()
+        self._late_notice = RateLimit()
+        self._store_notice = RateLimit()
 
     @property
     def state(self) -> NodeState:
@@ -171,7 +182,10 @@ class Standby:
 
     @property
     def heard_under(self) -> int | None:
-        """The epoch under which a heartbeat of one of them came last, 0 for none; ``None``: under the newest."""
+        """The epoch under which a heartbeat of one of them came last, 0 for none.
+
+        ``None``: under the newest.
+        """
         return self._group.heard_under
 
     @property
@@ -206,8 +220,12 @@ class Standby:
         return self._store.own == store_id and self._may_try(now)
 
     def may_follow(self, store_id: bytes, now: float) -> bool:
-        """Whether an owner that plans to go may count on this member to take over ``store_id`` now."""
-        could = not self._blind and not self._faulty and (self._polls.owner_has_lock or self._may_steal)
+        """Whether an owner that plans to go may count on this member to take over ``store_id``
+        now.
+        """
+        could = (
+            not self._blind and not self._faulty and (self._polls.owner_has_lock or self._may_steal)
+        )
         return could and self.may_succeed(store_id, now)
 
     def handle(self, event: Event, now: float) -> list[Action]:
@@ -252,10 +270,14 @@ class Standby:
             case YieldTo(seconds):
                 self._hold.named(seconds, now, due=self._suspects(now) or self._polls.is_due(now))
             case StoreSeen(store_id):
-                self._reading, self._blind = False, store_id is None
+                self._reading = False
+                self._blind = store_id is None
                 if store_id is None:
                     return self._unseen(event.error, now)
-                actions = [*self._record_seen(event, now), *self._store_seen(store_id, now, served=event.served)]
+                actions = [
+                    *self._record_seen(event, now),
+                    *self._store_seen(store_id, now, served=event.served),
+                ]
                 self._look_past_fault(now)
                 return actions
             case HeartbeatHeard(beat):
@@ -282,7 +304,8 @@ class Standby:
         if not self._store.heard(beat):
             if self._store.own is None:
                 self._suspect_at = now + self._missed
-            # Perhaps the store was born, or mounted, after we looked: look again before anybody is alarmed.
+            # Perhaps the store was born, or mounted, after we looked: look again before anybody is
+            # alarmed.
             return [*self._stranger(beat, now), *self._read_store()]
         if was_wrong:
             self._listen(now)
@@ -298,7 +321,9 @@ class Standby:
         return []
 
     def _stranger(self, beat: Heartbeat, now: float) -> list[Action]:
-        """Another datastore is served under our group's name, although an owner of ours was heard."""
+        """Another datastore is served under our group's name, although an owner of ours was
+        heard.
+        """
         if not self._store.is_proven or not self._store_notice.allow(now):
             return []
         return [Log(Level.ERROR, stranger_line(beat))]
@@ -344,7 +369,8 @@ class Standby:
     def _record_seen(self, seen: StoreSeen, now: float) -> list[Action]:
         recorded = seen.owner.ft_mixed if seen.owner is not None else None
         if seen.store_id == b"" and self._store.expected is None:
-            # No record, and none was ever seen: whoever has served from there, if anybody, was an original server.
+            # No record, and none was ever seen: whoever has served from there, if anybody, was an
+            # original server.
             recorded = seen.served
         # A filler is no record of an owner: its writer may have died before it was one.
         epoch = seen.owner.epoch if seen.owner is not None and not seen.owner.is_filler else 0
@@ -363,7 +389,8 @@ class Standby:
         if self._back_at is not None and now >= self._back_at:
             self._back_at = None
             return self._try(now)
-        suspects, polls = self._suspects(now), self._polls.is_due(now)
+        suspects = self._suspects(now)
+        polls = self._polls.is_due(now)
         looks = self._is_listening and self._look_at is not None and now >= self._look_at
         if looks:
             self._look_after(now)
@@ -379,17 +406,21 @@ class Standby:
     def _try(self, now: float) -> list[Action]:
         if not self._may_try(now):
             return []
-        self._try_since, self._late_at = now, now + self._timing.try_deadline
+        self._try_since = now
+        self._late_at = now + self._timing.try_deadline
         self._try_suspects = self._suspects(now)
         self._try_again = False
         if not self._try_suspects:
             return [TryLock()]
-        return [TryLock(suspicious=True, expect=self._store.expected, served=self._store.must_be_served)]
+        return [
+            TryLock(suspicious=True, expect=self._store.expected, served=self._store.must_be_served)
+        ]
 
     def _still_trying(self, since: float, now: float) -> list[Action]:
         if now < self._late_at:
             return []
-        self._try_late, self._late_at = True, now + self._timing.try_deadline
+        self._try_late = True
+        self._late_at = now + self._timing.try_deadline
         if not self._late_notice.allow(now):
             return []
         text = f"ft: storage has not answered for {now - since:.0f}s: waiting for storage lock"
@@ -412,12 +443,17 @@ class Standby:
         if self._try_since is None:
             unasked = done.result is TryResult.GRANTED and self._state is not NodeState.ACTIVE
             return [ReleaseLock()] if unasked else []
-        suspected, again = self._try_suspects, self._try_again
+        suspected = self._try_suspects
+        again = self._try_again
         self._try_since = None
         self._try_suspects = self._try_again = self._try_late = False
         if done.store_id is not None:
             self._blind = False
-        actions = self._store_seen(done.store_id, now, served=done.served) if done.store_id is not None else []
+        actions = (
+            self._store_seen(done.store_id, now, served=done.served)
+            if done.store_id is not None
+            else []
+        )
         if done.result is TryResult.GRANTED:
             if self._may_try(now):
                 self._state = NodeState.ACTIVE
@@ -431,7 +467,8 @@ class Standby:
             self._suspect_at = now + self._missed
         if done.result is TryResult.FAULT:
             # No quick polling of a storage that fails; suspicion tries again.
-            self._polls.at, self._faulty = None, True
+            self._polls.at = None
+            self._faulty = True
             self._silence.broken()
             return [*actions, *self._fault(done, now)]
         self._faulty = False
@@ -443,7 +480,9 @@ class Standby:
         return actions
 
     def _look_past_fault(self, now: float) -> None:
-        """Storage has failed an attempt, and can be read: ask for the lock again, whatever is heard meanwhile."""
+        """Storage has failed an attempt, and can be read: ask for the lock again, whatever is heard
+        meanwhile.
+        """
         if self._faulty and self._try_since is None and self._store.expected is not None:
             # In a mixed group nobody asks while an owner is heard.
             self._faulty = not self.mixed
@@ -453,11 +492,16 @@ class Standby:
     def _fault(self, done: TryDone, now: float) -> list[Action]:
         if not self._fault_notice.allow(now):
             return []
-        text = f"ft: error attempting to get the store lock: ft: fatal error getting the store lock: {done.error}"
+        text = (
+            "ft: error attempting to get the store lock: ft: fatal error getting the store "
+            f"lock: {done.error}"
+        )
         return [Log(Level.ERROR, f"{text}; {done.hint}" if done.hint else text)]
 
     def _refused(self, done: TryDone, now: float) -> list[Action]:
-        """Nobody was heard, and the lock is held: whoever has it is named, and replaced if the operator wants that."""
+        """Nobody was heard, and the lock is held: whoever has it is named, and replaced if the
+        operator wants that.
+        """
         gone = self._silence.refused(done.owner, done.watch, now)
         if gone and done.owner is not None and self._may_steal and self._may_try(now):
             self._state = NodeState.ACTIVE
@@ -468,7 +512,7 @@ class Standby:
 
     @property
     def _may_steal(self) -> bool:
-        """Whoever obeys no epoch must not be stolen from."""
+        """Whether to take the store without its lock. Never from an original: it obeys no epoch."""
         return self._timing.steal_after > 0 and not (self.mixed or self._group.heard)
 
     def _cause(self, *, suspected: bool) -> tuple[Cause, int]:
@@ -484,7 +528,10 @@ class Standby:
         if refused:
             pause = spread(self._rng, self._back_off, POLL_SPREAD)
             self._back_at, self._back_off = now + pause, min(2 * self._back_off, LONGEST_BACK_OFF_S)
-            text = f"ft: this server could not become active: {why}; standing by, next try in {pause:.1f}s"
+            text = (
+                f"ft: this server could not become active: {why}; standing by, next try in "
+                f"{pause:.1f}s"
+            )
             return [Log(Level.ERROR, text)]
         # Whatever took the store from us is alive: give it a whole interval to be heard.
         self._polls.at = None
@@ -493,7 +540,10 @@ class Standby:
     # --- timers ---
 
     def _listen(self, now: float, *, first: bool = False) -> None:
-        """Start to wait for the active; the ``first`` time, the lock is tried after a brief silence already."""
+        """Start to wait for the active.
+
+        The ``first`` time, the lock is tried after a brief silence already.
+        """
         if not (self._started and self._nats):
             return
         self._suspect_at = now + self._missed

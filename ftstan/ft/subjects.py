@@ -1,8 +1,8 @@
 """The NATS subjects of a group, and the one message that we send on our own.
 
-On the original's subject nothing but heartbeats may ever be published: its standbys take every message there for one.
-Our own messages travel beside it. ``released`` says "I have unlocked the store": a reason to try the lock now, never a
-right to own anything.
+On the original's subject nothing but heartbeats may ever be published: its standbys take every
+message there for one. Our own messages travel beside it. ``released`` says "I have unlocked the
+store": a reason to try the lock now, never a right to own anything.
 """
 
 from __future__ import annotations
@@ -32,13 +32,18 @@ def control_subject(cluster_id: str, server_id: str) -> str:
 
 
 def question_subject(cluster_id: str) -> str:
-    """Where every server of ours in a cluster answers who it is; no server id is this word (``docs/admin.md``)."""
+    """Where every server of ours in a cluster answers who it is.
+
+    No server id is this word (``docs/admin.md``).
+    """
     return f"_FTSTAN.ctl.{cluster_id}.who"
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The owner of ``epoch`` on the store ``store_id`` (16 bytes) has stopped and let go of the lock."""
+    """The owner of ``epoch`` on the store ``store_id`` (16 bytes) has stopped and let go of the
+    lock.
+    """
 
     server_id: str
     epoch: int
@@ -57,13 +62,20 @@ def encode_released(released: Released) -> bytes:
 
 
 def decode_released(payload: bytes) -> Released | None:
-    """Read the message in ``payload``, or ``None`` if it is anything else. Keys that we do not know are ignored."""
+    """Read the message in ``payload``, or ``None`` if it is anything else.
+
+    Keys that we do not know are ignored.
+    """
     said = read_owners_word(payload, "released", _MAX_SIZE)
     return Released(*said[1]) if said is not None else None
 
 
-def read_owners_word(payload: bytes, kind: str, most: int) -> tuple[dict[str, Any], tuple[str, int, bytes]] | None:
-    """Read a message of the type ``kind`` and at most ``most`` bytes; ``None`` if it is anything else.
+def read_owners_word(
+    payload: bytes, kind: str, most: int
+) -> tuple[dict[str, Any], tuple[str, int, bytes]] | None:
+    """Read a message of the type ``kind`` and at most ``most`` bytes.
+
+    ``None`` if it is anything else.
 
     All its fields, and who says it: server id, epoch, store id (16 bytes).
     """
@@ -75,7 +87,9 @@ def read_owners_word(payload: bytes, kind: str, most: int) -> tuple[dict[str, An
         return None
     if not isinstance(fields, dict) or fields.get("type") != kind:
         return None
-    server, epoch, store = fields.get("server"), fields.get("epoch"), fields.get("store")
+    server = fields.get("server")
+    epoch = fields.get("epoch")
+    store = fields.get("store")
     if not isinstance(server, str) or not server or not isinstance(store, str):
         return None
     # bool is an int in Python, but not an epoch.

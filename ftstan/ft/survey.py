@@ -1,7 +1,8 @@
-"""What the names in a datastore tell before anybody owns it: used once in the life of a store, at its first epoch.
+"""What the names in a datastore tell before anybody owns it: used once in the life of a store, at
+its first epoch.
 
-Reads names only, never contents: before the epoch record is durable nothing that is read may be believed
-(``docs/ft.md``), but a slice that is named exists.
+Reads names only, never contents: before the epoch record is durable nothing that is read may be
+believed (``docs/ft.md``), but a slice that is named exists.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ _FOREIGN = "lost+found"
 SERVER_NAME = "server.dat"
 _SLICE = re.compile(r"msgs\.([0-9]{1,18})\.(?:dat|idx)")
 HIGHEST_COUNTED = 1 << 31
-"""What is numbered higher was made by no server in turn: an epoch above it would take gigabytes of epoch file."""
+"""What is numbered higher was made by no server in turn: an epoch above it would take gigabytes of
+epoch file.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
     """``highest_slice``: over all channels, 0 if there is none; nothing above ``HIGHEST_COUNTED``.
 
-    ``confirmed``: channels that an epoch has written to. ``has_server``: somebody served from here, perhaps an original
-    server.
+    ``confirmed``: channels that an epoch has written to. ``has_server``: somebody served from here,
+    perhaps an original server.
     """
 
     highest_slice: int
@@ -35,8 +38,13 @@ class Survey:
 
 
 def survey_store(disk: Disk, root_fd: int) -> Survey:
-    """Look at the names in the root and in every channel's directory; ``OSError`` passes through."""
-    highest, confirmed, has_server = 0, [], False
+    """Look at the names in the root and in every channel's directory.
+
+    ``OSError`` passes through.
+    """
+    highest = 0
+    confirmed = []
+    has_server = False
     for name, is_dir in sorted(disk.listdir(root_fd)):
         if not is_dir:
             has_server |= name == SERVER_NAME

@@ -14,31 +14,45 @@ if TYPE_CHECKING:
     import random
 
 SPREAD = 0.10
-"""Largest share by which the two heartbeat intervals of a process differ from their nominal value."""
+"""Largest share by which the two heartbeat intervals of a process differ from their nominal
+value.
+"""
 
 POLL_SPREAD = 0.20
 """The same for each single wait between two polls of the lock."""
 
 
 def spread(rng: random.Random, nominal: float, share: float) -> float:
-    """``nominal`` seconds more or less up to ``share``: the size uniform, the sign by coin (``docs/compat/ft.md``)."""
+    """``nominal`` seconds more or less up to ``share``: the size uniform, the sign by coin
+    (``docs/compat/ft.md``).
+    """
     size = rng.random() * share * nominal
     return nominal + size if rng.random() < 0.5 else nominal - size
 
 
-_INTERVALS = ("hb_interval", "hb_missed_interval", "poll_interval", "first_listen", "try_deadline", "look_interval")
+_INTERVALS = (
+    "hb_interval",
+    "hb_missed_interval",
+    "poll_interval",
+    "first_listen",
+    "try_deadline",
+    "look_interval",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class FtTiming:
-    """The intervals of a group, in seconds, before randomisation. The defaults are those of the original.
+    """The intervals of a group, in seconds, before randomisation.
 
-    ``hb_interval``: between two heartbeats of the active. ``hb_missed_interval``: silence after which a standby
-    suspects. ``poll_interval``: between two looks at the lock while standing by (the original never polls).
-    ``first_listen``: silence after which a starting node tries the lock for the first time. ``try_deadline``: age at
-    which an unanswered attempt is reported as storage that hangs. ``look_interval``: between two looks at what our
-    directory shows. ``steal_after``: silence of an owner on NATS and on storage after which its store is taken without
-    its lock, 0 for never.
+    The defaults are those of the original.
+
+    ``hb_interval``: between two heartbeats of the active. ``hb_missed_interval``: silence after
+    which a standby suspects. ``poll_interval``: between two looks at the lock while standing by
+    (the original never polls). ``first_listen``: silence after which a starting node tries the lock
+    for the first time. ``try_deadline``: age at which an unanswered attempt is reported as storage
+    that hangs. ``look_interval``: between two looks at what our directory shows. ``steal_after``:
+    silence of an owner on NATS and on storage after which its store is taken without its lock, 0
+    for never.
 
     Raises ``ConfigError`` if the numbers cannot work together.
     """
@@ -54,11 +68,15 @@ class FtTiming:
     def __post_init__(self) -> None:
         for name in _INTERVALS:
             if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"ft: {name} must be longer than zero", hint=f"give ft_{name} a duration such as 1s")
+                raise ConfigError(
+                    f"ft: {name} must be longer than zero",
+                    hint=f"give ft_{name} a duration such as 1s",
+                )
         # The slack of a nanosecond forgives binary fractions: 1.1 * 0.2 is a hair above 0.22.
         if self.hb_missed_interval + 1e-9 < 1.1 * self.hb_interval:
             raise ConfigError(
-                "ft: the missed heartbeat interval needs to be at least 10% of the heartbeat interval "
+                "ft: the missed heartbeat interval needs to be at least 10% of the heartbeat "
+                "interval "
                 f"(hb={_duration(self.hb_interval)} missed hb={_duration(self.hb_missed_interval)}",
                 hint="make ft_hb_missed_interval at least 1.1 times ft_hb_interval",
             )

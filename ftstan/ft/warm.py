@@ -1,9 +1,11 @@
-"""The warm standby: reads ahead what a takeover will read, so that it is in this host's memory by then.
+"""The warm standby: reads ahead what a takeover will read, so that it is in this host's memory by
+then.
 
-Fed by the owner's digest (``ft/digest.py``), in a thread of its own with the lowest priority, which nobody waits for.
-It opens for reading only, creates and locks nothing, keeps no descriptor from one round to the next, and what it read
-is never looked at: a takeover opens, lists and measures everything afresh (``docs/ft.md``). So wrong, old or hostile
-digests cost reads, bounded in number and memory, and nothing else.
+Fed by the owner's digest (``ft/digest.py``), in a thread of its own with the lowest priority, which
+nobody waits for. It opens for reading only, creates and locks nothing, keeps no descriptor from one
+round to the next, and what it read is never looked at: a takeover opens, lists and measures
+everything afresh (``docs/ft.md``). So wrong, old or hostile digests cost reads, bounded in number
+and memory, and nothing else.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ _BREATH_S: Final = 0.001
 
 @dataclass(frozen=True, slots=True)
 class WarmLag:
-    """How far a standby's reading is behind the digest: ``messages`` in all channels, since ``seconds``."""
+    """How far a standby's reading is behind the digest: ``messages`` in all channels, since
+    ``seconds``.
+    """
 
     messages: int
     seconds: float
@@ -48,7 +52,8 @@ class WarmLag:
 class _Channel:
     """What is known of a channel.
 
-    ``warmed``: the sequence up to which was read. ``read_to``: the highest slice that needs no second look.
+    ``warmed``: the sequence up to which was read. ``read_to``: the highest slice that needs no
+    second look.
     """
 
     end: ChannelEnd
@@ -61,7 +66,9 @@ class Warm:
 
     def __init__(self, disk: Disk, path: str, clock: Clock) -> None:
         """``path``: the datastore's directory; it is opened anew in each round."""
-        self._disk, self._path, self._clock = disk, path, clock
+        self._disk = disk
+        self._path = path
+        self._clock = clock
         self._lock = threading.Lock()
         self._channels: dict[bytes, _Channel] = {}
         self._pending: dict[bytes, None] = {}
@@ -82,7 +89,8 @@ class Warm:
         with self._lock:
             self._channels.clear()
             self._pending.clear()
-            self._behind_since, self._heard = None, False
+            self._behind_since = None
+            self._heard = False
 
     def take(self, digest: Digest) -> None:
         """Note where channels end; the thread reads up to there."""
@@ -107,16 +115,23 @@ class Warm:
 
     @property
     def lag(self) -> WarmLag | None:
-        """How far behind; ``None`` as long as no digest was heard."""
+        """How far behind the owner; ``None`` before the first digest."""
         with self._lock:
             if not self._heard:
                 return None
-            behind = sum(max(c.end.last - c.warmed, 0) for name in self._pending if (c := self._channels.get(name)))
+            behind = sum(
+                max(c.end.last - c.warmed, 0)
+                for name in self._pending
+                if (c := self._channels.get(name))
+            )
             since = self._behind_since
         return WarmLag(behind, self._clock.mono() - since if since is not None else 0.0)
 
     def read_ahead(self) -> None:
-        """One round: read what has been named since the last one. Storage that refuses is left for the next round."""
+        """One round: read what has been named since the last one.
+
+        Storage that refuses is left for the next round.
+        """
         with contextlib.suppress(OSError):
             root = self._disk.open_dir(self._path)
             try:
@@ -151,7 +166,8 @@ class Warm:
 
     def _read_channel(self, root: int, channel: _Channel) -> None:
         end = channel.end
-        # Even if it fails half way: what cannot be read now is not tried again until the owner names it again.
+        # Even if it fails half way: what cannot be read now is not tried again until the owner
+        # names it again.
         channel.warmed = end.last
         dirfd = self._disk.open_dir_at(root, os.fsdecode(end.name))
         try:
@@ -173,7 +189,9 @@ class Warm:
             try:
                 size = self._disk.fstat(fd).size
                 at = max(size - last, 0) if last else 0
-                while at < size and not self._stopped and (data := self._disk.pread(fd, _CHUNK, at)):
+                while (
+                    at < size and not self._stopped and (data := self._disk.pread(fd, _CHUNK, at))
+                ):
                     at += len(data)
             finally:
                 self._disk.close(fd)

@@ -1,21 +1,26 @@
 """The watch: a small thread of an owner that asks storage once a second whether all is still well.
 
-It detects; it does not carry safety (that is the confirm behind every batch, ``docs/ft-argument.md``). One storage
-call at a time, each of which may hang for ever: so nothing waits for this thread. It publishes since when a probe is
-running, and the control loop judges that (``ft/guard.py``). A probe is, in this order:
+It detects; it does not carry safety (that is the confirm behind every batch,
+``docs/ft-argument.md``). One storage call at a time, each of which may hang for ever: so nothing
+waits for this thread. It publishes since when a probe is running, and the control loop judges that
+(``ft/guard.py``). A probe is, in this order:
 
 1. **confirm**, through a descriptor of its own: an idle owner notices, too;
-2. **ft.watch**, 4 KiB written and synced through a descriptor that carries a lock of its own: a file server that took
-   the locks of this host away answers EIO (``docs/compat/nfs-facts.md``), while files without locks go on working;
+2. **ft.watch**, 4 KiB written and synced through a descriptor that carries a lock of its own: a
+   file server that took the locks of this host away answers EIO (``docs/compat/nfs-facts.md``),
+   while files without locks go on working;
 3. the **lock file** is still the one that is locked;
-4. the **state files** are still those that this activation wrote; if not, the store writes them again from memory.
+4. the **state files** are still those that this activation wrote; if not, the store writes them
+   again from memory.
 
-Last it looks how much **room** there is, for monitoring: whatever comes of that, nobody is judged by it.
+Last it looks how much **room** there is, for monitoring: whatever comes of that, nobody is judged
+by it.
 
-``ft.watch`` is a new file for each activation: a former owner on the same host may hold the lock of the old one.
+``ft.watch`` is a new file for each activation: a former owner on the same host may hold the lock of
+the old one.
 
-Its last word may be a *farewell*, which no probe writes: an owner that stops without having the lock says there that it
-is gone (``ft/steal.py``).
+Its last word may be a *farewell*, which no probe writes: an owner that stops without having the
+lock says there that it is gone (``ft/steal.py``).
 """
 
 from __future__ import annotations
@@ -55,11 +60,15 @@ _BODY = struct.Struct("<QQH128s")
 _HEAD_SIZE = len(_MAGIC) + _CRC.size
 _MAX_SERVER_ID = 128
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+#: So often a file is made anew whose name somebody else has taken in between.
+_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class WatchRecord:
-    """What stands in ``ft.watch``: who was alive, and how many probes it had made in its activation."""
+    """What stands in ``ft.watch``: who was alive, and how many probes it had made in its
+    activation.
+    """
 
     epoch: int
     server_id: str
@@ -68,7 +77,9 @@ class WatchRecord:
     def encode(self) -> bytes:
         """Build the 4,096 bytes of the file."""
         server_id = self.server_id.encode()[:_MAX_SERVER_ID]
-        body = _BODY.pack(self.epoch, self.counter, len(server_id), server_id).ljust(RECORD_SIZE - _HEAD_SIZE, b"\0")
+        body = _BODY.pack(self.epoch, self.counter, len(server_id), server_id).ljust(
+            RECORD_SIZE - _HEAD_SIZE, b"\0"
+        )
         return _MAGIC + _CRC.pack(zlib.crc32(body)) + body
 
 
@@ -87,7 +98,7 @@ _FAREWELL = 0
 
 
 def farewell(epoch: int, server_id: str) -> bytes:
-    """What the owner of ``epoch`` leaves that stops without having the lock."""
+    """What the owner of ``epoch`` writes when it stops without having had the lock."""
     return WatchRecord(epoch, server_id, _FAREWELL).encode()
 
 
@@ -107,7 +118,9 @@ class Watched(Protocol):
 
     @property
     def raises(self) -> int:
-        """Counts up when the owner begins to raise its own epoch, and again when it has: odd while under way."""
+        """Counts up when the owner begins to raise its own epoch, and again when it has: odd while
+        under way.
+        """
         ...
 
     def new_confirmer(self) -> Confirmer:
@@ -120,7 +133,10 @@ class Watched(Protocol):
 
 
 class Probe:
-    """One look at everything. Belongs to the watch thread. ``look`` compares the state files of the store."""
+    """One look at everything. Belongs to the watch thread.
+
+    ``look`` compares the state files of the store.
+    """
 
     def __init__(
         self,
@@ -143,10 +159,15 @@ class Probe:
         self._fd: int | None = None
         self._counter = 0
         self.room: Space | None = None
-        """On the file system, as of the last probe; ``None`` if storage does not say. Other threads read it."""
+        """On the file system, as of the last probe; ``None`` if storage does not say.
+
+        Other threads read it.
+        """
 
     def __call__(self) -> bool:
-        """Ask storage everything once; false if that cannot be judged, since this server goes on to the next epoch.
+        """Ask storage everything once.
+
+        False if that cannot be judged, since this server goes on to the next epoch.
 
         Raises ``FencedError`` (not ours) and ``StoreError`` (storage fails).
         """
@@ -154,9 +175,11 @@ class Probe:
         if not confirmed and self._fd is None:
             return False
         try:
-            # Also while this server itself goes on to the next epoch, which may hang in storage: somebody must notice.
-            # Only into the file that is open: nothing is made or removed unconfirmed.
-            self._write()
+            # Also while this server itself goes on to the next epoch, which may hang in storage:
+            # somebody must notice. Only into the file that is open: nothing is made or removed
+            # unconfirmed.
+            if not self._write():
+                return False
         except OSError as error:
             # Without space a server goes on refusing publishes, and storage has answered.
             if error.errno not in _FULL:
@@ -176,13 +199,16 @@ class Probe:
     def close(self) -> None:
         """Release the descriptors."""
         self._forget()
-        fd, self._fd = self._fd, None
+        fd = self._fd
+        self._fd = None
         if fd is not None:
             with contextlib.suppress(OSError):
                 self._disk.close(fd)
 
     def _confirm(self) -> bool:
-        """Confirm; false if that cannot be judged now, because this server itself goes on to the next epoch."""
+        """Confirm; false if that cannot be judged now, because this server itself goes on to the
+        next epoch.
+        """
         raises = self._owner.raises
         if raises % 2:
             return False
@@ -202,22 +228,31 @@ class Probe:
         return True
 
     def _forget(self) -> None:
-        confirmer, self._confirmer = self._confirmer, None
+        confirmer = self._confirmer
+        self._confirmer = None
         if confirmer is not None:
             with contextlib.suppress(OSError):
                 confirmer.close()
 
-    def _write(self) -> None:
+    def _write(self) -> bool:
+        """Write and sync the next record; false if there is no file, since that cannot be judged
+        now.
+        """
         if self._fd is None:
             self._fd = self._create()
+        if self._fd is None:
+            return False
         self._counter += 1
         record = WatchRecord(self._owner.identity[0], self._server_id, self._counter)
         self._disk.pwrite(self._fd, record.encode(), 0)
         # Always something new: a second sync with nothing to write would say that all is well.
         self._disk.fdatasync(self._fd)
+        return True
 
     def _let_go_if_displaced(self) -> None:
-        """Close a file that has lost its name to a former owner's late probe: the next probe makes another."""
+        """Close a file that has lost its name to a former owner's late probe: the next probe makes
+        another.
+        """
         if self._fd is None:
             return
         with contextlib.suppress(OSError):
@@ -227,14 +262,38 @@ class Probe:
                     return
             except FileNotFoundError:
                 pass
-            fd, self._fd = self._fd, None
+            fd = self._fd
+            self._fd = None
             self._disk.close(fd)
 
-    def _create(self) -> int:
-        """A new file with a lock of its own; the store was confirmed just before."""
+    def _make(self) -> int | None:
+        """A new file; ``None`` if somebody else made one since the old one was removed."""
         with contextlib.suppress(FileNotFoundError):
             self._disk.unlink(self._root_fd, WATCH_NAME)
-        fd = self._disk.open(self._root_fd, WATCH_NAME, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
+        try:
+            return self._disk.open(
+                self._root_fd, WATCH_NAME, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            )
+        except FileExistsError:
+            return None
+
+    def _create(self) -> int | None:
+        """A new file with a lock of its own; the store was confirmed just before.
+
+        A former owner may have been on its way to the same: its file goes. And a file server whose
+        answer was lost says of our own file that it exists. Each time the store is confirmed before
+        a file is removed. ``None`` if that cannot be judged now. Raises ``FencedError`` and
+        ``OSError``.
+        """
+        for _ in range(_TRIES):
+            fd = self._make()
+            if fd is not None:
+                return self._locked(fd)
+            if not self._confirm():
+                return None
+        raise FileExistsError(errno.EEXIST, "made by others again and again")
+
+    def _locked(self, fd: int) -> int:
         try:
             locker = OfdLocker() if self._locker is None else self._locker
             locker.lock(fd, LockFlags.EXCLUSIVE | LockFlags.NON_BLOCKING)
@@ -248,20 +307,27 @@ class Probe:
 def _failed(what: str, error: OSError) -> StoreError:
     name = errno.errorcode.get(error.errno or 0, "no errno")
     return StoreError(
-        f"the storage of this server fails: {what}: {(error.strerror or str(error)).lower()} ({name})",
+        f"the storage of this server fails: {what}: {(error.strerror or str(error)).lower()} "
+        f"({name})",
         hint="check the storage and the kernel log of this host",
     )
 
 
 class Watch:
-    """The thread. ``on_failure(error)`` is called on it, once, when a probe says that this server must end.
+    """The thread. ``on_failure(error)`` is called on it, once, when a probe says that this server
+    must end.
 
-    Read from other threads: ``since`` is the start of the running probe (seconds), ``passed`` counts successful probes,
-    ``passed_at`` is the end of the last one, ``took`` how many seconds each of them took.
+    Read from other threads: ``since`` is the start of the running probe (seconds), ``passed``
+    counts successful probes, ``passed_at`` is the end of the last one, ``took`` how many seconds
+    each of them took.
     """
 
     def __init__(
-        self, probe: Probe, clock: Clock, interval: float, on_failure: Callable[[BaseException], None]
+        self,
+        probe: Probe,
+        clock: Clock,
+        interval: float,
+        on_failure: Callable[[BaseException], None],
     ) -> None:
         """``interval``: seconds between two probes."""
         self._probe = probe
@@ -276,18 +342,23 @@ class Watch:
         self.took = Histogram()
 
     def start(self) -> None:
-        """Begin; the first probe comes after one interval, and out of the way of a takeover that has just confirmed."""
+        """Begin; the first probe comes after one interval, and out of the way of a takeover that
+        has just confirmed.
+        """
         self._thread.start()
 
     def stop(self, timeout: float) -> bool:
-        """No more probes, and no failures any more; waits at most ``timeout`` seconds and returns whether it ended."""
+        """No more probes, and no failures any more.
+
+        Waits at most ``timeout`` seconds and returns whether it ended.
+        """
         self._stop.set()
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
     @property
     def room(self) -> Space | None:
-        """On the file system of the store, as of the last probe."""
+        """Free space on the store's file system at the last probe."""
         return self._probe.room
 
     def turn(self) -> bool:
@@ -297,7 +368,8 @@ class Watch:
             self.since = began
         try:
             if not self._probe():
-                # The owner is in the middle of raising its epoch. If that hangs, this probe has begun long ago.
+                # The owner is in the middle of raising its epoch. If that hangs, this probe has
+                # begun long ago.
                 return True
         except BaseException as error:  # noqa: BLE001  # whatever it is, nobody watches any more
             self.since = None
@@ -318,12 +390,12 @@ class Watch:
             self._probe.close()
 
     def _wait(self) -> bool:
-        """Until the next probe; returns whether there is none any more."""
+        """Wait for the next probe; returns whether the watch was stopped."""
         return self._stop.wait(self._interval)
 
 
 def _for_people(error: BaseException) -> BaseException:
-    """The hint belongs to the one line that is left."""
+    """Put the hint into the text: there will be no second line."""
     if isinstance(error, FtstanError) and error.hint:
         return type(error)(f"{error.text}; {error.hint}")
     return error

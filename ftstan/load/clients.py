@@ -1,6 +1,8 @@
-"""Sessions of a load: each a NATS connection, a registration with the streaming server, and one side of the traffic.
+"""Sessions of a load: each a NATS connection, a registration with the streaming server, and one
+side of the traffic.
 
-Used by one thread. Setting up waits for each answer; what comes after is ``step``, which never waits for the server.
+Used by one thread. Setting up waits for each answer; what comes after is ``step``, which never
+waits for the server.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ _CLOSE_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The servers: NATS addresses, login and TLS, the cluster id, and how long setting up one client may take."""
+    """The servers: NATS addresses, login and TLS, the cluster id, and how long setting up one
+    client may take.
+    """
 
     urls: Sequence[str]
     options: LinkOptions
@@ -48,7 +52,10 @@ class Where:
 
 
 class Client:
-    """One session. ``name`` is the client id, of letters, digits, ``-`` and ``_``; ``last`` when a message was done."""
+    """One session. ``name`` is the client id, of letters, digits, ``-`` and ``_``.
+
+    ``last`` when a message was done.
+    """
 
     def __init__(self, where: Where, name: str, traffic: Traffic) -> None:
         self.name = name
@@ -70,7 +77,8 @@ class Client:
         self.traffic.open(self._link.max_payload)
         self._write(
             b"".join(
-                b"SUB %b.%d %d\r\n" % (self._inbox, sid, sid) for sid in (ANSWERS_SID, HEARTBEATS_SID, MESSAGES_SID)
+                b"SUB %b.%d %d\r\n" % (self._inbox, sid, sid)
+                for sid in (ANSWERS_SID, HEARTBEATS_SID, MESSAGES_SID)
             )
         )
         self.traffic.feed(self._link.leftover)
@@ -84,7 +92,10 @@ class Client:
         self._subjects = self.ask(discovery, request, messages.ConnectResponse, self._where.seconds)
 
     def ask(self, subject: bytes, request: Message, answer: type[M], seconds: float) -> M:
-        """Ask the server, again while nobody listens. Raises ``RefusedError``, ``NatsError`` (also for no answer)."""
+        """Ask the server, again while nobody listens.
+
+        Raises ``RefusedError``, ``NatsError`` (also for no answer).
+        """
         end = time.monotonic() + seconds
         reply = b"%b.%d" % (self._inbox, ANSWERS_SID)
         question = OutBuf()
@@ -109,7 +120,9 @@ class Client:
         return response
 
     def step(self) -> int:
-        """Take what has come and send what there is to send; returns how many messages are done by that.
+        """Take what has come and send what there is to send.
+
+        Returns how many messages are done by that.
 
         ``pending`` says whether more has come already. Raises ``NatsError``, ``WireError``.
         """
@@ -147,7 +160,8 @@ class Client:
                 request = messages.CloseRequest(client_id=self.name.encode())
                 self.ask(self._subjects.close_requests, request, messages.CloseResponse, _CLOSE_S)
         except (NatsError, RefusedError, WireError):
-            # Whoever is gone needs to be told nothing; the server forgets clients that do not answer.
+            # Whoever is gone needs to be told nothing; the server forgets clients that do not
+            # answer.
             pass
         finally:
             self._link.close()
@@ -180,7 +194,8 @@ class Client:
     def _complaint(self) -> NatsError:
         return NatsError(
             f"nats: {self.traffic.complaint.decode('utf-8', 'replace')}",
-            hint="does this user's permission cover the streaming subjects and _INBOX.>? see docs/security.md",
+            hint="does this user's permission cover the streaming subjects and _INBOX.>? see "
+            "docs/security.md",
         )
 
 
@@ -195,8 +210,13 @@ class PublisherClient(Client):
     def __init__(self, where: Where, name: str) -> None:
         super().__init__(where, name, Publisher())
 
-    def begin(self, channel: str, *, count: int, size: int, window: int, guid_prefix: bytes, mark: bytes) -> None:
-        """Say what to publish (``Publisher.begin``). Raises ``WireError`` if NATS does not carry so large a message."""
+    def begin(
+        self, channel: str, *, count: int, size: int, window: int, guid_prefix: bytes, mark: bytes
+    ) -> None:
+        """Say what to publish (``Publisher.begin``).
+
+        Raises ``WireError`` if NATS does not carry so large a message.
+        """
         name = channel.encode()
         self.traffic.begin(
             self._subjects.pub_prefix + b"." + name,
@@ -212,7 +232,9 @@ class PublisherClient(Client):
         )
 
     def send(self) -> None:
-        """Publish what the window allows, in chunks, so that none is stamped long before it is sent."""
+        """Publish what the window allows, in chunks, so that none is stamped long before it is
+        sent.
+        """
         super().send()
         while self.traffic.fill(_CHUNK_BYTES):
             super().send()
@@ -231,8 +253,11 @@ class SubscriberClient(Client):
     def __init__(self, where: Where, name: str) -> None:
         super().__init__(where, name, Subscriber())
 
-    def begin(self, channel: str, *, count: int, window: int, queue: str, ack_wait: int, mark: bytes) -> None:
-        """Subscribe: to what comes from now on, or without a ``mark`` from the first message that is stored.
+    def begin(
+        self, channel: str, *, count: int, window: int, queue: str, ack_wait: int, mark: bytes
+    ) -> None:
+        """Subscribe: to what comes from now on, or without a ``mark`` from the first message that
+        is stored.
 
         Raises ``NatsError``, ``RefusedError``.
         """
@@ -246,7 +271,9 @@ class SubscriberClient(Client):
             ack_wait_in_secs=ack_wait,
             start_position=start,
         )
-        answer = self.ask(self._subjects.sub_requests, request, messages.SubscriptionResponse, self._where.seconds)
+        answer = self.ask(
+            self._subjects.sub_requests, request, messages.SubscriptionResponse, self._where.seconds
+        )
         self.traffic.begin(answer.ack_inbox, channel.encode(), mark=mark, count=count)
         # What came right behind the answer.
         self.traffic.feed(b"")

@@ -1,4 +1,6 @@
-"""A whole load: open the sessions, let them work until all is through or nothing moves, and sum up."""
+"""A whole load: open the sessions, let them work until all is through or nothing moves, and sum
+up.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,10 @@ _LOOK_MS = 100
 class Plan:
     """What to do.
 
-    ``count``: messages that are published, by all publishers together; without publishers, old messages that each
-    subscriber (or the whole queue group) reads. ``window``: publishes of each publisher without an ack; ``sub_window``:
-    messages of each subscriber without one. ``ack_wait`` and ``patience`` are seconds; after the latter without any
-    progress the load is given up.
+    ``count``: messages that are published, by all publishers together; without publishers, old
+    messages that each subscriber (or the whole queue group) reads. ``window``: publishes of each
+    publisher without an ack; ``sub_window``: messages of each subscriber without one. ``ack_wait``
+    and ``patience`` are seconds; after the latter without any progress the load is given up.
     """
 
     channel: str
@@ -50,7 +52,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class ClientFigures:
-    """One client: messages that are through, and the seconds from the start of the load to the last of them."""
+    """One client: messages that are through, and the seconds from the start of the load to the last
+    of them.
+    """
 
     name: str
     messages: int
@@ -59,7 +63,10 @@ class ClientFigures:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """All publishers, or all subscribers. ``delays``: from sending to the ack, or from sending to the delivery."""
+    """All publishers, or all subscribers.
+
+    ``delays``: from sending to the ack, or from sending to the delivery.
+    """
 
     clients: Sequence[ClientFigures]
     wanted: int
@@ -95,15 +102,21 @@ class Result:
 
 
 def run(plan: Plan, where: Where, progress: Callable[[int], None]) -> Result:
-    """Carry out ``plan``; ``progress`` is told of messages that are through, ``plan.count + plan.expected`` in all.
+    """Carry out ``plan``.
 
-    Raises ``NatsError`` (no connection, or one was lost), ``RefusedError`` (the server takes no client or subscription
-    of ours), ``WireError``.
+    ``progress`` is told of messages that are through, ``plan.count + plan.expected`` in all.
+
+    Raises ``NatsError`` (no connection, or one was lost), ``RefusedError`` (the server takes no
+    client or subscription of ours), ``WireError``.
     """
     run_id = secrets.token_hex(6)
     mark = secrets.token_bytes(MARK_SIZE) if plan.publishers else b""
-    publishers = [PublisherClient(where, f"ftstanctl-bench-{run_id}-p{i}") for i in range(plan.publishers)]
-    subscribers = [SubscriberClient(where, f"ftstanctl-bench-{run_id}-s{i}") for i in range(plan.subscribers)]
+    publishers = [
+        PublisherClient(where, f"ftstanctl-bench-{run_id}-p{i}") for i in range(plan.publishers)
+    ]
+    subscribers = [
+        SubscriberClient(where, f"ftstanctl-bench-{run_id}-s{i}") for i in range(plan.subscribers)
+    ]
     clients = [*publishers, *subscribers]
     with contextlib.ExitStack() as stack:
         for client in clients:
@@ -139,7 +152,10 @@ def run(plan: Plan, where: Where, progress: Callable[[int], None]) -> Result:
 
 
 def _work(
-    clients: Sequence[Client], is_over: Callable[[], bool], progress: Callable[[int], None], patience: float
+    clients: Sequence[Client],
+    is_over: Callable[[], bool],
+    progress: Callable[[int], None],
+    patience: float,
 ) -> None:
     poll = select.poll()
     by_descriptor = {client.fileno(): client for client in clients}
@@ -159,7 +175,9 @@ def _work(
         ready = [by_descriptor[descriptor] for descriptor in again | found]
 
 
-def _is_over(plan: Plan, publishers: Sequence[PublisherClient], subscribers: Sequence[SubscriberClient]) -> bool:
+def _is_over(
+    plan: Plan, publishers: Sequence[PublisherClient], subscribers: Sequence[SubscriberClient]
+) -> bool:
     if any(publisher.traffic.done < publisher.traffic.wanted for publisher in publishers):
         return False
     refused = sum(publisher.traffic.refused for publisher in publishers)
@@ -171,7 +189,10 @@ def _is_over(plan: Plan, publishers: Sequence[PublisherClient], subscribers: Seq
 
 
 def _sum_up(
-    plan: Plan, publishers: Sequence[PublisherClient], subscribers: Sequence[SubscriberClient], started: float
+    plan: Plan,
+    publishers: Sequence[PublisherClient],
+    subscribers: Sequence[SubscriberClient],
+    started: float,
 ) -> Result:
     refused = [publisher.traffic.refused for publisher in publishers]
     refusals = [publisher.traffic.refusal for publisher in publishers if publisher.traffic.refusal]

@@ -4,7 +4,8 @@ from ftstan.wire.codec cimport Span
 from ftstan.wire.frames cimport Frame, OutBuf
 
 cdef enum:
-    #: Cells of ``Delays``: 64 for each power of two, so that none is wider than 1/64 of what it counts.
+    #: Cells of ``Delays``: 64 for each power of two, so that none is wider than 1/64 of what it
+    #: counts.
     CELLS = 4096
 
 cdef class Delays:

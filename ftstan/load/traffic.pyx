@@ -1,8 +1,10 @@
-"""One connection of a load, without its socket: bytes in, bytes out, and how long each message took.
+"""One connection of a load, without its socket: bytes in, bytes out, and how long each message
+took.
 
-``feed`` takes what has arrived; what there is to send is in ``out``, which the caller sends and clears. A message that
-a ``Publisher`` sends begins with the time of its sending and the mark of the run (8 bytes each), so that a
-``Subscriber`` of the same process knows how long it was under way, and counts no message of somebody else.
+``feed`` takes what has arrived; what there is to send is in ``out``, which the caller sends and
+clears. A message that a ``Publisher`` sends begins with the time of its sending and the mark of the
+run (8 bytes each), so that a ``Subscriber`` of the same process knows how long it was under way,
+and counts no message of somebody else.
 
 Nothing here allocates per message, and nothing waits.
 """
@@ -15,7 +17,9 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from ftstan.base.errors import WireError
 from ftstan.wire import messages
-from ftstan.wire.codec cimport field_size, get_bytes, get_tag, get_varint, put_field, put_varint, skip_field, varint_size
+from ftstan.wire.codec cimport (
+    field_size, get_bytes, get_tag, get_varint, put_field, put_varint, skip_field, varint_size
+)
 from ftstan.wire.frames cimport ERR, HMSG, MSG, PING, next_frame
 
 cdef enum:
@@ -62,7 +66,9 @@ cdef inline int power(uint64_t v) noexcept nogil:
 
 
 cdef class Delays:
-    """How often each delay was seen, to 1/64 of it: memory does not grow with the number of messages."""
+    """How often each delay was seen, to 1/64 of it: memory does not grow with the number of
+    messages.
+    """
 
     def __cinit__(self):
         self.least = 0
@@ -103,7 +109,9 @@ cdef class Delays:
         self.count += other.count
 
     def below(self, double share):
-        """Nanoseconds that ``share`` (0 to 1) of the messages did not exceed, to 1/64; 0 if there are none."""
+        """Nanoseconds that ``share`` (0 to 1) of the messages did not exceed, to 1/64; 0 if there
+        are none.
+        """
         cdef uint64_t seen = 0
         cdef double wanted = share * <double>self.count
         cdef int i
@@ -114,7 +122,9 @@ cdef class Delays:
         return self.most
 
     def counts(self):
-        """``(nanoseconds, count)`` of every cell that is not empty, ascending; the time is the cell's upper end."""
+        """``(nanoseconds, count)`` of every cell that is not empty, ascending; the time is the
+        cell's upper end.
+        """
         cdef int i
         return [(upper(i), self.cells[i]) for i in range(CELLS) if self.cells[i]]
 
@@ -128,7 +138,9 @@ cdef int64_t upper(int cell) noexcept nogil:
 
 
 cdef class Traffic:
-    """What both sides share. ``done`` of ``wanted`` messages are through; ``complaint``: what NATS said with -ERR."""
+    """What both sides share. ``done`` of ``wanted`` messages are through; ``complaint``: what NATS
+    said with -ERR.
+    """
 
     def __cinit__(self):
         self.out = OutBuf()
@@ -144,9 +156,9 @@ cdef class Traffic:
     def feed(self, data not None):
         """Take what has arrived.
 
-        It stops behind an answer, since what follows may need what the answer says; the rest is taken by the next
-        call, also with nothing new. Raises ``WireError`` on a broken stream, and when an ack or a message cannot be
-        decoded.
+        It stops behind an answer, since what follows may need what the answer says; the rest is
+        taken by the next call, also with nothing new. Raises ``WireError`` on a broken stream, and
+        when an ack or a message cannot be decoded.
         """
         cdef Frame frame
         cdef const unsigned char[::1] view
@@ -179,7 +191,8 @@ cdef class Traffic:
             raise WireError(f"not the NATS protocol: {bytes(self.kept[:64])!r}")
 
     cdef int take(self, Frame* frame, int64_t now) except -1:
-        # Publishers take acks here and subscribers messages: there is no connection that is neither.
+        # Publishers take acks here and subscribers messages: there is no connection that is
+        # neither.
         raise NotImplementedError
 
     cdef int control(self, Frame* frame) except -1:
@@ -187,7 +200,9 @@ cdef class Traffic:
         if frame.kind == PING:
             self.out.put(b"PONG\r\n", 6)
         elif frame.kind == ERR:
-            self.complaint = PyBytes_FromStringAndSize(frame.payload.p, <Py_ssize_t>frame.payload.n).strip()
+            self.complaint = PyBytes_FromStringAndSize(
+                frame.payload.p, <Py_ssize_t>frame.payload.n
+            ).strip()
         elif frame.kind == MSG and frame.sid == C_HEARTBEATS and frame.reply.n:
             self.out.pub(frame.reply, Span(frame.reply.p, 0), 0)
         elif (frame.kind == MSG or frame.kind == HMSG) and frame.sid == C_ANSWERS:
@@ -202,8 +217,8 @@ cdef class Traffic:
 cdef class Publisher(Traffic):
     """Publishes ``wanted`` messages, and counts their acks.
 
-    A message is sent when the one that is ``window`` before it is acknowledged or refused; so never more than
-    ``window`` are under way.
+    A message is sent when the one that is ``window`` before it is acknowledged or refused; so never
+    more than ``window`` are under way.
     """
 
     def __cinit__(self):
@@ -214,26 +229,41 @@ cdef class Publisher(Traffic):
         PyMem_RawFree(self.sent_at)
 
     def begin(
-        self, bytes subject not None, bytes acks not None, *, bytes client_id not None, bytes conn_id not None,
-        bytes channel not None, bytes guid_prefix not None, bytes mark not None, size_t size, uint64_t count,
+        self,
+        bytes subject not None,
+        bytes acks not None,
+        *,
+        bytes client_id not None,
+        bytes conn_id not None,
+        bytes channel not None,
+        bytes guid_prefix not None,
+        bytes mark not None,
+        size_t size,
+        uint64_t count,
         uint64_t window,
     ):
-        """Say what to publish. ``guid_prefix``: 10 bytes of the publisher's own; ``mark``: 8 bytes of the run's own;
-        ``size``: bytes of each message, at least 16."""
+        """Say what to publish. ``guid_prefix``: 10 bytes of the publisher's own; ``mark``: 8 bytes
+        of the run's own; ``size``: bytes of each message, at least 16.
+        """
         cdef bytes guid
         cdef bytes data
         cdef bytes payload
         cdef OutBuf made = OutBuf()
         if len(guid_prefix) != C_PREFIX or len(mark) != C_MARK or size < C_HEAD or window < 1:
-            raise ValueError("a prefix of 10 bytes, a mark of 8, a size of 16 or more, a window of 1 or more")
+            raise ValueError(
+                "a prefix of 10 bytes, a mark of 8, a size of 16 or more, a window of 1 or more"
+            )
         guid = guid_prefix + b"0" * DIGITS
         data = b"\0" * C_MARK + mark + b"x" * (size - C_HEAD)
         payload = messages.encode(
-            messages.PubMsg(client_id=client_id, guid=guid, subject=channel, data=data, conn_id=conn_id)
+            messages.PubMsg(
+                client_id=client_id, guid=guid, subject=channel, data=data, conn_id=conn_id
+            )
         )
         if <size_t>len(payload) > self.max_payload:
             raise WireError(
-                f"messages of {size} bytes are {len(payload)} on the wire, and this NATS server carries {self.max_payload}",
+                f"messages of {size} bytes are {len(payload)} on the wire, "
+                f"and this NATS server carries {self.max_payload}",
                 hint="choose smaller ones",
             )
         made.publish(subject, acks, payload)
@@ -249,14 +279,20 @@ cdef class Publisher(Traffic):
             raise MemoryError
 
     def fill(self, size_t most_bytes):
-        """Write what the window allows, up to about ``most_bytes``; returns how many messages that are."""
+        """Write what the window allows, up to about ``most_bytes``; returns how many messages that
+        are.
+        """
         cdef uint64_t first = self.sent
         cdef uint64_t number
         cdef size_t n = <size_t>len(self.frame)
         cdef char* p
         cdef int64_t now
         cdef int i
-        while self.sent < self.wanted and self.sent_at[self.sent % self.window] == 0 and self.out.used < most_bytes:
+        while (
+            self.sent < self.wanted
+            and self.sent_at[self.sent % self.window] == 0
+            and self.out.used < most_bytes
+        ):
             self.out.grow(n)
             p = self.out.buf + self.out.used
             memcpy(p, PyByteArray_AS_STRING(self.frame), n)
@@ -299,7 +335,11 @@ cdef class Publisher(Traffic):
                     p = skip_field(p, end, wire_type)
             if p == NULL:
                 raise WireError("undecodable PubAck")
-        if self.sent == 0 or guid.n != C_GUID or memcmp(guid.p, PyBytes_AS_STRING(self.prefix), C_PREFIX) != 0:
+        if (
+            self.sent == 0
+            or guid.n != C_GUID
+            or memcmp(guid.p, PyBytes_AS_STRING(self.prefix), C_PREFIX) != 0
+        ):
             return 0
         for i in range(C_PREFIX, C_GUID):
             if guid.p[i] < 48 or guid.p[i] > 57:
@@ -323,15 +363,24 @@ cdef class Publisher(Traffic):
 
 
 cdef class Subscriber(Traffic):
-    """Acknowledges every message and counts those of the run, until ``wanted`` have come; ``again``: sent again."""
+    """Acknowledges every message and counts those of the run, until ``wanted`` have come;
+    ``again``: sent again.
+    """
 
     def __cinit__(self):
         self.ack_inbox = self.channel = self.mark = b""
 
     def begin(
-        self, bytes ack_inbox not None, bytes channel not None, *, bytes mark not None, uint64_t count
+        self,
+        bytes ack_inbox not None,
+        bytes channel not None,
+        *,
+        bytes mark not None,
+        uint64_t count,
     ):
-        """Say what to wait for. ``mark``: that of the run's publishers; empty: whatever comes is counted."""
+        """Say what to wait for. ``mark``: that of the run's publishers; empty: whatever comes is
+        counted.
+        """
         if len(mark) not in (0, C_MARK):
             raise ValueError("a mark has 8 bytes")
         self.ack_inbox = ack_inbox
@@ -373,7 +422,10 @@ cdef class Subscriber(Traffic):
             self.again += 1
         elif not self.mark:
             self.done += 1
-        elif data.n >= C_HEAD and memcmp(data.p + C_MARK, PyBytes_AS_STRING(self.mark), C_MARK) == 0:
+        elif (
+            data.n >= C_HEAD
+            and memcmp(data.p + C_MARK, PyBytes_AS_STRING(self.mark), C_MARK) == 0
+        ):
             memcpy(&sent, data.p, sizeof(sent))
             self.delays.add(now - sent)
             self.done += 1

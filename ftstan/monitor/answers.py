@@ -1,4 +1,5 @@
-"""How the pages are written: JSON, JSONP, plain errors, in the layout and with the headers that readers know.
+"""How the pages are written: JSON, JSONP, plain errors, in the layout and with the headers that
+readers know.
 
 ``docs/compat/monitoring.md`` (requests and answers) has the rules.
 """
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Rows that are rendered before the other tasks of the loop, and with them the data plane's thread, have their turn.
+#: Rows that are rendered before the other tasks of the loop, and with them the data plane's thread,
+#: have their turn.
 _ROWS_A_TURN: Final = 32
 JAVASCRIPT: Final = "application/javascript"
 #: On every answer.
@@ -35,14 +37,20 @@ _ESCAPED = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 
 
 def shown(name: bytes) -> str:
-    """A name from the wire as text; what is no UTF-8 can be told apart and is written as the original writes it."""
+    """A name from the wire as text.
+
+    What is no UTF-8 can be told apart and is written as the original writes it.
+    """
     return name.decode("utf-8", "surrogateescape")
 
 
 def write(value: object, indent: str = "") -> str:
-    """``value`` (dicts, lists, strings, numbers, booleans) as JSON, two blanks a level; ``Written`` stays as it is.
+    """``value`` (dicts, lists, strings, numbers, booleans) as JSON, two blanks a level.
 
-    Keys stand in the order of the dict. ``indent``: the blanks in front of the line that the value begins on.
+    ``Written`` stays as it is.
+
+    Keys stand in the order of the dict. ``indent``: the blanks in front of the line that the value
+    begins on.
     """
     if isinstance(value, str):
         return value if isinstance(value, Written) else write_text(value)
@@ -105,7 +113,9 @@ class Query:
 
     @property
     def wants_subs(self) -> bool:
-        """Whether subscriptions are asked for: with an integer equal to 1, whatever it looks like."""
+        """Whether subscriptions are asked for: with an integer equal to 1, whatever it looks
+        like.
+        """
         return _integer(self.text("subs")) == 1
 
 
@@ -125,14 +135,18 @@ def _integer(text: str) -> int | None:
 def callback_refusal(request: web.Request, *, guarded: bool) -> web.Response | None:
     """The answer to a request whose ``callback`` is refused, ``None`` for every other request.
 
-    A script of another site that loads a page as JSONP has the login that the browser keeps for it: ``guarded`` pages,
-    which ask for one, are never written so. Names are those of JavaScript functions, because the page is run as it is.
+    A script of another site that loads a page as JSONP has the login that the browser keeps for it:
+    ``guarded`` pages, which ask for one, are never written so. Names are those of JavaScript
+    functions, because the page is run as it is.
     """
     callback = Query(request).text("callback")
     if not callback:
         return None
     if guarded:
-        return error_answer(403, "403 forbidden: no callback is taken where the pages ask for a token or a certificate")
+        return error_answer(
+            403,
+            "403 forbidden: no callback is taken where the pages ask for a token or a certificate",
+        )
     if _FUNCTION.fullmatch(callback) is None:
         return error_answer(400, "400 bad request: callback is no name of a JavaScript function")
     return None

@@ -1,7 +1,10 @@
-"""Who may see the monitoring pages: anybody, or who shows the token or a certificate. Decides before any page is made.
+"""Who may see the monitoring pages: anybody, or who shows the token or a certificate.
 
-The token comes in a header, never in a URL, which browsers and proxies write down. A person's browser cannot be told to
-send a header, but asks for a password by itself: there the token is the password, with any user name.
+Decides before any page is made.
+
+The token comes in a header, never in a URL, which browsers and proxies write down. A person's
+browser cannot be told to send a header, but asks for a password by itself: there the token is the
+password, with any user name.
 
 Source: ``docs/security.md``, "Monitoring pages".
 """
@@ -25,9 +28,13 @@ if TYPE_CHECKING:
     from ftstan.config.options import MonitorOptions
 
 #: What load balancers and supervisors ask; open to everybody with ``open_health``.
-HEALTH = frozenset({"/livez", "/readyz", "/active", "/standby", "/healthz", "/streaming/isFTActive"})
+HEALTH = frozenset(
+    {"/livez", "/readyz", "/active", "/standby", "/healthz", "/streaming/isFTActive"}
+)
 
-_CHALLENGE = 'Bearer realm="ftstan", Basic realm="ftstan: any user, the token as password", charset="UTF-8"'
+_CHALLENGE = (
+    'Bearer realm="ftstan", Basic realm="ftstan: any user, the token as password", charset="UTF-8"'
+)
 _PREFLIGHT = {
     "Access-Control-Allow-Origin": "*",
     "Access-Control-Allow-Headers": "Authorization",
@@ -35,8 +42,12 @@ _PREFLIGHT = {
 }
 
 
-def gate_of(options: MonitorOptions) -> Callable[[web.Request], Awaitable[web.StreamResponse | None]] | None:
-    """A function that lets a request in (``None``) or gives the answer that it gets; ``None`` if all may see all.
+def gate_of(
+    options: MonitorOptions,
+) -> Callable[[web.Request], Awaitable[web.StreamResponse | None]] | None:
+    """A function that lets a request in (``None``) or gives the answer that it gets.
+
+    ``None`` if all may see all.
 
     A request comes in with the token, or with a certificate that the listener has verified.
     """
@@ -60,14 +71,20 @@ def gate_of(options: MonitorOptions) -> Callable[[web.Request], Awaitable[web.St
         headers = {"Access-Control-Allow-Origin": "*", "Cache-Control": "no-store"}
         if token:
             headers["WWW-Authenticate"] = _CHALLENGE
-        text = "401 unauthorized: these pages ask for a token" if token else "401 unauthorized: show a certificate"
+        text = (
+            "401 unauthorized: these pages ask for a token"
+            if token
+            else "401 unauthorized: show a certificate"
+        )
         return web.Response(status=401, text=f"{text}\n", headers=headers)
 
     return gate
 
 
 def ask_for_certificates(context: ssl.SSLContext, client_ca: str) -> None:
-    """Have visitors show certificates of ``client_ca``, if they have one; who shows another is not let in at all.
+    """Have visitors show certificates of ``client_ca``, if they have one.
+
+    Who shows another is not let in at all.
 
     Raises ``ConfigError``.
     """

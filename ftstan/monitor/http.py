@@ -1,7 +1,8 @@
 """The monitoring listener: what a running server says about itself, over HTTP or HTTPS.
 
-Views only: nothing here changes a server, waits for storage or looks at the method of a request. Answers come from
-``Views``, ready at any time, recovery and standby included. Who may ask is decided in one place: ``Gate``.
+Views only: nothing here changes a server, waits for storage or looks at the method of a request.
+Answers come from ``Views``, ready at any time, recovery and standby included. Who may ask is
+decided in one place: ``Gate``.
 
 Source: ``docs/compat/monitoring.md``; the pages that are ours: ``docs/monitoring.md``.
 """
@@ -46,7 +47,10 @@ _ANY: Final = ("", "0.0.0.0", "::", "[::]")  # noqa: S104  # compared, never bou
 
 
 def pages_context(options: MonitorOptions, tls: ServerTlsOptions) -> ssl.SSLContext | None:
-    """TLS of the pages, ``None`` when they have none. Raises ``NatsError`` and ``ConfigError`` naming the file."""
+    """TLS of the pages, ``None`` when they have none.
+
+    Raises ``NatsError`` and ``ConfigError`` naming the file.
+    """
     if not options.https_port:
         return None
     context = server_context(tls)
@@ -60,7 +64,10 @@ class Views(StreamingViews, OwnViews, MetricsViews, passthrough.NatsViews, Proto
 
 
 class Monitor:
-    """The listener. Lives on the control loop, from before recovery until the end of the process."""
+    """The listener.
+
+    Lives on the control loop, from before recovery until the end of the process.
+    """
 
     def __init__(self, views: Views, options: MonitorOptions, gate: Gate | None = None) -> None:
         self._views = views
@@ -76,24 +83,32 @@ class Monitor:
     async def open(self, tls: ServerTlsOptions, child: NatsServerChild | None) -> int:
         """Listen as the options say, if they do; the port, 0 for none. Raises ``NatsError``.
 
-        HTTPS has the certificate of the listener for clients, ``tls``. ``child``: whose pages are passed on.
+        HTTPS has the certificate of the listener for clients, ``tls``. ``child``: whose pages are
+        passed on.
         """
-        options, self._child = self._options, child
+        options = self._options
+        self._child = child
         context = pages_context(options, tls)
         if not (options.https_port or options.http_port):
             return 0
         port = await self.start(options.host, options.https_port or options.http_port, context)
         if child is not None:
-            log.nats.info(f"Starting {'https' if context else 'http'} monitor on {options.host}:{port}")
+            log.nats.info(
+                f"Starting {'https' if context else 'http'} monitor on {options.host}:{port}"
+            )
         return port
 
     async def start(self, host: str, port: int, context: ssl.SSLContext | None = None) -> int:
-        """Listen on ``host:port`` (port -1: any free one) and return the port; with ``context``: HTTPS.
+        """Listen on ``host:port`` (port -1: any free one) and return the port.
+
+        With ``context``: HTTPS.
 
         Raises ``NatsError`` in the original's words when the address is taken or cannot be used.
         """
         app = self._application(host, port, secure=context is not None)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_S, logger=_logger())
+        runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_S, logger=_logger()
+        )
         await runner.setup()
         assert runner.server is not None
         listener = Listener(runner.server, context)
@@ -102,20 +117,26 @@ class Monitor:
         except (OSError, OverflowError) as error:
             await runner.cleanup()
             raise NatsError(
-                f"Can't start monitoring: can't listen to the monitor port: {_listen_error(host, port, error)}",
+                "Can't start monitoring: can't listen to the monitor port: "
+                f"{_listen_error(host, port, error)}",
                 hint="stop what uses the port (ss -ltnp shows it), or choose another with -m",
             ) from error
-        self._runner, self._listener = runner, listener
+        self._runner = runner
+        self._listener = listener
         self.url = _url(self._options.advertise or host, bound, secure=context is not None)
         return bound
 
     def check(self, tls: ServerTlsOptions) -> None:
-        """Read what ``renew`` would use, and change nothing. Raises ``NatsError`` and ``ConfigError``."""
+        """Read what ``renew`` would use, and change nothing.
+
+        Raises ``NatsError`` and ``ConfigError``.
+        """
         if self._listener is not None:
             pages_context(self._options, tls)
 
     def renew(self, tls: ServerTlsOptions) -> None:
-        """Use the certificate of ``tls``, and the authorities of visitors, for connections from now on.
+        """Use the certificate of ``tls``, and the authorities of visitors, for connections from now
+        on.
 
         Raises ``NatsError`` and ``ConfigError``.
         """
@@ -125,10 +146,12 @@ class Monitor:
     async def stop(self) -> None:
         """Close the listener; does nothing when it is not open."""
         if self._listener is not None:
-            listener, self._listener = self._listener, None
+            listener = self._listener
+            self._listener = None
             await listener.stop()
         if self._runner is not None:
-            runner, self._runner = self._runner, None
+            runner = self._runner
+            self._runner = None
             await runner.cleanup()
         if self._passthrough is not None:
             await self._passthrough.close()
@@ -144,7 +167,11 @@ class Monitor:
         }
         self._passthrough = passthrough.Passthrough(self._views, where, self._child)
         app = web.Application(middlewares=[self._admit])
-        for pages in (StreamingPages(self._views), OwnPages(self._views), MetricsPage(self._views, options)):
+        for pages in (
+            StreamingPages(self._views),
+            OwnPages(self._views),
+            MetricsPage(self._views, options),
+        ):
             for path, handler in pages.routes.items():
                 app.router.add_route("*", path, handler)
         for path in passthrough.PATHS:
@@ -176,7 +203,9 @@ class _OneLine(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         # Malformed requests are their senders' business.
         if error is not None and not isinstance(error, HttpProcessingError):
-            log.stream.error(f"monitoring: a request failed: {tasks.cause(error)}", backs_off="monitor request")
+            log.stream.error(
+                f"monitoring: a request failed: {tasks.cause(error)}", backs_off="monitor request"
+            )
 
 
 def _logger() -> logging.Logger:
@@ -195,7 +224,10 @@ def _named(handler: Handler, page: str) -> Handler:
 
 
 async def _trim_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Take out what aiohttp adds and the original does not send; no browser guesses what an answer is."""
+    """Take out what aiohttp adds and the original does not send.
+
+    No browser guesses what an answer is.
+    """
     response.headers.popall("Server", None)
     response.headers.update(NOSNIFF)
     if isinstance(response, web.Response) and not response.body:
@@ -205,10 +237,14 @@ async def _trim_headers(request: web.BaseRequest, response: web.StreamResponse) 
 
 
 def _url(host: str, port: int, *, secure: bool) -> str:
-    """``host`` as others can use it, with a port of its own or not; empty and wildcard ones are this machine's name."""
+    """``host`` as others can use it, with a port of its own or not.
+
+    Empty and wildcard ones are this machine's name.
+    """
     found = re.fullmatch(r"(\[.+\]|[^:]+):(\d+)", host)
     if found is not None:
-        host, port = found[1], int(found[2])
+        host = found[1]
+        port = int(found[2])
     if host in _ANY:
         host = socket.gethostname()
     if ":" in host and not host.startswith("["):

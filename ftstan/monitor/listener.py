@@ -1,9 +1,11 @@
-"""The listening sockets of the monitoring port: who may connect, how often, and for how long without a request.
+"""The listening sockets of the monitoring port: who may connect, how often, and for how long
+without a request.
 
-Descriptors are what a server lives on: each channel has some, and ``nats-server`` needs some to be started again. So
-connections are counted, in all and per address, and none is taken that would be among the last descriptors that this
-process may open. With TLS the first byte is looked at before anybody speaks it: a plain HTTP request gets the 400 that
-the original sends. The context may be replaced while it listens: renewed certificates count for the next connection.
+Descriptors are what a server lives on: each channel has some, and ``nats-server`` needs some to be
+started again. So connections are counted, in all and per address, and none is taken that would be
+among the last descriptors that this process may open. With TLS the first byte is looked at before
+anybody speaks it: a plain HTTP request gets the 400 that the original sends. The context may be
+replaced while it listens: renewed certificates count for the next connection.
 """
 
 from __future__ import annotations
@@ -27,11 +29,13 @@ if TYPE_CHECKING:
 #: Connections at a time: in all, and from one address. A browser opens six.
 MOST: Final = 256
 MOST_EACH: Final = 64
-#: Descriptors that are never used for connections: they are storage's, and those of a start of ``nats-server``.
+#: Descriptors that are never used for connections: they are storage's, and those of a start of
+#: ``nats-server``.
 RESERVE: Final = 64
 #: Seconds from the connection to the end of the first request's header.
 HEADER_S: Final = 10.0
-#: Seconds from a request to the end of its answer and the next request; idle ones are closed by aiohttp before that.
+#: Seconds from a request to the end of its answer and the next request; idle ones are closed by
+#: aiohttp before that.
 ANSWER_S: Final = 120.0
 IDLE_S: Final = 75.0
 #: Bytes that may come with one request; no page wants any.
@@ -43,13 +47,17 @@ _AGAIN_S: Final = 0.1
 _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _PLAIN: Final = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 _FULL: Final = (
-    b"HTTP/1.0 503 Service Unavailable\r\nConnection: close\r\nX-Content-Type-Options: nosniff\r\n\r\n"
+    b"HTTP/1.0 503 Service Unavailable\r\nConnection: close\r\nX-Content-Type-Options: "
+    b"nosniff\r\n\r\n"
     b"too many connections\n"
 )
 
 
 class Listener:
-    """Listens on the addresses of one host; ``factory`` makes the protocol of a connection, ``context`` is its TLS."""
+    """Listens on the addresses of one host.
+
+    ``factory`` makes the protocol of a connection, ``context`` is its TLS.
+    """
 
     def __init__(
         self,
@@ -62,7 +70,8 @@ class Listener:
         self.context = context
         self.refused = 0
         """Connections that were closed at once because there were too many."""
-        self.header_s, self.answer_s = header_s, answer_s
+        self.header_s = header_s
+        self.answer_s = answer_s
         self._factory = factory
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -70,15 +79,21 @@ class Listener:
         self._visits: dict[asyncio.BaseTransport, _Visit] = {}
 
     async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port; the same one on every address of the host. Raises ``OSError``."""
+        """Listen, and return the port; the same one on every address of the host.
+
+        Raises ``OSError``.
+        """
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = await loop.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         try:
             for number, (family, _, _, _, address) in enumerate(found, 1):
                 try:
                     self._sockets.append(_listening(family, (address[0], port, *address[2:])))
                 except OSError as error:
-                    # A name may have an address that this machine has not, or of a kind that it does not speak.
+                    # A name may have an address that this machine has not, or of a kind that it
+                    # does not speak.
                     if error.errno not in _NOT_HERE or (number == len(found) and not self._sockets):
                         raise
                     continue
@@ -120,7 +135,8 @@ class Listener:
             except OSError as error:
                 # Out of descriptors: what is there is served, and some of it will end.
                 log.stream.warning(
-                    f"monitoring: no connection can be accepted: {errno_text(error)}", backs_off="monitor accept"
+                    f"monitoring: no connection can be accepted: {errno_text(error)}",
+                    backs_off="monitor accept",
                 )
                 await asyncio.sleep(_AGAIN_S)
                 continue
@@ -128,7 +144,9 @@ class Listener:
             why = self._why_not(connection, address[0])
             if why:
                 self.refused += 1
-                log.stream.warning(f"monitoring: a connection was refused: {why}", backs_off="monitor refused")
+                log.stream.warning(
+                    f"monitoring: a connection was refused: {why}", backs_off="monitor refused"
+                )
                 with contextlib.suppress(OSError), connection:
                     if self.context is None:
                         connection.send(_FULL)
@@ -143,8 +161,11 @@ class Listener:
         if self._places.total() >= MOST:
             return f"{MOST} are open"
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        # The kernel gives the lowest number that is free: a high one says that nearly all are in use.
-        if limit != resource.RLIM_INFINITY and connection.fileno() >= limit - min(RESERVE, limit // 4):
+        # The kernel gives the lowest number that is free: a high one says that nearly all are in
+        # use.
+        if limit != resource.RLIM_INFINITY and connection.fileno() >= limit - min(
+            RESERVE, limit // 4
+        ):
             return f"nearly all of the {limit} files that this process may open are in use"
         return ""
 
@@ -185,7 +206,9 @@ class Listener:
 
 
 class _Visit(asyncio.Protocol):
-    """One connection: hands on what comes to the protocol that speaks on it, and ends it when its time is over."""
+    """One connection: hands on what comes to the protocol that speaks on it, and ends it when its
+    time is over.
+    """
 
     def __init__(self, listener: Listener, address: str) -> None:
         self.address = address
@@ -252,7 +275,10 @@ def _listening(family: int, address: tuple[object, ...]) -> socket.socket:
 
 
 async def _speaks_tls(connection: socket.socket) -> bool:
-    """Whether a TLS handshake begins; plain HTTP is told that it is wrong here. Raises ``OSError``."""
+    """Whether a TLS handshake begins; plain HTTP is told that it is wrong here.
+
+    Raises ``OSError``.
+    """
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
 

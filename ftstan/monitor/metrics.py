@@ -1,8 +1,9 @@
 """``/metrics``: the node in the formats of Prometheus and OpenMetrics, made afresh for each scrape.
 
-Base units, and labels whose values cannot grow without bound: of the channels a configured number have series of their
-own, by name, and all others together are the channel ``>``, which no channel can be called. ``METRICS`` is the whole
-list; ``docs/monitoring.md`` has it as a table. The names of the exporter that read the original's pages can be added.
+Base units, and labels whose values cannot grow without bound: of the channels a configured number
+have series of their own, by name, and all others together are the channel ``>``, which no channel
+can be called. ``METRICS`` is the whole list; ``docs/monitoring.md`` has it as a table. The names of
+the exporter that read the original's pages can be added.
 """
 
 from __future__ import annotations
@@ -34,10 +35,13 @@ OTHERS: Final = ">"
 
 @dataclass(frozen=True, slots=True)
 class NodeFigures:
-    """One node at one moment. Times in seconds; ``None`` where there is nothing to say. Counters count since its start.
+    """One node at one moment. Times in seconds; ``None`` where there is nothing to say.
 
-    ``takeovers`` by cause, ``takeover_tries`` by result, ``lock_attempts`` by outcome, ``reconnects`` and ``connected``
-    by connection, ``refused`` by kind. ``now`` is the wall clock; ``room`` that of the datastore's file system.
+    Counters count since its start.
+
+    ``takeovers`` by cause, ``takeover_tries`` by result, ``lock_attempts`` by outcome,
+    ``reconnects`` and ``connected`` by connection, ``refused`` by kind. ``now`` is the wall clock;
+    ``room`` that of the datastore's file system.
     """
 
     status: NodeStatus
@@ -106,11 +110,20 @@ METRICS: Final = {
         _m("standing_by", "gauge", "Whether it stands by and would take over"),
         _m("paused", "gauge", "Whether an operator keeps this member from taking over"),
         _m("mixed", "gauge", "Whether original servers may be members of the group"),
-        _m("fit", "gauge", "Whether the group is mixed and an original server could follow this owner now"),
+        _m(
+            "fit",
+            "gauge",
+            "Whether the group is mixed and an original server could follow this owner now",
+        ),
         _m("epoch", "gauge", "The epoch that this node owns, 0 for none"),
         _m("holder_epoch", "gauge", "The newest epoch of the datastore as far as this node knows"),
         _m("takeovers", "counter", "Epochs that this process took, by cause", "cause"),
-        _m("takeover_tries", "counter", "Tries to take over, by what came of the store lock", "result"),
+        _m(
+            "takeover_tries",
+            "counter",
+            "Tries to take over, by what came of the store lock",
+            "result",
+        ),
         _m("lock_attempts", "counter", "Attempts at the store lock, by outcome", "outcome"),
         _m("probe_age_seconds", "gauge", "Time since storage last answered"),
         _m("probe_seconds", "histogram", "How long storage took to answer a probe of the owner"),
@@ -124,7 +137,11 @@ METRICS: Final = {
             "counter",
             "Times that storage refused a batch of a channel: its publishers got errors",
         ),
-        _m("datastore_free_bytes", "gauge", "Room on the datastore's file system, as the owner's last probe saw it"),
+        _m(
+            "datastore_free_bytes",
+            "gauge",
+            "Room on the datastore's file system, as the owner's last probe saw it",
+        ),
         _m("datastore_size_bytes", "gauge", "Size of that file system"),
         _m("warm_lag_messages", "gauge", "Messages that a standby has not read ahead"),
         _m("warm_lag_seconds", "gauge", "For how long a standby has been behind"),
@@ -136,12 +153,25 @@ METRICS: Final = {
             "Whether a connection to NATS stands (general: of clients)",
             "connection",
         ),
-        _m("nats_reconnects", "counter", "Connections to NATS that were lost and made again", "connection"),
-        _m("handover_unanswered", "counter", "Publishes that came during a hand-over and got no answer"),
+        _m(
+            "nats_reconnects",
+            "counter",
+            "Connections to NATS that were lost and made again",
+            "connection",
+        ),
+        _m(
+            "handover_unanswered",
+            "counter",
+            "Publishes that came during a hand-over and got no answer",
+        ),
         _m("clients", "gauge", "Registered clients"),
         _m("channels", "gauge", "Channels"),
         _m("max_channels", "gauge", "How many channels there may be, 0 for no limit"),
-        _m("quarantined_channels", "gauge", "Channels that take nothing new because their files are damaged"),
+        _m(
+            "quarantined_channels",
+            "gauge",
+            "Channels that take nothing new because their files are damaged",
+        ),
         _m("subscriptions", "gauge", "Subscriptions, offline durables among them"),
         _m(
             "stalled_subscriptions",
@@ -155,7 +185,9 @@ METRICS: Final = {
         _m("received_bytes", "counter", "Bytes of publish requests"),
         _m("sent_messages", "counter", "Messages sent to subscribers, repeated ones among them"),
         _m("sent_bytes", "counter", "Bytes of those messages"),
-        _m("redelivered_messages", "counter", "Messages sent again because no acknowledgement came"),
+        _m(
+            "redelivered_messages", "counter", "Messages sent again because no acknowledgement came"
+        ),
         _m(
             "skipped_deliveries",
             "counter",
@@ -165,19 +197,47 @@ METRICS: Final = {
         _m("channel_messages", "gauge", "Messages in the channel", "channel"),
         _m("channel_bytes", "gauge", "Bytes of those messages", "channel"),
         _m("channel_last_sequence", "gauge", "Sequence of the last message", "channel"),
-        _m("channel_subscriptions", "gauge", "Subscriptions, offline durables among them", "channel"),
+        _m(
+            "channel_subscriptions",
+            "gauge",
+            "Subscriptions, offline durables among them",
+            "channel",
+        ),
         _m("channel_pending_messages", "gauge", "Messages sent and not acknowledged", "channel"),
-        _m("channel_stalled_subscriptions", "gauge", "Stalled subscriptions and queue groups", "channel"),
-        _m("channel_lag_messages", "gauge", "Messages that the slowest subscription has not been sent", "channel"),
+        _m(
+            "channel_stalled_subscriptions",
+            "gauge",
+            "Stalled subscriptions and queue groups",
+            "channel",
+        ),
+        _m(
+            "channel_lag_messages",
+            "gauge",
+            "Messages that the slowest subscription has not been sent",
+            "channel",
+        ),
         _m("channel_max_messages", "gauge", "The limit of messages, 0 for none", "channel"),
         _m("channel_max_bytes", "gauge", "The limit of bytes, 0 for none", "channel"),
-        _m("channel_max_subscriptions", "gauge", "The limit of subscriptions, 0 for none", "channel"),
+        _m(
+            "channel_max_subscriptions",
+            "gauge",
+            "The limit of subscriptions, 0 for none",
+            "channel",
+        ),
     )
 }
 
 _NSS_SERVER: Final = ("server_id",)
 _NSS_CHANNEL: Final = (*_NSS_SERVER, "channel")
-_NSS_SUB: Final = (*_NSS_CHANNEL, "client_id", "inbox", "queue_name", "durable_name", "is_durable", "is_offline")
+_NSS_SUB: Final = (
+    *_NSS_CHANNEL,
+    "client_id",
+    "inbox",
+    "queue_name",
+    "durable_name",
+    "is_durable",
+    "is_offline",
+)
 #: Names of the retired exporter with its labels; its totals are gauges, which no lint accepts.
 NSS_LABELS: Final = {
     "nss_server_info": ("cluster_id", "server_id", "version", "go_version", "state", "start_time"),
@@ -228,7 +288,10 @@ class Scrape:
 
 
 def node_families(f: NodeFigures, kept: int) -> Iterator[Family]:
-    """Every family of ``METRICS`` that has something to say; ``kept`` channels have series of their own."""
+    """Every family of ``METRICS`` that has something to say.
+
+    ``kept`` channels have series of their own.
+    """
     status = f.status
     yield _samples("build_info", {(status.version, f.compatible): 1})
     yield _samples("server_info", {(status.cluster, status.server, status.group): 1})
@@ -253,7 +316,9 @@ def node_families(f: NodeFigures, kept: int) -> Iterator[Family]:
 
 
 def _numbers(f: NodeFigures) -> dict[str, float | None]:
-    status, counters, channels = f.status, f.counters, f.channels
+    status = f.status
+    counters = f.counters
+    channels = f.channels
     return {
         "start_time_seconds": f.start_time,
         "time_seconds": f.now,
@@ -292,7 +357,8 @@ def _numbers(f: NodeFigures) -> dict[str, float | None]:
 
 
 def _channels(rows: Sequence[CensusRow], kept: int) -> Iterator[Family]:
-    own, others = rows[:kept], rows[kept:]
+    own = rows[:kept]
+    others = rows[kept:]
     columns = {
         "messages": ([row.msgs for row in own], sum(row.msgs for row in others)),
         "bytes": ([row.size for row in own], sum(row.size for row in others)),
@@ -309,9 +375,13 @@ def _channels(rows: Sequence[CensusRow], kept: int) -> Iterator[Family]:
         "max_subscriptions": [row.limits.max_subs for row in own],
     }
     for name, each in limits.items():
-        yield _samples(f"channel_{name}", {(label,): limit for label, limit in zip(names, each, strict=True)})
+        yield _samples(
+            f"channel_{name}", {(label,): limit for label, limit in zip(names, each, strict=True)}
+        )
     for name, (values, rest) in columns.items():
-        samples: dict[tuple[str, ...], float] = {(label,): value for label, value in zip(names, values, strict=True)}
+        samples: dict[tuple[str, ...], float] = {
+            (label,): value for label, value in zip(names, values, strict=True)
+        }
         if others:
             samples[(OTHERS,)] = rest
         yield _samples(f"channel_{name}", samples)
@@ -335,14 +405,24 @@ def nss_families(
     yield _nss("nss_chan_bytes_total", {(*server, _label(row.name)): row.size for row in channels})
     yield _nss("nss_chan_last_seq", {(*server, _label(row.name)): row.last for row in channels})
     labelled = {(*server, *_sub_labels(name, row)): row for name, row in subs}
-    yield _nss("nss_chan_subs_last_sent", {labels: row.last_sent for labels, row in labelled.items()})
-    yield _nss("nss_chan_subs_pending_count", {labels: row.pending for labels, row in labelled.items()})
-    yield _nss("nss_chan_subs_max_inflight", {labels: row.max_in_flight for labels, row in labelled.items()})
+    yield _nss(
+        "nss_chan_subs_last_sent", {labels: row.last_sent for labels, row in labelled.items()}
+    )
+    yield _nss(
+        "nss_chan_subs_pending_count", {labels: row.pending for labels, row in labelled.items()}
+    )
+    yield _nss(
+        "nss_chan_subs_max_inflight",
+        {labels: row.max_in_flight for labels, row in labelled.items()},
+    )
 
 
 def _sub_labels(channel: bytes, row: SubRow) -> tuple[str, ...]:
     flags = ("true" if flag else "false" for flag in (row.is_durable, row.is_offline))
-    return (*(_label(name) for name in (channel, row.client_id, row.inbox, row.queue, row.durable)), *flags)
+    return (
+        *(_label(name) for name in (channel, row.client_id, row.inbox, row.queue, row.durable)),
+        *flags,
+    )
 
 
 def _label(name: bytes) -> str:
@@ -366,7 +446,11 @@ def _histogram(name: str, histogram: Histogram) -> Family:
     metric = METRICS[f"ftstan_{name}"]
     family = HistogramMetricFamily(metric.name, metric.help)
     bounds = [*(str(bound) for bound in histogram.bounds), "+Inf"]
-    family.add_metric([], [(b, float(n)) for b, n in zip(bounds, histogram.cumulative(), strict=True)], histogram.sum)
+    family.add_metric(
+        [],
+        [(b, float(n)) for b, n in zip(bounds, histogram.cumulative(), strict=True)],
+        histogram.sum,
+    )
     return family
 
 

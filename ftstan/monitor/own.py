@@ -1,6 +1,9 @@
-"""Pages that the original has not: what a member says of itself, health for supervisors and load balancers, dashboard.
+"""Pages that the original does not have: health for supervisors and load balancers, dashboard.
 
-Health answers depend on nothing but memory: they come while storage hangs, because whoever asks has to know.
+``/streaming/ftz`` is in ``zpages.py``.
+
+Health answers depend on nothing but memory: they come while storage hangs, because whoever asks has
+to know.
 
 Source: ``docs/monitoring.md``.
 """
@@ -21,7 +24,8 @@ if TYPE_CHECKING:
 _TEXT: Final = "text/plain; charset=utf-8"
 #: The page loads its script and nothing else, and may ask other members for their figures.
 _POLICY: Final = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; img-src data:; connect-src *; "
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; img-src data:; "
+    "connect-src *; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
 _HEADERS: Final = {
@@ -33,10 +37,6 @@ _HEADERS: Final = {
 
 class OwnViews(Protocol):
     """What the pages show. Called on the control loop: none may wait for storage."""
-
-    async def ftz(self) -> dict[str, object]:
-        """What the node says of itself as a member, for ``/streaming/ftz``."""
-        ...
 
     def status(self) -> NodeStatus:
         """How the node is now, from memory alone."""
@@ -53,7 +53,6 @@ class OwnPages:
     def __init__(self, views: OwnViews) -> None:
         self._views = views
         self.routes = {
-            "/streaming/ftz": self._ftz,
             "/livez": self._livez,
             "/readyz": self._readyz,
             "/active": self._active,
@@ -63,11 +62,9 @@ class OwnPages:
             "/dashboard/data": self._data,
         }
 
-    async def _ftz(self, request: web.Request) -> web.StreamResponse:
-        return json_answer(request, await self._views.ftz())
-
     async def _livez(self, _request: web.Request) -> web.StreamResponse:
-        # That the control loop answers is all there is to say; what it protects itself from ends the process.
+        # That the control loop answers is all there is to say; what it protects itself from ends
+        # the process.
         return _health(self._views.status(), good=True)
 
     async def _readyz(self, _request: web.Request) -> web.StreamResponse:

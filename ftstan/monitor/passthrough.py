@@ -1,7 +1,8 @@
 """The pages of the NATS server on the monitoring port, as if both halves were still one process.
 
-A child answers on a private loopback port; its answers are passed on as they are, but for what would name that port.
-Without a child (``-ns``) the pages are those of a NATS server that nobody uses, as the original shows them.
+A child answers on a private loopback port; its answers are passed on as they are, but for what
+would name that port. Without a child (``-ns``) the pages are those of a NATS server that nobody
+uses, as the original shows them.
 
 Source: ``docs/compat/monitoring.md`` (pages of the NATS server).
 """
@@ -41,7 +42,9 @@ PATHS: Final = (
 )
 _WITHIN_S: Final = 10.0
 _PASSED_ON: Final = ("Access-Control-Allow-Origin",)
-_VARZ = re.compile(rb'^(  "(http_host|http_port|https_port|http_base_path)": )[^,\n]*', re.MULTILINE)
+_VARZ = re.compile(
+    rb'^(  "(http_host|http_port|https_port|http_base_path)": )[^,\n]*', re.MULTILINE
+)
 
 
 class NatsViews(Protocol):
@@ -53,9 +56,14 @@ class NatsViews(Protocol):
 
 
 class Passthrough:
-    """Handlers for ``PATHS``. ``where`` takes the place of what a child says of its own HTTP listener."""
+    """Handlers for ``PATHS``.
 
-    def __init__(self, views: NatsViews, where: Mapping[str, object], child: NatsServerChild | None) -> None:
+    ``where`` takes the place of what a child says of its own HTTP listener.
+    """
+
+    def __init__(
+        self, views: NatsViews, where: Mapping[str, object], child: NatsServerChild | None
+    ) -> None:
         self._views = views
         self._child = child
         self._where = {key.encode(): json.dumps(value).encode() for key, value in where.items()}
@@ -69,47 +77,73 @@ class Passthrough:
             if not page:
                 return answer(200, _index(idle), "text/html; charset=utf-8")
             values = idle.get(f"/{page}")
-            return error_answer(404, "404 page not found") if values is None else json_answer(request, values)
+            return (
+                error_answer(404, "404 page not found")
+                if values is None
+                else json_answer(request, values)
+            )
         port = self._child.monitor_port
         query = request.rel_url.raw_query_string
         url = f"http://127.0.0.1:{port}/{page}" + (f"?{query}" if query else "")
         try:
             return await self._pass_on(url, page, Query(request).text("callback"))
         except (aiohttp.ClientError, TimeoutError, OSError):
-            return error_answer(503, "the embedded nats-server does not answer now: it is being started again")
+            return error_answer(
+                503, "the embedded nats-server does not answer now: it is being started again"
+            )
 
     async def close(self) -> None:
         """Let go of the connections to the child."""
         if self._session is not None:
-            session, self._session = self._session, None
+            session = self._session
+            self._session = None
             await session.close()
 
     async def _pass_on(self, url: str, page: str, callback: str) -> web.StreamResponse:
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_WITHIN_S), auto_decompress=False)
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=_WITHIN_S), auto_decompress=False
+            )
         async with self._session.get(
-            URL(url, encoded=True), allow_redirects=False, skip_auto_headers=("Accept-Encoding", "User-Agent")
+            URL(url, encoded=True),
+            allow_redirects=False,
+            skip_auto_headers=("Accept-Encoding", "User-Agent"),
         ) as theirs:
             body = await theirs.read()
             if page == "varz":
                 body = _VARZ.sub(lambda found: found[1] + self._where.get(found[2], b'""'), body)
             content_type = theirs.headers.get("Content-Type", "text/plain")
-            if callback and theirs.status == 200 and content_type == "application/json" and body[:1] in b"{[":
+            if (
+                callback
+                and theirs.status == 200
+                and content_type == "application/json"
+                and body[:1] in b"{["
+            ):
                 # NATS servers of today have forgotten JSONP.
-                return answer(200, callback.encode("utf-8", "surrogateescape") + b"(" + body + b")", JAVASCRIPT)
+                return answer(
+                    200,
+                    callback.encode("utf-8", "surrogateescape") + b"(" + body + b")",
+                    JAVASCRIPT,
+                )
             headers = {name: theirs.headers[name] for name in _PASSED_ON if name in theirs.headers}
             return answer(theirs.status, body, content_type, **headers)
 
 
 def _index(pages: Mapping[str, object]) -> str:
     links = "\n".join(f'<a href=".{path}">{path[1:]}</a><br/>' for path in pages)
-    return f'<html lang="en">\n<head><title>NATS server</title></head>\n<body>\n{links}\n</body>\n</html>'
+    return (
+        '<html lang="en">\n<head><title>NATS '
+        f"server</title></head>\n<body>\n{links}\n</body>\n</html>"
+    )
 
 
 def idle_pages(
     server_id: str, *, version: str, now: str, start: str, uptime: str, host: str, port: int
 ) -> dict[str, dict[str, object]]:
-    """The pages of a NATS server that has never had a connection. Times as ``format_time`` writes them."""
+    """The pages of a NATS server that has never had a connection.
+
+    Times as ``format_time`` writes them.
+    """
     head: dict[str, object] = {"server_id": server_id, "now": now}
     return {
         "/varz": {
@@ -147,7 +181,8 @@ def idle_pages(
             "slow_consumers": 0,
             "subscriptions": 0,
         },
-        "/connz": head | {"num_connections": 0, "total": 0, "offset": 0, "limit": 1024, "connections": []},
+        "/connz": head
+        | {"num_connections": 0, "total": 0, "offset": 0, "limit": 1024, "connections": []},
         "/routez": head | {"num_routes": 0, "routes": []},
         "/gatewayz": head | {"outbound_gateways": {}, "inbound_gateways": {}},
         "/leafz": head | {"leafnodes": 0, "leafs": []},

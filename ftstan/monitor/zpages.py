@@ -1,7 +1,8 @@
-"""The streaming pages of the original: serverz, storez, clientsz, channelsz, isFTActive and their index.
+"""The pages below ``/streaming``: serverz, storez, clientsz, channelsz, isFTActive and their index
+as the original has them, and our ftz.
 
-Keys, order, omissions and paging are those of ``docs/compat/monitoring.md``. What is shown comes as rows;
-here they become text, a few at a time.
+Keys, order, omissions and paging are those of ``docs/compat/monitoring.md``. What is shown comes as
+rows; here they become text, a few at a time.
 """
 
 from __future__ import annotations
@@ -11,12 +12,22 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ftstan.base.errors import FtstanError
-from ftstan.monitor.answers import Query, Written, answer, error_answer, json_answer, shown, write, write_all
+from ftstan.monitor.answers import (
+    Query,
+    Written,
+    answer,
+    error_answer,
+    json_answer,
+    shown,
+    write,
+    write_all,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiohttp import web
+    from aiohttp.typedefs import Handler
 
     from ftstan.broker.views import ChannelRow, ClientRow, SubRow
     from ftstan.config.options import ChannelLimits, StoreLimits
@@ -44,13 +55,17 @@ SERVERZ_KEYS = (
     "out_bytes",
     "open_fds",
     "max_fds",
-    # Ours, behind those of the original, and for members of a group only.
+    # Ours, behind those of the original: of members of a group, and until a server serves.
     "ft_phase",
+    "recovering",
 )
 #: Keys that are left out when their value is empty or 0.
-_OMITTED_WHEN_EMPTY = frozenset({"role", "node_id", "open_fds", "max_fds", "ft_phase"})
+_OMITTED_WHEN_EMPTY = frozenset(
+    {"role", "node_id", "open_fds", "max_fds", "ft_phase", "recovering"}
+)
 
 DEFAULT_LIMIT: Final = 1024
+_RETRY_AFTER_S: Final = "1"
 _SECOND: Final = 1_000_000_000
 _YEAR: Final = 365 * 86_400
 
@@ -70,7 +85,10 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class StoreView:
-    """A store. ``kind`` is upper case; ``limits`` are what counts, or what was written while there is no store yet."""
+    """A store. ``kind`` is upper case.
+
+    ``limits`` are what counts, or what was written while there is no store yet.
+    """
 
     kind: str
     limits: StoreLimits
@@ -95,6 +113,13 @@ class StreamingViews(Protocol):
 
     async def serverz(self) -> dict[str, object]:
         """Values for ``SERVERZ_KEYS``, in any order; see ``format_time`` and ``format_uptime``."""
+        ...
+
+    async def recovered(self) -> str:
+        """Empty when the store can be looked at, or there is none yet to look at (a standby).
+
+        Else what the server does, after a wait of a moment for the end of its recovery.
+        """
         ...
 
     async def store(self) -> StoreView:
@@ -128,6 +153,10 @@ class StreamingViews(Protocol):
         """Whether this node is the active member of a fault-tolerant group."""
         ...
 
+    async def ftz(self) -> dict[str, object]:
+        """What the node says of itself as a member of its group."""
+        ...
+
 
 class StreamingPages:
     """The handlers, ``routes`` by path."""
@@ -137,14 +166,31 @@ class StreamingPages:
         self.routes = {
             "/streaming": self._index,
             "/streaming/serverz": self._serverz,
-            "/streaming/storez": self._storez,
-            "/streaming/clientsz": self._clientsz,
-            "/streaming/channelsz": self._channelsz,
+            "/streaming/storez": self._when_recovered(self._storez),
+            "/streaming/clientsz": self._when_recovered(self._clientsz),
+            "/streaming/channelsz": self._when_recovered(self._channelsz),
             "/streaming/isFTActive": self._is_ft_active,
+            "/streaming/ftz": self._ftz,
         }
+
+    def _when_recovered(self, page: Handler) -> Handler:
+        """The page, which must not deny what is still being read."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            doing = await self._views.recovered()
+            if doing:
+                refusal = error_answer(503, f"This server does not serve yet: {doing}")
+                refusal.headers["Retry-After"] = _RETRY_AFTER_S
+                return refusal
+            return await page(request)
+
+        return handle
 
     async def _index(self, _request: web.Request) -> web.StreamResponse:
         return answer(200, INDEX, "text/html; charset=utf-8")
+
+    async def _ftz(self, request: web.Request) -> web.StreamResponse:
+        return json_answer(request, await self._views.ftz())
 
     async def _serverz(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -153,7 +199,11 @@ class StreamingPages:
             return _no_state(error)
         return json_answer(
             request,
-            {k: values[k] for k in SERVERZ_KEYS if k in values and (values[k] or k not in _OMITTED_WHEN_EMPTY)},
+            {
+                k: values[k]
+                for k in SERVERZ_KEYS
+                if k in values and (values[k] or k not in _OMITTED_WHEN_EMPTY)
+            },
         )
 
     async def _storez(self, request: web.Request) -> web.StreamResponse:
@@ -170,7 +220,8 @@ class StreamingPages:
         }
         return json_answer(request, values)
 
-    # ---- clients -------------------------------------------------------------------------------------------------
+    # ---- clients
+    # ----------------------------------------------------------------------------------------------
 
     async def _clientsz(self, request: web.Request) -> web.StreamResponse:
         query = Query(request)
@@ -185,10 +236,14 @@ class StreamingPages:
         rows = await self._views.client_rows(page.names)
         indent = " " * 4
         if query.wants_subs:
-            clients = [Written(write(await self._client(row, indent, subs=True), indent)) for row in rows]
+            clients = [
+                Written(write(await self._client(row, indent, subs=True), indent)) for row in rows
+            ]
         else:
             clients = await write_all(rows, _client_fields, indent)
-        return json_answer(request, self._listing(offset, limit, len(rows), page.total) | {"clients": clients})
+        return json_answer(
+            request, self._listing(offset, limit, len(rows), page.total) | {"clients": clients}
+        )
 
     async def _client(self, row: ClientRow, indent: str, *, subs: bool) -> dict[str, object]:
         values = _client_fields(row)
@@ -202,14 +257,18 @@ class StreamingPages:
             values["subscriptions"] = {shown(name): by_channel[name] for name in sorted(by_channel)}
         return values
 
-    # ---- channels ------------------------------------------------------------------------------------------------
+    # ---- channels
+    # ----------------------------------------------------------------------------------------------
 
     async def _channelsz(self, request: web.Request) -> web.StreamResponse:
         query = Query(request)
-        name, subs = query.text("channel"), query.wants_subs
+        name = query.text("channel")
+        subs = query.wants_subs
         try:
             if name:
-                rows = await self._views.channel_rows([name.encode("utf-8", "surrogateescape")], subs=subs)
+                rows = await self._views.channel_rows(
+                    [name.encode("utf-8", "surrogateescape")], subs=subs
+                )
                 if not rows:
                     return error_answer(404, f"Channel {name} not found")
                 return json_answer(request, await self._channel(rows[0], ""))
@@ -222,7 +281,9 @@ class StreamingPages:
         values = self._listing(offset, limit, count, page.total)
         if rows:
             indent = " " * 4
-            values["channels"] = [Written(write(await self._channel(row, indent), indent)) for row in rows]
+            values["channels"] = [
+                Written(write(await self._channel(row, indent), indent)) for row in rows
+            ]
         elif page.names and not subs:
             values["names"] = [shown(name) for name in page.names]
         return json_answer(request, values)
@@ -238,7 +299,9 @@ class StreamingPages:
         }
         if row.subs:
             listed = await self._views.sub_rows(row)
-            values["subscriptions"] = await write_all([sub for _, sub in listed], _sub_fields, indent + " " * 4)
+            values["subscriptions"] = await write_all(
+                [sub for _, sub in listed], _sub_fields, indent + " " * 4
+            )
         return values
 
     def _listing(self, offset: int, limit: int, count: int, total: int) -> dict[str, object]:
@@ -250,7 +313,11 @@ class StreamingPages:
 
 
 def _client_fields(row: ClientRow) -> dict[str, object]:
-    return {"id": shown(row.client_id), "hb_inbox": shown(row.hb_inbox), "subs_count": len(row.subs)}
+    return {
+        "id": shown(row.client_id),
+        "hb_inbox": shown(row.hb_inbox),
+        "subs_count": len(row.subs),
+    }
 
 
 def _sub_fields(row: SubRow) -> dict[str, object]:
@@ -275,10 +342,14 @@ def _sub_fields(row: SubRow) -> dict[str, object]:
 
 
 def _limits(limits: StoreLimits) -> dict[str, object]:
-    values: dict[str, object] = {"max_channels": limits.max_channels, **_channel_limits(limits.channel)}
+    values: dict[str, object] = {
+        "max_channels": limits.max_channels,
+        **_channel_limits(limits.channel),
+    }
     if limits.channels:
         values["channels"] = {
-            name: _channel_limits(own) for name, own in sorted(limits.channels, key=lambda item: item[0].encode())
+            name: _channel_limits(own)
+            for name, own in sorted(limits.channels, key=lambda item: item[0].encode())
         }
     return values
 
@@ -302,7 +373,9 @@ def _no_state(error: FtstanError) -> web.StreamResponse:
 
 
 def format_time(wall_ns: int) -> str:
-    """RFC 3339 in the process's time zone, nanoseconds without trailing zeros: ``2026-11-20T09:24:04.262261069Z``."""
+    """RFC 3339 in the process's time zone, nanoseconds without trailing zeros:
+    ``2026-11-20T09:24:04.262261069Z``.
+    """
     seconds, nanos = divmod(wall_ns, _SECOND)
     local = datetime.fromtimestamp(seconds).astimezone()
     fraction = f".{nanos:09d}".rstrip("0") if nanos else ""
@@ -322,7 +395,8 @@ def format_uptime(seconds: float) -> str:
     return "".join(f"{value}{unit}" for value, unit in units[first:])
 
 
-#: The links of the original, and ours behind them; without its pictures, which come from somewhere else.
+#: The links of the original, and ours behind them; without its pictures, which come from somewhere
+#: else.
 INDEX: Final = """<!DOCTYPE html>
 <html lang="en">
 <head>

@@ -1,4 +1,6 @@
-"""The link to NATS: the supervised ``nats-server`` child, the data plane's raw socket, the control thread's client.
+"""The link to NATS: the supervised ``nats-server`` child, the data plane's raw socket, the control
+thread's client.
 
-Nothing here knows what STAN means; bytes and subjects pass through unread (``docs/compat/nats.md``).
+Nothing here knows what STAN means; bytes and subjects pass through unread
+(``docs/compat/nats.md``).
 """

@@ -1,9 +1,10 @@
 """What ``nats-server`` prints, line by line, as levels and texts for our own log.
 
-Its prefix is taken off (our log writes its own), its level kept. Lines about what the operator did not ask for and
-cannot use (the generated configuration, the private monitor port) are left out: the original, whose NATS server lives
-inside the process, prints none of them. Never holds the pipe up: a line of any length is accepted. Never hands a
-secret on: the values of logins in traced protocol lines are replaced.
+Its prefix is taken off (our log writes its own), its level kept. Lines about what the operator did
+not ask for and cannot use (the generated configuration, the private monitor port) are left out: the
+original, whose NATS server lives inside the process, prints none of them. Never holds the pipe up:
+a line of any length is accepted. Never hands a secret on: the values of logins in traced protocol
+lines are replaced.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _LEVELS: dict[str, Level] = {
     "DBG": "debug",
     "TRC": "trace",
 }
-_LINE = re.compile(r"\[\d+\] (?:\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)? )?\[([A-Z]{3})\] (.*)", re.DOTALL)
+_LINE = re.compile(
+    r"\[\d+\] (?:\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)? )?\[([A-Z]{3})\] (.*)", re.DOTALL
+)
 #: What follows these words is about the generated file.
 _DIGEST = re.compile(r"(Reloaded server configuration) \(sha256:[0-9a-f]+\)")
 RELOADED = "Reloaded server configuration"
@@ -63,7 +66,10 @@ class LogSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the child. ``level`` is None for a line without prefix (usage errors, a Go panic)."""
+    """One line of the child.
+
+    ``level`` is None for a line without prefix (usage errors, a Go panic).
+    """
 
     level: Level | None
     text: str
@@ -75,13 +81,17 @@ class Line:
 
 
 def parse_line(raw: bytes) -> Line:
-    """One line as the child wrote it, without its newline; bytes that are not UTF-8 are replaced."""
+    """One line as the child wrote it, without its newline.
+
+    Bytes that are not UTF-8 are replaced.
+    """
     text = raw.decode("utf-8", "replace")
     found = _LINE.fullmatch(text)
     if found is None or found[1] not in _LEVELS:
         return Line(None, redact(redact_pairs(text)))
-    # Its trace shows the logins that clients and routes present; how much of them it hides differs by version. Here
-    # and not only in the log: a program that has a server in it gets the last words as an error.
+    # Its trace shows the logins that clients and routes present; how much of them it hides differs
+    # by version. Here and not only in the log: a program that has a server in it gets the last
+    # words as an error.
     return Line(_LEVELS[found[1]], redact(redact_pairs(_DIGEST.sub(r"\1", found[2]))))
 
 
@@ -92,16 +102,23 @@ class LineSplitter:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that ``chunk`` completes, without newlines; an empty chunk is the end of the stream."""
+        """Return the lines that ``chunk`` completes, without newlines.
+
+        An empty chunk is the end of the stream.
+        """
         if not chunk:
-            rest, self._rest = self._rest, b""
+            rest = self._rest
+            self._rest = b""
             return [rest] if rest else []
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         return [line.rstrip(b"\r") for line in lines]
 
 
 def write(sink: LogSink, line: Line) -> None:
-    """Hand a line to the sink at its level; one without prefix is an error (the child prints them when it fails)."""
+    """Hand a line to the sink at its level.
+
+    One without prefix is an error (the child prints them when it fails).
+    """
     match line.level:
         case "info":
             sink.info(line.text)

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def connect_json(name: str, url: NatsUrl, options: LinkOptions, info: dict[str, Any]) -> bytes:
-    """The argument of CONNECT for the server at ``url`` that sent ``info``. Raises ``NatsError`` for a key file."""
+    """The argument of CONNECT for the server at ``url`` that sent ``info``.
+
+    Raises ``NatsError`` for a key file.
+    """
     headers = bool(info.get("headers"))
     login = effective_login(url, Login(options.user, options.password, options.token))
     connect: dict[str, str | int | bool] = {

@@ -1,4 +1,5 @@
-"""The control thread's connection to NATS, which comes back by itself (``ftstan.nats.reconnecting``).
+"""The control thread's connection to NATS, which comes back by itself
+(``ftstan.nats.reconnecting``).
 
 It must never block: it shares its loop with the timers that decide who serves.
 """
@@ -40,10 +41,11 @@ _CLOSE_GRACE_S = 0.25
 class Control(Reconnecting[LinkClient, "NatsUrl"]):
     """A connection named ``_NSS-<cluster_id>-<role>`` that comes back by itself.
 
-    ``on_disconnect(error)`` is called when an established connection is lost, ``on_reconnect(url)`` when another one
-    stands with all subscriptions made again (``url`` redacted); not at the first connect, which ``established`` tells,
-    and not at ``close``. ``on_discovered()`` is called when the NATS server names one that this connection did not know
-    of. ``options``: login and TLS. All methods belong to one event loop.
+    ``on_disconnect(error)`` is called when an established connection is lost, ``on_reconnect(url)``
+    when another one stands with all subscriptions made again (``url`` redacted); not at the first
+    connect, which ``established`` tells, and not at ``close``. ``on_discovered()`` is called when
+    the NATS server names one that this connection did not know of. ``options``: login and TLS. All
+    methods belong to one event loop.
     """
 
     def __init__(
@@ -81,7 +83,10 @@ class Control(Reconnecting[LinkClient, "NatsUrl"]):
         self._options = options
 
     async def start(self) -> None:
-        """Begin to connect, in the background and for ever; a reason that repeats is logged once."""
+        """Begin to connect, in the background and for ever.
+
+        A reason that repeats is logged once.
+        """
         self._task = tasks.spawn(self.run(), self.name)
 
     async def subscribe(self, subject: str, callback: Callable[[str, bytes], None]) -> None:
@@ -89,13 +94,18 @@ class Control(Reconnecting[LinkClient, "NatsUrl"]):
 
         May be called before the first connect. ``callback`` runs on the loop and must not block.
         """
-        await self.begin(Listening(subject, _handler(lambda message: callback(message.subject, message.data))))
+        await self.begin(
+            Listening(subject, _handler(lambda message: callback(message.subject, message.data)))
+        )
 
     async def serve(self, subject: str, callback: Callable[[bytes, str], None]) -> None:
-        """Have ``callback(data, reply)`` called for each request; the answer is published on ``reply``.
+        """Have ``callback(data, reply)`` called for each request.
 
-        As ``subscribe`` in everything else. Messages that name no reply subject are not requests; those that name one
-        on which servers listen are refused: the answer would reach servers in a server's name.
+        The answer is published on ``reply``.
+
+        As ``subscribe`` in everything else. Messages that name no reply subject are not requests;
+        those that name one on which servers listen are refused: the answer would reach servers in a
+        server's name.
         """
         refused = RateLimit()
 
@@ -104,7 +114,9 @@ class Control(Reconnecting[LinkClient, "NatsUrl"]):
                 return
             if is_servers(os.fsencode(message.reply)):
                 if refused.allow(asyncio.get_running_loop().time()):
-                    log.stream.warning(f'a request on "{subject}" was refused: its reply subject is one of servers')
+                    log.stream.warning(
+                        f'a request on "{subject}" was refused: its reply subject is one of servers'
+                    )
                 return
             callback(message.data, message.reply)
 
@@ -112,7 +124,10 @@ class Control(Reconnecting[LinkClient, "NatsUrl"]):
 
     @property
     def max_payload(self) -> int:
-        """Bytes of the largest message that NATS takes. Raises ``NatsError`` while there is no connection."""
+        """Bytes of the largest message that NATS takes.
+
+        Raises ``NatsError`` while there is no connection.
+        """
         if self._client is None:
             raise NatsError("nats: not connected")
         return self._client.max_payload
@@ -124,14 +139,19 @@ class Control(Reconnecting[LinkClient, "NatsUrl"]):
         """
         client = self.standing
         if client is None:
-            raise NatsError("nats: outbound buffer limit exceeded", hint="the connection to NATS is down")
+            raise NatsError(
+                "nats: outbound buffer limit exceeded", hint="the connection to NATS is down"
+            )
         try:
             await client.publish(subject, data, reply)
         except FAILURES as error:
             raise NatsError(error_text(error)) from error
 
     async def ask(self, subject: str, data: bytes, seconds: float) -> list[bytes]:
-        """Publish a question to many and return what was answered within ``seconds``. Raises ``NatsError``."""
+        """Publish a question to many and return what was answered within ``seconds``.
+
+        Raises ``NatsError``.
+        """
         client = self.standing
         if client is None:
             raise NatsError("nats: not connected")
@@ -148,12 +168,16 @@ class Control(Reconnecting[LinkClient, "NatsUrl"]):
         return answers
 
     async def flush(self) -> None:
-        """Wait until the server has processed what was sent. Raises ``NatsError`` (no connection, no answer in 2 s)."""
+        """Wait until the server has processed what was sent.
+
+        Raises ``NatsError`` (no connection, no answer in 2 s).
+        """
         client = self._client
         if client is None:
             raise NatsError("nats: not connected")
         try:
-            # A ping of nats-py overtakes what it has not written yet; the second one is behind that.
+            # A ping of nats-py overtakes what it has not written yet; the second one is behind
+            # that.
             await client.flush(timeout=CONNECT_WITHIN_S)
             await client.flush(timeout=CONNECT_WITHIN_S)
         except FAILURES as error:
@@ -161,11 +185,13 @@ class Control(Reconnecting[LinkClient, "NatsUrl"]):
 
     async def close(self) -> None:
         """End the connection and the attempts to have one."""
-        task, self._task = self._task, None
+        task = self._task
+        self._task = None
         if task is not None:
             await self.end(task, _CLOSE_GRACE_S, 2 * CONNECT_WITHIN_S)
 
-    # ---- what ``run`` tells --------------------------------------------------------------------------------------
+    # ---- what ``run`` tells
+    # --------------------------------------------------------------------------------------
 
     def _make(self, address: NatsUrl) -> LinkClient:
         return LinkClient(address, self._options, self.name)

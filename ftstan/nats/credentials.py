@@ -1,20 +1,19 @@
-"""What a link of ours presents when a NATS server asks who we are: password, token, nkey signature, user JWT.
+"""What a link of ours presents when a NATS server asks who we are: password, token, nkey signature,
+user JWT.
 
-Files are read at every connect, so that renewed ones are used from the next connection on, and nothing of them is kept.
-Everything that is configured is presented at once: a server takes what it asks for and passes over the rest.
+Files are read at every connect, so that renewed ones are used from the next connection on, and
+nothing of them is kept. Everything that is configured is presented at once: a server takes what it
+asks for and passes over the rest.
 
 Source: ``docs/compat/securing.md`` (Which credentials our links present).
 """
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-
-import nkeys
 
 from ftstan.base.errors import NatsError
 from ftstan.base.log import errno_text
@@ -30,9 +29,11 @@ _MOST = 1 << 20
 
 
 def presented(link: LinkOptions, nats: NatsOptions) -> LinkOptions:
-    """What our links present to the NATS server of ``nats``: its own user, password and token, each by itself.
+    """What our links present to the NATS server of ``nats``: its own user, password and token, each
+    by itself.
 
-    Only where one of those is empty, that of ``link`` is taken: a user of one and a password of the other are a pair.
+    Only where one of those is empty, that of ``link`` is taken: a user of one and a password of the
+    other are a pair.
     """
     return replace(
         link,
@@ -44,13 +45,20 @@ def presented(link: LinkOptions, nats: NatsOptions) -> LinkOptions:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Key:
-    """A user's key: the seed to sign with, and the JWT that names the user (empty: the public key does)."""
+    """A user's key: the seed to sign with, and the JWT that names the user (empty: the public key
+    does).
+    """
 
     seed: str
     jwt: str = ""
 
     def sign(self, nonce: str) -> dict[str, str]:
         """Fields for CONNECT: the signature of ``nonce``, and who signed. Raises ``NatsError``."""
+        # Late: a signature needs cryptography that no other login does.
+        import base64  # noqa: PLC0415
+
+        import nkeys  # noqa: PLC0415
+
         try:
             raw = bytearray(base64.b32decode(self.seed + "=" * (-len(self.seed) % 8)))
             if nkeys.crc16(raw[:-2]) != int.from_bytes(raw[-2:], "little"):
@@ -60,7 +68,8 @@ class Key:
             who = {"jwt": self.jwt} if self.jwt else {"nkey": pair.public_key.decode()}
         except (nkeys.NkeysError, ValueError) as error:
             raise NatsError(
-                "nats: Not a valid nkey user seed", hint="a seed begins with SU and carries a checksum: copy it anew"
+                "nats: Not a valid nkey user seed",
+                hint="a seed begins with SU and carries a checksum: copy it anew",
             ) from error
         return {**who, "sig": signature}
 
@@ -73,7 +82,8 @@ def read_key(options: LinkOptions) -> Key | None:
     """
     if options.nkey_seed_file and options.credentials:
         raise NatsError(
-            "nats: user callback and nkey defined", hint="give either nkey_seed_file or credentials, not both"
+            "nats: user callback and nkey defined",
+            hint="give either nkey_seed_file or credentials, not both",
         )
     if options.credentials:
         path = os.path.expanduser(os.path.expandvars(options.credentials))
@@ -98,8 +108,8 @@ def read_key(options: LinkOptions) -> Key | None:
 def connect_fields(login: Login, key: Key | None, nonce: str) -> dict[str, str]:
     """The fields of CONNECT that say who we are.
 
-    ``login`` is what holds for the server's URL; ``nonce`` is the one of its INFO, empty if it has none: such a server
-    takes no keys. Raises ``NatsError``.
+    ``login`` is what holds for the server's URL; ``nonce`` is the one of its INFO, empty if it has
+    none: such a server takes no keys. Raises ``NatsError``.
     """
     fields: dict[str, str] = {}
     if login.token:
@@ -114,10 +124,13 @@ def connect_fields(login: Login, key: Key | None, nonce: str) -> dict[str, str]:
 def _seed(text: str, path: str) -> str:
     found = _SEED.search(text)
     if found is None:
-        raise NatsError("no nkey seed found", hint=f"{path} must hold a user's seed, SU..., bare or decorated")
+        raise NatsError(
+            "no nkey seed found", hint=f"{path} must hold a user's seed, SU..., bare or decorated"
+        )
     if not found[1].startswith("SU"):
         raise NatsError(
-            "nats: Not a valid nkey user seed", hint=f"the seed in {path} is not a user's: those begin with SU"
+            "nats: Not a valid nkey user seed",
+            hint=f"the seed in {path} is not a user's: those begin with SU",
         )
     return found[1]
 

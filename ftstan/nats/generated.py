@@ -1,6 +1,7 @@
 """The configuration file of the ``nats-server`` child: our options in, its text out.
 
-Pure text, no files. Only NATS keys may appear (the child refuses unknown ones), and every string passes ``quoted``.
+Pure text, no files. Only NATS keys may appear (the child refuses unknown ones), and every string
+passes ``quoted``.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ if TYPE_CHECKING:
 
     from ftstan.config.options import ServerOptions
 
-#: Bytes that may wait for one connection, those of readers that have stopped among them: what nats-server takes by
-#: itself. It has one limit for all, so it holds for our link, too, where publishes wait for storage.
+#: Bytes that may wait for one connection, those of readers that have stopped among them: what
+#: nats-server takes by itself. It has one limit for all, so it holds for our link, too, where
+#: publishes wait for storage.
 MAX_PENDING = 64 * 1024 * 1024
 
-#: The data plane may stand in an fsync for a while; the child must not call it a slow consumer for that.
+#: The data plane may stand in an fsync for a while; the child must not call it a slow consumer for
+#: that.
 WRITE_DEADLINE = "30s"
 
-#: A peer whose host is away is tried once a second; its child complains of the first time and then once in so many.
+#: A peer whose host is away is tried once a second; its child complains of the first time and then
+#: once in so many.
 REPORT_EVERY = 300
 
 #: Where in the child's file something is wrong.
@@ -37,12 +41,14 @@ _AT = re.compile(r"(?:nats-server: )?\S*/nats\.conf:(\d+):\d+: ")
 class NatsServerOptions:
     """What the operator asked of the embedded NATS server.
 
-    ``host``/``port``: where clients connect, port -1 for a random one. ``cluster_listen``: URL for routes
-    (``nats://[user:password@]host:port``, port -1 random) or empty; ``routes``: URLs of other members, which are shown
-    the login of ``cluster_listen`` unless they have one. ``user``/``password`` or ``token``: what clients must present.
-    ``cluster_id``: the STAN cluster id, from which every member derives the same NATS cluster name. ``settings``: more
-    keys of the child's file, by name; what is made of the other fields wins over them. ``gomaxprocs`` and ``gogc`` go
-    into its environment, where ``embedded.child_environment`` has a choice of ours for 0.
+    ``host``/``port``: where clients connect, port -1 for a random one. ``cluster_listen``: URL for
+    routes (``nats://[user:password@]host:port``, port -1 random) or empty; ``routes``: URLs of
+    other members, which are shown the login of ``cluster_listen`` unless they have one.
+    ``user``/``password`` or ``token``: what clients must present. ``cluster_id``: the STAN cluster
+    id, from which every member derives the same NATS cluster name. ``settings``: more keys of the
+    child's file, by name; what is made of the other fields wins over them. ``gomaxprocs`` and
+    ``gogc`` go into its environment, where ``embedded.child_environment`` has a choice of ours for
+    0.
     """
 
     cluster_id: str
@@ -83,12 +89,25 @@ def child_options(options: ServerOptions) -> NatsServerOptions:
 
 
 def cluster_name(cluster_id: str) -> str:
-    """Name of the NATS cluster: equal in every member, free of the blanks that ``nats-server`` refuses."""
+    """Name of the NATS cluster: equal in every member, free of the blanks that ``nats-server``
+    refuses.
+    """
     return "ftstan-" + re.sub(r"[^A-Za-z0-9_-]", "_", cluster_id)
 
 
-def render(options: NatsServerOptions, *, server_name: str, ports_dir: str, port: int, cluster_port: int) -> str:
-    """Text of the configuration file. ``port`` and ``cluster_port`` override those of ``options`` (0: as written).
+def render(
+    options: NatsServerOptions,
+    *,
+    server_name: str,
+    ports_dir: str,
+    port: int,
+    cluster_port: int,
+    pid_file: str = "",
+) -> str:
+    """Text of the configuration file.
+
+    ``port`` and ``cluster_port`` override those of ``options`` (0: as written). ``pid_file``: see
+    ``launch``.
 
     Raises ``ConfigError`` for combinations that the original refuses.
     """
@@ -110,6 +129,7 @@ def render(options: NatsServerOptions, *, server_name: str, ports_dir: str, port
         # Loopback only: operators are served by our own pages, on their address.
         "http": "127.0.0.1:-1",
         "ports_file_dir": ports_dir,
+        **({"pid_file": pid_file} if pid_file else {}),
         "debug": options.debug,
         "trace": options.trace,
     }
@@ -125,13 +145,18 @@ def render(options: NatsServerOptions, *, server_name: str, ports_dir: str, port
 
 
 def refusal(said: str, text: str = "") -> tuple[str, str]:
-    """What ``nats-server`` says of its file ``text``, without the path, and the key of that file; empty if unknown."""
+    """What ``nats-server`` says of its file ``text``, without the path, and the key of that file.
+
+    Empty if unknown.
+    """
     found = _AT.match(said)
     if found is None:
         return said.removeprefix("nats-server: "), ""
     lines = text.splitlines()
     number = int(found[1])
-    return said[found.end() :], lines[number - 1].partition(":")[0] if 0 < number <= len(lines) else ""
+    return said[found.end() :], lines[number - 1].partition(":")[0] if 0 < number <= len(
+        lines
+    ) else ""
 
 
 def _map(options: NatsServerOptions, key: str) -> dict[str, object]:
@@ -146,7 +171,10 @@ def has_users(options: NatsServerOptions) -> bool:
 
 
 def extra_token(options: NatsServerOptions) -> str:
-    """What the child's file cannot say: a token beside a ``users`` array; empty if there is none."""
+    """What the child's file cannot say: a token beside a ``users`` array.
+
+    Empty if there is none.
+    """
     return options.token if has_users(options) else ""
 
 
@@ -154,7 +182,9 @@ def _authorization(options: NatsServerOptions) -> dict[str, object]:
     section = _map(options, "authorization")
     if has_users(options):
         if options.user or options.password:
-            raise ConfigError("Can not have a single user/pass and a users array", hint="leave one of them out")
+            raise ConfigError(
+                "Can not have a single user/pass and a users array", hint="leave one of them out"
+            )
     elif options.token:
         section["token"] = options.token
     elif options.user or options.password:
@@ -165,7 +195,9 @@ def _authorization(options: NatsServerOptions) -> dict[str, object]:
 def _tls(tls: ServerTlsOptions) -> dict[str, object]:
     if not tls.enabled:
         return {}
-    said = {field.name: getattr(tls, field.name) for field in fields(tls) if field.name != "enabled"}
+    said = {
+        field.name: getattr(tls, field.name) for field in fields(tls) if field.name != "enabled"
+    }
     return {name: value for name, value in said.items() if value}
 
 
@@ -177,10 +209,14 @@ def _cluster(options: NatsServerOptions, port: int) -> dict[str, object]:
     if listen.login:
         timeout = section.get("authorization")
         login = dict(timeout) if isinstance(timeout, dict) else {}
-        section["authorization"] = login | {"user": listen.login.user, "password": listen.login.password}
+        section["authorization"] = login | {
+            "user": listen.login.user,
+            "password": listen.login.password,
+        }
     else:
         section.pop("authorization", None)
     if options.routes:
-        # One login for both directions: the operator's file says the password once, where it can be a variable.
+        # One login for both directions: the operator's file says the password once, where it can be
+        # a variable.
         section["routes"] = [with_login(url, listen.login) for url in options.routes]
     return section

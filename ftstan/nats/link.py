@@ -1,8 +1,10 @@
-"""The data plane's own connection to NATS: a raw socket for one plain thread, every wait with a deadline.
+"""The data plane's own connection to NATS: a raw socket for one plain thread, every wait with a
+deadline.
 
-It does the handshake and then only moves bytes; frames are read and written elsewhere. Nothing is buffered while it is
-down, nothing is sent again, and a connection that failed half way through a write is closed: what follows would be
-read in the middle of a frame. The caller reconnects, every ``RECONNECT_WAIT_S``, for ever.
+It does the handshake and then only moves bytes; frames are read and written elsewhere. Nothing is
+buffered while it is down, nothing is sent again, and a connection that failed half way through a
+write is closed: what follows would be read in the middle of a frame. The caller reconnects, every
+``RECONNECT_WAIT_S``, for ever.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from ftstan.nats.connect import connect_json
 from ftstan.nats.url import parse_url
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ftstan.base.clock import Clock
     from ftstan.nats.url import NatsUrl
@@ -35,25 +37,29 @@ _BUFFER_BYTES = 4 * 1024 * 1024
 _MAX_LINE = 1024 * 1024
 _DEFAULT_MAX_PAYLOAD = 1024 * 1024
 _DROP_BYTES = 64 * 1024
-# A peer that vanished without a word (power, cable): noticed after 25 s of silence, or 30 s of unacknowledged data.
+# A peer that vanished without a word (power, cable): noticed after 25 s of silence, or 30 s of
+# unacknowledged data.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 _USER_TIMEOUT_MS = 30_000
 
 
 class ConnectionLostError(NatsError):
-    """The link is down: the server closed it, the network failed, or it took no bytes until the deadline."""
+    """The link is down: the server closed it, the network failed, or it took no bytes until the
+    deadline.
+    """
 
 
-class _UnreachableError(NatsError):
-    """No NATS server answered at a URL."""
+class UnreachableError(NatsError):
+    """No NATS server answered."""
 
 
 class Link:
     """One connection at a time to one of ``urls``. Not thread-safe.
 
-    ``name``: the connection's name in NATS monitoring. ``options``: login and TLS; credentials written in a URL win
-    over its user, password and token. After ``connect``: ``info`` is the server's INFO, ``max_payload`` its limit in
-    bytes, ``leftover`` what was read behind the handshake (parse it first), ``url_shown`` the redacted URL.
+    ``name``: the connection's name in NATS monitoring. ``options``: login and TLS; credentials
+    written in a URL win over its user, password and token. After ``connect``: ``info`` is the
+    server's INFO, ``max_payload`` its limit in bytes, ``leftover`` what was read behind the
+    handshake (parse it first), ``url_shown`` the redacted URL.
     """
 
     def __init__(
@@ -93,11 +99,20 @@ class Link:
         """Present ``options`` from the next connection on. Any thread may call it."""
         self._options = options
 
-    def connect(self, timeout: float) -> None:
-        """Try each URL once, all within ``timeout`` seconds (name resolution apart), and return with the link up.
+    def connect(
+        self, timeout: float, then: bytes = b"", *, sent: Callable[[], None] | None = None
+    ) -> None:
+        """Try each URL once, all within ``timeout`` seconds (name resolution apart), and return
+        with the link up.
 
-        Raises ``NatsError``: a server's own refusal if there was one (``nats: Authorization Violation``), else
-        ``nats: no servers available for connection`` with the reason for each URL.
+        ``then`` is sent with the login, and holds a round trip earlier than what is sent later. Its
+        answers are in ``leftover``, or still on their way. With ``sent``, which is
+        called behind that, both are sent before the server has said a word: for one that is known
+        to have neither TLS nor a nonce to sign.
+
+        Raises ``NatsError``: a server's own refusal if there was one (``nats: Authorization
+        Violation``), else ``UnreachableError``, ``nats: no servers available for connection`` with
+        the reason for each URL.
         """
         self.close()
         end = self._clock.mono() + timeout
@@ -106,7 +121,7 @@ class Link:
             url = self._urls[0]
             share = max(end - self._clock.mono(), 0.0) / left
             try:
-                self._dial(url, self._clock.mono() + share)
+                self._dial(url, self._clock.mono() + share, then, sent)
             except NatsError as error:
                 failures.append(error)
                 self._next_url()
@@ -114,10 +129,11 @@ class Link:
                 self.url_shown = url.shown
                 return
         for failure in failures:
-            if not isinstance(failure, _UnreachableError):
+            if not isinstance(failure, UnreachableError):
                 raise failure
-        raise NatsError(
-            f"nats: no servers available for connection: {'; '.join(str(failure) for failure in failures)}",
+        raise UnreachableError(
+            "nats: no servers available for connection: "
+            f"{'; '.join(str(failure) for failure in failures)}",
             hint="start the NATS server, or correct -ns",
         )
 
@@ -129,7 +145,10 @@ class Link:
             poll.poll(math.ceil(seconds * 1000))
 
     def recv_into(self, buffer: memoryview) -> int:
-        """Read what has arrived into ``buffer`` (not empty); 0 means nothing has. Raises ``ConnectionLostError``."""
+        """Read what has arrived into ``buffer`` (not empty); 0 means nothing has.
+
+        Raises ``ConnectionLostError``.
+        """
         if self._socket is None:
             raise ConnectionLostError("nats: not connected")
         try:
@@ -166,7 +185,9 @@ class Link:
                     raise self._lost(f"the server took no more bytes for {deadline_s:g} s")
 
     def cut(self) -> None:
-        """End the connection for good, from any thread, while its owner may hang: the server hears of it at once."""
+        """End the connection for good, from any thread, while its owner may hang: the server hears
+        of it at once.
+        """
         self._is_cut = True
         sock = self._socket
         if sock is not None:
@@ -179,14 +200,15 @@ class Link:
             self._poll.unregister(self._socket)
             self._socket.close()
             self._socket = self._tls = None
-            self.connected, self._fd = False, -1
+            self.connected = False
+            self._fd = -1
         self.leftover = b""
 
     def finish(self, seconds: float) -> None:
         """Close the link when the server has read all that was sent, or after ``seconds``.
 
-        What it says meanwhile is dropped. With bytes that nobody read, a close makes the kernel reset the connection
-        and throw away what is still on its way to the server.
+        What it says meanwhile is dropped. With bytes that nobody read, a close makes the kernel
+        reset the connection and throw away what is still on its way to the server.
         """
         end = self._clock.mono() + seconds
         if self._socket is not None:
@@ -212,14 +234,19 @@ class Link:
     def _next_url(self) -> None:
         self._urls.append(self._urls.pop(0))
 
-    def _dial(self, url: NatsUrl, end: float) -> None:
+    def _dial(self, url: NatsUrl, end: float, then: bytes, sent: Callable[[], None] | None) -> None:
+        hello = b""
+        if sent is not None:
+            hello = _login(self._name, url, self._options, {"headers": True}) + then
         try:
-            sock = _open(url, self._remaining(end))
+            sock = _open(url, self._remaining(end), hello)
         except OSError as error:
-            raise _UnreachableError(f"{url.shown}: {_reason(error)}") from error
+            raise UnreachableError(f"{url.shown}: {_reason(error)}") from error
+        if sent is not None:
+            sent()
         handshake = _Handshake(sock, url, end, self._clock)
         try:
-            info = handshake.run(self._name, self._options)
+            info = handshake.run(self._name, self._options, None if sent is not None else then)
             handshake.socket.setblocking(False)
         except OSError as error:
             handshake.socket.close()
@@ -227,14 +254,15 @@ class Link:
                 raise tls.refused(url, self._options) from error
             if isinstance(error, ssl.SSLError):
                 raise tls.explain(error, url, self._options) from error
-            raise _UnreachableError(f"{url.shown}: {_reason(error)}") from error
+            raise UnreachableError(f"{url.shown}: {_reason(error)}") from error
         except BaseException:
             handshake.socket.close()
             raise
         self._socket = handshake.socket
         self._tls = self._socket if isinstance(self._socket, tls.TlsSocket) else None
         self._poll.register(self._socket, select.POLLOUT)
-        self.connected, self._fd = True, self._socket.fileno()
+        self.connected = True
+        self._fd = self._socket.fileno()
         if self._is_cut:
             self.close()
             raise NatsError("nats: this link was cut")
@@ -243,12 +271,16 @@ class Link:
         self.leftover = bytes(handshake.buffer)
 
     def _remaining(self, end: float) -> float:
-        # Zero would mean "do not block" to the socket; a deadline that has passed still gets one short try.
+        # Zero would mean "do not block" to the socket; a deadline that has passed still gets one
+        # short try.
         return max(end - self._clock.mono(), 0.001)
 
 
 class _Handshake:
-    """INFO, TLS, CONNECT, PING, PONG on a blocking socket. ``buffer`` holds what was read and not consumed."""
+    """INFO, TLS, CONNECT, PING, PONG on a blocking socket.
+
+    ``buffer`` holds what was read and not consumed.
+    """
 
     def __init__(self, sock: socket.socket, url: NatsUrl, end: float, clock: Clock) -> None:
         self.socket: socket.socket | tls.TlsSocket = sock
@@ -260,17 +292,16 @@ class _Handshake:
         """Whether TLS stands, with a server that asks for a certificate of ours."""
         self.buffer = bytearray()
 
-    def run(self, name: str, options: LinkOptions) -> dict[str, Any]:
-        """Return the server's INFO once it has accepted us. Raises ``NatsError``, ``OSError``."""
+    def run(self, name: str, options: LinkOptions, then: bytes | None) -> dict[str, Any]:
+        """Return the server's INFO once it has accepted us; ``then`` is sent with the login.
+
+        ``None``: both were sent already.
+
+        Raises ``NatsError``, ``OSError``.
+        """
         info = self._info(self._line())
-        if tls.must_upgrade(info, self._url, options):
-            context = tls.client_context(options)
-            # Nothing that came in plain text behind the INFO may count as having come through TLS.
-            self.buffer.clear()
-            self._arm()
-            self.socket = tls.TlsSocket(self._raw, context, tls.server_name(self._url.host, options))
-            self.must_show = bool(info.get("tls_verify"))
-        self._send(b"CONNECT " + connect_json(name, self._url, options, info) + b"\r\nPING\r\n")
+        if then is not None:
+            self._log_in(name, options, info, then)
         while True:
             line = self._line()
             if line == b"PONG":
@@ -282,19 +313,37 @@ class _Handshake:
             elif line.startswith(b"-ERR"):
                 raise self._refusal(line[4:].strip().strip(b"'").decode("utf-8", "replace"))
 
+    def _log_in(self, name: str, options: LinkOptions, info: dict[str, Any], then: bytes) -> None:
+        """Go on with TLS if that is to be, and say who we are."""
+        if tls.must_upgrade(info, self._url, options):
+            context = tls.client_context(options)
+            # Nothing that came in plain text behind the INFO may count as having come through TLS.
+            self.buffer.clear()
+            self._arm()
+            self.socket = tls.TlsSocket(
+                self._raw, context, tls.server_name(self._url.host, options)
+            )
+            self.must_show = bool(info.get("tls_verify"))
+        self._send(_login(name, self._url, options, info) + then)
+
     def _info(self, line: bytes) -> dict[str, Any]:
         parsed: object = None
         if line.startswith(b"INFO "):
             with contextlib.suppress(ValueError):
                 parsed = json.loads(line[5:])
         if not isinstance(parsed, dict):
-            raise NatsError(f"{self._url.shown} does not speak NATS: it said {line[:40]!r}", hint="correct -ns")
+            raise NatsError(
+                f"{self._url.shown} does not speak NATS: it said {line[:40]!r}", hint="correct -ns"
+            )
         return parsed
 
     def _refusal(self, text: str) -> NatsError:
         hint = ""
         if text.lower().startswith("authorization"):
-            hint = "give what this NATS server expects: -user and -pass, -auth, nkey_seed_file or credentials"
+            hint = (
+                "give what this NATS server expects: -user and -pass, -auth, nkey_seed_file or "
+                "credentials"
+            )
         return NatsError(f"nats: {text} ({self._url.shown})", hint=hint)
 
     def _line(self) -> bytes:
@@ -305,7 +354,9 @@ class _Handshake:
                 del self.buffer[: end + 2]
                 return line
             if len(self.buffer) > _MAX_LINE:
-                raise NatsError(f"{self._url.shown} does not speak NATS: a line of more than {_MAX_LINE} bytes")
+                raise NatsError(
+                    f"{self._url.shown} does not speak NATS: a line of more than {_MAX_LINE} bytes"
+                )
             self._arm()
             chunk = self.socket.recv(65536)
             if not chunk:
@@ -323,9 +374,15 @@ class _Handshake:
         self.socket.settimeout(remaining)
 
 
-def _open(url: NatsUrl, timeout: float) -> socket.socket:
+def _login(name: str, url: NatsUrl, options: LinkOptions, info: dict[str, Any]) -> bytes:
+    return b"CONNECT " + connect_json(name, url, options, info) + b"\r\nPING\r\n"
+
+
+def _open(url: NatsUrl, timeout: float, hello: bytes) -> socket.socket:
+    """Connect; ``hello`` is sent before anything else is done."""
     sock = socket.create_connection((url.host, url.port), timeout)
     try:
+        sock.sendall(hello)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:
@@ -340,8 +397,8 @@ def _open(url: NatsUrl, timeout: float) -> socket.socket:
 
 
 def _grow(sock: socket.socket, option: int, limit_file: str) -> None:
-    # Setting a size ends the kernel's own tuning, and a size above the limit is cut to it: asking for more than the
-    # machine allows would leave less than not asking.
+    # Setting a size ends the kernel's own tuning, and a size above the limit is cut to it: asking
+    # for more than the machine allows would leave less than not asking.
     with contextlib.suppress(OSError, ValueError), open(limit_file, encoding="ascii") as file:
         if int(file.read()) >= _BUFFER_BYTES:
             sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)

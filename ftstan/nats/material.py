@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def check_material(options: ServerOptions) -> list[str]:
-    """Read keys and certificates; returns what to warn of. Raises ``NatsError`` and ``ConfigError`` naming the file."""
+    """Read keys and certificates; returns what to warn of.
+
+    Raises ``NatsError`` and ``ConfigError`` naming the file.
+    """
     if not options.nats_servers:
         check_tls(options.nats.tls)
     link = presented(options.link, options.nats)

@@ -1,4 +1,6 @@
-"""How much memory ``nats-server`` may plan with: its share of what the control group of this process may use."""
+"""How much memory ``nats-server`` may plan with: its share of what the control group of this
+process may use.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,17 @@ _SHARE: Final = 0.5
 
 
 def go_limit(membership: str = "/proc/self/cgroup", root: str = _ROOT) -> int:
-    """Bytes for ``GOMEMLIMIT``: half of the smallest ``memory.max`` above this process; 0 if there is no limit.
+    """Bytes for ``GOMEMLIMIT``: half of the smallest ``memory.max`` above this process.
+
+    0 if there is no limit.
 
     systemd's ``MemoryMax`` and the limit of a container are such limits (cgroup v2).
     """
     try:
         with open(membership, encoding="utf-8") as file:
-            groups = [line.rstrip("\n").removeprefix("0::") for line in file if line.startswith("0::")]
+            groups = [
+                line.rstrip("\n").removeprefix("0::") for line in file if line.startswith("0::")
+            ]
     except OSError:
         return 0
     limits = []

@@ -1,7 +1,9 @@
-"""The file of ``-ports_file_dir``: which ports this server really has, for who started it with random ones.
+"""The file of ``-ports_file_dir``: which ports this server really has, for who started it with
+random ones.
 
-``<program>_<pid>.ports`` in that directory, one JSON object: kind of listener to its URLs. It is there while the server
-runs. An address that stands for every interface is written as it was configured.
+``<program>_<pid>.ports`` in that directory, one JSON object: kind of listener to its URLs. It is
+there while the server runs. An address that stands for every interface is written as it was
+configured.
 
 Source: ``docs/compat/config.md`` (ports file).
 """

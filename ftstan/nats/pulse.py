@@ -1,7 +1,8 @@
 """Is anybody at the other end of a link? A cut cable leaves a TCP connection open for minutes.
 
-Pure: time comes in as seconds. A link that was silent for a while is asked with a PING; a server that does not answer
-in time is gone, or cannot be heard, or cannot hear us. Time in which this process did not look does not count.
+Pure: time comes in as seconds. A link that was silent for a while is asked with a PING; a server
+that does not answer in time is gone, or cannot be heard, or cannot hear us. Time in which this
+process did not look does not count.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class Pulse:
 
     def heard(self, now: float) -> None:
         """Something arrived."""
-        self._heard, self._asked = now, None
+        self._heard = now
+        self._asked = None
 
     def overslept(self, now: float) -> None:
         """Nobody looked at the link for a while: the answer may lie in its socket."""

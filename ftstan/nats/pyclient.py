@@ -1,4 +1,6 @@
-"""nats-py with the login and the TLS of our links: the same rules as on the raw link, in one place for both."""
+"""nats-py with the login and the TLS of our links: the same rules as on the raw link, in one place
+for both.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ if TYPE_CHECKING:
     from ftstan.nats.url import NatsUrl
 
 
-_ENDS = (nats.errors.UnexpectedEOF, nats.errors.ConnectionClosedError, nats.errors.StaleConnectionError)
+_ENDS = (
+    nats.errors.UnexpectedEOF,
+    nats.errors.ConnectionClosedError,
+    nats.errors.StaleConnectionError,
+)
 
 
 class RefusedError(nats.errors.Error):
@@ -34,7 +40,9 @@ class RefusedError(nats.errors.Error):
 
 
 class LinkClient(OneClient):
-    """A nats-py client for one connection to ``url``, which presents what ``options`` say under ``name``."""
+    """A nats-py client for one connection to ``url``, which presents what ``options`` say under
+    ``name``.
+    """
 
     def __init__(self, url: NatsUrl, options: LinkOptions, name: str) -> None:
         super().__init__(url.plain)
@@ -44,15 +52,21 @@ class LinkClient(OneClient):
         self._context: ssl.SSLContext | None = None
 
     async def open(self, **more: Any) -> None:
-        """Connect; ``more`` are arguments of ``Client.connect``. Raises its errors, and ``NatsError`` for a file."""
+        """Connect; ``more`` are arguments of ``Client.connect``.
+
+        Raises its errors, and ``NatsError`` for a file.
+        """
         if self._url.is_tls or tls.is_demanded(self._link_options):
-            # On another thread: the system's authorities can take longer than a timer of this loop may wait.
+            # On another thread: the system's authorities can take longer than a timer of this loop
+            # may wait.
             self._context = await asyncio.to_thread(tls.client_context, self._link_options)
         await super().open(tls_hostname=tls.server_name(self._url.host, self._link_options), **more)
 
     @property
     def ssl_context(self) -> ssl.SSLContext:
-        """Made ahead where TLS is asked for, and here when a server asks for it that nobody expected to."""
+        """Made ahead where TLS is asked for, and here when a server asks for it that nobody
+        expected to.
+        """
         try:
             return self._context or tls.client_context(self._link_options)
         except NatsError as error:
@@ -76,7 +90,8 @@ class LinkClient(OneClient):
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         await super()._process_info(info, initial_connection)
         if initial_connection:
-            # Before anything of ours is sent: a server without TLS gets no password if TLS was asked for.
+            # Before anything of ours is sent: a server without TLS gets no password if TLS was
+            # asked for.
             try:
                 info["tls_required"] = tls.must_upgrade(info, self._url, self._link_options)
             except NatsError as error:

@@ -1,8 +1,9 @@
 """nats-py with reconnecting done here: of the server's control connection, and of our client.
 
-nats-py buffers and reconnects in its own way (some server errors end it for good). Here one client of nats-py is used
-until its connection breaks; then another one is made, to each address in turn, every 250 ms, for ever, and everything
-that was listened to is listened to again. Without a connection nothing can be sent, and the sender knows at once.
+nats-py buffers and reconnects in its own way (some server errors end it for good). Here one client
+of nats-py is used until its connection breaks; then another one is made, to each address in turn,
+every 250 ms, for ever, and everything that was listened to is listened to again. Without a
+connection nothing can be sent, and the sender knows at once.
 
 ``ftstan.client`` is made of this, too: nothing is imported here but nats-py.
 """
@@ -65,7 +66,8 @@ class OneClient(Client):
         if not self._tried:
             return
         with contextlib.suppress(*FAILURES):
-            # After a handshake that failed nats-py waits for the end of a stream that TLS has taken away from it.
+            # After a handshake that failed nats-py waits for the end of a stream that TLS has taken
+            # away from it.
             async with asyncio.timeout(self.discard_within_s):
                 await self.close()
 
@@ -75,7 +77,9 @@ class OneClient(Client):
 
     def handler_failed(self, error: Exception) -> None:
         """A handler of messages has raised this."""
-        asyncio.get_running_loop().call_exception_handler({"message": "a message handler failed", "exception": error})
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": "a message handler failed", "exception": error}
+        )
 
     async def _failed(self, error: Exception) -> None:
         if isinstance(error, FAILURES):
@@ -88,8 +92,10 @@ class OneClient(Client):
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
         if not self.is_connected:
-            # Bytes that cannot be sent any more would end its clean-up halfway: nobody would hear that it was closed.
-            self._pending, self._pending_data_size = [], 0
+            # Bytes that cannot be sent any more would end its clean-up halfway: nobody would hear
+            # that it was closed.
+            self._pending = []
+            self._pending_data_size = 0
         await super()._close(status, do_cbs)
 
 
@@ -98,7 +104,10 @@ A = TypeVar("A")
 
 
 class Listening:
-    """A subject that is listened to, over every connection; ``subscription``: on the present one."""
+    """A subject that is listened to, over every connection.
+
+    ``subscription``: on the present one.
+    """
 
     def __init__(self, subject: str, handler: Callable[[Msg], Awaitable[None]]) -> None:
         self.subject = subject
@@ -109,8 +118,8 @@ class Listening:
 class Reconnecting(Generic[C, A]):
     """A connection to one of ``addresses`` that comes back by itself, as long as ``run`` runs.
 
-    Whoever inherits says how a client is made for an address, and is told what becomes of it. All methods belong to
-    one event loop.
+    Whoever inherits says how a client is made for an address, and is told what becomes of it. All
+    methods belong to one event loop.
     """
 
     #: For connecting and subscribing, together.
@@ -123,7 +132,8 @@ class Reconnecting(Generic[C, A]):
         self._client: C | None = None
         self._closing = asyncio.Event()
 
-    # ---- for whoever inherits ------------------------------------------------------------------------------------
+    # ---- for whoever inherits
+    # ------------------------------------------------------------------------------------
 
     def _make(self, address: A) -> C:
         raise NotImplementedError
@@ -141,7 +151,8 @@ class Reconnecting(Generic[C, A]):
     def _was_refused(self, address: A, error: BaseException) -> None:
         """No connection could be made."""
 
-    # ---- for whoever uses it -------------------------------------------------------------------------------------
+    # ---- for whoever uses it
+    # -------------------------------------------------------------------------------------
 
     @property
     def standing(self) -> C | None:
@@ -150,7 +161,9 @@ class Reconnecting(Generic[C, A]):
         return client if client is not None and client.is_connected else None
 
     async def begin(self, listening: Listening) -> None:
-        """Have its handler called for what comes to its subject, now and over every other connection."""
+        """Have its handler called for what comes to its subject, now and over every other
+        connection.
+        """
         self._listened.append(listening)
         if self._client is not None:
             # A failure is the end of this connection; the next one begins with what is listed.
@@ -160,16 +173,18 @@ class Reconnecting(Generic[C, A]):
     async def cease(self, listening: Listening) -> None:
         """Listen no more; what has come and was not handled yet is dropped."""
         self._listened.remove(listening)
-        subscription, listening.subscription = listening.subscription, None
+        subscription = listening.subscription
+        listening.subscription = None
         if subscription is not None:
             with contextlib.suppress(*FAILURES):
                 await subscription.unsubscribe()
 
     async def end(self, task: asyncio.Task[None], grace_s: float, again_s: float) -> None:
-        """Have ``task``, which runs ``run``, end: by itself, or cancelled after ``grace_s`` seconds.
+        """Have ``task``, which runs ``run``, end: by itself, or cancelled after ``grace_s``
+        seconds.
 
-        nats-py interrupted in the middle of a handshake leaves its socket open, prints tracebacks, or swallows the
-        cancellation, which is therefore repeated every ``again_s`` seconds.
+        nats-py interrupted in the middle of a handshake leaves its socket open, prints tracebacks,
+        or swallows the cancellation, which is therefore repeated every ``again_s`` seconds.
         """
         self._closing.set()
         if self._client is not None:
@@ -215,7 +230,9 @@ class Reconnecting(Generic[C, A]):
                 **self._arguments(),
             )
             # Again for what was listed while the others were on their way.
-            while missing := [listening for listening in self._listened if listening.subscription is None]:
+            while missing := [
+                listening for listening in self._listened if listening.subscription is None
+            ]:
                 for listening in missing:
                     await self._subscribe(client, listening)
                 await client.flush(timeout=CONNECT_WITHIN_S)

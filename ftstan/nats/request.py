@@ -1,7 +1,7 @@
 """Questions over NATS from a command that runs once: one short connection, a subject, the answers.
 
-For tools; servers have ``ftstan.nats.control``. No question is repeated: whoever asks at a terminal wants to know. The
-next one finds another server, if that of the one before has ended.
+For tools; servers have ``ftstan.nats.control``. No question is repeated: whoever asks at a terminal
+wants to know. The next one finds another server, if that of the one before has ended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 class Asker:
-    """A connection to the first of some servers that answers. Belongs to one event loop; use ``asking``.
+    """A connection to the first of some servers that answers.
+
+    Belongs to one event loop; use ``asking``.
 
     ``connect`` opens one.
     """
@@ -40,14 +42,24 @@ class Asker:
         await self._client.discard()
 
     async def ask(self, subject: str, payload: bytes, seconds: float) -> bytes | None:
-        """The first answer, ``None`` if nobody listens there or none came in time. Raises ``NatsError``."""
+        """The first answer, ``None`` if nobody listens there or none came in time.
+
+        Raises ``NatsError``.
+        """
         answers = await self.ask_all(subject, payload, seconds, enough=bool)
         return answers[0] if answers else None
 
     async def ask_all(
-        self, subject: str, payload: bytes, seconds: float, *, enough: Callable[[list[bytes]], bool] = lambda _: False
+        self,
+        subject: str,
+        payload: bytes,
+        seconds: float,
+        *,
+        enough: Callable[[list[bytes]], bool] = lambda _: False,
     ) -> list[bytes]:
-        """Every answer that comes within ``seconds``; sooner if ``enough`` says so, or if nobody listens there.
+        """Every answer that comes within ``seconds``.
+
+        Sooner if ``enough`` says so, or if nobody listens there.
 
         Raises ``NatsError``.
         """
@@ -76,7 +88,8 @@ class Asker:
             await subscription.unsubscribe()
         except FAILURES as error:
             raise NatsError(
-                f"the NATS server did not take the question: {error_text(error)}", hint="check the server and ask again"
+                f"the NATS server did not take the question: {error_text(error)}",
+                hint="check the server and ask again",
             ) from error
         return answers
 
@@ -87,7 +100,8 @@ async def asking(urls: str, options: LinkOptions, *, seconds: float) -> AsyncIte
 
     ``options``: login and TLS.
 
-    Raises ``NatsError``: none can be reached, or none lets us in; and ``ConfigError`` for what is no URL.
+    Raises ``NatsError``: none can be reached, or none lets us in; and ``ConfigError`` for what is
+    no URL.
     """
     parsed = parse_urls(urls)
 
@@ -103,7 +117,10 @@ async def asking(urls: str, options: LinkOptions, *, seconds: float) -> AsyncIte
 
 async def _connect(urls: Sequence[NatsUrl], options: LinkOptions, seconds: float) -> LinkClient:
     problems: list[str] = []
-    hint = "check --server (or FTSTAN_SERVER), the login (--user and --pass, --auth, --nkey, --creds) and TLS"
+    hint = (
+        "check --server (or FTSTAN_SERVER), the login (--user and --pass, --auth, --nkey, "
+        "--creds) and TLS"
+    )
     for url in urls:
         client = LinkClient(url, options, "ftstanctl")
         try:

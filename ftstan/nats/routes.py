@@ -1,12 +1,13 @@
-"""Who may join the embedded NATS server as a route, and so get past every login and permission of its clients.
+"""Who may join the embedded NATS server as a route, and so get past every login and permission of
+its clients.
 
-A server that joined speaks for clients of its own, which nobody asked for a login: they publish, read and close others
-as they like. So where clients need a login, the listener of ``cluster { }`` needs one, too, or certificates.
+A server that joined speaks for clients of its own, which nobody asked for a login: they publish,
+read and close others as they like. So where clients need a login, the listener of ``cluster { }``
+needs one, too, or certificates.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
@@ -19,15 +20,19 @@ if TYPE_CHECKING:
     from ftstan.config.options import NatsOptions, ServerOptions
 
 _HINT = (
-    "give every member the same cluster { authorization { user, password } }, or tls { } with ca_file, cert_file and "
+    "give every member the same cluster { authorization { user, password } }, or tls { } with "
+    "ca_file, cert_file and "
     "key_file there"
 )
 
 
 def check_routes(options: ServerOptions) -> list[str]:
-    """Refuse a listener for routes that lets everybody in where clients need a login; returns lines to warn with.
+    """Refuse a listener for routes that lets everybody in where clients need a login.
 
-    Raises ``ConfigError``, also for an address that cannot be listened on. An external NATS server is not looked at.
+    Returns lines to warn with.
+
+    Raises ``ConfigError``, also for an address that cannot be listened on. An external NATS server
+    is not looked at.
     """
     nats = options.nats
     if not nats.cluster_listen:
@@ -42,7 +47,10 @@ def check_routes(options: ServerOptions) -> list[str]:
         if _is_loopback(listen.host):
             return []
         return [f"cluster: {everybody} and say anything for clients of its own: {_HINT}"]
-    text = f"cluster: clients need a login, but {everybody} without one, with clients that may do everything"
+    text = (
+        f"cluster: clients need a login, but {everybody} without one, with clients that may do "
+        "everything"
+    )
     if OPEN_ROUTES in options.ft.allow:
         return [f"{text} (accepted by -ft_allow {OPEN_ROUTES}); {_HINT}"]
     raise ConfigError(
@@ -53,7 +61,9 @@ def check_routes(options: ServerOptions) -> list[str]:
 
 
 def _clients_need_login(nats: NatsOptions) -> bool:
-    """Whether anybody is told apart: by a password, a token, a key, a certificate, or somebody who is asked."""
+    """Whether anybody is told apart: by a password, a token, a key, a certificate, or somebody who
+    is asked.
+    """
     logins = _map(nats.settings, "authorization")
     accounts = _map(nats.settings, "accounts").values()
     return bool(
@@ -69,7 +79,9 @@ def _clients_need_login(nats: NatsOptions) -> bool:
 
 
 def _shows_certificates(settings: Mapping[str, object]) -> bool:
-    """Whether routes show certificates of authorities that were chosen for it: the system's would be everybody's."""
+    """Whether routes show certificates of authorities that were chosen for it: the system's would
+    be everybody's.
+    """
     tls = _map(_map(settings, "cluster"), "tls")
     said = {name.lower(): value for name, value in tls.items()}
     return bool(said.get("ca_file")) and not said.get("insecure")
@@ -82,6 +94,8 @@ def _map(settings: Mapping[str, object], key: str) -> dict[str, object]:
 
 def _is_loopback(host: str) -> bool:
     try:
+        import ipaddress  # noqa: PLC0415  # late: few starts have routes
+
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"

@@ -1,12 +1,12 @@
 """Every task of a server is started here, so that none can end unseen, and ended here for certain.
 
-A task that nobody waits for and that the server cannot do without (``spawn``) takes the server along when it fails: a
-standby, or the next start, does better than a server half of which is gone. What somebody from outside has asked for
-(``aside``) is worth one line. Who waits for a task (``waited``) gets its error. Memory that is used up is never just an
-error of one task.
+A task that nobody waits for and that the server cannot do without (``spawn``) takes the server
+along when it fails: a standby, or the next start, does better than a server half of which is gone.
+What somebody from outside has asked for (``aside``) is worth one line. Who waits for a task
+(``waited``) gets its error. Memory that is used up is never just an error of one task.
 
-A cancellation can get lost on its way: ``asyncio.wait_for`` (Python 3.11) and libraries that use it may return normally
-although they were cancelled. Hence ``end``.
+A cancellation can get lost on its way: ``asyncio.wait_for`` (Python 3.11) and libraries that use it
+may return normally although they were cancelled. Hence ``end``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _fatal: ContextVar[Callable[[str], None]] = ContextVar("fatal", default=_only_to
 
 
 def end_server_with(fatal: Callable[[str], None]) -> None:
-    """Let the failure of a task that is started in this context, or below it, be the end of a server.
+    """Let the failure of a task that is started in this context, or below it, be the end of a
+    server.
 
     ``fatal(why)`` ends it at once with status 75.
     """
@@ -48,16 +49,24 @@ def end_server_with(fatal: Callable[[str], None]) -> None:
 
 
 def spawn(
-    work: Coroutine[Any, Any, None], name: str, on_error: Callable[[FtstanError], None] | None = None
+    work: Coroutine[Any, Any, None],
+    name: str,
+    on_error: Callable[[FtstanError], None] | None = None,
 ) -> asyncio.Task[None]:
-    """Start what the server cannot do without. ``on_error`` may take errors of ours; all others end the server."""
+    """Start what the server cannot do without.
+
+    ``on_error`` may take errors of ours; all others end the server.
+    """
     task = waited(work, name)
     task.add_done_callback(partial(_ended, _fatal.get(), on_error))
     return task
 
 
 def aside(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-    """Start what somebody has asked for; if it fails the log has a line, and the server goes on as it was."""
+    """Start what somebody has asked for.
+
+    If it fails the log has a line, and the server goes on as it was.
+    """
     task = waited(work, name)
     task.add_done_callback(partial(_told, _fatal.get()))
     return task
@@ -72,7 +81,9 @@ def waited(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
 
 
 def _ended(
-    fatal: Callable[[str], None], on_error: Callable[[FtstanError], None] | None, task: asyncio.Task[None]
+    fatal: Callable[[str], None],
+    on_error: Callable[[FtstanError], None] | None,
+    task: asyncio.Task[None],
 ) -> None:
     error = None if task.cancelled() else task.exception()
     if error is None or isinstance(error, StoppedError):
@@ -90,10 +101,15 @@ def _told(fatal: Callable[[str], None], task: asyncio.Task[None]) -> None:
         with contextlib.suppress(EndedError):
             fatal(cause(error))
     elif error is not None and not isinstance(error, StoppedError):
-        log.stream.error(f"Internal error: {task.get_name()}: {cause(error)}; please report this line", backs_off=True)
+        log.stream.error(
+            f"Internal error: {task.get_name()}: {cause(error)}; please report this line",
+            backs_off=True,
+        )
 
 
-def loop_errors(fatal: Callable[[str], None]) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+def loop_errors(
+    fatal: Callable[[str], None],
+) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
     """An exception handler for a loop: one line for what went wrong in a callback, no traceback."""
 
     def handle(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -103,13 +119,17 @@ def loop_errors(fatal: Callable[[str], None]) -> Callable[[asyncio.AbstractEvent
                 fatal(cause(error))
         elif not isinstance(error, StoppedError):
             what = cause(error) if error is not None else "no exception"
-            log.stream.error(f"Internal error: {context.get('message', 'in a callback')}: {what}", backs_off=True)
+            log.stream.error(
+                f"Internal error: {context.get('message', 'in a callback')}: {what}", backs_off=True
+            )
 
     return handle
 
 
 def cause(error: BaseException) -> str:
-    """One line about an error: what it is, and for one that is not ours where in the program it came from."""
+    """One line about an error: what it is, and for one that is not ours where in the program it
+    came from.
+    """
     if isinstance(error, FtstanError):
         return error.text
     if isinstance(error, MemoryError):
@@ -121,13 +141,16 @@ def cause(error: BaseException) -> str:
 
 
 async def end(task: asyncio.Task[T], again_s: float) -> None:
-    """Cancel ``task`` until it is done, asking again every ``again_s`` seconds; its own error, if any, is raised.
+    """Cancel ``task`` until it is done, asking again every ``again_s`` seconds.
+
+    Its own error, if any, is raised.
 
     ``again_s`` must exceed the time that the task may need to clean up.
     """
     while not task.done():
         task.cancel()
-        # Not "await task": that would turn a cancellation of ours into the task's, and the other way round.
+        # Not "await task": that would turn a cancellation of ours into the task's, and the other
+        # way round.
         await asyncio.wait([task], timeout=again_s)
     if not task.cancelled():
         task.result()

@@ -1,14 +1,14 @@
-"""TLS of our own links to NATS: when it is used, what is verified, and what an operator reads when it fails.
+"""TLS of our own links to NATS: when it is used, what is verified, and what an operator reads when
+it fails.
 
-A context is made for every connection, so that renewed files are used from the next connection on. The texts are the
-original's where it has one (``docs/compat/securing.md``, TLS of our links).
+A context is made for every connection, so that renewed files are used from the next connection on.
+The texts are the original's where it has one (``docs/compat/securing.md``, TLS of our links).
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
 import os
 import re
 import socket
@@ -25,16 +25,24 @@ if TYPE_CHECKING:
 NOT_AVAILABLE = "nats: secure connection not available"
 NOT_VERIFIED = "TLS certificate chain and hostname will not be verified. DO NOT USE IN PRODUCTION!"
 
-_EXPIRED, _NOT_YET = 10, 9
+_EXPIRED = 10
+_NOT_YET = 9
 #: More than any file of certificates has.
 _MOST = 1 << 20
-_BAD_NAME, _BAD_ADDRESS = 62, 64
+_BAD_NAME = 62
+_BAD_ADDRESS = 64
 _ALERT = re.compile(r"^(?:SSLV3|TLSV1|TLSV13)_ALERT_(\w+)$")
 
 
 def is_demanded(options: LinkOptions) -> bool:
     """Whether a server without TLS is refused: any of these settings asks for it."""
-    return bool(options.secure or options.client_ca or options.client_cert or options.server_name or options.insecure)
+    return bool(
+        options.secure
+        or options.client_ca
+        or options.client_cert
+        or options.server_name
+        or options.insecure
+    )
 
 
 def must_upgrade(info: dict[str, Any], url: NatsUrl, options: LinkOptions) -> bool:
@@ -50,7 +58,8 @@ def must_upgrade(info: dict[str, Any], url: NatsUrl, options: LinkOptions) -> bo
         return True
     raise NatsError(
         f"{NOT_AVAILABLE} ({url.shown})",
-        hint="the NATS server has no TLS: give it a certificate (-tls -tlscert -tlskey), or take away"
+        hint="the NATS server has no TLS: give it a certificate (-tls -tlscert -tlskey), or take "
+        "away"
         " -secure, -tls_client_* and tls://",
     )
 
@@ -58,7 +67,8 @@ def must_upgrade(info: dict[str, Any], url: NatsUrl, options: LinkOptions) -> bo
 def client_context(options: LinkOptions) -> ssl.SSLContext:
     """A context for one connection: TLS 1.2 or newer, chain and name verified unless ``insecure``.
 
-    Without ``client_ca`` the system's authorities are trusted. Raises ``NatsError`` that names the file at fault.
+    Without ``client_ca`` the system's authorities are trusted. Raises ``NatsError`` that names the
+    file at fault.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -84,26 +94,34 @@ def load_authorities(context: ssl.SSLContext, path: str) -> None:
             pass
     except OSError as error:
         raise NatsError(
-            f"nats: error loading or parsing rootCA file: open {path}: {errno_text(error)}", hint=hint
+            f"nats: error loading or parsing rootCA file: open {path}: {errno_text(error)}",
+            hint=hint,
         ) from error
     try:
         context.load_verify_locations(cafile=path)
     except (OSError, ValueError) as error:
-        raise NatsError(f'nats: failed to parse root certificate from "{path}"', hint=hint) from error
+        raise NatsError(
+            f'nats: failed to parse root certificate from "{path}"', hint=hint
+        ) from error
 
 
 def _load_pair(context: ssl.SSLContext, options: LinkOptions) -> None:
-    cert, key = options.client_cert, options.client_key
+    cert = options.client_cert
+    key = options.client_key
     problem = pair_problem(context, cert, key)
     if problem:
         raise NatsError(
             f"nats: error loading client certificate: {problem}",
-            hint=f"client certificate {cert} and key {key or '(none given)'}: give both, and readable by this user",
+            hint=f"client certificate {cert} and key {key or '(none given)'}: give both, and "
+            "readable by this user",
         )
 
 
 def pair_problem(context: ssl.SSLContext, cert: str, key: str) -> str:
-    """Load a certificate and its key into ``context``; returns what is wrong with them, empty if nothing is."""
+    """Load a certificate and its key into ``context``.
+
+    Returns what is wrong with them, empty if nothing is.
+    """
     for path, what in ((cert, "certificate"), (key, "key")):
         try:
             with open(path, "rb") as file:
@@ -133,13 +151,18 @@ def server_name(host: str, options: LinkOptions) -> str:
     return options.server_name or host
 
 
-def refused(url: NatsUrl, options: LinkOptions, text: str = "remote error: tls: bad certificate") -> NatsError:
+def refused(
+    url: NatsUrl, options: LinkOptions, text: str = "remote error: tls: bad certificate"
+) -> NatsError:
     """What it means that the server at ``url`` did not go on with us.
 
-    A server that verifies closes without a word that arrives: in TLS 1.3 our side of the handshake is over by then.
+    A server that verifies closes without a word that arrives: in TLS 1.3 our side of the handshake
+    is over by then.
     """
     own = options.client_cert or "none, for -tls_client_cert and -tls_client_key are not given"
-    return NatsError(f"{text} ({url.shown})", hint=f"the NATS server refused our certificate: {own}")
+    return NatsError(
+        f"{text} ({url.shown})", hint=f"the NATS server refused our certificate: {own}"
+    )
 
 
 def is_end(error: OSError) -> bool:
@@ -149,7 +172,8 @@ def is_end(error: OSError) -> bool:
 
 def explain(error: ssl.SSLError, url: NatsUrl, options: LinkOptions) -> NatsError:
     """What a failed handshake with the server at ``url`` means, for operators."""
-    name, shown = server_name(url.host, options), url.shown
+    name = server_name(url.host, options)
+    shown = url.shown
     trusted = options.client_ca or "the system's authorities"
     if not isinstance(error, ssl.SSLCertVerificationError):
         return refused(url, options, reason(error))
@@ -157,15 +181,20 @@ def explain(error: ssl.SSLError, url: NatsUrl, options: LinkOptions) -> NatsErro
     if code in {_EXPIRED, _NOT_YET}:
         return NatsError(
             f"x509: certificate has expired or is not yet valid ({shown})",
-            hint=f"renew the NATS server's certificate or that of its authority ({trusted}); is the clock right?",
+            hint=f"renew the NATS server's certificate or that of its authority ({trusted}); is "
+            "the clock right?",
         )
     if code in {_BAD_NAME, _BAD_ADDRESS}:
         text = f"x509: certificate is not valid for {name}"
         if _is_address(name):
-            text = f"x509: cannot validate certificate for {name} because it doesn't contain it as an IP SAN"
+            text = (
+                f"x509: cannot validate certificate for {name} because it doesn't contain it as "
+                "an IP SAN"
+            )
         return NatsError(
             f"{text} ({shown})",
-            hint="make a certificate that names this address, or give the name that it has as server_name",
+            hint="make a certificate that names this address, or give the name that it has as "
+            "server_name",
         )
     return NatsError(
         f"x509: certificate signed by unknown authority ({shown})",
@@ -175,7 +204,9 @@ def explain(error: ssl.SSLError, url: NatsUrl, options: LinkOptions) -> NatsErro
 
 
 def reason(error: OSError) -> str:
-    """One line about a failure inside TLS: an alert of the other side in the original's words, or OpenSSL's."""
+    """One line about a failure inside TLS: an alert of the other side in the original's words, or
+    OpenSSL's.
+    """
     if not isinstance(error, ssl.SSLError):
         return errno_text(error)
     if is_end(error):
@@ -187,6 +218,8 @@ def reason(error: OSError) -> str:
 
 
 def _is_address(name: str) -> bool:
+    import ipaddress  # noqa: PLC0415  # late: for an error only
+
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -195,14 +228,20 @@ def _is_address(name: str) -> bool:
 
 
 class TlsSocket:
-    """A TLS connection with the calls of a socket that a link makes; the raw one is ours from here on.
+    """A TLS connection with the calls of a socket that a link makes.
 
-    Not blocking, it raises ``BlockingIOError`` where a socket does. Only ``shutdown`` may come from another thread: it
-    ends the raw connection and touches nothing of TLS, so that no call under way can go on in plain text.
+    The raw one is ours from here on.
+
+    Not blocking, it raises ``BlockingIOError`` where a socket does. Only ``shutdown`` may come from
+    another thread: it ends the raw connection and touches nothing of TLS, so that no call under way
+    can go on in plain text.
     """
 
     def __init__(self, raw: socket.socket, context: ssl.SSLContext, name: str) -> None:
-        """Do the handshake within the raw socket's timeout. Raises ``ssl.SSLError``, ``OSError``; it is closed then."""
+        """Do the handshake within the raw socket's timeout.
+
+        Raises ``ssl.SSLError``, ``OSError``; it is closed then.
+        """
         self._tls = context.wrap_socket(raw, server_hostname=name, do_handshake_on_connect=False)
         try:
             self._tls.do_handshake()
@@ -235,7 +274,9 @@ class TlsSocket:
         self._tls.sendall(data)
 
     def recv_into(self, buffer: memoryview) -> int:
-        """Read all that has arrived and fits, 0 at the end: less than ``buffer`` means that nothing more is there."""
+        """Read all that has arrived and fits, 0 at the end: less than ``buffer`` means that nothing
+        more is there.
+        """
         got = 0
         while got < len(buffer):
             try:
@@ -254,7 +295,10 @@ class TlsSocket:
         return got
 
     def send(self, data: memoryview) -> int:
-        """As of a socket. After ``BlockingIOError`` the next call must begin with the same bytes."""
+        """As of a socket.
+
+        After ``BlockingIOError`` the next call must begin with the same bytes.
+        """
         try:
             return self._tls.send(data)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -262,7 +306,8 @@ class TlsSocket:
 
     def shutdown(self, how: int) -> None:
         """End the raw connection, from any thread."""
-        # Not that of SSLSocket: it forgets TLS first, and a send of another thread would go on without.
+        # Not that of SSLSocket: it forgets TLS first, and a send of another thread would go on
+        # without.
         socket.socket.shutdown(self._tls, how)
 
     def close(self) -> None:

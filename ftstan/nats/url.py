@@ -1,4 +1,6 @@
-"""The NATS addresses that an operator writes (``-ns``, ``-cluster``), parsed; never shown with their credentials.
+"""The NATS addresses that an operator writes (``-ns``, ``-cluster``), parsed.
+
+Never shown with their credentials.
 
 Pure functions: nothing is resolved or connected here.
 """
@@ -14,7 +16,9 @@ from ftstan.base.log import redact_url
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Login:
-    """What a client says about itself: ``user`` and ``password``, or ``token``, or nothing (all empty)."""
+    """What a client says about itself: ``user`` and ``password``, or ``token``, or nothing (all
+    empty).
+    """
 
     user: str = ""
     password: str = ""
@@ -29,7 +33,9 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class NatsUrl:
-    """One ``nats://[user:password@|token@]host:port``; ``host`` without brackets, ``port`` 1-65535 or -1 (random).
+    """One ``nats://[user:password@|token@]host:port``.
+
+    ``host`` without brackets, ``port`` 1-65535 or -1 (random).
 
     ``is_tls``: its scheme was ``tls``, and a server without TLS is refused.
     """
@@ -51,34 +57,42 @@ class NatsUrl:
 
     @property
     def shown(self) -> str:
-        """The URL for logs: credentials replaced by ``[REDACTED]``, as the original prints them since 0.14.0."""
+        """The URL for logs: credentials replaced by ``[REDACTED]``, as the original prints them
+        since 0.14.0.
+        """
         return f"nats://[REDACTED]@{self.address}" if self.login else self.plain
 
 
 def parse_url(text: str) -> NatsUrl:
     """Parse one client URL. Scheme and port are required.
 
-    Raises ``ConfigError`` in the original's words (``docs/compat/nats.md``): ``malformed url: <u>`` and
-    ``address <h>: missing port in address``.
+    Raises ``ConfigError`` in the original's words (``docs/compat/nats.md``): ``malformed url: <u>``
+    and ``address <h>: missing port in address``.
     """
     scheme, login, host, port = _split(text)
     if scheme not in {"nats", "tls"} or not host:
         raise ConfigError(f"malformed url: {redact_url(text)}", hint="write it as nats://host:port")
     if not port:
-        raise ConfigError(f"address {host}: missing port in address", hint="write it as nats://host:port")
+        raise ConfigError(
+            f"address {host}: missing port in address", hint="write it as nats://host:port"
+        )
     return NatsUrl(host=host, port=_port(port, text), login=login, is_tls=scheme == "tls")
 
 
 def parse_urls(text: str) -> tuple[NatsUrl, ...]:
-    """Parse a comma separated list of client URLs (``-ns``), blanks around each allowed. Errors: see ``parse_url``."""
+    """Parse a comma separated list of client URLs (``-ns``), blanks around each allowed.
+
+    Errors: see ``parse_url``.
+    """
     return tuple(parse_url(part.strip()) for part in text.split(","))
 
 
 def parse_cluster_listen(text: str) -> NatsUrl:
-    """Parse the URL on which routes are accepted (``-cluster``): ``nats://[user:password@]host:port``.
+    """Parse the URL on which routes are accepted (``-cluster``):
+    ``nats://[user:password@]host:port``.
 
-    An empty host means every interface; port -1 means a random one. Raises ``ConfigError`` with the original's
-    ``missing port in address`` or ``expected cluster password to be set``.
+    An empty host means every interface; port -1 means a random one. Raises ``ConfigError`` with the
+    original's ``missing port in address`` or ``expected cluster password to be set``.
     """
     scheme, login, host, port = _split(text)
     if not scheme:
@@ -87,13 +101,18 @@ def parse_cluster_listen(text: str) -> NatsUrl:
         raise ConfigError("missing port in address", hint="write -cluster as nats://host:port")
     if login.token:
         raise ConfigError(
-            "expected cluster password to be set", hint="write -cluster as nats://user:password@host:port"
+            "expected cluster password to be set",
+            hint="write -cluster as nats://user:password@host:port",
         )
-    return NatsUrl(host=host or "0.0.0.0", port=-1 if port == "-1" else _port(port, text), login=login)  # noqa: S104  # the original's default
+    number = -1 if port == "-1" else _port(port, text)
+    # The original's default.
+    return NatsUrl(host=host or "0.0.0.0", port=number, login=login)  # noqa: S104
 
 
 def with_login(url: str, login: Login) -> str:
-    """``url``, as written, with the user and password of ``login`` unless it has a login of its own."""
+    """``url``, as written, with the user and password of ``login`` unless it has a login of its
+    own.
+    """
     scheme, separator, rest = url.partition("://")
     if not separator or "@" in rest or not login.user:
         return url
@@ -125,5 +144,7 @@ def _split(text: str) -> tuple[str, Login, str, str]:
 
 def _port(digits: str, text: str) -> int:
     if not (digits.isascii() and digits.isdigit()) or not 0 < int(digits) < 65536:
-        raise ConfigError(f"malformed url: {redact_url(text)}", hint="the port is a number from 1 to 65535")
+        raise ConfigError(
+            f"malformed url: {redact_url(text)}", hint="the port is a number from 1 to 65535"
+        )
     return int(digits)

@@ -1,1 +1,4 @@
-"""One server's life: start, recover, serve, stand by, hand over, stop. It puts all others together."""
+"""One server's life: start, recover, serve, stand by, hand over, stop.
+
+It puts all others together.
+"""

@@ -1,7 +1,9 @@
-"""Where one node hears operators: a connection to NATS, their questions and requests, and the answers.
+"""Where one node hears operators: a connection to NATS, their questions and requests, and the
+answers.
 
-A member of a group hears them on the connection of its group; a server that stands alone has one for this, which
-decides nothing and which nobody waits for. Lives on the control thread (``docs/admin.md``).
+A member of a group hears them on the connection of its group; a server that stands alone has one
+for this, which decides nothing and which nobody waits for. Lives on the control thread
+(``docs/admin.md``).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.admin.keys import ensure_key
 from ftstan.admin.protocol import is_who
-from ftstan.admin.service import Desk
+from ftstan.admin.service import AdminService
 from ftstan.admin.signing import Recipient
 from ftstan.base import log
 from ftstan.base.disk import LocalDisk
@@ -34,28 +36,32 @@ _LAST_WORDS_S = 1.0
 
 
 class AdminListener:
-    """One node's."""
+    """Listens for the requests of administrators to one node."""
 
     def __init__(self, node: Context) -> None:
         self._node = node
-        self._desk = Desk(node.member, Recipient(node.options.cluster_id, node.server_id), node.clock)
+        self._service = AdminService(
+            node.member, Recipient(node.options.cluster_id, node.server_id), node.clock
+        )
         self._control: Control | None = None
         self._own: Control | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, control: Control) -> None:
-        """Hear operators on this connection."""
+        """Listen on this connection."""
         self._control = control
         cluster = self._node.options.cluster_id
         await control.serve(control_subject(cluster, self._node.server_id), self._on_request)
         await control.serve(question_subject(cluster), self.on_question)
 
     async def open_own(self) -> None:
-        """Hear operators on a connection of our own."""
+        """Listen on a connection of our own."""
         node = self._node
         if node.options.admin_key:
             await node.call(self._ensure_key)
-        self._own = Control(node.nats_urls, cluster_id=node.options.cluster_id, options=node.presented, role="ctl")
+        self._own = Control(
+            node.nats_urls, cluster_id=node.options.cluster_id, options=node.presented, role="ctl"
+        )
         await self.open(self._own)
         await self._own.start()
 
@@ -66,7 +72,9 @@ class AdminListener:
         try:
             directory = disk.open_dir(folder)
         except OSError as error:
-            log.stream.warning(f"{self._node.options.admin_key} cannot be made: {error.strerror or error}")
+            log.stream.warning(
+                f"{self._node.options.admin_key} cannot be made: {error.strerror or error}"
+            )
             return
         try:
             ensure_key(disk, directory, lambda: None, name=name)
@@ -89,15 +97,16 @@ class AdminListener:
         if self._own is not None:
             await self._own.close()
 
-    # ---- questions -----------------------------------------------------------------------------------------------
+    # ---- questions
+    # ----------------------------------------------------------------------------------------------
 
     def on_question(self, data: bytes, reply: str) -> None:
-        """Answer who this is, if that is what is asked."""
+        """Answer a request for this server's status; ignore others."""
         if is_who(data):
-            self._reply_later(self._desk.who, reply)
+            self._reply_later(self._service.who, reply)
 
     def _on_request(self, data: bytes, reply: str) -> None:
-        self._reply_later(lambda: self._desk.answer(data), reply)
+        self._reply_later(lambda: self._service.answer(data), reply)
 
     def _reply_later(self, make: Callable[[], Coroutine[None, None, bytes]], reply: str) -> None:
         if len(self._tasks) >= _MAX_ANSWERS:

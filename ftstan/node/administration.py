@@ -1,7 +1,9 @@
-"""What operators ask of one server: its channels, clients and subscriptions, and to reload or to drain.
+"""What operators ask of one server: its channels, clients and subscriptions, and to reload or to
+drain.
 
-Lives on the control thread. Each step on the data plane is short and bounded; what changes something is answered when
-it is durable and the store was confirmed to be ours after that. Only a server that serves answers for what is served.
+Lives on the control thread. Each step on the data plane is short and bounded; what changes
+something is answered when it is durable and the store was confirmed to be ours after that. Only a
+server that serves answers for what is served.
 
 Source: ``docs/admin.md``.
 """
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ftstan.admin.protocol import Answer, Request, Verb
 from ftstan.base.errors import FencedError, RefusedError, StoreError
 from ftstan.broker import managing, views
+from ftstan.node.within import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -32,29 +35,27 @@ _MOST_ROWS = 200
 _A_VISIT = 16
 
 
-async def within(node: Context, seconds: float, function: Callable[[], T]) -> T:
-    """What ``function`` says on the data plane's thread. Raises ``StoreError`` if that does not come round in time."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await node.call(function)
-    except TimeoutError:
-        raise StoreError(
-            f"storage has not answered for {seconds:g}s", hint="check the storage below the server's datastore"
-        ) from None
-
-
 class Administration:
-    """Carries out requests. ``reload`` takes the configuration over anew; ``begin_drain`` starts the node's leaving."""
+    """Carries out requests.
+
+    ``reload`` takes the configuration over anew; ``begin_drain`` starts the node's leaving.
+    """
 
     def __init__(
-        self, node: Context, reload: Callable[[], Coroutine[None, None, None]], begin_drain: Callable[[], None]
+        self,
+        node: Context,
+        reload: Callable[[], Coroutine[None, None, None]],
+        begin_drain: Callable[[], None],
     ) -> None:
         self._node = node
         self._reload = reload
         self._begin_drain = begin_drain
 
     async def carry_out(self, request: Request) -> Answer:
-        """Do what is asked. Raises ``RefusedError``: nothing has changed; ``StoreError``: see its text."""
+        """Do what is asked.
+
+        Raises ``RefusedError``: nothing has changed; ``StoreError``: see its text.
+        """
         name = request.name.encode("utf-8", "surrogateescape")
         match request.verb:
             case Verb.RELOAD:
@@ -68,7 +69,9 @@ class Administration:
             case Verb.CLIENTS:
                 return await self._list(request, views.client_names, managing.client_rows)
             case Verb.CLIENT:
-                return _one(await self._serve(lambda b: managing.client_row(managing.find_client(b, name))))
+                return _one(
+                    await self._serve(lambda b: managing.client_row(managing.find_client(b, name)))
+                )
             case Verb.KICK:
                 await self._promised(lambda b: managing.kick(b, managing.find_client(b, name)))
                 return Answer(ok=True, note="closed; its durable subscriptions stay")
@@ -77,10 +80,15 @@ class Administration:
         return await self._channel(request, name)
 
     async def _channel(self, request: Request, name: bytes) -> Answer:
-        """What is about one channel."""
+        """Carry out a request about one channel."""
         if not await self._serve(lambda b: b.owns(name)):
             error = f"channel {request.name!r} belongs to another partition"
-            return Answer(ok=False, error=error, hint="ask the server that lists it under channels", elsewhere=True)
+            return Answer(
+                ok=False,
+                error=error,
+                hint="ask the server that lists it under channels",
+                elsewhere=True,
+            )
         match request.verb:
             case Verb.CREATE:
                 await self._promised(lambda b: managing.create_channel(b, name))
@@ -90,15 +98,26 @@ class Administration:
             case Verb.PURGE:
                 return await self._purge(request, name)
             case Verb.SUB:
-                return _one(await self._serve(lambda b: managing.sub_row(managing.find_sub(b, name, request.sub_id))))
-        return _one(await self._serve(lambda b: managing.channel_row(managing.find_channel(b, name))))
+                return _one(
+                    await self._serve(
+                        lambda b: managing.sub_row(managing.find_sub(b, name, request.sub_id))
+                    )
+                )
+        return _one(
+            await self._serve(lambda b: managing.channel_row(managing.find_channel(b, name)))
+        )
 
     async def _delete(self, request: Request, name: bytes) -> Answer:
         row = await self._serve(lambda b: managing.channel_row(managing.find_channel(b, name)))
         if request.force and row["subscriptions"]:
-            await self._promised(lambda b: managing.end_subscriptions(b, managing.find_channel(b, name)))
+            await self._promised(
+                lambda b: managing.end_subscriptions(b, managing.find_channel(b, name))
+            )
         await self._serve(lambda b: managing.delete_channel(b, managing.find_channel(b, name)))
-        return Answer(ok=True, note=f"deleted with {row['msgs']} messages and {row['subscriptions']} subscriptions")
+        return Answer(
+            ok=True,
+            note=f"deleted with {row['msgs']} messages and {row['subscriptions']} subscriptions",
+        )
 
     async def _purge(self, request: Request, name: bytes) -> Answer:
         def work(broker: Broker) -> Row:
@@ -106,10 +125,14 @@ class Administration:
             return managing.purge_channel(broker, channel, keep=request.keep, up_to=request.up_to)
 
         row = await self._serve(work)
-        note = f"purged {row['purged']} messages, {row['left']} are left, the next one gets sequence {row['next']}"
+        note = (
+            f"purged {row['purged']} messages, {row['left']} are left, the next one gets "
+            f"sequence {row['next']}"
+        )
         return Answer(ok=True, rows=(row,), note=note)
 
-    # ---- lists ---------------------------------------------------------------------------------------------------
+    # ---- lists
+    # ----------------------------------------------------------------------------------------------
 
     async def _list(
         self,
@@ -118,7 +141,11 @@ class Administration:
         rows_of: Callable[[Broker, list[bytes]], list[Row]],
     ) -> Answer:
         names = sorted(await self._serve(names_of))
-        start = bisect_right(names, request.after.encode("utf-8", "surrogateescape")) if request.after else 0
+        start = (
+            bisect_right(names, request.after.encode("utf-8", "surrogateescape"))
+            if request.after
+            else 0
+        )
         rows: list[Row] = []
         while start < len(names) and len(rows) < _MOST_ROWS:
             portion = names[start : start + _A_VISIT]
@@ -133,28 +160,38 @@ class Administration:
         if request.name:
             names = [request.name.encode("utf-8", "surrogateescape")]
         else:
-            names = [name for name in sorted(await self._serve(views.channel_names)) if name >= after]
+            names = [
+                name for name in sorted(await self._serve(views.channel_names)) if name >= after
+            ]
         behind = (after, request.after_id)
         rows: list[Row] = []
         for start in range(0, len(names), _A_VISIT):
-            portion, left = names[start : start + _A_VISIT], _MOST_ROWS + 1 - len(rows)
+            portion = names[start : start + _A_VISIT]
+            left = _MOST_ROWS + 1 - len(rows)
             rows += await self._serve(
-                lambda b, portion=portion, left=left: managing.sub_rows(b, portion, client, behind, left)  # type: ignore[misc]
+                lambda b, portion=portion, left=left: managing.sub_rows(
+                    b, portion, client, behind, left
+                )  # type: ignore[misc]
             )
             if len(rows) > _MOST_ROWS:
                 break
         return Answer(ok=True, rows=tuple(rows[:_MOST_ROWS]), more=len(rows) > _MOST_ROWS)
 
-    # ---- the data plane ------------------------------------------------------------------------------------------
+    # ---- the data plane
+    # ------------------------------------------------------------------------------------------
 
     async def _serve(self, function: Callable[[Broker], T]) -> T:
-        """What ``function`` says between two batches. Raises ``RefusedError`` if this server does not serve."""
+        """What ``function`` says between two batches.
+
+        Raises ``RefusedError`` if this server does not serve.
+        """
 
         def run() -> T:
             serving = self._node.plane.serving
             if serving is None or not serving.ready:
                 raise RefusedError(
-                    "this server does not serve clients now", hint="ask the active server, or wait until it serves"
+                    "this server does not serve clients now",
+                    hint="ask the active server, or wait until it serves",
                 )
             return function(serving.broker)
 

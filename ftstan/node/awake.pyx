@@ -1,13 +1,14 @@
 """Processors that stay awake for clients that wait for each answer.
 
-A client that publishes one message at a time lets every process on the road fall asleep several times a message: the
-server waits for its socket, then for its disk. A processor with nothing to run is halted, and waking it costs tens of
-microseconds in a virtual machine, after which everything is slow once more, because its caches are cold. So while
-little batches of publishes come soon after answers, two threads of this module keep two processors busy with nothing:
-that of the data plane, and the one from which the NATS server sends (of a remote one: where the network card is
-served). They have the scheduling policy for idle work (``SCHED_IDLE``) and rest when somebody else needs their
-processor all the same: groups of processes share it by the weight of the group. They sleep when no batch comes.
-``docs/performance.md`` has what that is worth.
+A client that publishes one message at a time lets every process on the road fall asleep several
+times a message: the server waits for its socket, then for its disk. A processor with nothing to run
+is halted, and waking it costs tens of microseconds in a virtual machine, after which everything is
+slow once more, because its caches are cold. So while little batches of publishes come soon after
+answers, two threads of this module keep two processors busy with nothing: that of the data plane,
+and the one from which the NATS server sends (of a remote one: where the network card is served).
+They have the scheduling policy for idle work (``SCHED_IDLE``) and rest when somebody else needs
+their processor all the same: groups of processes share it by the weight of the group. They sleep
+when no batch comes. ``docs/performance.md`` has what that is worth.
 """
 
 import os
@@ -58,7 +59,8 @@ cdef extern from *:
         return sched_setaffinity(0, sizeof one, &one);
     }
 
-    /* The processor on which the kernel took what came last on a socket; over loopback, that of who sent it. */
+    /* The processor on which the kernel took what came last on a socket; over loopback, that of who
+     * sent it. */
     static int awake_comes_from(int fd)
     {
         int cpu = -1;
@@ -121,9 +123,11 @@ cdef extern from *:
 cdef enum:
     #: Bytes of a batch that is a message or a few: from clients that wait for an answer each.
     LITTLE = 2048
-    #: Nanoseconds for which storage is waited for in this way. What takes longer is little slower for a wake.
+    #: Nanoseconds for which storage is waited for in this way. What takes longer is little slower
+    #: for a wake.
     LONGEST = 2_000_000
-    #: Between two looks at the clock: more than a turn of the data plane, so others need this processor.
+    #: Between two looks at the clock: more than a turn of the data plane, so others need this
+    #: processor.
     CROWDED = 1_000_000
     #: How long it is left to them then.
     REST = 20_000_000
@@ -136,7 +140,9 @@ cdef inline int64_t mono() noexcept nogil:
 
 
 def has_quota(str root="/sys/fs/cgroup", str own="/proc/self/cgroup"):
-    """Whether this process may use only so much processor time, as containers are limited: idling would use it up."""
+    """Whether this process may use only so much processor time, as containers are limited: idling
+    would use it up.
+    """
     try:
         with open(own, encoding="utf-8", errors="surrogateescape") as file:
             rows = [line.rstrip("\n").split(":", 2) for line in file]
@@ -151,10 +157,13 @@ def has_quota(str root="/sys/fs/cgroup", str own="/proc/self/cgroup"):
         parts = [part for part in row[2].split("/") if part]
         for depth in range(len(parts), -1, -1):
             try:
-                with open("/".join([top, *parts[:depth], name]), encoding="ascii", errors="replace") as file:
+                with open(
+                    "/".join([top, *parts[:depth], name]), encoding="ascii", errors="replace"
+                ) as file:
                     first = file.read().split()[:1]
             except OSError:
-                # The root of a whole system has none, and a container does not see what is above it.
+                # The root of a whole system has none, and a container does not see what is above
+                # it.
                 continue
             if first not in ([], ["max"], ["-1"]):
                 return True
@@ -167,13 +176,16 @@ cdef struct Kept:
     int64_t cpu
     int64_t asleep
     int64_t stopping
-    #: The kernel gives no thread, or none without priority, which would take time from those whom it is to help.
+    #: The kernel gives no thread, or none without priority, which would take time from those whom
+    #: it is to help.
     int64_t refused
     sem_t wanted
 
 
 cdef void* keep(void* what) noexcept nogil:
-    """The thread of a keeper. No Python runs here: it would hold the interpreter while it waits for its processor."""
+    """The thread of a keeper. No Python runs here: it would hold the interpreter while it waits for
+    its processor.
+    """
     cdef Kept* kept = <Kept*>what
     cdef int64_t mine = -1
     cdef int64_t cpu, now, before
@@ -182,7 +194,11 @@ cdef void* keep(void* what) noexcept nogil:
         return NULL
     while not awake_get(&kept.stopping):
         before = now = mono()
-        while now < awake_get(&kept.until) and now - before < CROWDED and not awake_get(&kept.stopping):
+        while (
+            now < awake_get(&kept.until)
+            and now - before < CROWDED
+            and not awake_get(&kept.stopping)
+        ):
             cpu = awake_get(&kept.cpu)
             if cpu != mine:
                 if awake_move_to(<int>cpu) != 0:
@@ -194,7 +210,11 @@ cdef void* keep(void* what) noexcept nogil:
         if now - before >= CROWDED:
             awake_rest(REST)
         awake_set(&kept.asleep, 1)
-        if mono() < awake_get(&kept.until) and mine == awake_get(&kept.cpu) and awake_exchange(&kept.asleep, 0):
+        if (
+            mono() < awake_get(&kept.until)
+            and mine == awake_get(&kept.cpu)
+            and awake_exchange(&kept.asleep, 0)
+        ):
             # It was wanted in between.
             continue
         awake_sleep_on(&kept.wanted)
@@ -234,7 +254,11 @@ cdef class Keeper:
             sem_post(&self.kept.wanted)
 
     cdef bint is_awake(self) noexcept:
-        return self.started != 0 and not awake_get(&self.kept.asleep) and not awake_get(&self.kept.refused)
+        return (
+            self.started != 0
+            and not awake_get(&self.kept.asleep)
+            and not awake_get(&self.kept.refused)
+        )
 
     cdef void close(self) noexcept:
         awake_set(&self.kept.stopping, 1)
@@ -247,10 +271,12 @@ cdef class Keeper:
 
 
 cdef class Awake:
-    """``seconds``: so long after an answer processors are kept awake, if the last batch came within this time, too.
+    """``seconds``: so long after an answer processors are kept awake, if the last batch came within
+    this time, too.
 
-    0: never. ``processors``: how many this process has, 0: as many as it may use, and none for this if its time is
-    limited (``has_quota``). With a single one nobody's wake is spared. ``begin`` and ``end`` belong to one thread.
+    0: never. ``processors``: how many this process has, 0: as many as it may use, and none for this
+    if its time is limited (``has_quota``). With a single one nobody's wake is spared. ``begin`` and
+    ``end`` belong to one thread.
     """
 
     cdef int64_t window

@@ -1,8 +1,9 @@
-"""What the parts of one server share: options, clock, threads and connections, and the ways in which the server ends.
+"""What the parts of one server share: options, clock, threads and connections, and the ways in
+which the server ends.
 
-``server.Node`` is a ``Context`` that also makes the parts and starts and stops them. The parts (pages, the driver of
-the group, hand-over, self-protection and so on) are given the ``Context`` and never import ``Node``; what one part may
-ask of another is one of the protocols below.
+``server.Node`` is a ``Context`` that also makes the parts and starts and stops them. The parts
+(pages, the driver of the group, hand-over, self-protection and so on) are given the ``Context`` and
+never import ``Node``; what one part may ask of another is one of the protocols below.
 """
 
 from __future__ import annotations
@@ -11,16 +12,21 @@ import asyncio
 import contextlib
 import random
 import threading
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
-from ftstan.admin.service import Member
+from ftstan.admin.member import Member
 from ftstan.base import log
 from ftstan.base.clock import Clock, SystemClock
-from ftstan.base.errors import EndedError, FencedError, FtstanError, ReleasedError, StoppedError, StoreError
+from ftstan.base.errors import (
+    EndedError,
+    FencedError,
+    FtstanError,
+    ReleasedError,
+    StoppedError,
+    StoreError,
+)
 from ftstan.base.states import NodeState
 from ftstan.config.units import SECOND
-from ftstan.ft.warm import Warm
-from ftstan.nats.control import Control
 from ftstan.nats.credentials import presented
 from ftstan.nats.link import Link
 from ftstan.node.awake import Awake
@@ -36,28 +42,30 @@ if TYPE_CHECKING:
     from ftstan.base.histogram import Histogram
     from ftstan.base.states import NodeStatus
     from ftstan.broker.partition import Partition
-    from ftstan.config.options import LinkOptions, ServerOptions, StoreLimits
+    from ftstan.config.options import LinkOptions, ServerOptions, ServerTlsOptions, StoreLimits
     from ftstan.ft.digest import Member as GroupMember
     from ftstan.ft.ownership import StoreOwner
     from ftstan.ft.standby import Standby
-    from ftstan.ft.warm import WarmLag
-    from ftstan.monitor.http import Monitor
+    from ftstan.ft.warm import Warm, WarmLag
+    from ftstan.nats.control import Control
     from ftstan.nats.embedded import NatsServerChild
     from ftstan.stores.interface import StoreKind
 
 T = TypeVar("T")
 
 EXIT_FENCED = 75
-#: A node whose storage fails so soon after it took over would, restarted at once, only use up epochs.
-_SOON_S, _PAUSE_S = 60.0, 5
+#: A node whose storage fails so soon after it took over would, restarted at once, only use up
+#: epochs.
+_SOON_S = 60.0
+_PAUSE_S = 5
 
 
 class GroupPeers(Protocol):
-    """What is known of the other members of the group."""
+    """What this node knows of the other members of the group."""
 
     @property
     def members(self) -> tuple[GroupMember, ...]:
-        """All of them, this one too."""
+        """All members, including this one."""
         ...
 
 
@@ -69,12 +77,12 @@ class GroupPart(Protocol):
 
     @property
     def peers(self) -> GroupPeers:
-        """What is known of the other members."""
+        """What this node knows of the other members."""
         ...
 
     @property
     def standby(self) -> Standby:
-        """The machine that waits."""
+        """The state machine of a standby."""
         ...
 
     @property
@@ -99,12 +107,12 @@ class GroupPart(Protocol):
 
     @property
     def tries(self) -> dict[str, int]:
-        """How often the store lock was tried, by what came of it."""
+        """Attempts at the store lock, counted by outcome."""
         ...
 
     @property
     def warm_lag(self) -> WarmLag | None:
-        """How far reading ahead is behind the owner."""
+        """How far this standby's reading is behind the owner."""
         ...
 
     @property
@@ -137,7 +145,7 @@ class MemberPart(Member, Protocol):
     """What operators ask of the node (``member.NodeMember``), for the other parts."""
 
     async def set_limits(self, limits: StoreLimits) -> list[str]:
-        """Other limits from now on; returns what changed, a line each."""
+        """Set other limits; returns one line for each change."""
         ...
 
 
@@ -145,11 +153,11 @@ class StatusPart(Protocol):
     """Where the node's status is made (``status.StatusSource``), for the other parts."""
 
     def now(self) -> NodeStatus:
-        """From memory alone."""
+        """The status, made from memory without asking storage."""
         ...
 
     async def refreshed(self) -> NodeStatus:
-        """The same, after a look at who holds the store."""
+        """The status, after asking storage who holds the store."""
         ...
 
 
@@ -173,7 +181,30 @@ class ProtectionPart(Protocol):
 
     @property
     def room(self) -> Space | None:
-        """On the datastore's file system."""
+        """Free space on the datastore's file system."""
+        ...
+
+
+class MonitorPart(Protocol):
+    """The monitoring pages (``monitor.http.Monitor``), for the other parts."""
+
+    url: str
+    """Where others find them; empty while there are none."""
+
+    async def open(self, tls: ServerTlsOptions, child: NatsServerChild | None) -> int:
+        """Listen; the port, 0 for none. Raises ``NatsError``."""
+        ...
+
+    def check(self, tls: ServerTlsOptions) -> None:
+        """Read what a reload would have them use. Raises ``NatsError`` and ``ConfigError``."""
+        ...
+
+    def renew(self, tls: ServerTlsOptions) -> None:
+        """Use it from the next connection on. Raises ``NatsError`` and ``ConfigError``."""
+        ...
+
+    async def stop(self) -> None:
+        """Listen no more. Raises ``NatsError``."""
         ...
 
 
@@ -183,20 +214,34 @@ class PartitionPart(Protocol):
     partition: Partition | None
 
 
+def _control(*arguments: Any, **named: Any) -> Control:
+    # Late, like what follows: only members of a group have it, and it brings a client of NATS.
+    from ftstan.nats.control import Control  # noqa: PLC0415
+
+    return Control(*arguments, **named)
+
+
+def _warm(*arguments: Any, **named: Any) -> Warm:
+    from ftstan.ft.warm import Warm  # noqa: PLC0415
+
+    return Warm(*arguments, **named)
+
+
 class Context:
     """What the parts of one server share; belongs to the control thread where nothing else is said.
 
-    The attributes of the class connect it with the machine; a simulation puts its own in their place.
+    The attributes of the class connect it with the machine; a simulation puts its own in their
+    place.
     """
 
     plane_class: Callable[[Callable[[BaseException], None], Awake], DataPlane] = DataPlane
     link_class: Callable[..., Link] = Link
-    control_class: Callable[..., Control] = Control
-    warm_class: Callable[..., Warm] = Warm
+    control_class: Callable[..., Control] = staticmethod(_control)
+    warm_class: Callable[..., Warm] = staticmethod(_warm)
     random_class: Callable[[], random.Random] = random.Random
     store_kind: Callable[[str], StoreKind] = staticmethod(registry.load)
 
-    monitor: Monitor
+    monitor: MonitorPart
     member: MemberPart
     """What operators ask of this node."""
     status: StatusPart
@@ -205,14 +250,17 @@ class Context:
     partitioning: PartitionPart
     group: GroupPart | None = None
 
-    def __init__(self, options: ServerOptions, clock: Clock | None = None, host: Host | None = None) -> None:
+    def __init__(
+        self, options: ServerOptions, clock: Clock | None = None, host: Host | None = None
+    ) -> None:
         self.options = options
         """A reload puts others in their place."""
         self.host = host or ProcessHost()
         self.clock = clock or SystemClock()
         self.nuid = Nuid()
         self.server_id = self.nuid.next()
-        self.state = NodeState.STANDALONE
+        self.role = NodeState.STANDALONE
+        """What the node is for now, also before it serves; what is shown is ``status``."""
         self.plane = self.plane_class(self.storage_failed, Awake(options.io_spin / SECOND))
         self.owner: StoreOwner | None = None
         """The right to the directory of a FILE store; a group needs one."""
@@ -226,7 +274,7 @@ class Context:
         self.link: Link | None = None
         """The data link; it belongs to the data plane's thread."""
         self.unbridged = 0
-        """Publishes that arrived during hand-overs and were not answered."""
+        """Publishes that arrived during hand-overs and were dropped before this node served."""
         self.started_ns = self.clock.wall_ns()
         self._started = self.clock.mono()
         self.stop_signal = 0
@@ -242,17 +290,22 @@ class Context:
         return asyncio.wrap_future(self.plane.call(function, may_lose=may_lose))
 
     def note_epoch(self) -> None:
-        """Let log lines say under which epoch this node serves. Several servers in one program have no such word."""
+        """Let log lines say under which epoch this node serves.
+
+        Several servers in one program have no such word.
+        """
         present = self.owner.present if self.owner is not None else None
         if self.host.owns_process:
             log.note(epoch=present.epoch if present is not None else None)
 
-    # ---- ending --------------------------------------------------------------------------------------------------
+    # ---- ending
+    # ----------------------------------------------------------------------------------------------
 
     def request_stop(self, number: int) -> None:
         """Stop cleanly. ``number``: the signal that asked for it, or 0.
 
-        A successor finishes its takeover first, for publishers wait for it; who asks a second time does not want that.
+        A successor finishes its takeover first, for publishers wait for it; who asks a second time
+        does not want that.
         """
         self.stop_signal = number
         if self.stopping.is_set() or self.group is None:
@@ -266,7 +319,9 @@ class Context:
         self._end()
 
     def request_handover(self, successor: str) -> None:
-        """Stop cleanly in favour of ``successor``, and end as a node that stands by when it is started again."""
+        """Stop cleanly in favour of ``successor``, and end as a node that stands by when it is
+        started again.
+        """
         log.stream.info(f"ft: switchover: handing over to server {successor}")
         self._exit_status = EXIT_FENCED
         self._end()
@@ -295,19 +350,28 @@ class Context:
         self.host.end(error.text, EXIT_FENCED)
 
     def storage_failed(self, error: BaseException) -> None:
-        """The data plane or the watch can not go on: nothing more is sent or written. On any thread."""
+        """The data plane or the watch can not go on: nothing more is sent or written.
+
+        On any thread.
+        """
         with contextlib.suppress(EndedError):
             if isinstance(error, StoreError) and self.clock.mono() - self._serving_since < _SOON_S:
                 self.host.pause_and_end(shown(error), EXIT_FENCED, _PAUSE_S)
-            self.host.end(shown(error), EXIT_FENCED if isinstance(error, FtstanError | MemoryError) else 2)
+            self.host.end(
+                shown(error), EXIT_FENCED if isinstance(error, FtstanError | MemoryError) else 2
+            )
 
     def thread_failed(self, failure: threading.ExceptHookArgs) -> None:
         """A thread that nothing was to end did: this node is not whole any more."""
         name = failure.thread.name if failure.thread is not None else "?"
         error = failure.exc_value
-        self.die(f"the thread {name} ended: {shown(error) if error is not None else failure.exc_type.__name__}")
+        self.die(
+            f"the thread {name} ended: "
+            f"{shown(error) if error is not None else failure.exc_type.__name__}"
+        )
 
-    # ---- views ---------------------------------------------------------------------------------------------------
+    # ---- views
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def uptime(self) -> float:
@@ -316,12 +380,20 @@ class Context:
 
     def is_ft_active(self) -> bool:
         """Whether this node is the active one and serves."""
-        return self.state is NodeState.ACTIVE and self.is_serving()
+        return self.role is NodeState.ACTIVE and self.is_serving()
 
     def is_serving(self) -> bool:
         """Whether clients are answered now."""
         serving = self.plane.serving
         return serving is not None and serving.ready
+
+    @property
+    def unanswered(self) -> int:
+        """Publishes that arrived during hand-overs and were not answered, as far as they were
+        counted.
+        """
+        serving = self.plane.serving
+        return self.unbridged + (serving.unbridged if serving is not None else 0)
 
     @property
     def ends(self) -> bool:
@@ -340,5 +412,8 @@ class Context:
 
     @property
     def looks_for_nats(self) -> bool:
-        """Whether the control thread has a connection to NATS or tries to; true where there is none."""
+        """Whether the control thread has a connection to NATS or tries to.
+
+        True where there is none.
+        """
         return self.group is None or self.group.looks_for_nats

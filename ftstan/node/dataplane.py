@@ -1,12 +1,16 @@
-"""The data plane: one plain thread that serves, tries the lock, and recovers; everything that may block on storage.
+"""The data plane: one plain thread that serves, tries the lock, and recovers.
 
-Other threads talk to it by posting closures; each is answered through a future, and whoever waits has a deadline. An
-error that ends serving (fenced, storage gone) is given to ``on_end``, which does not return into the loop.
+Everything that may block on storage.
 
-A ``FencedError`` ends this thread wherever it comes from: a batch, the work of once a second, or a closure. Nothing is
-read from the socket, stored or sent after it. The one exception is an attempt to *become* the owner (``may_lose``): its
-failure is an answer, because there is nothing yet that could be served. Nor is there anything left to end when this
-server has given the store back itself (``ReleasedError``).
+Other threads talk to it by posting closures; each is answered through a future, and whoever waits
+has a deadline. An error that ends serving (fenced, storage gone) is given to ``on_end``, which does
+not return into the loop.
+
+A ``FencedError`` ends this thread wherever it comes from: a batch, the work of once a second, or a
+closure. Nothing is read from the socket, stored or sent after it. The one exception is an attempt
+to *become* the owner (``may_lose``): its failure is an answer, because there is nothing yet that
+could be served. Nor is there anything left to end when this server has given the store back itself
+(``ReleasedError``).
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ftstan.node.awake import Awake
-    from ftstan.node.handover_buffer import Bridge
+    from ftstan.node.handover_buffer import HandoverBuffer
     from ftstan.node.pipeline import Serving
 
 T = TypeVar("T")
@@ -44,12 +48,14 @@ class Waiter:
         """The link's descriptor that is waited for, too; -1: none."""
 
     def wake(self) -> None:
-        """Something was posted. Any thread may call it."""
+        """Wake the thread: a call was posted. Any thread may call it."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_write(self._wake, 1)
 
     def wait(self, fd: int, timeout: float) -> tuple[bool, bool]:
-        """Sleep ``timeout`` seconds at most; returns whether something was posted, and whether ``fd`` can be read.
+        """Sleep ``timeout`` seconds at most.
+
+        Returns whether something was posted, and whether ``fd`` can be read.
 
         ``fd`` is -1 where there is nothing to read.
         """
@@ -67,7 +73,7 @@ class Waiter:
         return posted, readable
 
     def close(self) -> None:
-        """When nobody will call any more."""
+        """Close the descriptor that wakes the thread. Nobody may call ``wake`` afterwards."""
         os.close(self._wake)
 
     def _listen(self, fd: int) -> None:
@@ -79,13 +85,19 @@ class Waiter:
 
 
 class DataPlane:
-    """The thread and its inbox. ``on_end(error)`` is called on the thread when serving can not go on."""
+    """The thread and its inbox.
+
+    ``on_end(error)`` is called on the thread when serving can not go on.
+    """
 
     def __init__(
-        self, on_end: Callable[[BaseException], None], awake: Awake | None = None, waiter: Waiter | None = None
+        self,
+        on_end: Callable[[BaseException], None],
+        awake: Awake | None = None,
+        waiter: Waiter | None = None,
     ) -> None:
         self.serving: Serving | None = None
-        self.bridge: Bridge | None = None
+        self.handover_buffer: HandoverBuffer | None = None
         """What a member keeps that is about to serve; it is read while nothing is served."""
         self.awake = awake
         """What keeps this thread's processor awake, and that of the NATS server."""
@@ -100,9 +112,12 @@ class DataPlane:
         self._thread.start()
 
     def call(self, function: Callable[[], T], *, may_lose: bool = False) -> Future[T]:
-        """Run ``function`` on the data plane's thread; its result or ``Exception`` is in the future.
+        """Run ``function`` on the data plane's thread.
 
-        A ``FencedError`` also ends the thread, unless it ``may_lose``: only for what does not own the store yet.
+        Its result or ``Exception`` is in the future.
+
+        A ``FencedError`` also ends the thread, unless it ``may_lose``: only for what does not own
+        the store yet.
         """
         future: Future[T] = Future()
 
@@ -129,14 +144,17 @@ class DataPlane:
         return future
 
     def stop(self, timeout: float | None) -> bool:
-        """End the thread after what was posted; returns whether it ended in time. ``None``: wait for ever."""
+        """End the thread after what was posted; returns whether it ended in time.
+
+        ``None``: wait for ever.
+        """
         self.call(self._end)
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """After ``stop`` has returned true, and when nobody will call any more."""
+        """Release everything. Call it after ``stop`` returned true; nobody may call afterwards."""
         self._waiter.close()
         if self.awake is not None:
             self.awake.close()
@@ -152,15 +170,18 @@ class DataPlane:
             self._on_end(error)
 
     def _turn(self) -> None:
-        station = self.serving or self.bridge
-        link_fd, readable, timeout = -1, False, _IDLE_S
+        station = self.serving or self.handover_buffer
+        link_fd = -1
+        readable = False
+        timeout = _IDLE_S
         if station is not None:
-            link_fd, readable = station.fileno(), station.pending
+            link_fd = station.fileno()
+            readable = station.pending
             timeout = 0.0 if readable else station.timeout()
         posted, arrived = self._waiter.wait(link_fd, timeout)
         if posted:
             self._run_calls()
-        if station is not None and station is (self.serving or self.bridge):
+        if station is not None and station is (self.serving or self.handover_buffer):
             station.turn(readable=readable or arrived)
 
     def _run_calls(self) -> None:

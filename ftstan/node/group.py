@@ -1,7 +1,7 @@
 """The driver of a group's member: feeds the pure machines of ``ft/`` with time, NATS and storage.
 
-Lives on the control thread. It waits for nothing that storage must answer: attempts and activation are posted to the
-data plane, and their results come back as events.
+Lives on the control thread. It waits for nothing that storage must answer: attempts and activation
+are posted to the data plane, and their results come back as events.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ _LOG = {
     sb.Level.WARNING: log.stream.warning,
     sb.Level.ERROR: log.stream.error,
 }
-_LOCAL_POLL_S, _NETWORK_POLL_S = 0.05, 0.5
+_LOCAL_POLL_S = 0.05
+_NETWORK_POLL_S = 0.5
 
 
 def _timing(ft: FtOptions, *, is_network: bool) -> FtTiming:
@@ -75,7 +76,9 @@ def _timing(ft: FtOptions, *, is_network: bool) -> FtTiming:
 class Life(Protocol):
     """What the owner of the store does with it."""
 
-    async def serve(self, ahead: Callable[[], Awaitable[BufferedPublishes | None]] | None = None) -> None:
+    async def serve(
+        self, ahead: Callable[[], Awaitable[BufferedPublishes | None]] | None = None
+    ) -> None:
         """Recover and open the server. Raises ``FtstanError``. ``ahead``: see ``Node.serve``."""
         ...
 
@@ -85,21 +88,23 @@ class Life(Protocol):
 
 
 class Operators(Protocol):
-    """Where operators are heard."""
+    """Listens for operators."""
 
     async def open(self, control: Control) -> None:
-        """Hear operators on this connection."""
+        """Listen on this connection."""
         ...
 
     def on_question(self, data: bytes, reply: str) -> None:
-        """Answer who this is, if that is what is asked."""
+        """Answer a request for this server's status; ignore others."""
         ...
 
 
 class FtGroup:
     """One member: stands by, takes over, beats. ``urls``: where its connection goes."""
 
-    def __init__(self, node: Context, life: Life, operators: Operators, urls: Sequence[str]) -> None:
+    def __init__(
+        self, node: Context, life: Life, operators: Operators, urls: Sequence[str]
+    ) -> None:
         assert node.owner is not None
         self._node = node
         self._life = life
@@ -109,7 +114,9 @@ class FtGroup:
         self._timing = _timing(node.options.ft, is_network=self._owner.is_network)
         self._word = word_of(node.options.ft)
         self._standby = sb.Standby(node.server_id, self._rng, self._timing, mixed=self._word)
-        self._original_ns: int | None = None  # the oldest activation time of an original that was heard
+        self._original_ns: int | None = (
+            None  # the oldest activation time of an original that was heard
+        )
         self._heard_epoch = 0
         self._unexpected = RateLimit()
         self._active: act.Active | None = None
@@ -133,18 +140,21 @@ class FtGroup:
         """What is known of the other members."""
         self._tries = dict.fromkeys(sb.TryResult, 0)
         # Epochs taken, by cause (a series exists before it counts); times that NATS came back.
-        self.takeovers, self.reconnects = {cause.name.lower(): 0 for cause in Cause}, 0
+        self.takeovers = {cause.name.lower(): 0 for cause in Cause}
+        self.reconnects = 0
 
     @property
     def mixed(self) -> bool:
-        """Whether original servers may be members: what an owner has recorded, else what is believed."""
+        """Whether original servers may be members: what an owner has recorded, else what is
+        believed.
+        """
         if self._activation is None:
             return self._standby.mixed
         return self._activation.ft_mixed
 
     @property
     def standby(self) -> sb.Standby:
-        """The machine that waits."""
+        """The state machine of a standby."""
         return self._standby
 
     @property
@@ -154,7 +164,7 @@ class FtGroup:
 
     @property
     def tries(self) -> dict[str, int]:
-        """How often the store lock was tried, by what came of it."""
+        """Attempts at the store lock, counted by outcome."""
         return {result.name.lower(): count for result, count in self._tries.items()}
 
     def renew(self, options: LinkOptions) -> None:
@@ -163,7 +173,7 @@ class FtGroup:
 
     async def start(self) -> None:
         """Stand by. Returns at once; everything else comes as events."""
-        self._node.state = NodeState.STANDBY
+        self._node.role = NodeState.STANDBY
         await self._control.subscribe(self._beats, self._on_heartbeat)
         await self._control.subscribe(self._ours, self._on_group_message)
         await self._control.serve(self._ours, self._operators.on_question)
@@ -185,7 +195,8 @@ class FtGroup:
         await self._control.established.wait()
         self._event(sb.NatsUp())
 
-    # ---- events in -----------------------------------------------------------------------------------------------
+    # ---- events in
+    # ----------------------------------------------------------------------------------------------
 
     def _now(self) -> float:
         return self._node.clock.mono()
@@ -196,7 +207,9 @@ class FtGroup:
             return
         if not beat.is_ours and not beat.time_error:
             heard = self._original_ns
-            self._original_ns = beat.activated_ns if heard is None else min(heard, beat.activated_ns)
+            self._original_ns = (
+                beat.activated_ns if heard is None else min(heard, beat.activated_ns)
+            )
             if not self.mixed and self._unexpected.allow(self._now()):
                 log.stream.warning(not_mixed_line(beat.server_id))
         if self._active is not None:
@@ -204,7 +217,8 @@ class FtGroup:
             return
         self._event(sb.HeartbeatHeard(beat))
         if beat.is_ours and beat.epoch != self._heard_epoch:
-            # The owner has raised its epoch, perhaps because the operator switched the mixed group on or off.
+            # The owner has raised its epoch, perhaps because the operator switched the mixed group
+            # on or off.
             self._heard_epoch = beat.epoch
             self._spawn(self._read_store())
 
@@ -256,7 +270,8 @@ class FtGroup:
 
     def note_epoch(self) -> None:
         """An owner can take a higher epoch while it serves: say that one from now on."""
-        before, now = self._activation, self._owner.present
+        before = self._activation
+        now = self._owner.present
         if self._active is None or before is None or now is None or now.epoch == before.epoch:
             return
         self._activation = now
@@ -268,7 +283,8 @@ class FtGroup:
     def _event(self, event: sb.Event) -> None:
         self._drive(self._standby.handle(event, self._now()))
 
-    # ---- actions out ---------------------------------------------------------------------------------------------
+    # ---- actions out
+    # ---------------------------------------------------------------------------------------------
 
     def _drive(self, actions: Sequence[sb.Action | act.Action]) -> None:
         for action in actions:
@@ -346,7 +362,11 @@ class FtGroup:
             heard = self._standby.heard_under
             activation = await node.call(
                 lambda: self._owner.activate(
-                    cause=cause, after=after, without_lock=without_lock, ft_mixed=self._word, heard_under=heard
+                    cause=cause,
+                    after=after,
+                    without_lock=without_lock,
+                    ft_mixed=self._word,
+                    heard_under=heard,
                 ),
                 may_lose=True,
             )
@@ -362,7 +382,7 @@ class FtGroup:
         self._activation = activation
         self.takeovers[cause.name.lower()] += 1
         log.stream.info("Server is active")
-        node.state = NodeState.ACTIVE
+        node.role = NodeState.ACTIVE
         beat = Heartbeat(
             server_id=node.server_id,
             activated_ns=activation.since_ns,
@@ -386,26 +406,38 @@ class FtGroup:
 
     @property
     def warm_lag(self) -> WarmLag | None:
-        """How far a standby's reading ahead is behind the owner; ``None`` if this node has heard no digest."""
+        """How far a standby's reading ahead is behind the owner.
+
+        ``None`` if this node has heard no digest.
+        """
         return self._warm.lag
 
     async def _not_activated(self, error: FtstanError) -> None:
-        """Storage refuses: give everything back and wait, for it may be the same for every member. Others: raise."""
+        """Storage refuses: give everything back and wait, for it may be the same for every member.
+
+        Others: raise.
+        """
         node = self._node
         if node.stopping.is_set() or not isinstance(error, (StoreError, LockFaultError)):
             self._event(sb.ActivationFailed())
-            node.state = NodeState.FAILED
+            node.role = NodeState.FAILED
             raise error
         self._active = self._activation = None
-        node.state = NodeState.STANDBY
+        node.role = NodeState.STANDBY
         await node.call(self._life.give_back)
         self._warm = self._new_warm()
         self._warm.start()
         self.trouble = error.text
-        self._event(sb.ActivationLost(f"{error.text}; {error.hint}" if error.hint else error.text, refused=True))
+        self._event(
+            sb.ActivationLost(
+                f"{error.text}; {error.hint}" if error.hint else error.text, refused=True
+            )
+        )
 
     async def _regain_lock(self, active: act.Active) -> None:
-        """Take the lock once its former holder is gone, so that the others are kept out by it again."""
+        """Take the lock once its former holder is gone, so that the others are kept out by it
+        again.
+        """
         while self._active is active and not self._node.stopping.is_set():
             if await self._node.call(self._owner.regain_lock):
                 active.handle(act.LockRegained(), self._now())
@@ -413,7 +445,8 @@ class FtGroup:
                 return
             await asyncio.sleep(self._timing.poll_interval)
 
-    # ---- views ---------------------------------------------------------------------------------------------------
+    # ---- views
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def connected(self) -> bool:
@@ -425,7 +458,8 @@ class FtGroup:
         """Whether this member has a connection to NATS, or tries to have one."""
         return self._control.running
 
-    # ---- operators -----------------------------------------------------------------------------------------------
+    # ---- operators
+    # ----------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
         """Do not take over until ``resume``; a restart forgets it."""
@@ -437,7 +471,8 @@ class FtGroup:
         self._event(sb.Resumed())
         log.stream.info("ft: resumed by the operator")
 
-    # ---- planned hand-over ---------------------------------------------------------------------------------------
+    # ---- planned hand-over
+    # ---------------------------------------------------------------------------------------
 
     async def _say(self, payload: bytes) -> None:
         await self._control.publish(self._ours, payload)
@@ -446,30 +481,41 @@ class FtGroup:
         return await self._control.ask(self._ours, payload, seconds)
 
     async def switchover(self, to: str = "") -> str:
-        """Hand over to ``to`` (a server id; empty: to any standby that is ready) and end with status 75.
+        """Hand over to ``to`` (a server id; empty: to any standby that is ready) and end with
+        status 75.
 
-        Returns the successor's server id as soon as it is ready to follow. Raises ``FtstanError`` if this node does not
-        serve, or if nobody is ready: it goes on serving then.
+        Returns the successor's server id as soon as it is ready to follow. Raises ``FtstanError``
+        if this node does not serve, or if nobody is ready: it goes on serving then.
         """
         if self._activation is None or not self._node.is_ft_active():
-            raise RefusedError("this member is not the active one", hint="ask the active: ftstanctl ft status names it")
+            raise RefusedError(
+                "this member is not the active one",
+                hint="ask the active: ftstanctl ft status names it",
+            )
         self.note_epoch()
         successor = await self._handover.find(self._activation, to, SWITCHOVER_S, switchover=True)
         if not successor:
             raise no_successor(to)
         if to and successor != to:
             raise RefusedError(
-                f"this server hands over to {successor} already", hint="see ftstanctl ft status for who takes over"
+                f"this server hands over to {successor} already",
+                hint="see ftstanctl ft status for who takes over",
             )
         self._node.request_handover(successor)
         return successor
 
     async def finish_takeover(self) -> None:
-        """Before a stop: let a takeover go on until what was kept is answered; not for long, and not without NATS."""
+        """Before a stop: let a takeover go on until what was kept is answered.
+
+        Not for long, and not without NATS.
+        """
         await self._handover.finish()
 
     async def find_successor(self) -> bool:
-        """Before the store is closed: let a standby keep what is published from now on; returns whether one does."""
+        """Before the store is closed: let a standby keep what is published from now on.
+
+        Returns whether one does.
+        """
         await self._handover.give_up("this server stops")
         if self._activation is None or not self._node.is_ft_active():
             return False
@@ -477,14 +523,18 @@ class FtGroup:
         return await self._handover.find_any(self._activation)
 
     async def hand_over(self) -> bool:
-        """Answer what NATS still has for us and name it; returns whether one of our own goes on from there at once."""
+        """Answer what NATS still has for us and name it.
+
+        Returns whether one of our own goes on from there at once.
+        """
         # An original server that may follow needs the files of a clean stop.
         return await self._handover.leave() and not self.mixed
 
-    # ---- stopping ------------------------------------------------------------------------------------------------
+    # ---- stopping
+    # ----------------------------------------------------------------------------------------------
 
     async def stopping(self) -> None:
-        """No more attempts, no more beats."""
+        """Make no more attempts and send no more heartbeats."""
         self._event(sb.Stopped())
         if self._active is not None:
             self.note_epoch()

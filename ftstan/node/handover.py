@@ -1,8 +1,9 @@
-"""Both ends of a planned hand-over, as the driver of a member runs them (``docs/ft.md``, planned hand-over).
+"""Both ends of a planned hand-over, as the driver of a member runs them (``docs/ft.md``, planned
+hand-over).
 
-The owner that leaves: find a successor, stop listening, name what was answered. The successor: keep what arrives, and
-decide when the store is ours whether that may be used. On the control thread; what touches the link is posted to the
-data plane.
+The owner that leaves: find a successor, stop listening, name what was answered. The successor: keep
+what arrives, and decide when the store is ours whether that may be used. On the control thread;
+what touches the link is posted to the data plane.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ftstan.ft.handover import (
     part_bytes,
     split_keys,
 )
-from ftstan.node.handover_buffer import Bridge, BufferedPublishes
+from ftstan.node.handover_buffer import BufferedPublishes, HandoverBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -39,19 +40,21 @@ if TYPE_CHECKING:
 
 #: How long a successor waits for the whole ``Took`` after it said ``Subscribed``.
 TOOK_WITHIN_S: Final = 0.5
-#: How long what was kept may wait for the store: the owner closes it in this time, or has failed to.
+#: How long what was kept may wait for the store: the owner closes it in this time, or has failed
+#: to.
 OURS_WITHIN_S: Final = 10.0
 #: How long members that were not named hold back.
 YIELD_S: Final = 5.0
-#: How often the successor says that it is on its way (before a member that starts tries the lock), and for how long
-#: that is good.
+#: How often the successor says that it is on its way (before a member that starts tries the lock),
+#: and for how long that is good.
 _FOLLOW_EVERY_S: Final = 0.05
 _FOLLOW_YIELD_S: Final = 0.5
 _LEAVE_WITHIN_S: Final = 2.0
 _ASK_EVERY_S: Final = 0.1
 _LOOK_AGAIN_S: Final = 1.0
 _LOOK_EVERY_S: Final = 0.005
-#: How long a stop waits, serving on, for a standby that keeps what is published; a switchover has more patience.
+#: How long a stop waits, serving on, for a standby that keeps what is published; a switchover has
+#: more patience.
 _STOP_FIND_S: Final = 1.0
 SWITCHOVER_S: Final = 2.0
 
@@ -59,11 +62,15 @@ SWITCHOVER_S: Final = 2.0
 class Handover:
     """One member's part in hand-overs.
 
-    ``send`` publishes on the group's own subject, ``max_payload`` says how much NATS carries; both raise ``NatsError``.
+    ``send`` publishes on the group's own subject, ``max_payload`` says how much NATS carries; both
+    raise ``NatsError``.
     """
 
     def __init__(
-        self, node: Context, send: Callable[[bytes], Coroutine[None, None, None]], max_payload: Callable[[], int]
+        self,
+        node: Context,
+        send: Callable[[bytes], Coroutine[None, None, None]],
+        max_payload: Callable[[], int],
     ) -> None:
         self._node = node
         self._send = send
@@ -82,20 +89,28 @@ class Handover:
         self._whole = asyncio.Event()
         self._since = 0.0
 
-    # ---- the owner that leaves -----------------------------------------------------------------------------------
+    # ---- the owner that leaves
+    # -----------------------------------------------------------------------------------
 
-    async def find(self, activation: Activation, to: str, within_s: float, *, switchover: bool = False) -> str:
-        """Ask for a successor (``to``: a server id, empty for anybody); returns its server id, or empty if none came.
+    async def find(
+        self, activation: Activation, to: str, within_s: float, *, switchover: bool = False
+    ) -> str:
+        """Ask for a successor (``to``: a server id, empty for anybody).
+
+        Returns its server id, or empty if none came.
 
         ``switchover``: because an operator asked for it.
 
-        From now on every publish that is taken is noted. Raises ``NatsError`` if nobody can be asked.
+        From now on every publish that is taken is noted. Raises ``NatsError`` if nobody can be
+        asked.
         """
         # One search at a time: a stop may come while an operator's switchover looks for somebody.
         async with self._searching:
             return await self._find(activation, to, within_s, switchover=switchover)
 
-    async def _find(self, activation: Activation, to: str, within_s: float, *, switchover: bool) -> str:
+    async def _find(
+        self, activation: Activation, to: str, within_s: float, *, switchover: bool
+    ) -> str:
         serving = self._node.plane.serving
         if self.successor or serving is None:
             return self.successor
@@ -104,7 +119,13 @@ class Handover:
         publishes = serving.broker.subjects.publish_all
         self._searches += 1
         self._asking = Leaving(
-            self._node.server_id, activation.epoch, activation.store_id, publishes, to, switchover, self._searches
+            self._node.server_id,
+            activation.epoch,
+            activation.store_id,
+            publishes,
+            to,
+            switchover,
+            self._searches,
         )
         try:
             async with asyncio.timeout(within_s):
@@ -133,7 +154,8 @@ class Handover:
 
         What goes wrong here costs publishers an ack, nothing else.
         """
-        serving, asking = self._node.plane.serving, self._asking
+        serving = self._node.plane.serving
+        asking = self._asking
         if serving is None or asking is None or not self.successor:
             return False
         try:
@@ -155,14 +177,19 @@ class Handover:
                     await self._send(encode(took))
         except (NatsError, TimeoutError) as error:
             why = error.text if isinstance(error, NatsError) else "NATS did not answer in time"
-            log.stream.warning(f"ft: the hand-over is not seamless, publishers have to repeat: {why}")
+            log.stream.warning(
+                f"ft: the hand-over is not seamless, publishers have to repeat: {why}"
+            )
             return False
         return True
 
-    # ---- the successor -------------------------------------------------------------------------------------------
+    # ---- the successor
+    # -------------------------------------------------------------------------------------------
 
     def heard(self, message: Message, *, ready: bool) -> list[Coroutine[None, None, None] | float]:
-        """Take a message. Returns what to do: work, or for how many seconds to hold back (0: no longer).
+        """Take a message.
+
+        Returns what to do: work, or for how many seconds to hold back (0: no longer).
 
         ``ready``: whether this member would take over that store now.
         """
@@ -176,14 +203,17 @@ class Handover:
                     return [YIELD_S]
                 todo: list[Coroutine[None, None, None] | float] = []
                 if self._named is not None and _is_later(message, self._named):
-                    # Whoever was named does not follow. The question comes again, when we do not hold back any more.
+                    # Whoever was named does not follow. The question comes again, when we do not
+                    # hold back any more.
                     self._named = None
                     todo.append(0.0)
                 if not ready or (self._taken is not None and self._taken.leaving == message):
                     return todo
-                # At once, and not when the task begins: the question is asked again and again, and two of them may be
-                # read together. A second one would drop what is kept since the first.
-                former, self._taken = self._taken, TakenElsewhere(message)
+                # At once, and not when the task begins: the question is asked again and again, and
+                # two of them may be read together. A second one would drop what is kept since the
+                # first.
+                former = self._taken
+                self._taken = TakenElsewhere(message)
                 self._whole.clear()
                 self._since = self._node.clock.mono()
                 return [*todo, self._follow(self._taken, again=former is not None)]
@@ -193,7 +223,8 @@ class Handover:
                     self._found is not None
                     and not self._found.done()
                     and asked is not None
-                    and (message.epoch, message.store_id, message.search) == (asked.epoch, asked.store_id, asked.search)
+                    and (message.epoch, message.store_id, message.search)
+                    == (asked.epoch, asked.store_id, asked.search)
                     and asked.to in {"", message.server_id}
                 ):
                     self._found.set_result(message.server_id)
@@ -206,7 +237,7 @@ class Handover:
     @property
     def takes_over(self) -> bool:
         """Whether an owner that leaves counts on this member, which does not serve yet."""
-        if self._node.state is NodeState.FAILED:
+        if self._node.role is NodeState.FAILED:
             return False
         return self._taken is not None or (self.opens and not self._node.is_serving())
 
@@ -218,7 +249,7 @@ class Handover:
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def give_up(self, why: str) -> None:
-        """Follow nobody any more: what was kept is dropped."""
+        """Stop following, and drop the publishes that were kept."""
         if self._taken is not None:
             self._taken = None
             await self._drop(why)
@@ -242,34 +273,50 @@ class Handover:
         return todo
 
     async def _say_who_follows(self, taken: TakenElsewhere) -> None:
-        """Members that start now have not heard whom the owner named; the owner itself may be the first of them."""
-        node, leaving = self._node, taken.leaving
-        following = encode(Following(node.server_id, leaving.epoch, leaving.store_id, leaving.search))
+        """Members that start now have not heard whom the owner named.
+
+        The owner itself may be the first of them.
+        """
+        node = self._node
+        leaving = taken.leaving
+        following = encode(
+            Following(node.server_id, leaving.epoch, leaving.store_id, leaving.search)
+        )
         end = node.clock.mono() + YIELD_S
         with contextlib.suppress(NatsError):
-            while self._taken is taken and node.state is NodeState.STANDBY and node.clock.mono() < end:
+            while (
+                self._taken is taken and node.role is NodeState.STANDBY and node.clock.mono() < end
+            ):
                 await self._send(following)
                 await asyncio.sleep(_FOLLOW_EVERY_S)
 
     async def _follow(self, taken: TakenElsewhere, *, again: bool) -> None:
-        """Keep publishes from now on, and say so. ``again``: something may be kept since an earlier question."""
+        """Keep publishes from now on, and say so.
+
+        ``again``: something may be kept since an earlier question.
+        """
         if again:
             await self._drop("the owner began again")
             if self._taken is not taken:
                 return
-        node, leaving = self._node, taken.leaving
+        node = self._node
+        leaving = taken.leaving
         assert node.link is not None
-        bridge = Bridge(node.link, node.clock, publish_rows(leaving.publishes, node.partitioning.partition))
+        buffer = HandoverBuffer(
+            node.link, node.clock, publish_rows(leaving.publishes, node.partitioning.partition)
+        )
 
         def opened() -> None:
-            bridge.open()
-            node.plane.bridge = bridge
+            buffer.open()
+            node.plane.handover_buffer = buffer
 
         try:
             await node.call(opened)
             if self._taken is taken:
                 self._since = node.clock.mono()
-            await self._send(encode(Subscribed(node.server_id, leaving.epoch, leaving.store_id, leaving.search)))
+            await self._send(
+                encode(Subscribed(node.server_id, leaving.epoch, leaving.store_id, leaving.search))
+            )
             async with asyncio.timeout(TOOK_WITHIN_S):
                 await self._whole.wait()
             await asyncio.sleep(OURS_WITHIN_S)
@@ -286,23 +333,37 @@ class Handover:
             await self._drop(why)
 
     def cause_of(self, cause: Cause, after: int) -> tuple[Cause, int]:
-        """Why the epoch that we are about to take is taken: what the owner that we follow said, else as given."""
+        """Why the epoch that we are about to take is taken: what the owner that we follow said,
+        else as given.
+        """
         if self._taken is None or self._taken.leaving.epoch < after:
             return cause, after
         leaving = self._taken.leaving
         return (Cause.SWITCHOVER if leaving.switchover else Cause.RELEASED), leaving.epoch
 
     async def _drop(self, why: str) -> None:
+        await self._count_dropped(why)
+
+    async def _count_dropped(self, why: str) -> int:
+        """Let go of what was kept; returns how many publishes that were, as the log says, too."""
+
         def drop() -> int:
-            bridge, self._node.plane.bridge = self._node.plane.bridge, None
-            return bridge.give_up(why) if bridge is not None else 0
+            buffer = self._node.plane.handover_buffer
+            self._node.plane.handover_buffer = None
+            return buffer.give_up(why) if buffer is not None else 0
 
         self._node.unbridged += (dropped := await self._node.call(drop))
         if dropped:
-            log.stream.warning(f"ft: {dropped} publishes that arrived during a hand-over are not answered: {why}")
+            log.stream.warning(
+                f"ft: {dropped} publishes that arrived during a hand-over are not answered: {why}"
+            )
+        return dropped
 
     async def decide(self, activation: Activation) -> BufferedPublishes | None:
-        """What may be used of what was kept, now that the store is ours; waits for the former owner's last word."""
+        """What may be used of what was kept, now that the store is ours.
+
+        Waits for the former owner's last word.
+        """
         self.opens = self._taken is not None
         ahead = await self._decide(activation)
         self.opens = ahead is not None
@@ -334,32 +395,46 @@ class Handover:
             return None
 
         def hand_on() -> BufferedPublishes | str:
-            bridge, self._node.plane.bridge = self._node.plane.bridge, None
+            bridge = self._node.plane.handover_buffer
             if bridge is None or bridge.broken:
                 return bridge.broken if bridge is not None else "the link was lost"
+            self._node.plane.handover_buffer = None
             return bridge.hand_on(taken.counts())
 
         ahead = await self._node.call(hand_on)
         if isinstance(ahead, str):
-            log.stream.warning(f"ft: publishes that arrived during the hand-over are not answered: {ahead}")
+            if await self._count_dropped(ahead):
+                return None
+            # What was lost with the link cannot be counted.
+            log.stream.warning(
+                f"ft: publishes that arrived during the hand-over are not answered: {ahead}"
+            )
             return None
         return ahead
 
 
 def _is_later(asked: Leaving, named: Leaving | Took) -> bool:
-    """Whether an owner of the same store asks anew, behind the search in which somebody was named."""
-    return asked.store_id == named.store_id and (asked.epoch, asked.search) > (named.epoch, named.search)
+    """Whether an owner of the same store asks anew, behind the search in which somebody was
+    named.
+    """
+    return asked.store_id == named.store_id and (asked.epoch, asked.search) > (
+        named.epoch,
+        named.search,
+    )
 
 
 def _nameable(keys: list[bytes]) -> list[bytes]:
-    """Raise ``NatsError`` for a publish whose guid no message can name; no client library makes such ones."""
+    """Raise ``NatsError`` for a publish whose guid no message can name.
+
+    No client library makes such ones.
+    """
     if any(len(key) > LONGEST_KEY for key in keys):
         raise NatsError("a publish had a guid that is too long to be named")
     return keys
 
 
 def no_successor(to: str) -> RefusedError:
-    """What a switchover that found nobody says."""
+    """The error of a switchover that found no standby."""
     return RefusedError(
         f"no standby is ready to take over{f' as {to}' if to else ''}",
         hint="ftstanctl ft status shows the members; start one, resume it, or name another",

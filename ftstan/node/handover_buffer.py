@@ -1,7 +1,9 @@
-"""What a successor keeps while the owner is leaving: the bytes of publishes that arrive before the store is ours.
+"""What a successor keeps while the owner is leaving: the bytes of publishes that arrive before the
+store is ours.
 
-Lives on the data plane's thread, and is its station while there is nothing to serve. It parses only as much as it must:
-the bytes go to the broker as they came, once it is known which of them the owner has answered (``ft/handover.py``).
+Lives on the data plane's thread, and is its station while there is nothing to serve. It parses only
+as much as it must: the bytes go to the broker as they came, once it is known which of them the
+owner has answered (``ft/handover.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
     from ftstan.base.clock import Clock
     from ftstan.nats.link import Link
 
-#: Bytes that are kept at most. What arrives beyond that makes the bridge worthless: it is dropped as a whole.
+#: Bytes that are kept at most. What arrives beyond that makes the buffer worthless: it is dropped
+#: as a whole.
 LIMIT: Final = 64 << 20
 _IDLE_S: Final = 3600.0
 _OPEN_S: Final = 1.0
@@ -30,7 +33,7 @@ class BufferedPublishes:
     """What came before we owned the store. ``data``: from the link.
 
     ``answered``: publishes in it to leave out, and how many copies of each.
-    ``pongs``: answers to PINGs of the bridge that are in ``data``, or still on their way.
+    ``pongs``: answers to PINGs of the buffer that are in ``data``, or still on their way.
     ``rows``: the subjects and sids that it was subscribed under.
     """
 
@@ -40,7 +43,7 @@ class BufferedPublishes:
     rows: tuple[tuple[bytes, int], ...]
 
 
-class Bridge:
+class HandoverBuffer:
     """Keeps what arrives on the link that will serve. Not open yet after construction.
 
     ``rows``: subjects and sids, those under which the broker will subscribe.
@@ -53,12 +56,16 @@ class Bridge:
         """Why what was kept cannot be used; empty while it can."""
         self._clock = clock
         self._data = bytearray()
+        self._dropped = 0
         self._chunk = bytearray(_CHUNK)
 
     def open(self) -> None:
-        """Subscribe, and return when NATS has processed it. Raises ``NatsError``; the link is closed then.
+        """Subscribe, and return when NATS has processed it.
 
-        Nobody would read it: what piled up in it would be taken for new when this server serves one day.
+        Raises ``NatsError``; the link is closed then.
+
+        Nobody would read it: what piled up in it would be taken for new when this server serves one
+        day.
         """
         try:
             self._open()
@@ -88,7 +95,7 @@ class Bridge:
             events = parser.feed(bytes(memoryview(self._data)[at:]))
 
     def fileno(self) -> int:
-        """The descriptor whose bytes are kept; -1 when it is closed."""
+        """The descriptor that is read; -1 when it is closed."""
         return self.link.fileno()
 
     @property
@@ -97,7 +104,7 @@ class Bridge:
         return self.link.pending
 
     def timeout(self) -> float:
-        """Seconds until something is due without new bytes."""
+        """Seconds until work is due even if no bytes arrive."""
         return _IDLE_S
 
     def turn(self, *, readable: bool) -> None:
@@ -120,17 +127,29 @@ class Bridge:
                     return
 
     def give_up(self, why: str) -> int:
-        """Let go of what was kept, and of the link; returns how many publishes that were."""
+        """Let go of what was kept, and of the link.
+
+        Returns how many publishes that were, with those of an earlier call.
+        """
         self.broken = self.broken or why
         self.link.close()
-        data, self._data = self._data, bytearray()
-        try:
-            events = Parser(self.link.max_payload).feed(bytes(data))
-        except WireError:
-            return 0
-        return sum(event[0] in {"MSG", "HMSG"} for event in events)
+        data = self._data
+        self._data = bytearray()
+        self._dropped += count_publishes(bytes(data), self.link.max_payload, self.rows)
+        return self._dropped
 
     def hand_on(self, answered: dict[bytes, int]) -> BufferedPublishes:
         """Give everything to who serves from now on; the link stays as it is."""
-        data, self._data = bytes(self._data), bytearray()
+        data = bytes(self._data)
+        self._data = bytearray()
         return BufferedPublishes(data, answered, pongs=1, rows=tuple(self.rows))
+
+
+def count_publishes(data: bytes, max_payload: int, rows: Sequence[tuple[bytes, int]]) -> int:
+    """How many whole messages for the sids of ``rows`` are in bytes from the link."""
+    sids = {sid for _, sid in rows}
+    try:
+        events = Parser(max_payload).feed(data)
+    except WireError:
+        return 0
+    return sum(event[0] in {"MSG", "HMSG"} and event[2] in sids for event in events)

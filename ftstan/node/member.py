@@ -1,7 +1,8 @@
 """What one node does when operators ask it.
 
-Implements ``ft.desk.Member``. Lives on the control thread; whatever storage must answer is posted to the data plane and
-waited for no longer than a bound, so that a node whose storage hangs, or that recovers, can still say so.
+Implements ``admin.service.Member``. Lives on the control thread. It posts questions to storage to
+the data plane and waits for the answers for a bounded time, so that a node whose storage hangs, or
+that recovers, can still answer.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from ftstan.base.errors import FencedError, RefusedError
 from ftstan.base.states import NodeState
 from ftstan.config.limits import changes
 from ftstan.config.validation import check_limits
-from ftstan.ft.history import history_of
-from ftstan.node.administration import Administration, within
+from ftstan.node.within import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -39,12 +39,17 @@ class NodeMember:
     """
 
     def __init__(
-        self, node: Context, reload: Callable[[], Coroutine[None, None, None]], begin_drain: Callable[[], None]
+        self,
+        node: Context,
+        reload: Callable[[], Coroutine[None, None, None]],
+        begin_drain: Callable[[], None],
     ) -> None:
         self._node = node
-        self._administration = Administration(node, reload, begin_drain)
+        self._reload = reload
+        self._begin_drain = begin_drain
 
-    # ---- views ---------------------------------------------------------------------------------------------------
+    # ---- views
+    # ----------------------------------------------------------------------------------------------
 
     async def status(self) -> NodeStatus:
         """Itself, as of now; storage has a moment to say who holds the store."""
@@ -52,46 +57,68 @@ class NodeMember:
 
     async def history(self, count: int) -> tuple[EpochEntry, ...]:
         """The newest epochs. Raises ``StoreError``."""
+        # Late, as below: only operators ask for it.
+        from ftstan.ft.history import history_of  # noqa: PLC0415
+
         owner = self._owner()
         return history_of(await self._within(_READ_WITHIN_S, lambda: owner.read_records(count)))
 
     async def read_key(self) -> bytes | None:
-        """The key of the group, or of a server without a datastore. Raises ``RefusedError`` and ``StoreError``."""
+        """The key of the group, or of a server without a datastore.
+
+        Raises ``RefusedError`` and ``StoreError``.
+        """
         node = self._node
         if node.owner is not None:
             return await self._within(_READ_WITHIN_S, node.owner.read_key)
         path = node.options.admin_key
         if not path:
             raise RefusedError(
-                "this server has no key: its store is in memory", hint="start it with -admin_key and a file's path"
+                "this server has no key: its store is in memory",
+                hint="start it with -admin_key and a file's path",
             )
         return await self._within(_READ_WITHIN_S, lambda: read_key_at(path))
 
     async def administer(self, request: Request) -> Answer:
-        """What is about this server and what it serves. Raises ``RefusedError`` and ``StoreError``."""
-        return await self._administration.carry_out(request)
+        """What is about this server and what it serves.
 
-    # ---- changes -------------------------------------------------------------------------------------------------
+        Raises ``RefusedError`` and ``StoreError``.
+        """
+        from ftstan.node.administration import Administration  # noqa: PLC0415
+
+        administration = Administration(self._node, self._reload, self._begin_drain)
+        return await administration.carry_out(request)
+
+    # ---- changes
+    # ----------------------------------------------------------------------------------------------
 
     async def switchover(self, to: str) -> None:
-        """Hand over. Raises ``RefusedError`` unless this node serves and the successor is another one."""
+        """Hand over. Raises ``RefusedError`` unless this node serves and the successor is another
+        one.
+        """
         node = self._node
         if node.stopping.is_set():
-            raise RefusedError("this server is stopping already", hint="see ftstanctl ft status for who takes over")
-        if node.state is not NodeState.ACTIVE:
+            raise RefusedError(
+                "this server is stopping already", hint="see ftstanctl ft status for who takes over"
+            )
+        if node.role is not NodeState.ACTIVE:
             raise RefusedError(
                 "this server is not the active one: there is nothing to hand over",
                 hint="ask the active server; ftstanctl ft switchover finds it",
             )
         if to == node.server_id:
-            raise RefusedError("this server is the active one already", hint="name a standby, or none for any")
+            raise RefusedError(
+                "this server is the active one already", hint="name a standby, or none for any"
+            )
         if not node.is_serving():
-            raise RefusedError("this server is still recovering", hint="wait until it serves, then ask again")
+            raise RefusedError(
+                "this server is still recovering", hint="wait until it serves, then ask again"
+            )
         await self._group().switchover(to)
 
     async def pause(self) -> None:
         """Hold back. Raises ``RefusedError`` on the active."""
-        if self._node.state is NodeState.ACTIVE:
+        if self._node.role is NodeState.ACTIVE:
             raise RefusedError(
                 "this server is active, and only a standby can be paused",
                 hint="run ftstanctl ft switchover first, then pause it",
@@ -103,10 +130,16 @@ class NodeMember:
         self._group().resume()
 
     async def set_mixed(self, *, on: bool) -> None:
-        """Record the operator's word in an epoch of its own. Raises ``RefusedError`` unless this node serves."""
-        node, owner = self._node, self._owner()
+        """Record the operator's word in an epoch of its own.
+
+        Raises ``RefusedError`` unless this node serves.
+        """
+        node = self._node
+        owner = self._owner()
         if not node.is_ft_active():
-            raise RefusedError("only an active server that serves can record that", hint="ask the active server")
+            raise RefusedError(
+                "only an active server that serves can record that", hint="ask the active server"
+            )
         try:
             await self._within(_RECORD_WITHIN_S, lambda: owner.set_mixed(on=on))
         except FencedError as error:
@@ -114,9 +147,12 @@ class NodeMember:
         self._group().note_epoch()
 
     async def set_limits(self, limits: StoreLimits) -> list[str]:
-        """Other limits from now on, also if this node serves only later; returns lines that say what changed.
+        """Other limits from now on, also if this node serves only later.
 
-        Raises ``ConfigError``: nothing has changed; ``StoreError``: they hold as soon as storage answers.
+        Returns lines that say what changed.
+
+        Raises ``ConfigError``: nothing has changed; ``StoreError``: they hold as soon as storage
+        answers.
         """
         check_limits(limits)
         node = self._node
@@ -130,7 +166,8 @@ class NodeMember:
         await self._within(_RECORD_WITHIN_S, apply)
         return lines
 
-    # ---- with storage --------------------------------------------------------------------------------------------
+    # ---- with storage
+    # --------------------------------------------------------------------------------------------
 
     def _owner(self) -> StoreOwner:
         assert self._node.owner is not None

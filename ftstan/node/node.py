@@ -1,8 +1,9 @@
 """One node's life: options, NATS, lock, store, broker, serve, stop.
 
-Runs on the control thread (asyncio) and never touches storage: whatever may block is posted to the data plane. Exit
-statuses are those that operators know: 0 after SIGINT, 143 after SIGTERM, 1 when the start failed, 75 when the store
-belongs to somebody else or can not be written (come back as a standby).
+Runs on the control thread (asyncio) and never touches storage: whatever may block is posted to the
+data plane. Exit statuses are those that operators know: 0 after SIGINT, 143 after SIGTERM, 1 when
+the start failed, 75 when the store belongs to somebody else or can not be written (come back as a
+standby).
 """
 
 from __future__ import annotations
@@ -28,24 +29,27 @@ from ftstan.broker.broker import Broker, BrokerOptions
 from ftstan.broker.constants import ANOTHER_CLUSTER
 from ftstan.broker.dedup import Window
 from ftstan.broker.records import info_of, subjects_of
-from ftstan.config.banner import READY, effectless_lines, recovered_line, starting_lines, store_lines
+from ftstan.config.banner import (
+    READY,
+    effectless_lines,
+    recovered_line,
+    starting_lines,
+    store_lines,
+)
 from ftstan.config.limits import Limits
 from ftstan.config.units import SECOND
-from ftstan.ft.access import FileAccess
 from ftstan.ft.deadlines import LAST_ANSWERS_S, STOP_S, STOP_UNOWNED_S
-from ftstan.monitor.gate import gate_of
-from ftstan.monitor.http import Monitor, pages_context
+from ftstan.ft.owned import OwnedAccess
 from ftstan.nats import portsfile, tasks
 from ftstan.nats.embedded import NatsServerChild
 from ftstan.nats.generated import child_options
 from ftstan.nats.material import check_material
 from ftstan.node import duplicate_cluster_check
-from ftstan.node.admin_listener import AdminListener
 from ftstan.node.context import EXIT_FENCED, Context
 from ftstan.node.dataplane import shown
-from ftstan.node.group import FtGroup
+from ftstan.node.early import link_name
 from ftstan.node.member import NodeMember
-from ftstan.node.pages import Pages
+from ftstan.node.nopages import NoPages
 from ftstan.node.partitioning import Partitioning
 from ftstan.node.pipeline import Serving
 from ftstan.node.protection import Protection
@@ -61,27 +65,48 @@ if TYPE_CHECKING:
 
     from ftstan.base.clock import Clock
     from ftstan.config.options import LinkOptions, ServerOptions
+    from ftstan.nats.link import Link
+    from ftstan.node.admin_listener import AdminListener
+    from ftstan.node.context import MonitorPart
+    from ftstan.node.early import Early
+    from ftstan.node.group import FtGroup
     from ftstan.node.handover_buffer import BufferedPublishes
     from ftstan.node.runtime import Host
     from ftstan.stores.interface import Store, StoreAccess
 
-_LOCK_PATIENCE_S, _LOCK_RETRY_S = 5.0, 0.1
-_CANCEL_AGAIN_S, _READY_S = 10.0, 10.0
+_LOCK_PATIENCE_S = 5.0
+_LOCK_RETRY_S = 0.1
+_CANCEL_AGAIN_S = 10.0
+_CONNECT_WITHIN_S = 2.0
+#: How long what no client waits for gives way to clients.
+_CLIENTS_FIRST_S = 0.25
+_READY_S = 10.0
 #: How long a stop may get ready beside serving; what is not ready then is done while nobody serves.
 _PREPARE_S = 15.0
 
 
-def run(options: ServerOptions, reread: Callable[[], ServerOptions] | None = None, host: Host | None = None) -> int:
-    """Run one node until a signal ends it; returns the exit status. Raises ``FtstanError`` when the start fails.
+def run(
+    options: ServerOptions,
+    reread: Callable[[], ServerOptions] | None = None,
+    host: Host | None = None,
+    early: Early | None = None,
+) -> int:
+    """Run one node until a signal ends it; returns the exit status.
+
+    Raises ``FtstanError`` when the start fails.
 
     ``reread`` gives the options anew for a reload; without it there is nothing to reload.
+
+    ``early``: what was begun already.
     """
 
     async def live() -> int:
-        node = Node(options, host=host, reread=reread)
+        node = Node(options, host=host, reread=reread, early=early)
         asyncio.get_running_loop().set_exception_handler(tasks.loop_errors(node.die))
         threading.excepthook = node.thread_failed
-        return await node.main()
+        status = await node.main()
+        node.host.over(status)
+        return status
 
     try:
         return asyncio.run(live())
@@ -91,8 +116,33 @@ def run(options: ServerOptions, reread: Callable[[], ServerOptions] | None = Non
         return EXIT_FENCED
 
 
+# Both are called on another thread: they take a moment, and the control loop has timers. Late, for
+# nobody who starts a server waits for them, and few servers have pages.
+
+
+def _load_admin_listener() -> type[AdminListener]:
+    from ftstan.node.admin_listener import AdminListener  # noqa: PLC0415
+
+    return AdminListener
+
+
+def _load_pages() -> Callable[[Node], MonitorPart]:
+    from ftstan.monitor.gate import gate_of  # noqa: PLC0415
+    from ftstan.monitor.http import Monitor  # noqa: PLC0415
+    from ftstan.node.pages import Pages  # noqa: PLC0415
+
+    def make(node: Node) -> Monitor:
+        options = node.options.monitor
+        return Monitor(Pages(node), options, gate_of(options))
+
+    return make
+
+
 class Node(Context):
-    """What one process is: a standalone server, or a member of a group. It makes the parts, starts and stops them."""
+    """What one process is: a standalone server, or a member of a group.
+
+    It makes the parts, starts and stops them.
+    """
 
     group: FtGroup | None
     member: NodeMember
@@ -106,23 +156,33 @@ class Node(Context):
         clock: Clock | None = None,
         host: Host | None = None,
         reread: Callable[[], ServerOptions] | None = None,
+        early: Early | None = None,
     ) -> None:
         super().__init__(options, clock, host)
+        self._early = early
+        self._listens_for = ""
+        """The subject on which the link listens for clients already, and has found nobody else."""
         self._access: StoreAccess | None = None
         self._store: Store | None = None
         """Open, or being recovered; the data plane's."""
         self._ports_file = ""
-        self.monitor = Monitor(Pages(self), options.monitor, gate_of(options.monitor))
+        self._served = asyncio.Event()
+        """Clients are answered for the first time."""
+        self.monitor = NoPages()
         self.partitioning = Partitioning(self)
         self.protection = Protection(self)
         self.reloader = Reloader(self, reread, self._renew)
         self.handlers = Handlers(self, self.reloader.on_signal)
         self.status = StatusSource(self)
         self.member = NodeMember(self, self.reloader.reload, self.handlers.begin_drain)
-        self.admin_listener = AdminListener(self)
+        self._admin_listener: AdminListener | None = None
+        self._pages: asyncio.Task[None] | None = None
+        self._operators: asyncio.Task[None] | None = None
+        """These open what no client waits for, beside the start."""
         self.group = None
 
-    # ---- life ----------------------------------------------------------------------------------------------------
+    # ---- life
+    # ----------------------------------------------------------------------------------------------
 
     async def main(self) -> int:
         """Start, serve, stop."""
@@ -168,26 +228,31 @@ class Node(Context):
         options = self.options
         for line in check_material(options):
             log.stream.warning(line)
-        pages_context(options.monitor, options.nats.tls)
-        # On the data plane's thread: opening the directory may block on storage like everything else in it.
+        # On the data plane's thread: opening the directory may block on storage like everything
+        # else in it.
         self.plane.start()
         make = self.store_kind(options.store)
-        disk, progress = self.host.disk(), self.status.on_progress
+        disk = self.host.disk()
+        progress = self.status.on_progress
         context = StoreContext(options, self.server_id, self.clock, self._no_more, progress, disk)
         self._access = await self.call(lambda: make(context))
-        if isinstance(self._access, FileAccess):
+        if isinstance(self._access, OwnedAccess):
             self.owner = self._access.owner
         urls = self.nats_urls = await self._start_nats()
-        port = await self.monitor.open(options.nats.tls, self.child)
-        if self.child is not None:
-            self._ports_file = portsfile.write(options, self.child, port)
-        link = self.link = self.link_class(urls, name=self._name("general"), options=self.presented, clock=self.clock)
+        link = self.link = self._take_link() or self.link_class(
+            urls,
+            name=link_name(options.cluster_id, "general"),
+            options=self.presented,
+            clock=self.clock,
+        )
         if options.ft_group:
-            self.group = FtGroup(self, self, self.admin_listener, urls)
-            await self.group.start()
+            await self._open_pages()
+            await self._start_group(urls)
             return
-        await self.call(lambda: link.connect(2.0))
-        await self.admin_listener.open_own()
+        if not link.connected:
+            await self.call(lambda: link.connect(_CONNECT_WITHIN_S))
+        self._pages = tasks.waited(self._open_pages_aside(), "pages")
+        self._operators = tasks.waited(self._hear_operators(self._pages), "operators")
         await self._lock_standalone(self._access)
         self.owns = True
         await self.call(self._access.activate)
@@ -197,11 +262,51 @@ class Node(Context):
         options = self.options
         if options.nats_servers:
             return list(options.nats_servers)
-        self.child = NatsServerChild(child_options(options))
+        launched = self._early.take_child() if self._early is not None else None
+        self.child = NatsServerChild(child_options(options), launched=launched)
         await self.child.start()
         if options.config_file:
             log.nats.info(f"Using configuration file: {options.config_file}")
         return [self.child.client_url]
+
+    def _take_link(self) -> Link | None:
+        if self._early is None:
+            return None
+        link = self._early.take_link()
+        if link is not None:
+            self._listens_for = self._early.discovery
+        return link
+
+    async def _start_group(self, urls: list[str]) -> None:
+        # Late: a server that stands alone needs nothing of it.
+        from ftstan.node.admin_listener import AdminListener  # noqa: PLC0415
+        from ftstan.node.group import FtGroup  # noqa: PLC0415
+
+        self._admin_listener = AdminListener(self)
+        self.group = FtGroup(self, self, self._admin_listener, urls)
+        await self.group.start()
+
+    async def _open_pages_aside(self) -> None:
+        """Open the pages when clients are served, or soon if that takes long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLIENTS_FIRST_S):
+                await self._served.wait()
+        await self._open_pages()
+
+    async def _hear_operators(self, pages: asyncio.Task[None]) -> None:
+        await asyncio.wait([pages])
+        listener = await asyncio.to_thread(_load_admin_listener)
+        self._admin_listener = listener(self)
+        await self._admin_listener.open_own()
+
+    async def _open_pages(self) -> None:
+        options = self.options
+        if options.monitor.http_port or options.monitor.https_port:
+            make = await asyncio.to_thread(_load_pages)
+            self.monitor = make(self)
+        port = await self.monitor.open(options.nats.tls, self.child)
+        if self.child is not None:
+            self._ports_file = portsfile.write(options, self.child, port)
 
     async def _lock_standalone(self, access: StoreAccess) -> None:
         """A standalone server takes the lock too: two servers on one directory destroy it."""
@@ -221,7 +326,9 @@ class Node(Context):
             else:
                 return
 
-    async def serve(self, ahead: Callable[[], Awaitable[BufferedPublishes | None]] | None = None) -> None:
+    async def serve(
+        self, ahead: Callable[[], Awaitable[BufferedPublishes | None]] | None = None
+    ) -> None:
         """Recover and open the server; the store is ours. Raises ``FtstanError``.
 
         ``ahead`` is asked, once the store is recovered, for what has come before.
@@ -240,6 +347,11 @@ class Node(Context):
             if self.is_serving():
                 break
             await asyncio.sleep(0.005)
+        self._served.set()
+        # Who reads that the server is ready may ask for pages, and give orders.
+        for task in (self._pages, self._operators):
+            if task is not None:
+                await task
         await self.partitioning.meet()
         for line in store_lines(self.options):
             log.stream.info(line)
@@ -253,11 +365,13 @@ class Node(Context):
         if self.link is not None:
             self.link.renew(options)
         self.partitioning.renew(options)
-        self.admin_listener.renew(options)
+        if self._admin_listener is not None:
+            self._admin_listener.renew(options)
         if self.group is not None:
             self.group.renew(options)
 
-    # ---- on the data plane's thread ------------------------------------------------------------------------------
+    # ---- on the data plane's thread
+    # ------------------------------------------------------------------------------
 
     def _recover(self) -> Serving:
         options = self.options
@@ -297,15 +411,39 @@ class Node(Context):
         if options.dedup_window:
             broker.window = Window(options.dedup_window, recovered.remembered)
         broker.recover(recovered, self.clock.wall_ns(), round(self.clock.mono() * 1e9))
-        log.stream.info(recovered_line(len(recovered.channels) + len(recovered.later) if info is not None else None))
+        log.stream.info(
+            recovered_line(
+                len(recovered.channels) + len(recovered.later) if info is not None else None
+            )
+        )
         assert self.link is not None
         suspicion = options.ft.hb_missed_interval / SECOND
-        serving = Serving(store, broker, self.link, self.clock, self._name("general"), suspicion_s=suspicion)
+        serving = Serving(
+            store,
+            broker,
+            self.link,
+            self.clock,
+            link_name(self.options.cluster_id, "general"),
+            suspicion_s=suspicion,
+        )
         serving.use(options.io_buffer_size, self.plane.awake, collects=self.host.owns_process)
         if not options.ft_group and self.partitioning.partition is None:
-            duplicate_cluster_check.refuse_rivals(self.link, self.clock, self.nuid, broker.subjects, options.cluster_id)
+            self._refuse_rivals(subjects.discovery)
         broker.tell_subjects()
         return serving
+
+    def _refuse_rivals(self, discovery: str) -> None:
+        assert self.link is not None
+        if self._listens_for:
+            if self._listens_for == discovery:
+                duplicate_cluster_check.tell_alone()
+                return
+            # The store was made with another prefix: nobody asks under the one of the options.
+            self.link.close()
+            self.link.connect(_CONNECT_WITHIN_S)
+        duplicate_cluster_check.refuse_rivals(
+            self.link, self.clock, self.nuid, discovery, self.options.cluster_id
+        )
 
     def _open(self, serving: Serving, ahead: BufferedPublishes | None) -> None:
         if self._no_more.is_set():
@@ -317,7 +455,8 @@ class Node(Context):
         serving.set_limits(self.options.limits)
         self.plane.serving = serving
 
-    # ---- stopping ------------------------------------------------------------------------------------------------
+    # ---- stopping
+    # ----------------------------------------------------------------------------------------------
 
     async def _stop(self) -> int:
         log.stream.info("Shutting down.")
@@ -335,13 +474,15 @@ class Node(Context):
                 if self.group is not None:
                     followed = followed and await self.group.hand_over()
                 await self.partitioning.end()
-                self.state = NodeState.SHUTDOWN
+                self.role = NodeState.SHUTDOWN
                 if self.group is not None:
                     await self.group.stopping()
                 released = await self.call(lambda: self._stop_serving(followed=followed))
         except TimeoutError:
             if not self.owns:
-                self.host.end("storage does not answer: ending without it, nothing was written", status)
+                self.host.end(
+                    "storage does not answer: ending without it, nothing was written", status
+                )
             self.host.end(f"storage has not answered for {patience:g}s while stopping", EXIT_FENCED)
         if self.group is not None:
             await self.group.stopped(released=released)
@@ -350,18 +491,26 @@ class Node(Context):
         return status
 
     async def _prepare_stop(self) -> None:
-        """Do ahead what a stop has to do, while publishes are served: the shorter is the time when nobody does."""
+        """Do ahead what a stop has to do, while publishes are served: the shorter is the time when
+        nobody does.
+        """
         end = self.clock.mono() + _PREPARE_S
         serving = self.plane.serving
-        while serving is not None and self.clock.mono() < end and await self.call(serving.prepare_stop):
+        while (
+            serving is not None
+            and self.clock.mono() < end
+            and await self.call(serving.prepare_stop)
+        ):
             pass
 
     def _stop_serving(self, *, followed: bool) -> bool:
         """Close the store and give the lock back; returns whether this node was the owner.
 
-        ``followed``: by one of our own, who reads the store as after a crash: nobody waits until it is tidy.
+        ``followed``: by one of our own, who reads the store as after a crash: nobody waits until it
+        is tidy.
         """
-        serving, self.plane.serving = self.plane.serving, None
+        serving = self.plane.serving
+        self.plane.serving = None
         if serving is not None:
             self._store = None
             try:
@@ -383,10 +532,14 @@ class Node(Context):
     def _end_link(self) -> None:
         if self.link is not None:
             self.link.finish(LAST_ANSWERS_S)
-            log.stream.debug(f'connection "{self._name("general")}" has been closed')
+            log.stream.debug(
+                f'connection "{link_name(self.options.cluster_id, "general")}" has been closed'
+            )
 
     def give_back(self) -> None:
-        """On the data plane's thread: what was opened is closed, the lock is free for another node."""
+        """On the data plane's thread: what was opened is closed, the lock is free for another
+        node.
+        """
         self.plane.serving = None
         self._abandon()
         self.protection.disown()
@@ -396,13 +549,16 @@ class Node(Context):
         self.note_epoch()
 
     def _abandon(self) -> None:
-        store, self._store = self._store, None
+        store = self._store
+        self._store = None
         if store is not None:
             store.abandon()
 
     def close(self) -> None:
-        """When the data plane's thread is over in a program that goes on: what is open is given back."""
-        self.plane.serving = self.plane.bridge = None
+        """When the data plane's thread is over in a program that goes on: what is open is given
+        back.
+        """
+        self.plane.serving = self.plane.handover_buffer = None
         self._abandon()
         if self.link is not None:
             self.link.close()
@@ -417,7 +573,12 @@ class Node(Context):
     async def _end_children(self) -> None:
         await self.protection.close()
         await self.partitioning.end()
-        await self.admin_listener.close()
+        for task in (self._pages, self._operators):
+            if task is not None:
+                with contextlib.suppress(FtstanError):
+                    await tasks.end(task, _CANCEL_AGAIN_S)
+        if self._admin_listener is not None:
+            await self._admin_listener.close()
         with contextlib.suppress(NatsError):
             await self.monitor.stop()
         if self.group is not None:
@@ -426,6 +587,3 @@ class Node(Context):
         portsfile.remove(self._ports_file)
         if self.child is not None:
             await self.child.stop()
-
-    def _name(self, suffix: str) -> str:
-        return f"_NSS-{self.options.cluster_id}-{suffix}"

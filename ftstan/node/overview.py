@@ -1,7 +1,8 @@
-"""What the dashboard shows of one node: the group, its owners, what the store holds, and who lags behind.
+"""What the dashboard shows of one node: the group, its owners, what the store holds, and who lags
+behind.
 
-On the control loop, like the other pages (``node/pages.py``), and bounded whatever the store holds: of channels and
-subscriptions those with trouble, and those furthest behind.
+On the control loop, like the other pages (``node/pages.py``), and bounded whatever the store holds:
+of channels and subscriptions those with trouble, and those furthest behind.
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ class Looks(Protocol):
     """What the other pages have looked up (``pages.Pages``)."""
 
     async def census(self) -> tuple[Counters, list[CensusRow]]:
-        """Counters and figures of all channels, hardly old."""
+        """Recent counters and figures of all channels."""
         ...
 
-    async def channel_subs(self, names: Sequence[bytes], most: int | None = None) -> list[tuple[bytes, SubRow]]:
+    async def channel_subs(
+        self, names: Sequence[bytes], most: int | None = None
+    ) -> list[tuple[bytes, SubRow]]:
         """The subscriptions of these channels; of each channel at most ``most``."""
         ...
 
@@ -65,7 +68,9 @@ class Overview:
         return {
             "now_ms": node.clock.wall_ns() // _MILLI,
             "node": status.to_json(),
-            "members": [asdict(member) for member in node.group.peers.members] if node.group is not None else [],
+            "members": [asdict(member) for member in node.group.peers.members]
+            if node.group is not None
+            else [],
             "counters": asdict(counters),
             "commits": {
                 "count": commits.cumulative()[-1] if commits is not None else 0,
@@ -93,16 +98,29 @@ class Overview:
         except FtstanError:
             # A channel that was deleted and is being opened again: the next page has it.
             return []
-        # A message of a queue group goes to one member: the group is as far as the foremost of them.
+        # A message of a queue group goes to one member: the group is as far as the foremost of
+        # them.
         reached: dict[tuple[bytes, bytes], int] = {}
         for name, row in subs:
             if row.queue:
                 reached[name, row.queue] = max(reached.get((name, row.queue), 0), row.last_sent)
-        found = [(max(lasts[name] - reached.get((name, row.queue), row.last_sent), 0), name, row) for name, row in subs]
-        found.sort(key=lambda item: (not item[2].stalled, -item[0], -item[2].pending, item[1], item[2].client_id))
+        found = [
+            (max(lasts[name] - reached.get((name, row.queue), row.last_sent), 0), name, row)
+            for name, row in subs
+        ]
+        found.sort(
+            key=lambda item: (
+                not item[2].stalled,
+                -item[0],
+                -item[2].pending,
+                item[1],
+                item[2].client_id,
+            )
+        )
         return [_sub(lag, name, row) for lag, name, row in found[:_SUBS]]
 
-    # ---- epochs --------------------------------------------------------------------------------------------------
+    # ---- epochs
+    # ----------------------------------------------------------------------------------------------
 
     def _refresh_epochs(self, newest: int) -> None:
         """Storage is asked beside the page, and only when there is something new."""

@@ -1,8 +1,10 @@
-"""What the monitoring pages show of one node: implements ``monitor.http.Views`` on the control loop.
+"""What the monitoring pages show of one node: implements ``monitor.http.Views`` on the control
+loop.
 
-Nothing here waits for storage. A page looks at the broker in portions on the data plane's thread, each bounded by what
-it copies. A data plane that does not come round for a moment is inside a storage call, or busy with a batch: then the
-page looks from here. Each row is copied in one step that no other thread can split, so it is true for one moment.
+Nothing here waits for storage. A page looks at the broker in portions on the data plane's thread,
+each bounded by what it copies. A data plane that does not come round for a moment is inside a
+storage call, or busy with a batch: then the page looks from here. Each row is copied in one step
+that no other thread can split, so it is true for one moment.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ftstan.base import log
 from ftstan.base.errors import StoreError
+from ftstan.base.states import NodeState, Phase
 from ftstan.broker import views
 from ftstan.broker.views import Counters, SubRow
 from ftstan.config.banner import runtime_version
@@ -44,14 +47,21 @@ _MOMENT_S: Final = 0.25
 #: Rows that are copied in one visit to the data plane: below a tenth of a millisecond each way.
 _CHANNELS_A_VISIT: Final = 256
 _SUBS_A_VISIT: Final = 256
-#: A census looks at every subscription, in C: so many at most in one visit, unless one channel has more.
+#: A census looks at every subscription, in C: so many at most in one visit, unless one channel has
+#: more.
 _CENSUS_SUBS_A_VISIT: Final = 8192
+#: How long a page waits for a recovery to end, and how often it looks.
+_RECOVERY_S: Final = 2.0
+_LOOK_EVERY_S: Final = 0.02
 #: Scrapes and dashboards that come together share one look.
 _FRESH_S: Final = 0.5
 
 
 class _Look:
-    """One page's look at a broker. Once the data plane was late, the rest of the page does not wait for it again."""
+    """One page's look at a broker.
+
+    Once the data plane was late, the rest of the page does not wait for it again.
+    """
 
     def __init__(self, node: Context, serving: Serving) -> None:
         self.broker: Broker = serving.broker
@@ -69,8 +79,10 @@ class _Look:
         await asyncio.sleep(0)
         return function()
 
-    async def in_portions(self, rows: Sequence[T], most: int, function: Callable[[Sequence[T]], list[U]]) -> list[U]:
-        """What ``function`` makes of the rows, ``most`` of them in one visit."""
+    async def in_portions(
+        self, rows: Sequence[T], most: int, function: Callable[[Sequence[T]], list[U]]
+    ) -> list[U]:
+        """Apply ``function`` to the rows, at most ``most`` in one visit of the data plane."""
         found: list[U] = []
         for start in range(0, len(rows), most):
             portion = rows[start : start + most]
@@ -89,7 +101,8 @@ class Pages:
         self._taking: asyncio.Task[None] | None = None
         self._overview = Overview(node, self)
 
-    # ---- the streaming pages -------------------------------------------------------------------------------------
+    # ---- the streaming pages
+    # -------------------------------------------------------------------------------------
 
     def heading(self) -> Heading:
         """Who answers, and when."""
@@ -112,7 +125,8 @@ class Pages:
             "uptime": format_uptime(node.uptime),
             "open_fds": len(os.listdir("/proc/self/fd")),
             "max_fds": soft,
-            "ft_phase": status.phase if status.group else "",
+            "ft_phase": "" if status.serving and not status.group else status.phase,
+            "recovering": asdict(status.recovery) if status.phase == Phase.RECOVERING else {},
             "clients": counters.clients,
             "subscriptions": sum(row.subs for row in rows),
             "channels": counters.channels,
@@ -124,6 +138,19 @@ class Pages:
             "out_bytes": counters.out_bytes,
         }
 
+    async def recovered(self) -> str:
+        """Empty when there is something to look at, else what the node does instead.
+
+        A standby has nothing to show, and says so in its pages.
+        """
+        node = self._node
+        end = node.clock.mono() + _RECOVERY_S
+        while node.plane.serving is None and node.role is not NodeState.STANDBY:
+            if node.stopping.is_set() or node.clock.mono() >= end:
+                return node.status.now().activity
+            await asyncio.sleep(_LOOK_EVERY_S)
+        return ""
+
     async def store(self) -> StoreView:
         """What ``/streaming/storez`` shows."""
         _, rows = await self._take_census(0.0)
@@ -131,8 +158,12 @@ class Pages:
         limits = options.limits
         if self._node.plane.serving is not None and limits.channels:
             resolved = Limits(limits)
-            limits = replace(limits, channels=tuple((entry.name, entry.limits) for entry in resolved.entries))
-        return StoreView(options.store, limits, sum(row.msgs for row in rows), sum(row.size for row in rows))
+            limits = replace(
+                limits, channels=tuple((entry.name, entry.limits) for entry in resolved.entries)
+            )
+        return StoreView(
+            options.store, limits, sum(row.msgs for row in rows), sum(row.size for row in rows)
+        )
 
     async def clients(self, offset: int, limit: int) -> Page:
         """Some of the ids of all clients, sorted."""
@@ -156,13 +187,18 @@ class Pages:
             return []
 
         def rows(portion: Sequence[bytes]) -> list[ClientRow]:
-            found: list[Client] = [c for name in portion if (c := look.broker.clients.get(name)) is not None]
+            found: list[Client] = [
+                c for name in portion if (c := look.broker.clients.get(name)) is not None
+            ]
             return views.client_rows(found)
 
         return await look.in_portions(names, _CHANNELS_A_VISIT, rows)
 
     async def channel_rows(self, names: Sequence[bytes], *, subs: bool) -> list[ChannelRow]:
-        """These channels, without those that are gone. Raises ``StoreError`` for one that was not opened yet."""
+        """These channels, without those that are gone.
+
+        Raises ``StoreError`` for one that was not opened yet.
+        """
         look = self._look()
         if look is None:
             return []
@@ -174,7 +210,10 @@ class Pages:
                 if channel is not None:
                     found.append(channel)
                 elif name in look.broker.later:
-                    raise StoreError("unable to get message state: the channel is still being opened after the start")
+                    raise StoreError(
+                        "unable to get message state: the channel is still being opened after "
+                        "the start"
+                    )
             return views.channel_rows(found, subs=subs)
 
         return await look.in_portions(names, _CHANNELS_A_VISIT, rows)
@@ -185,24 +224,29 @@ class Pages:
         if look is None:
             return []
         seen = await look.in_portions(row.subs, _SUBS_A_VISIT, views.sub_rows)
-        return [(sub.channel.name, SubRow._make(fields)) for sub, fields in zip(row.subs, seen, strict=True)]
+        return [
+            (sub.channel.name, SubRow._make(fields))
+            for sub, fields in zip(row.subs, seen, strict=True)
+        ]
 
     def is_ft_active(self) -> bool:
         """Whether this node is the active one and serves."""
-        return self._node.is_ft_active()
+        return self._node.status.now().is_ft_active
 
-    # ---- pages of ours -------------------------------------------------------------------------------------------
+    # ---- pages of ours
+    # -------------------------------------------------------------------------------------------
 
     async def ftz(self) -> dict[str, object]:
         """What ``/streaming/ftz`` shows."""
         node = self._node
-        group, owner = node.group, node.owner
+        group = node.group
+        owner = node.owner
         status = await node.status.refreshed()
         return {
             **status.to_json(),
             "lock_tries": group.tries if group is not None else {},
             "lock_faults": owner.lock.counts.as_dict() if owner is not None else {},
-            "unbridged": node.unbridged,
+            "unbridged": node.unanswered,
         }
 
     def status(self) -> NodeStatus:
@@ -211,7 +255,9 @@ class Pages:
 
     async def figures(self) -> NodeFigures:
         """The node in figures, for ``/metrics``."""
-        node, group, owner = self._node, self._node.group, self._node.owner
+        node = self._node
+        group = self._node.group
+        owner = self._node.owner
         counters, rows = await self._take_census(_FRESH_S)
         serving = node.plane.serving
         reconnects = {"general": serving.reconnects if serving is not None else 0}
@@ -229,7 +275,7 @@ class Pages:
             room=node.protection.room,
             commits=serving.commits if serving is not None else None,
             failed_commits=serving.failed_commits if serving is not None else 0,
-            unanswered=node.unbridged,
+            unanswered=node.unanswered,
             counters=counters,
             channels=rows,
             max_channels=node.options.limits.max_channels,
@@ -238,25 +284,34 @@ class Pages:
             lock_attempts=owner.lock.counts.as_dict() if owner is not None else {},
             reconnects=reconnects,
             connected=connected,
-            refused={kind.replace(" ", "_"): count for kind, count in {**log.limited(), **counters.refused}.items()},
+            refused={
+                kind.replace(" ", "_"): count
+                for kind, count in {**log.limited(), **counters.refused}.items()
+            },
         )
 
-    async def channel_subs(self, names: Sequence[bytes], most: int | None = None) -> list[tuple[bytes, SubRow]]:
-        """The subscriptions of these channels, each with its channel's name; of each channel at most ``most``."""
+    async def channel_subs(
+        self, names: Sequence[bytes], most: int | None = None
+    ) -> list[tuple[bytes, SubRow]]:
+        """The subscriptions of these channels, each with its channel's name.
+
+        Of each channel at most ``most``.
+        """
         found = []
         for row in await self.channel_rows(names, subs=True):
             found += await self.sub_rows(row._replace(subs=row.subs[:most]))
         return found
 
     async def census(self) -> tuple[Counters, list[CensusRow]]:
-        """Counters and figures of all channels, hardly old."""
+        """Recent counters and figures of all channels."""
         return await self._take_census(_FRESH_S)
 
     async def dashboard(self) -> dict[str, object]:
         """What the dashboard shows."""
         return await self._overview.page()
 
-    # ---- the NATS server -----------------------------------------------------------------------------------------
+    # ---- the NATS server
+    # -----------------------------------------------------------------------------------------
 
     def idle_nats(self) -> dict[str, dict[str, object]]:
         """The pages of a NATS server that nobody uses: what there is to see without a child."""
@@ -271,16 +326,23 @@ class Pages:
             port=node.options.nats.port,
         )
 
-    # ---- looking -------------------------------------------------------------------------------------------------
+    # ---- looking
+    # ----------------------------------------------------------------------------------------------
 
     def _look(self) -> _Look | None:
         serving = self._node.plane.serving
         return _Look(self._node, serving) if serving is not None else None
 
     async def _take_census(self, fresh_s: float) -> tuple[Counters, list[CensusRow]]:
-        """Counters and figures of all channels, not older than ``fresh_s``; one look at a time, for all who ask."""
+        """Counters and figures of all channels, not older than ``fresh_s``.
+
+        One look at a time, for all who ask.
+        """
         node = self._node
-        if node.plane.serving is not self._counted_of or node.clock.mono() - self._counted_at > fresh_s:
+        if (
+            node.plane.serving is not self._counted_of
+            or node.clock.mono() - self._counted_at > fresh_s
+        ):
             if self._taking is None:
                 self._taking = tasks.waited(self._count(node.plane.serving), "census")
                 self._taking.add_done_callback(self._counted)
@@ -291,11 +353,14 @@ class Pages:
         self._taking = None
 
     async def _count(self, serving: Serving | None) -> None:
-        counters, rows = Counters(), []
+        counters = Counters()
+        rows = []
         if serving is not None:
             look = _Look(self._node, serving)
             broker = look.broker
-            counters, channels = await look.ask(lambda: (views.counters(broker), broker.channels.values()))
+            counters, channels = await look.ask(
+                lambda: (views.counters(broker), broker.channels.values())
+            )
             start = 0
             while start < len(channels):
                 portion: list[Channel] = []
@@ -307,4 +372,6 @@ class Pages:
                     portion.append(channel)
                 start += len(portion)
                 rows += await look.ask(lambda portion=portion: views.census(portion))  # type: ignore[misc]
-        self._census, self._counted_of, self._counted_at = (counters, rows), serving, self._node.clock.mono()
+        self._census = (counters, rows)
+        self._counted_of = serving
+        self._counted_at = self._node.clock.mono()

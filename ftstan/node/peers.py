@@ -1,7 +1,9 @@
-"""What a member knows of the others, for pages that show the whole group and go on from another member's.
+"""What a member knows of the others, for pages that show the whole group and go on from another
+member's.
 
-The owner asks, the standbys answer, and the owner tells all of them what it heard: a standby says nothing unasked.
-Lives on the control loop. Nothing but what people see depends on it (``docs/monitoring.md``, the dashboard).
+The owner asks, the standbys answer, and the owner tells all of them what it heard: a standby says
+nothing unasked. Lives on the control loop. Nothing but what people see depends on it
+(``docs/monitoring.md``, the dashboard).
 """
 
 from __future__ import annotations
@@ -46,20 +48,25 @@ class Peers:
         """As the owner has told last, or as this node has heard as the owner."""
 
     def hear(self, told: digest.Members) -> None:
-        """An owner that this node may succeed has told who is there."""
+        """Note the members that the owner named."""
         self.members = told.members
 
     async def tell(self, activation: Activation) -> None:
-        """While this node owns the store: each second hints for standbys, where the channels end and who is there."""
+        """While this node owns the store: each second hints for standbys, where the channels end
+        and who is there.
+        """
         node = self._node
         turn = 0
         while not node.stopping.is_set():
             began = node.clock.mono()
             ends = await node.call(self._ends)
             with contextlib.suppress(NatsError):
-                for payload in digest.encode_digest(node.server_id, activation.epoch, activation.store_id, ends):
+                for payload in digest.encode_digest(
+                    node.server_id, activation.epoch, activation.store_id, ends
+                ):
                     await self._say(payload)
-                # Without pages of its own nobody would see it, and standbys stay as silent as the original's.
+                # Without pages of its own nobody would see it, and standbys stay as silent as the
+                # original's.
                 if node.monitor.url and turn % _ASK_EVERY == 0:
                     await self._tell_members(activation)
             turn += 1
@@ -84,6 +91,7 @@ class Peers:
 
 
 def _member(status: NodeStatus) -> digest.Member:
-    # Anybody who may use NATS can answer as a member: what becomes a link is the address of a page, or nothing.
+    # Anybody who may use NATS can answer as a member: what becomes a link is the address of a page,
+    # or nothing.
     monitor = status.monitor if digest.is_page_url(status.monitor) else ""
     return digest.Member(status.server, status.host, monitor, status.state, status.phase)

@@ -2,14 +2,16 @@
 
     socket -> parse -> apply -> commit -> confirm -> emit -> socket
 
-Runs on the data plane's thread and may block on its socket and its storage. Nothing leaves this process before its
-commit returned and ``confirm`` said that the store is ours; if the link breaks between the two, the output is dropped,
-never replayed, and what it delivered is due again when the link is back.
+Runs on the data plane's thread and may block on its socket and its storage. Nothing leaves this
+process before its commit returned and ``confirm`` said that the store is ours; if the link breaks
+between the two, the output is dropped, never replayed, and what it delivered is due again when the
+link is back.
 """
 
 from __future__ import annotations
 
 import json
+from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +23,8 @@ from ftstan.base.ratelimit import RateLimit
 from ftstan.config.validation import check_limits
 from ftstan.nats.link import RECONNECT_WAIT_S, ConnectionLostError, Link
 from ftstan.nats.pulse import ANSWER_WITHIN_S, Pulse
+from ftstan.nats.sendwindow import SendWindow
+from ftstan.node.handover_buffer import count_publishes
 
 if TYPE_CHECKING:
     from ftstan.base.clock import Clock
@@ -30,30 +34,41 @@ if TYPE_CHECKING:
     from ftstan.node.handover_buffer import BufferedPublishes
     from ftstan.stores.interface import ClientInfo, Store
 
-_PING, _PONG, _INFO, _OK, _ERR = 3, 4, 5, 6, 7
+_PING = 3
+_PONG = 4
+_INFO = 5
+_OK = 6
+_ERR = 7
 
 _READ_AHEAD: Final = 4 << 20
 BUFFER_SIZE: Final = 1 << 20
 _SEND_DEADLINE_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 2.0
 _TICK_S: Final = 1.0
-#: Seconds in which acks gather that are in memory only: files that are replaced together take as long as one.
+#: Seconds in which acks gather that are in memory only: files that are replaced together take as
+#: long as one.
 _GATHER_S: Final = 0.2
 _JOIN_BELOW: Final = 64 << 10
+#: Seconds until deliveries that wait for the NATS server are tried again without a word from it.
+_PACE_S: Final = 0.02
 #: Seconds of a turn that go to opening recovered channels, in a quiet one and beside requests.
 _OPEN_S: Final = 0.003
 _OPEN_BESIDE_S: Final = 0.001
 #: The same for the work of a stop that can be done while publishes are still served.
 _PREPARE_S: Final = 0.004
 _LATE_COPIES_S: Final = 2.0
-#: Seconds in which who leaves still carries out requests that wait: half of what its successor has patience for.
+#: Seconds in which who leaves still carries out requests that wait: half of what its successor has
+#: patience for.
 _REQUESTS_S: Final = 0.25
 
 
 class Serving:
-    """An active server's broker, store and link. ``name``: the link's connection name, for log lines.
+    """An active server's broker, store and link.
 
-    ``suspicion_s``: a turn that comes so late was preceded by a pause of this process (or of the machine).
+    ``name``: the link's connection name, for log lines.
+
+    ``suspicion_s``: a turn that comes so late was preceded by a pause of this process (or of the
+    machine).
     """
 
     def __init__(
@@ -71,20 +86,34 @@ class Serving:
         self.link = link
         self.ready = False
         """Whether NATS has processed our subscriptions since the last connect."""
+        self.served = False
+        """Whether it was ready at any time."""
         self.batch_since: float | None = None
-        """Since when (seconds) a batch is applied and not committed and confirmed; other threads read it."""
+        """Since when (seconds) a batch is applied and not committed and confirmed.
+
+        Other threads read it.
+        """
         self.commits = Histogram()
         """Seconds from a batch's first publish until it is durable and confirmed."""
         self.reconnects = 0
         """How often the link to NATS was lost and made again."""
+        self.unbridged = 0
+        """Publishes kept during a hand-over that went with the link before they were read."""
         self.failed_commits = 0
         """How often storage refused a channel its part of a batch."""
         self._pongs_due = 0
+        self._pings: deque[bool] = deque()
+        """Of each PING under way, the oldest first, whether it stands behind a piece of output."""
+        self._send_window = SendWindow()
+        self.most_delivered = broker.budget
+        """Bytes of deliveries in one write, when the NATS server keeps up."""
         self._forget_at = float("inf")
         self._leaving: Future[list[bytes]] | None = None
         self._leave_by = 0.0
         self._has_left = False
-        """A hand-over took our subscriptions back: what is published is the successor's from here on, for good."""
+        """A hand-over took our subscriptions back: what is published is the successor's from here
+        on, for good.
+        """
         self._clock = clock
         self._name = name
         self._suspicion_s = suspicion_s
@@ -98,6 +127,8 @@ class Serving:
         """When acks have waited in memory for long enough."""
         self._before_us: list[bytes] = []
         """Publishes that the former owner answered, as long as a copy of one may come late."""
+        self._is_kept = False
+        """Whether what is in the buffer may have been kept during a hand-over."""
         self._is_noting = False
         self._named_too: list[bytes] = []
         """Those of them that our successor is told of."""
@@ -109,9 +140,12 @@ class Serving:
         self._collecting: Collecting | None = None
 
     def use(self, buffer_size: int, awake: Awake | None, *, collects: bool) -> None:
-        """Before the link is opened: bytes of the buffer for what is read, at first; who is told of publishes.
+        """Before the link is opened: bytes of the buffer for what is read, at first.
 
-        The buffer grows when more has come, up to a bound. ``collects``: the collector of this process is ours.
+        Who is told of publishes.
+
+        The buffer grows when more has come, up to a bound. ``collects``: the collector of this
+        process is ours.
         """
         self._buffer = bytearray(buffer_size)
         self._awake = awake
@@ -119,7 +153,8 @@ class Serving:
             self._collecting = Collecting()
             self._collecting.begin(self._clock.mono())
 
-    # ---- the link ------------------------------------------------------------------------------------------------
+    # ---- the link
+    # ----------------------------------------------------------------------------------------------
 
     def open_link(self, ahead: BufferedPublishes | None = None) -> None:
         """Subscribe to everything; connects first if the link is down. Raises ``NatsError``.
@@ -129,14 +164,18 @@ class Serving:
         if self._has_left:
             raise NatsError("this server has handed over: it subscribes to nothing any more")
         if ahead is not None and ahead.rows != self.broker.publish_rows:
-            # Only a forged message names others. To NATS a sid that is in use goes on meaning what it meant: this
-            # server would hear no publish until it connects again.
-            log.warning("ft: what arrived during the hand-over came on other subjects, and is not used")
+            # Only a forged message names others. To NATS a sid that is in use goes on meaning what
+            # it meant: this server would hear no publish until it connects again.
+            log.warning(
+                "ft: what arrived during the hand-over came on other subjects, and is not used"
+            )
             self.link.close()
             ahead = None
+        self._count_kept()
         if not self.link.connected:
             self.link.connect(_CONNECT_TIMEOUT_S)
         if ahead is not None:
+            self._is_kept = True
             self.broker.answered = ahead.answered
             self._before_us = [key for key, copies in ahead.answered.items() for _ in range(copies)]
             # Members that were not named have heard what was kept here, too.
@@ -144,25 +183,50 @@ class Serving:
         self.broker.max_payload = self.link.max_payload
         leftover = self.link.leftover if ahead is None else ahead.data
         self._buffer[: len(leftover)] = leftover
-        self._start, self._end = 0, len(leftover)
+        self._start = 0
+        self._end = len(leftover)
         self.broker.is_full = False
         self.broker.passing_over = 0
         self._more = bool(leftover)
         self.ready = False
         self._pongs_due = 1 if ahead is None else 1 + ahead.pongs
+        self._pings = deque([False] * self._pongs_due)
+        self._send_window = SendWindow()
+        self._pace()
         self._pulse = Pulse(self._clock.mono())
         self.link.send(self.broker.subscribe_lines() + b"PING\r\n", _SEND_DEADLINE_S)
         if self._was_connected:
             self.reconnects += 1
-            log.info(f'connection "{self._name}" reconnected to NATS Server at "{self.link.url_shown}"')
+            log.info(
+                f'connection "{self._name}" reconnected to NATS Server at "{self.link.url_shown}"'
+            )
         self._was_connected = True
+
+    def _count_kept(self) -> None:
+        """Tell of what was kept during a hand-over and is still unread: it goes with its link.
+
+        The bytes of the next link cannot follow it: it may end within a frame.
+        """
+        if not self._is_kept:
+            return
+        self._is_kept = False
+        unread = bytes(self._buffer[self._start : self._end])
+        count = count_publishes(unread, self.broker.max_payload, self.broker.publish_rows)
+        self._start = self._end = 0
+        if count:
+            self.unbridged += count
+            log.warning(
+                f"ft: {count} publishes that arrived during a hand-over are not answered: "
+                "the link was lost"
+            )
 
     def _lost(self, error: NatsError) -> None:
         log.error(f'connection "{self._name}" has been disconnected: {error.text}')
         self.link.close()
         self.ready = False
         if self._leaving is not None:
-            leaving, self._leaving = self._leaving, None
+            leaving = self._leaving
+            self._leaving = None
             if leaving.set_running_or_notify_cancel():
                 leaving.set_exception(error)
         self.broker.link_lost(self._now())
@@ -173,10 +237,14 @@ class Serving:
     def _now(self) -> int:
         return round(self._clock.mono() * 1e9)
 
-    # ---- one turn ------------------------------------------------------------------------------------------------
+    # ---- one turn
+    # ----------------------------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """The descriptor whose bytes this station takes; -1 while there is none, or when it takes none any more."""
+        """The descriptor whose bytes this station takes.
+
+        -1 while there is none, or when it takes none any more.
+        """
         return -1 if self._is_gone else self.link.fileno()
 
     @property
@@ -185,13 +253,18 @@ class Serving:
         return not self._is_gone and self.link.pending
 
     def timeout(self) -> float:
-        """Seconds until something is due without new bytes."""
+        """Seconds until work is due even if no bytes arrive."""
         broker = self.broker
         now = self._clock.mono()
         due = min(self._next_tick, self._catch_up_at) - now
         if self._is_gone:
             return max(due, 0.0)
-        if self.link.connected and (self._more or broker.goes_on or broker.later):
+        if self.link.connected and (broker.goes_on or broker.later):
+            return 0.0
+        if self.link.connected and self._is_paced:
+            # Whatever else is due at once is a delivery.
+            return max(min(due, _PACE_S), 0.0)
+        if self.link.connected and self._more:
             return 0.0
         if not self.link.connected:
             due = min(due, self._next_connect - now)
@@ -200,11 +273,16 @@ class Serving:
         return max(due, 0.0)
 
     def turn(self, *, readable: bool) -> None:
-        """Take one batch through it. Raises ``FencedError`` and ``StoreError``: the store cannot be served."""
-        now, before = self._clock.mono(), self._last_turn
+        """Take one batch through it.
+
+        Raises ``FencedError`` and ``StoreError``: the store cannot be served.
+        """
+        now = self._clock.mono()
+        before = self._last_turn
         if now - before > self._suspicion_s:
-            # Everything looks overdue after a pause, and somebody else may serve by now: storage is asked before any
-            # timer fires and before anything is applied that was read, or waits in the socket, since before.
+            # Everything looks overdue after a pause, and somebody else may serve by now: storage is
+            # asked before any timer fires and before anything is applied that was read, or waits in
+            # the socket, since before.
             self.store.confirm()
         self._last_turn = now
         if self._is_gone:
@@ -216,6 +294,9 @@ class Serving:
             try:
                 applied = readable or self._end > self._start
                 worked = applied = applied and self._read(now)
+                if not readable:
+                    self._send_window.looked(now)
+                self._pace()
                 if self.broker.later:
                     self._open_channels(_OPEN_BESIDE_S if worked else _OPEN_S)
                     worked = True
@@ -236,7 +317,8 @@ class Serving:
             began = self._clock.mono()
             self.store.confirm()
             if self._clock.mono() >= self._forget_at:
-                self.broker.answered, self._forget_at = None, float("inf")
+                self.broker.answered = None
+                self._forget_at = float("inf")
                 self._before_us = []
                 if not self._is_noting:
                     self.broker.taken = None
@@ -249,15 +331,33 @@ class Serving:
     def _check_liveness(self, now: float, *, slept: bool) -> None:
         """Ask a link that is silent. Raises ``ConnectionLostError`` if it does not answer.
 
-        ``now``: when this turn began to read. What came while it was busy with storage has not been read yet.
+        ``now``: when this turn began to read. What came while it was busy with storage has not been
+        read yet.
         """
         if slept:
             self._pulse.overslept(now)
         if self._pulse.must_ask(now):
-            self._pongs_due += 1
+            self._expect_pong()
             self.link.send(b"PING\r\n", _SEND_DEADLINE_S)
         elif self._pulse.is_gone(now):
-            raise ConnectionLostError(f"nats: no answer from {self.link.url_shown} for {ANSWER_WITHIN_S:g} s")
+            raise ConnectionLostError(
+                f"nats: no answer from {self.link.url_shown} for {ANSWER_WITHIN_S:g} s"
+            )
+
+    def _expect_pong(self) -> None:
+        self._pongs_due += 1
+        self._pings.append(False)
+
+    @property
+    def _is_paced(self) -> bool:
+        """Whether nothing is delivered until the NATS server has read more of what it was sent."""
+        return not self._has_left and self._send_window.room <= 0
+
+    def _pace(self) -> None:
+        """Deliver no more in this turn than the NATS server keeps up with."""
+        if not self._has_left:
+            room = self._send_window.room
+            self.broker.budget = min(room, self.most_delivered) if room > 0 else -1
 
     def _open_channels(self, seconds: float) -> None:
         """Open recovered channels that nobody has asked for yet; publishes come first."""
@@ -279,8 +379,10 @@ class Serving:
 
     def _read(self, now: float) -> bool:
         """Read what there is, up to a bound, and apply it; returns whether anything was applied."""
-        # What is left of the last read goes first: else it would grow while the senders are faster than storage.
+        # What is left of the last read goes first: else it would grow while the senders are faster
+        # than storage.
         got = 0
+        has_all = False
         if self.broker.is_full:
             got = _READ_AHEAD
             # Nobody listens meanwhile: that is no silence.
@@ -291,15 +393,19 @@ class Serving:
             with memoryview(self._buffer) as view:
                 n = self.link.recv_into(view[self._end :])
             if n == 0:
+                has_all = True
                 break
             got += n
             self._pulse.heard(now)
             self._end += n
             if self._end < len(self._buffer):
+                has_all = True
                 break
         broker = self.broker
         before = self._start
-        self._start = broker.feed(self._buffer, self._start, self._end, self._clock.wall_ns(), self._now())
+        self._start = broker.feed(
+            self._buffer, self._start, self._end, self._clock.wall_ns(), self._now()
+        )
         applied = self._start - before
         if broker.touched and self._awake is not None:
             self._awake.begin(applied, self.link.fileno())
@@ -307,6 +413,8 @@ class Serving:
             self._start = self._end = 0
         if broker.link_events:
             self._on_link_events()
+        if has_all and not broker.is_full:
+            self._send_window.looked(now)
         return applied > 0
 
     def _make_room(self) -> None:
@@ -314,27 +422,40 @@ class Serving:
         if self._start:
             rest = self._buffer[self._start : self._end]
             self._buffer[: len(rest)] = rest
-            self._start, self._end = 0, len(rest)
+            self._start = 0
+            self._end = len(rest)
         if self._end == len(self._buffer):
             self._buffer.extend(bytes(len(self._buffer)))
 
     def _on_link_events(self) -> None:
-        events, self.broker.link_events = self.broker.link_events, []
+        events = self.broker.link_events
+        self.broker.link_events = []
         for kind, text in events:
             if kind == _PING:
                 self.link.send(b"PONG\r\n", _SEND_DEADLINE_S)
             elif kind == _PONG:
+                if self._pings and self._pings.popleft():
+                    self._send_window.answered(self._clock.mono())
+                    continue
                 self._pongs_due -= 1
                 self.ready = self._pongs_due <= 0
+                self.served = self.served or self.ready
+                if self.ready:
+                    self._is_kept = False
                 if self.ready and self.broker.answered is not None:
-                    # Everything that was kept has been read by now. A copy of what was answered can still be late on
-                    # its way through other NATS servers.
+                    # Everything that was kept has been read by now. A copy of what was answered can
+                    # still be late on its way through other NATS servers.
                     self._forget_at = min(self._forget_at, self._clock.mono() + _LATE_COPIES_S)
             elif kind == _INFO:
                 self.link.info = json.loads(text)
-                self.broker.max_payload = int(self.link.info.get("max_payload", self.broker.max_payload))
+                self.broker.max_payload = int(
+                    self.link.info.get("max_payload", self.broker.max_payload)
+                )
             elif kind == _ERR:
-                log.error(f'connection "{self._name}": {text.decode("utf-8", "replace").strip()}', backs_off=True)
+                log.error(
+                    f'connection "{self._name}": {text.decode("utf-8", "replace").strip()}',
+                    backs_off=True,
+                )
 
     def _commit_and_send(self) -> None:
         """Commit, confirm, emit."""
@@ -342,7 +463,8 @@ class Serving:
         self.batch_since = began = self._clock.mono()
         published = broker.stage()
         if broker.window is not None and (fresh := broker.window.staged()):
-            # Before the data: a crash between the two must not leave a message whose repeat looks new.
+            # Before the data: a crash between the two must not leave a message whose repeat looks
+            # new.
             self.store.remember(fresh, broker.window.known)
         failed = self.store.commit()
         if failed:
@@ -378,19 +500,27 @@ class Serving:
                     self.link.send(view, _SEND_DEADLINE_S)
         elif size:
             self.link.send(b"".join(parts), _SEND_DEADLINE_S)
+        if size and not self._has_left and self._send_window.sent(size, self._clock.mono()):
+            self._pings.append(True)
+            self.link.send(b"PING\r\n", _SEND_DEADLINE_S)
 
     def _report(self, failed: dict[bytes, StoreError]) -> None:
         if self._full.allow(self._clock.mono()):
             for name, error in failed.items():
-                what = f'publishes to channel "{name.decode("utf-8", "backslashreplace")}"' if name else "connections"
+                what = (
+                    f'publishes to channel "{name.decode("utf-8", "backslashreplace")}"'
+                    if name
+                    else "connections"
+                )
                 log.error(f"{what} fail: {error.text}")
 
     def turn_away(self) -> int:
-        """Register nobody from now on; returns how many clients are still there."""
+        """Refuse new clients from now on; returns how many are registered."""
         self.broker.draining = True
         return len(self.broker.clients)
 
-    # ---- other partitions ----------------------------------------------------------------------------------------
+    # ---- other partitions
+    # ----------------------------------------------------------------------------------------
 
     def known_clients(self) -> list[ClientInfo]:
         """The clients that are registered."""
@@ -403,20 +533,25 @@ class Serving:
         self._more = True
 
     def set_limits(self, limits: StoreLimits) -> list[str]:
-        """Other limits from now on; returns lines that say what changed, none if nothing did. Call it between turns.
+        """Other limits from now on; returns lines that say what changed, none if nothing did.
 
-        What happens to what is there already: ``Broker.set_limits``. Raises ``ConfigError``: nothing has changed.
+        Call it between turns.
+
+        What happens to what is there already: ``Broker.set_limits``. Raises ``ConfigError``:
+        nothing has changed.
         """
         check_limits(limits)
         return self.broker.set_limits(limits)
 
-    # ---- planned hand-over ---------------------------------------------------------------------------------------
+    # ---- planned hand-over
+    # ---------------------------------------------------------------------------------------
 
     def note_taken(self, *, on: bool) -> None:
         """Begin to note every publish that is taken, or stop that.
 
-        Behind a hand-over that is no older than a late copy may be, what the predecessor answered is named as well, and
-        all that was taken since: a copy of it may still be on its way to whoever follows us.
+        Behind a hand-over that is no older than a late copy may be, what the predecessor answered
+        is named as well, and all that was taken since: a copy of it may still be on its way to
+        whoever follows us.
         """
         self._is_noting = on
         self._named_too = self._before_us if on else []
@@ -425,15 +560,19 @@ class Serving:
 
     @property
     def _is_gone(self) -> bool:
-        """Whether the hand-over is behind us: clients are the successor's, and nothing is read, stored or sent."""
+        """Whether the hand-over is behind us: clients are the successor's, and nothing is read,
+        stored or sent.
+        """
         return self._has_left and self._leaving is None
 
     def leave(self) -> Future[list[bytes]]:
-        """Listen to clients no more, for good; the result are the publishes noted, once all of them are answered.
+        """Listen to clients no more, for good.
 
-        There is no way back: a successor keeps what is published from now on, so a publish that this server took again,
-        after a reconnect for instance, would be stored twice. Raises ``ConnectionLostError`` if the link is down, also
-        as the result if it breaks meanwhile.
+        The result are the publishes noted, once all of them are answered.
+
+        There is no way back: a successor keeps what is published from now on, so a publish that
+        this server took again, after a reconnect for instance, would be stored twice. Raises
+        ``ConnectionLostError`` if the link is down, also as the result if it breaks meanwhile.
         """
         self._has_left = True
         self.broker.pending_registrations.give_up()
@@ -441,21 +580,23 @@ class Serving:
         self.broker.budget = 0
         self._leave_by = self._clock.mono() + _REQUESTS_S
         self.link.send(self.broker.unsubscribe_lines() + b"PING\r\n", _SEND_DEADLINE_S)
-        self._pongs_due += 1
+        self._expect_pong()
         self.ready = False
         self._leaving = Future()
         return self._leaving
 
     def _left(self) -> None:
         """NATS has given us everything that it had, and every publish of it is answered."""
-        leaving, self._leaving = self._leaving, None
+        leaving = self._leaving
+        self._leaving = None
         assert leaving is not None
         # Whoever asked has a deadline, which a slow commit can outlast.
         if leaving.set_running_or_notify_cancel():
             leaving.set_result(self._named_too + (self.broker.taken or []))
         self.broker.taken = None
 
-    # ---- stopping ------------------------------------------------------------------------------------------------
+    # ---- stopping
+    # ----------------------------------------------------------------------------------------------
 
     def prepare_stop(self) -> bool:
         """Do some of a stop's work beside serving; returns whether more of it is worth the while.
@@ -473,13 +614,15 @@ class Serving:
     def stop(self, *, tidy: bool = True) -> None:
         """Finish: what was applied is committed and answered, the store is closed.
 
-        Not ``tidy``: what a takeover can do without is left undone, for somebody waits for the store.
+        Not ``tidy``: what a takeover can do without is left undone, for somebody waits for the
+        store.
         """
         if self.broker.later:
             # What was applied comes first: storage may refuse to open a channel.
             self._last_road()
         while tidy and self.broker.later:
-            # By the broker, because the store knows nothing of clients: a subscription may have lost its own.
+            # By the broker, because the store knows nothing of clients: a subscription may have
+            # lost its own.
             self.broker.open_next()
         self.broker.closing.finish()
         self._last_road()
@@ -493,7 +636,10 @@ class Serving:
         self.store.abandon()
 
     def _last_road(self) -> None:
-        """Commit and confirm what was applied also where the link is down; nobody is answered then."""
+        """Commit and confirm what was applied also where the link is down.
+
+        Nobody is answered then.
+        """
         try:
             self._commit_and_send()
         except NatsError as error:

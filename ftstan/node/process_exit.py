@@ -1,13 +1,15 @@
 """The end of this process when it must not wait for anybody: one line that says why, and out.
 
-Whoever decides to die must not hang on the storage that it dies of: not in a clean-up, and not in the log either, which
-may lie on that storage. Only one thread ends the process; the others stop where they are.
+Whoever decides to die must not hang on the storage that it dies of: not in a clean-up, and not in
+the log either, which may lie on that storage. Only one thread ends the process; the others stop
+where they are.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from typing import NoReturn
 
@@ -17,17 +19,27 @@ from ftstan.ft.deadlines import LAST_WORDS_S
 _ending = threading.Lock()
 
 
+def end_quietly(status: int) -> NoReturn:
+    """Out, when everything is closed and only lines of the log may be left."""
+    log.flush(LAST_WORDS_S)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(status)
+
+
 def end_process(why: str, status: int) -> NoReturn:
-    """One line, and out."""
+    """Log one line and exit at once."""
     _last_words(why)
     os._exit(status)
 
 
 def pause_and_end(why: str, status: int, seconds: int) -> NoReturn:
-    """One line, and everything is given up at once; whoever restarts this process has to wait for ``seconds``.
+    """One line, and everything is given up at once.
 
-    The process goes on as a shell that only sleeps: so the lock, the files and the sockets are free for a standby while
-    the pause lasts, and no thread that hangs in storage has to be asked.
+    Whoever restarts this process has to wait for ``seconds``.
+
+    The process goes on as a shell that only sleeps: so the lock, the files and the sockets are free
+    for a standby while the pause lasts, and no thread that hangs in storage has to be asked.
     """
     _last_words(f"{why} (exit in {seconds}s)")
     with contextlib.suppress(OSError):
@@ -36,7 +48,10 @@ def pause_and_end(why: str, status: int, seconds: int) -> NoReturn:
 
 
 def say(write: object, text: str, patience: float) -> None:
-    """Write one log line, waiting at most ``patience`` seconds for the log; ``write`` is a method of ``log.stream``."""
+    """Write one log line, waiting at most ``patience`` seconds for the log.
+
+    ``write`` is a method of ``log.stream``.
+    """
     assert callable(write)
 
     def speak() -> None:
@@ -52,6 +67,7 @@ def say(write: object, text: str, patience: float) -> None:
 
 def _last_words(why: str) -> None:
     if not _ending.acquire(blocking=False):
-        # Another thread is ending the process: its line is the one that counts, and this one must not go on.
+        # Another thread is ending the process: its line is the one that counts, and this one must
+        # not go on.
         threading.Event().wait()
     say(log.stream.fatal, why, LAST_WORDS_S)

@@ -1,8 +1,10 @@
-"""Self-protection: what a node does about itself when its storage hangs, NATS is gone, or it was paused.
+"""Self-protection: what a node does about itself when its storage hangs, NATS is gone, or it was
+paused.
 
-The driver of ``ft/guard.py`` on the control loop, which never blocks. It feeds the judge with what the watch thread and
-the data plane publish, and carries out the verdict: no heartbeats, a clean stop, or the end. It also tells the service
-manager how the node is, and lets its watchdog bark when the node is not well.
+The driver of ``ft/guard.py`` on the control loop, which never blocks. It feeds the judge with what
+the watch thread and the data plane publish, and carries out the verdict: no heartbeats, a clean
+stop, or the end. It also tells the service manager how the node is, and lets its watchdog bark when
+the node is not well.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from ftstan.base import log
 from ftstan.base.clock import Steps
 from ftstan.base.errors import EndedError
 from ftstan.config.units import SECOND
-from ftstan.ft.access import FileAccess
 from ftstan.ft.deadlines import JUDGE_EVERY_S, WATCH_STOP_S
 from ftstan.ft.guard import Guard, GuardVerdict, Vitals
+from ftstan.ft.owned import OwnedAccess
 from ftstan.nats import tasks
 from ftstan.node.notify import Notifier
 from ftstan.node.process_exit import say
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 #: The log may hang, too; the judge must go on.
 _PATIENCE_S = 0.05
 #: How long the service manager is asked to wait for a start at a time, and how often.
-_EXTEND_S, _EXTEND_EVERY_S = 60.0, 10.0
+_EXTEND_S = 60.0
+_EXTEND_EVERY_S = 10.0
 
 
 class Protection:
@@ -51,7 +54,7 @@ class Protection:
         self._steps = Steps()
 
     def start(self) -> None:
-        """Begin to judge; there is nothing to judge before ``own``."""
+        """Begin to judge; without effect before ``own``."""
         self._task = tasks.spawn(self._run(), "protection")
 
     async def close(self) -> None:
@@ -60,13 +63,14 @@ class Protection:
             self._task.cancel()
         self._notifier.close()
 
-    # ---- owning --------------------------------------------------------------------------------------------------
+    # ---- owning
+    # ----------------------------------------------------------------------------------------------
 
     def own(self, access: object) -> None:
-        """The store is ours: watch it."""
+        """Watch the store, which is ours now."""
         ft = self._node.options.ft
         self._guard = Guard(ft.nats_timeout / SECOND if self._node.options.ft_group else 0.0)
-        if isinstance(access, FileAccess):
+        if isinstance(access, OwnedAccess):
             interval = ft.probe_interval / SECOND
             if self._notifier.watchdog_s:
                 # The watchdog wants a fresh probe twice in its time.
@@ -75,8 +79,12 @@ class Protection:
             self._watch.start()
 
     def disown(self) -> None:
-        """The store is not ours any more, or will not be in a moment: what a probe would say now counts for nothing."""
-        watch, self._watch, self._guard = self._watch, None, None
+        """The store is not ours any more, or will not be in a moment: what a probe would say now
+        counts for nothing.
+        """
+        watch = self._watch
+        self._watch = None
+        self._guard = None
         if watch is not None:
             watch.stop(WATCH_STOP_S)
 
@@ -88,21 +96,35 @@ class Protection:
 
     @property
     def probe_age(self) -> float | None:
-        """Seconds since the end of the last successful probe; ``None`` if there was none in this activation."""
+        """Seconds since the end of the last successful probe.
+
+        ``None`` if there was none in this activation.
+        """
         watch = self._watch
-        return self._node.clock.mono() - watch.passed_at if watch is not None and watch.passed else None
+        return (
+            self._node.clock.mono() - watch.passed_at
+            if watch is not None and watch.passed
+            else None
+        )
 
     @property
     def probes(self) -> Histogram | None:
-        """How long the probes of this activation took, in seconds; ``None`` if nothing is watched."""
+        """How long the probes of this activation took, in seconds.
+
+        ``None`` if nothing is watched.
+        """
         return self._watch.took if self._watch is not None else None
 
     @property
     def room(self) -> Space | None:
-        """On the datastore's file system, as of the last probe of this activation; ``None`` if nothing is watched."""
+        """On the datastore's file system, as of the last probe of this activation.
+
+        ``None`` if nothing is watched.
+        """
         return self._watch.room if self._watch is not None else None
 
-    # ---- judging -------------------------------------------------------------------------------------------------
+    # ---- judging
+    # ----------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         with contextlib.suppress(EndedError):
@@ -133,7 +155,8 @@ class Protection:
         self._tell(verdict, now)
 
     def _vitals(self) -> Vitals:
-        node, watch = self._node, self._watch
+        node = self._node
+        watch = self._watch
         serving = node.plane.serving
         return Vitals(
             probe_since=watch.since if watch is not None else None,
@@ -141,10 +164,12 @@ class Protection:
             reachable=serving.ready if serving is not None else node.hears_nats,
         )
 
-    # ---- the service manager -------------------------------------------------------------------------------------
+    # ---- the service manager
+    # -------------------------------------------------------------------------------------
 
     def _tell(self, verdict: GuardVerdict, now: float) -> None:
-        node, notifier = self._node, self._notifier
+        node = self._node
+        notifier = self._notifier
         if node.stopping.is_set():
             if self._ready:
                 self._ready = False
@@ -154,26 +179,35 @@ class Protection:
         notifier.status(node.status.now().line)
         if not self._ready:
             if not node.is_up:
-                # This loop turns: what the start waits for is a long recovery, or storage. A restart would only begin
-                # to wait once more.
+                # This loop turns: what the start waits for is a long recovery, or storage. A
+                # restart would only begin to wait once more.
                 if now - self._extended >= _EXTEND_EVERY_S:
                     self._extended = now
                     notifier.extend(_EXTEND_S)
                 return
-            # Once and for all: a node that recovers, or looks for NATS, is still the service that was started.
+            # Once and for all: a node that recovers, or looks for NATS, is still the service that
+            # was started.
             self._ready = True
             notifier.ready()
-        if notifier.watchdog_s and now - self._barked >= notifier.watchdog_s / 2 and self._is_well(verdict):
+        if (
+            notifier.watchdog_s
+            and now - self._barked >= notifier.watchdog_s / 2
+            and self._is_well(verdict)
+        ):
             self._barked = now
             notifier.alive()
 
     def _is_well(self, verdict: GuardVerdict) -> bool:
-        """Whether anything has proven since the last time that this node works, and nothing speaks against it."""
+        """Whether anything has proven since the last time that this node works, and nothing speaks
+        against it.
+        """
         if verdict is not GuardVerdict.FINE:
             return False
         watch = self._watch
         if watch is None:
-            # Standing by, or a store without storage: this loop turns, and NATS is heard or looked for.
+            # Standing by, or a store without storage: this loop turns, and NATS is heard or looked
+            # for.
             return self._node.looks_for_nats
-        before, self._passed = self._passed, watch.passed
+        before = self._passed
+        self._passed = watch.passed
         return self._passed != before

@@ -1,7 +1,9 @@
-"""Reload (SIGHUP): the configuration is read again, and what can change while a server serves is changed.
+"""Reload (SIGHUP): the configuration is read again, and what can change while a server serves is
+changed.
 
-All or nothing: a file with an error, a value that needs a restart, or a NATS server that refuses its part, changes
-nothing and is one line. Lives on the control thread; the file is read on another one, for its storage may hang.
+All or nothing: a file with an error, a value that needs a restart, or a NATS server that refuses
+its part, changes nothing and is one line. Lives on the control thread; the file is read on another
+one, for its storage may hang.
 
 Source: ``docs/compat/config.md`` (signals), ``docs/signals.md``.
 """
@@ -49,13 +51,18 @@ def key_of(path: str) -> str:
 
 
 class Reloader:
-    """One node's. ``read`` gives the options as they are now to be; ``None``: there is no file to read.
+    """One node's. ``read`` gives the options as they are now to be.
+
+    ``None``: there is no file to read.
 
     ``renew`` has every connection present these logins and certificates from now on.
     """
 
     def __init__(
-        self, node: Context, read: Callable[[], ServerOptions] | None, renew: Callable[[LinkOptions], None]
+        self,
+        node: Context,
+        read: Callable[[], ServerOptions] | None,
+        renew: Callable[[LinkOptions], None],
     ) -> None:
         self._node = node
         self._renew = renew
@@ -63,7 +70,7 @@ class Reloader:
         self._busy = asyncio.Lock()
 
     async def on_signal(self) -> None:
-        """Reload, and tell in the log what went wrong."""
+        """Reload, and log what went wrong."""
         try:
             await self.reload()
         except FtstanError as error:
@@ -74,9 +81,12 @@ class Reloader:
         """Take over what has changed. Raises ``FtstanError``: nothing has changed then."""
         async with self._busy:
             if self._read is None:
-                raise RefusedError(NO_FILE, hint="what was given on the command line needs a restart")
+                raise RefusedError(
+                    NO_FILE, hint="what was given on the command line needs a restart"
+                )
             node = self._node
-            old, new = node.options, await asyncio.to_thread(self._read)
+            old = node.options
+            new = await asyncio.to_thread(self._read)
             paths = list(changed(old, new))
             fixed = [f'"{key_of(path)}"' for path in paths if path not in RELOADABLE]
             if new.partitioning and "limits.channels" in paths:
@@ -88,7 +98,8 @@ class Reloader:
                     hint="nothing was changed; take that back, or restart the server",
                 )
             await asyncio.to_thread(check_material, new)
-            # What the pages read, too, before the NATS server changes anything: it cannot be asked to take that back.
+            # What the pages read, too, before the NATS server changes anything: it cannot be asked
+            # to take that back.
             await asyncio.to_thread(node.monitor.check, new.nats.tls)
             if new.nats_servers:
                 log.stream.warning(ONLY_EMBEDDED)
@@ -97,7 +108,16 @@ class Reloader:
             await self.reload_tls(new)
             limits = await self._limit(new.limits)
             node.options = new
-            log.set_levels(debug=new.debug, trace=new.trace, nats_debug=new.nats.debug, nats_trace=new.nats.trace)
+            log.set_levels(
+                debug=new.debug,
+                trace=new.trace,
+                nats_debug=new.nats.debug,
+                nats_trace=new.nats.trace,
+            )
+            if "log.time" in paths:
+                log.set_time(shown=new.log.time)
+                # The original's, too, is a line of the other half.
+                log.nats.info(f"Reloaded: logtime = {str(new.log.time).lower()}")
             for path in ("debug", "trace"):
                 if path in paths:
                     log.stream.info(f"Reloaded: {key_of(path)} = {str(getattr(new, path)).lower()}")
@@ -105,7 +125,9 @@ class Reloader:
                 log.stream.info(f"Reloaded: {line}")
 
     async def reload_tls(self, options: ServerOptions) -> None:
-        """Use logins, keys and certificates of ``options`` from the next connections on; those that stand stay.
+        """Use logins, keys and certificates of ``options`` from the next connections on.
+
+        Those that stand stay.
 
         Raises ``NatsError`` and ``ConfigError`` naming the file; nothing has changed then.
         """

@@ -1,8 +1,10 @@
-"""What signals do to a running node: INT, TERM and QUIT stop it, USR1 reopens the log, HUP reloads, USR2 drains.
+"""What signals do to a running node: INT, TERM and QUIT stop it, USR1 reopens the log, HUP reloads,
+USR2 drains.
 
-Draining is how a node leaves for good and in peace. It takes no new clients. In a group it hands over to a standby that
-is ready, as by command, and its NATS server stays until its clients have moved to others; without a standby, or alone,
-it gives its clients a moment to end by themselves. Then it stops like by SIGINT, with exit status 0.
+Draining is how a node leaves for good and in peace. It takes no new clients. In a group it hands
+over to a standby that is ready, as by command, and its NATS server stays until its clients have
+moved to others; without a standby, or alone, it gives its clients a moment to end by themselves.
+Then it stops like by SIGINT, with exit status 0.
 
 Source: ``docs/signals.md``.
 """
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
     from ftstan.node.context import Context
 
-#: Clients that are told by nats-server that it leaves have as long before it closes their connections.
+#: Clients that are told by nats-server that it leaves have as long before it closes their
+#: connections.
 GRACE_S = 10.0
 _LOOK_EVERY_S = 0.1
 
@@ -31,7 +34,7 @@ EXIT_TERM = 143
 
 
 class Handlers:
-    """One node's, on the control thread. ``on_hangup``: what SIGHUP does."""
+    """Handles signals on the control thread. ``on_hangup``: what SIGHUP does."""
 
     def __init__(self, node: Context, on_hangup: Callable[[], Coroutine[None, None, None]]) -> None:
         self._node = node
@@ -39,7 +42,9 @@ class Handlers:
         self.draining = False
         """SIGUSR2 came: the end is one that was wanted."""
         self.handed_over = False
-        """A drain found a successor: clients need nothing of this node any more but its NATS server."""
+        """A drain found a successor: clients need nothing of this node any more but its NATS
+        server.
+        """
         self._hurry = asyncio.Event()
 
     def install(self) -> None:
@@ -66,13 +71,18 @@ class Handlers:
         return 0 if self.draining else otherwise
 
     def begin_drain(self) -> None:
-        """Drain in the background, as SIGUSR2 does. Raises ``RefusedError`` if this node leaves already."""
+        """Drain in the background, as SIGUSR2 does.
+
+        Raises ``RefusedError`` if this node leaves already.
+        """
         if self.draining or self._node.stopping.is_set():
             raise RefusedError("this server leaves already", hint="see its log")
         self._spawn(self.drain)
 
     async def drain(self) -> None:
-        """Leave for good: nobody new, a hand-over where there is a standby, then a clean stop with status 0."""
+        """Leave for good: nobody new, a hand-over where there is a standby, then a clean stop with
+        status 0.
+        """
         node = self._node
         if self.draining or node.stopping.is_set():
             return
@@ -92,7 +102,10 @@ class Handlers:
         node.request_stop(0)
 
     async def _let_clients_go(self) -> None:
-        """Wait until no client is registered, at most for the grace period; whoever comes is refused."""
+        """Wait until no client is registered, at most for the grace period.
+
+        Whoever comes is refused.
+        """
         node = self._node
         serving = node.plane.serving
         end = node.clock.mono() + GRACE_S
@@ -102,7 +115,10 @@ class Handlers:
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def wait_for_child(self) -> None:
-        """After a hand-over, let the NATS server tell its clients to go elsewhere; a signal to stop ends that."""
+        """After a hand-over, let the NATS server tell its clients to go elsewhere.
+
+        A signal to stop ends that.
+        """
         child = self._node.child
         if not self.handed_over or child is None:
             return

@@ -1,13 +1,15 @@
-"""Starts that failed: how long the next one waits, so that a service manager may restart us at once.
+"""Starts that failed: how long the next one waits, so that a service manager may restart us at
+once.
 
-A member that was fenced must be back at once, and a server with a mistake in its configuration must not start ten times
-a second; a service manager knows one pause for both. So it restarts after any end without a pause, and a start that
-follows failed ones waits here, before anything is read or touched: 1 s, doubled up to 15 s.
+A member that was fenced must be back at once, and a server with a mistake in its configuration must
+not start ten times a second; a service manager knows one pause for both. So it restarts after any
+end without a pause, and a start that follows failed ones waits here, before anything is read or
+touched: 1 s, doubled up to 15 s.
 
-A start counts as failed until the server has been up for ``SETTLED_S``, or ends with a status that says all is well or
-that it should be back as a standby. The count lies in the service's runtime directory, which the manager keeps over
-restarts only. Without a service manager nothing is counted, and nobody waits. It never raises: a count that cannot be
-written is no reason not to serve.
+A start counts as failed until the server has been up for ``SETTLED_S``, or ends with a status that
+says all is well or that it should be back as a standby. The count lies in the service's runtime
+directory, which the manager keeps over restarts only. Without a service manager nothing is counted,
+and nobody waits. It never raises: a count that cannot be written is no reason not to serve.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 COUNT_NAME = "failed-starts"
-FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 15.0
+FIRST_WAIT_S = 1.0
+LONGEST_WAIT_S = 15.0
 SETTLED_S = 10.0
 """How long a server is up until its start counts as a success, in seconds."""
 
@@ -47,7 +50,10 @@ class Starts:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Starts:
-        """The count of the service that ``environment`` describes; none without a service manager."""
+        """The count of the service that ``environment`` describes.
+
+        None without a service manager.
+        """
         directory = environment.get("RUNTIME_DIRECTORY", "").partition(":")[0]
         if not directory or not environment.get("NOTIFY_SOCKET"):
             return cls()
@@ -66,7 +72,9 @@ class Starts:
         if not seconds:
             return None
         times = "the last start" if failed == 1 else f"the last {failed} starts"
-        text = f"{times} failed: waiting {seconds:g}s before this one; the lines before this say why"
+        text = (
+            f"{times} failed: waiting {seconds:g}s before this one; the lines before this say why"
+        )
         print(text, file=sys.stderr, flush=True)
         manager = Notifier(dict(environment))
         manager.extend(seconds + LONGEST_WAIT_S)
@@ -78,7 +86,7 @@ class Starts:
         return stopped
 
     def forget(self) -> None:
-        """All is well: the next start waits for nothing."""
+        """Forget failed starts, so that the next one does not wait."""
         if self._path:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
@@ -102,7 +110,10 @@ class Starts:
 
 
 def _stopped_within(seconds: float) -> int | None:
-    """Wait; the exit status of the stop that came, ``None`` if none did. Nothing runs yet that handles signals."""
+    """Wait; the exit status of the stop that came, ``None`` if none did.
+
+    Nothing runs yet that handles signals.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     try:
         came = signal.sigtimedwait(_STOPS, seconds)

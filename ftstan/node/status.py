@@ -31,12 +31,17 @@ class StatusSource:
         self._recovery = Recovery()
 
     def on_progress(self, done: int, of: int) -> None:
-        """Take note of a recovery: channels done, and how many there are. Any thread may call it."""
+        """Take note of a recovery: channels done, and how many there are.
+
+        Any thread may call it.
+        """
         self._recovery = Recovery(done, of)
 
     def now(self) -> NodeStatus:
         """From memory alone; the holder of the store as of the last time that it was looked up."""
-        node, group, owner = self._node, self._node.group, self._node.owner
+        node = self._node
+        group = self._node.group
+        owner = self._node.owner
         activation = owner.present if owner is not None else None
         holder = activation.record() if activation is not None else self._holder
         phase = self._phase()
@@ -46,7 +51,7 @@ class StatusSource:
             server=node.server_id,
             host=socket.gethostname(),
             pid=os.getpid(),
-            state=node.state,
+            state=self._state(),
             phase=phase,
             serving=node.is_serving() and not node.stopping.is_set(),
             paused=group is not None and group.standby.paused,
@@ -62,7 +67,10 @@ class StatusSource:
             monitor=node.monitor.url,
             partitioned=node.options.partitioning,
             fit=(
-                owner is not None and activation is not None and activation.ft_mixed and owner.is_fit(activation.epoch)
+                owner is not None
+                and activation is not None
+                and activation.ft_mixed
+                and owner.is_fit(activation.epoch)
             ),
             trouble=group.trouble if group is not None and phase is Phase.BACKING_OFF else "",
             storage_late=(group is not None and group.activated and not node.protection.may_beat),
@@ -84,13 +92,25 @@ class StatusSource:
                     self._holder = looking.result()
         return self.now()
 
+    def _state(self) -> NodeState:
+        """Who owns the store stands by for its clients until the first of them can be answered."""
+        node = self._node
+        serving = node.plane.serving
+        owns = node.role in (NodeState.STANDALONE, NodeState.ACTIVE)
+        if owns and (serving is None or not serving.served):
+            return NodeState.STANDBY
+        return node.role
+
     def _phase(self) -> Phase:
         node = self._node
         if node.stopping.is_set():
             return Phase.STOPPED
-        if node.group is not None and node.state is not NodeState.ACTIVE:
+        if node.group is not None and node.role is not NodeState.ACTIVE:
             return node.group.standby.phase
-        if node.is_serving():
+        serving = node.plane.serving
+        if serving is not None and not serving.link.connected:
+            return Phase.WAITING_FOR_NATS
+        if serving is not None and serving.served:
             return Phase.ACTIVE
         owns = node.owner is not None and node.owner.present is not None
         return Phase.RECOVERING if owns else Phase.STARTING

@@ -1,7 +1,7 @@
 """HTML reports from one set of templates: each a page that needs nothing else to be read.
 
-No script, no font, no picture from anywhere. Templates decide nothing; whatever comes from data is escaped by Jinja2,
-which is loaded when a report is written.
+No script, no font, no picture from anywhere. Templates decide nothing; whatever comes from data is
+escaped by Jinja2, which is loaded when a report is written.
 """
 
 from __future__ import annotations

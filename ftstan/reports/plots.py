@@ -1,4 +1,7 @@
-"""Plots as plain values: what stands where. ``parts.html`` draws them as SVG, ``page.html`` has their colours."""
+"""Plots as plain values: what stands where.
+
+``parts.html`` draws them as SVG, ``page.html`` has their colours.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ class Mark:
 
 @dataclass(slots=True)
 class Plot:
-    """A drawing, ``width`` by ``height``. ``label``: what it shows; ``style``: how it fits a page."""
+    """A drawing, ``width`` by ``height``.
+
+    ``label``: what it shows; ``style``: how it fits a page.
+    """
 
     width: int
     height: int

@@ -1,8 +1,8 @@
 """The message log as data for Spark: the data source ``stan`` and what is built on it.
 
-Beside the server, which imports nothing of it. Reads datastores without their server and without a lock, and never
-writes into one. Importing this package needs neither Spark nor a JVM; ``pip install 'ftstan[spark]'`` and Java 17 bring
-what its functions need.
+Beside the server, which imports nothing of it. Reads datastores without their server and without a
+lock, and never writes into one. Importing this package needs neither Spark nor a JVM; ``pip install
+'ftstan[spark]'`` and Java 17 bring what its functions need.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ __all__ = ["FORMAT", "register"]
 def register(spark: SparkSession) -> None:
     """Make ``format("stan")`` known to a session, from a laptop's to a cluster's.
 
-    Filters are pushed down where the session allows it: with ``spark.sql.python.filterPushdown.enabled``, which
-    ``ftstan.spark.session`` switches on. Raises ``ConfigError`` where pyspark is missing.
+    Filters are pushed down where the session allows it: with
+    ``spark.sql.python.filterPushdown.enabled``, which ``ftstan.spark.session`` switches on. Raises
+    ``ConfigError`` where pyspark is missing.
     """
     try:
         from ftstan.spark.source import StanSource  # noqa: PLC0415  the package is importable without pyspark

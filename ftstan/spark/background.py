@@ -1,7 +1,8 @@
 """An event loop in a thread of its own, for tasks of Spark that use the asyncio client.
 
-A task is handed its rows, and hands on what it reads, from ordinary code that may block for minutes. Meanwhile the
-client must answer heartbeats, or the server gives it up; so its loop never runs in the task's own thread.
+A task is handed its rows, and hands on what it reads, from ordinary code that may block for
+minutes. Meanwhile the client must answer heartbeats, or the server gives it up; so its loop never
+runs in the task's own thread.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ _T = TypeVar("_T")
 
 
 class Background:
-    """As a context manager: the loop runs until the block is left, and nothing of it is left behind."""
+    """As a context manager: the loop runs until the block is left, and nothing of it is left
+    behind.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

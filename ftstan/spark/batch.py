@@ -1,4 +1,5 @@
-"""The reader of a batch query: options and filters in, partitions out, Arrow batches from each of them.
+"""The reader of a batch query: options and filters in, partitions out, Arrow batches from each of
+them.
 
 Planning happens in one process, reading in many; what one tells the other is in the partitions.
 """
@@ -61,8 +62,9 @@ class StanPartition(InputPartition):
 class _Taking:
     """``pushFilters`` of a reader, as an object.
 
-    Spark refuses a reader whose method is another than that of the base class while filters are not pushed down, and
-    tells nobody whether they are. This one passes for the base's, so it works either way.
+    Spark refuses a reader whose method is another than that of the base class while filters are not
+    pushed down, and tells nobody whether they are. This one passes for the base's, so it works
+    either way.
     """
 
     reader: StanReader
@@ -79,10 +81,11 @@ class _Taking:
 class StanReader(DataSourceReader):
     """Reads a datastore or an archive as it is when a DataFrame's first query is planned.
 
-    Filters make what is read smaller only with the option ``pushFilters``. Spark 4.3 keeps what the last filtered query
-    of a DataFrame had planned, and uses it for every other query of it that has no filter, and for all places of one
-    query that read it (a union, a self-join): rows would be missing there. Only who loads a DataFrame for one filtered
-    query can promise that this is not so.
+    Filters make what is read smaller only with the option ``pushFilters``. Spark 4.3 keeps what the
+    last filtered query of a DataFrame had planned, and uses it for every other query of it that has
+    no filter, and for all places of one query that read it (a union, a self-join): rows would be
+    missing there. Only who loads a DataFrame for one filtered query can promise that this is not
+    so.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -113,7 +116,8 @@ class StanReader(DataSourceReader):
             if name not in place.channels:
                 raise ConfigError(
                     f'stan: {o.path} has no channel "{name}"',
-                    hint="leave it out of subscribe; ftstanctl store ls DIR shows the channels of a datastore",
+                    hint="leave it out of subscribe; ftstanctl store ls DIR shows the channels "
+                    "of a datastore",
                 )
         for option, side in (("startingOffsets", o.starting), ("endingOffsets", o.ending)):
             unknown = sorted(side.named.keys() - set(channels))
@@ -134,15 +138,18 @@ class StanReader(DataSourceReader):
     def _check(self, place: Snapshot, channel: str) -> None:
         """Offsets that somebody named must be there, as in Kafka."""
         o = self.options
-        first, end = o.starting.named.get(channel, EARLIEST), o.ending.named.get(channel, LATEST)
+        first = o.starting.named.get(channel, EARLIEST)
+        end = o.ending.named.get(channel, LATEST)
         if not o.fail_on_data_loss or (first == EARLIEST and end == LATEST):
             return
         there, behind = place.ends(channel)
         for option, at in (("startingOffsets", first), ("endingOffsets", end)):
             if at > 0 and not there <= at <= behind:
                 raise StoreError(
-                    f'stan: channel "{channel}" of {o.path} has sequences {there} to {behind - 1}, {option} names {at}',
-                    hint="name a sequence that is there, or set failOnDataLoss=false to read what there is",
+                    f'stan: channel "{channel}" of {o.path} has sequences {there} to '
+                    f"{behind - 1}, {option} names {at}",
+                    hint="name a sequence that is there, or set failOnDataLoss=false to read "
+                    "what there is",
                 )
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -150,7 +157,9 @@ class StanReader(DataSourceReader):
         return batches(self.options, self.columns, partition.value)
 
 
-def batches(options: ReadOptions, columns: tuple[str, ...], part: Piece | None) -> Iterator[pa.RecordBatch]:
+def batches(
+    options: ReadOptions, columns: tuple[str, ...], part: Piece | None
+) -> Iterator[pa.RecordBatch]:
     """What a task reads of one part; its report goes where the options say."""
     if part is None:
         return

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
 #: Columns of every kind of reading; the order is that of a reader without ``.schema(...)``.
 SCHEMA: Final = (
-    "channel string, sequence bigint, timestamp timestamp, timestamp_ns bigint, data binary, size int, reply string, "
+    "channel string, sequence bigint, timestamp timestamp, timestamp_ns bigint, data binary, "
+    "size int, reply string, "
     "crc_ok boolean, slice int"
 )
 
-#: Those, and three that say where a row comes from and what is wrong with it, for whoever asks for them.
+#: Those, and three that say where a row comes from and what is wrong with it, for whoever asks for
+#: them.
 COLUMNS: Final[dict[str, DataType]] = {
     "channel": StringType(),
     "sequence": LongType(),
@@ -47,7 +49,10 @@ COLUMNS: Final[dict[str, DataType]] = {
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
-    """Names of the columns of a schema. Raises ``ConfigError`` for one that is not ours, or of another type."""
+    """Names of the columns of a schema.
+
+    Raises ``ConfigError`` for one that is not ours, or of another type.
+    """
     for field in schema.fields:
         expected = COLUMNS.get(field.name)
         if expected is None:
@@ -56,7 +61,8 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
             raise ConfigError(f'stan: there is no column "{field.name}"', hint=hint)
         if field.dataType != expected:
             raise ConfigError(
-                f'stan: column "{field.name}" is {expected.simpleString()}, not {field.dataType.simpleString()}',
+                f'stan: column "{field.name}" is {expected.simpleString()}, not '
+                f"{field.dataType.simpleString()}",
                 hint="read it as it is and cast it in the query",
             )
     return tuple(field.name for field in schema.fields)

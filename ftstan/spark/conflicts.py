@@ -1,7 +1,9 @@
-"""One sequence, two contents: the messages of a slice compared with those that other slices hold under their numbers.
+"""One sequence, two contents: the messages of a slice compared with those that other slices hold
+under their numbers.
 
-Equal records in two slices are normal: an original server leaves them, and a copied tail is one. Different ones are
-what two stores that were merged by mistake look like; a reader gives one of them, and this says so.
+Equal records in two slices are normal: an original server leaves them, and a copied tail is one.
+Different ones are what two stores that were merged by mistake look like; a reader gives one of
+them, and this says so.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _Record = tuple[int, int, bytes]
 def conflicts(
     work: Work, listed: Listed, reader: SliceReader, crc: Crc, report: ReadingReport
 ) -> Iterator[ReadingFinding]:
-    """A finding for each run of sequences that ``reader`` and another slice of the channel hold with other contents."""
+    """A finding for each run of sequences that ``reader`` and another slice of the channel hold
+    with other contents.
+    """
     counted, _ = resolved(work.path, listed, work.ours_from, work.polynomial)
     shown = f"{listed.shown}/{reader.file.dat}"
     with directory(work.path, listed) as dirfd:
@@ -70,11 +74,13 @@ def _records(reader: SliceReader) -> Iterator[_Record]:
 
 def _common(left: Iterator[_Record], right: Iterator[_Record]) -> Iterator[tuple[_Record, _Record]]:
     """Records of both with the same sequence; both ascend."""
-    a, b = next(left, None), next(right, None)
+    a = next(left, None)
+    b = next(right, None)
     while a is not None and b is not None:
         if a[0] == b[0]:
             yield a, b
-            a, b = next(left, None), next(right, None)
+            a = next(left, None)
+            b = next(right, None)
         elif a[0] < b[0]:
             a = next(left, None)
         else:

@@ -1,6 +1,8 @@
-"""How the tasks of a job reach a streaming server: the options of ``stan`` that say so, and the connection they make.
+"""How the tasks of a job reach a streaming server: the options of ``stan`` that say so, and the
+connection they make.
 
-The options travel from the driver to the tasks, files of keys do not: a path must be readable wherever a task runs.
+The options travel from the driver to the tasks, files of keys do not: a path must be readable
+wherever a task runs.
 """
 
 from __future__ import annotations
@@ -67,12 +69,22 @@ class ServerOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ServerOptions:
-        """What the options of a source or sink say, by their proper names. Raises ``ConfigError``."""
-        servers = tuple(server.strip() for server in options.get("servers", "").split(",") if server.strip())
+        """What the options of a source or sink say, by their proper names.
+
+        Raises ``ConfigError``.
+        """
+        servers = tuple(
+            server.strip() for server in options.get("servers", "").split(",") if server.strip()
+        )
         if not servers:
-            raise ConfigError("stan: where are the servers?", hint='.option("servers", "nats://a:4222,nats://b:4222")')
+            raise ConfigError(
+                "stan: where are the servers?",
+                hint='.option("servers", "nats://a:4222,nats://b:4222")',
+            )
         if not options.get("clusterId"):
-            raise ConfigError("stan: the option clusterId is missing", hint="it is what the server has as -cid")
+            raise ConfigError(
+                "stan: the option clusterId is missing", hint="it is what the server has as -cid"
+            )
         return cls(
             servers=servers,
             cluster_id=options["clusterId"],
@@ -86,12 +98,16 @@ class ServerOptions:
         )
 
     async def connect(self, role: str, **more: Any) -> ftstan.client.Connection:
-        """Connect under a client id of its own that begins with ``role``; ``more`` goes to ``ftstan.client.connect``.
+        """Connect under a client id of its own that begins with ``role``.
+
+        ``more`` goes to ``ftstan.client.connect``.
 
         Raises ``ConfigError`` for files of keys that cannot be used, ``ClientError``.
         """
         try:
-            tls = tls_context(ca=self.tls_ca, cert=self.tls_cert, key=self.tls_key, insecure=self.tls_insecure)
+            tls = tls_context(
+                ca=self.tls_ca, cert=self.tls_cert, key=self.tls_key, insecure=self.tls_insecure
+            )
         except OSError as error:
             raise ConfigError(
                 f"certificates cannot be used: {error}",

@@ -1,8 +1,9 @@
-"""From bytes of slices to Arrow: columns of the messages that index entries name, one call for thousands of them.
+"""From bytes of slices to Arrow: columns of the messages that index entries name, one call for
+thousands of them.
 
-Records and entries are read by the very code that the server uses (``stores/file/records``). Pure computation on
-buffers, which it never reads past: no file, no clock. Whatever the bytes are, a message that an entry names becomes a
-row: where it cannot be read, the row says so.
+Records and entries are read by the very code that the server uses (``stores/file/records``). Pure
+computation on buffers, which it never reads past: no file, no clock. Whatever the bytes are, a
+message that an entry names becomes a row: where it cannot be read, the row says so.
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -19,8 +20,8 @@ from ftstan.stores.file.log.records cimport ENTRY, Stored, holds, read_message
 #: Columns that only the data of a message can fill; the others stand in its index entry.
 FROM_DATA = frozenset({"data", "size", "reply", "crc_ok", "problem"})
 
-#: Type of each column that can be asked for. The last three say where a row comes from; they are not in the schema of
-#: a reader unless it is asked for them.
+#: Type of each column that can be asked for. The last three say where a row comes from; they are
+#: not in the schema of a reader unless it is asked for them.
 TYPES = {
     "channel": pa.string(),
     "sequence": pa.int64(),
@@ -81,7 +82,9 @@ cdef inline int64_t micros(int64_t ns) noexcept:
 
 
 cdef inline bint looks_encrypted(const char* p, size_t n, uint64_t sequence) noexcept:
-    """Whether a payload has the shape of an encrypted one: a cipher's number, then a nonce that counts like sequences."""
+    """Whether a payload has the shape of an encrypted one: a cipher's number, then a nonce that
+    counts like sequences.
+    """
     cdef uint64_t count = 0
     cdef size_t i
     if n < SEALED or (p[0] != 1 and p[0] != 2):
@@ -91,8 +94,15 @@ cdef inline bint looks_encrypted(const char* p, size_t n, uint64_t sequence) noe
     return 0 < count <= sequence + DRIFT and (sequence <= DRIFT or count >= sequence - DRIFT)
 
 
-def select(const unsigned char[::1] index not None, uint64_t first, uint64_t last, int64_t since, int64_t until):
-    """Runs ``[(i, j), ...]`` of entries with a sequence from ``first`` to ``last`` and a timestamp from ``since`` to ``until``.
+def select(
+    const unsigned char[::1] index not None,
+    uint64_t first,
+    uint64_t last,
+    int64_t since,
+    int64_t until,
+):
+    """Runs ``[(i, j), ...]`` of entries with a sequence from ``first`` to ``last`` and a timestamp
+    from ``since`` to ``until``.
 
     Both ends count. Looks at every entry: timestamps may step back.
     """
@@ -141,7 +151,9 @@ def ending(const unsigned char[::1] index not None, uint64_t offset):
 
 
 def gaps(const unsigned char[::1] index not None, uint64_t after):
-    """Sequences ``[(first, last), ...]`` that ascending entries leave out, from behind ``after`` on; 0: from the first."""
+    """Sequences ``[(first, last), ...]`` that ascending entries leave out, from behind ``after``
+    on; 0: from the first.
+    """
     cdef Py_ssize_t n = index.shape[0] // ENTRY
     cdef Py_ssize_t k
     cdef uint64_t seq
@@ -209,17 +221,20 @@ cdef class Builder:
         return self.data.used + self.reply.used
 
     def begin(self, bytes channel not None, str shown not None, int64_t number):
-        """What follows is from slice ``number`` of ``channel``, which the column of that name shows as ``shown``."""
+        """What follows is from slice ``number`` of ``channel``, which the column of that name shows
+        as ``shown``.
+        """
         self.channel = channel
         self.shown = shown
         self.number = number
 
     def add(self, const unsigned char[::1] index not None, Py_ssize_t i, Py_ssize_t j,
             const unsigned char[::1] data=None, uint64_t base=0):
-        """Rows for entries ``i`` to ``j - 1``; ``data``: the bytes of the slice from offset ``base`` on.
+        """Rows for entries ``i`` to ``j - 1``; ``data``: the bytes of the slice from offset
+        ``base`` on.
 
-        Without ``data`` only what entries say is known. Returns ``[(sequence, offset, what is wrong), ...]`` of the rows
-        whose record cannot be read.
+        Without ``data`` only what entries say is known. Returns ``[(sequence, offset, what is
+        wrong), ...]`` of the rows whose record cannot be read.
         """
         cdef const char* p = NULL
         cdef size_t n = 0
@@ -255,10 +270,14 @@ cdef class Builder:
                 why = "unexpected EOF"
             else:
                 at = <size_t>(off - base)
-                # A wrong size in the header does no harm while the index knows the right one: the checksum tells.
+                # A wrong size in the header does no harm while the index knows the right one: the
+                # checksum tells.
                 got = self.crc.of(p + at + 8, size)
                 if got != get32(p + at + 4):
-                    why = f"corrupted data, expected crc to be 0x{get32(p + at + 4):08x}, got 0x{got:08x}"
+                    why = (
+                        "corrupted data, expected crc to be "
+                        f"0x{get32(p + at + 4):08x}, got 0x{got:08x}"
+                    )
                 elif not read_message(p + at + 8, size, &m):
                     why = "message does not decode"
                 elif m.seq != seq:
@@ -277,10 +296,18 @@ cdef class Builder:
         return bad
 
     def lost(self, uint64_t sequence, uint64_t offset, str why not None, timestamp=None):
-        """A row for bytes at ``offset`` that are no record, where ``sequence`` was expected; ``timestamp`` if it is known."""
+        """A row for bytes at ``offset`` that are no record, where ``sequence`` was expected;
+        ``timestamp`` if it is known.
+        """
         self._reserve(1)
         self.problems[self.rows] = why
-        self._put(sequence, 0 if timestamp is None else timestamp, offset, NULL, 0 if timestamp is None else TIMED)
+        self._put(
+            sequence,
+            0 if timestamp is None else timestamp,
+            offset,
+            NULL,
+            0 if timestamp is None else TIMED,
+        )
         self._run(1)
 
     cdef _run(self, Py_ssize_t rows):
@@ -305,7 +332,9 @@ cdef class Builder:
             self.reply_ends.room(wide)
         return 0
 
-    cdef inline int _put(self, uint64_t seq, int64_t ts, uint64_t off, const Stored* m, uint8_t flags) except -1:
+    cdef inline int _put(
+        self, uint64_t seq, int64_t ts, uint64_t off, const Stored* m, uint8_t flags
+    ) except -1:
         """One row, for which there is room; ``m``: its message, if that was read."""
         self.flags.p[self.flags.used] = <char>flags
         self.flags.used += 1
@@ -349,7 +378,9 @@ cdef class Builder:
         for i in range(n):
             if <uint8_t>p[i] >= 0x80:
                 text = p[:n].decode("utf-8", "backslashreplace").encode()
-                memcpy(self.reply.room(<size_t>len(text)), PyBytes_AS_STRING(text), <size_t>len(text))
+                memcpy(
+                    self.reply.room(<size_t>len(text)), PyBytes_AS_STRING(text), <size_t>len(text)
+                )
                 self.reply.used += <size_t>len(text)
                 return 0
         memcpy(self.reply.room(n), p, n)
@@ -362,7 +393,8 @@ cdef class Builder:
         for name in self.columns:
             made[name] = self._column(name)
         batch = pa.RecordBatch.from_arrays(
-            [made[name] for name in self.columns], schema=pa.schema([(name, TYPES[name]) for name in self.columns])
+            [made[name] for name in self.columns],
+            schema=pa.schema([(name, TYPES[name]) for name in self.columns]),
         )
         if not self.columns:
             # A count needs rows and no column.
@@ -376,7 +408,9 @@ cdef class Builder:
         if name == "channel":
             return self._repeated([(shown, n) for shown, _, n in self.runs])
         if name == "file":
-            return self._repeated([(f"{shown}/msgs.{number}.dat", n) for shown, number, n in self.runs])
+            return self._repeated(
+                [(f"{shown}/msgs.{number}.dat", n) for shown, number, n in self.runs]
+            )
         if name == "slice":
             return self._slices()
         if name == "sequence":
@@ -390,9 +424,13 @@ cdef class Builder:
         if name == "size":
             return fixed(kind, rows, self.sizes, self._bits(READ) if self.flawed else None)
         if name == "data":
-            return varied(kind, rows, self.data_ends, self.data, self._bits(READ) if self.flawed else None)
+            return varied(
+                kind, rows, self.data_ends, self.data, self._bits(READ) if self.flawed else None
+            )
         if name == "reply":
-            return varied(kind, rows, self.reply_ends, self.reply, self._bits(READ) if self.flawed else None)
+            return varied(
+                kind, rows, self.reply_ends, self.reply, self._bits(READ) if self.flawed else None
+            )
         if name == "crc_ok":
             return fixed(kind, rows, self._bits(READ), None)
         return pa.array([self.problems.get(k) for k in range(rows)], type=kind)
@@ -440,7 +478,10 @@ cdef class Builder:
         cdef int32_t* to
         for _, number, rows in self.runs:
             if not 0 <= number <= 0x7FFFFFFF:
-                return pa.array([v if 0 <= v <= 0x7FFFFFFF else None for _, v, n in self.runs for _ in range(n)], pa.int32())
+                numbers = (v for _, v, n in self.runs for _ in range(n))
+                return pa.array(
+                    [v if 0 <= v <= 0x7FFFFFFF else None for v in numbers], pa.int32()
+                )
             to = <int32_t*>out.room(<size_t>rows * 4)
             for k in range(rows):
                 to[k] = <int32_t>number
@@ -450,7 +491,9 @@ cdef class Builder:
 
 cdef fixed(kind, Py_ssize_t rows, Memory values, Memory valid):
     """A column of numbers."""
-    return pa.Array.from_buffers(kind, rows, [None if valid is None else pa.py_buffer(valid), pa.py_buffer(values)])
+    return pa.Array.from_buffers(
+        kind, rows, [None if valid is None else pa.py_buffer(valid), pa.py_buffer(values)]
+    )
 
 
 cdef varied(kind, Py_ssize_t rows, Memory ends, Memory values, Memory valid):
@@ -461,5 +504,6 @@ cdef varied(kind, Py_ssize_t rows, Memory ends, Memory values, Memory valid):
     if ends.used:
         memcpy(p + 4, ends.p, ends.used)
     offsets.used = ends.used + 4
-    buffers = [None if valid is None else pa.py_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(values)]
+    known = None if valid is None else pa.py_buffer(valid)
+    buffers = [known, pa.py_buffer(offsets), pa.py_buffer(values)]
     return pa.Array.from_buffers(kind, rows, buffers)

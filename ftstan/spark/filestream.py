@@ -1,8 +1,9 @@
-"""A stream that tails the files of a datastore: no load on its server but the reading of the disk, and none without it.
+"""A stream that tails the files of a datastore: no load on its server but the reading of the disk,
+and none without it.
 
-While a server holds the store it is read up to what each channel's ``confirmed.bin`` says, so never a message that
-could still be taken back: a stream does not see what a failover may undo. Where nobody holds it, it is read as the next
-server would find it.
+While a server holds the store it is read up to what each channel's ``confirmed.bin`` says, so never
+a message that could still be taken back: a stream does not see what a failover may undo. Where
+nobody holds it, it is read as the next server would find it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ class FileStream(LogStream):
     def __init__(self, reading: Reading, options: ReadOptions) -> None:
         super().__init__(reading)
         self._options = options
-        self._store = Store(options.path, polynomial=options.polynomial, allow_unconfirmed=options.allow_unconfirmed)
+        self._store = Store(
+            options.path, polynomial=options.polynomial, allow_unconfirmed=options.allow_unconfirmed
+        )
         self._looked = -LOOK_EVERY_S
         self._latest: Offsets = {}
         # What is known of a channel as long as its directory does not change.
@@ -71,7 +74,8 @@ class FileStream(LogStream):
         if (kind := kind_of(read.path)) != "store":
             raise ConfigError(
                 f"stan: a stream reads a datastore, and {read.path} is a {kind}",
-                hint="give the directory that the server has as -dir, or read the archive as a batch",
+                hint="give the directory that the server has as -dir, or read the archive as a "
+                "batch",
             )
         return cls(reading, read)
 
@@ -85,14 +89,18 @@ class FileStream(LogStream):
     def firsts(self, channels: Iterable[str]) -> Offsets:
         """As the files say."""
         wanted = list(channels)
-        return {channel: first for channel, (first, _) in self._ends(wanted).items()} if wanted else {}
+        return (
+            {channel: first for channel, (first, _) in self._ends(wanted).items()} if wanted else {}
+        )
 
     def since(self, when: int, channels: Iterable[str]) -> Offsets:
         """As the index says."""
         found = {}
         for channel in channels:
             for part in self._store.plan({channel: Bounds(since=when)}):
-                sequences = next((b.column(0) for b in read(part, ("sequence",)) if b.num_rows), None)
+                sequences = next(
+                    (b.column(0) for b in read(part, ("sequence",)) if b.num_rows), None
+                )
                 if sequences is not None:
                     found[channel] = sequences[0].as_py()
                     break
@@ -113,7 +121,9 @@ class FileStream(LogStream):
             if part.channel in ends:
                 bounds[part.channel] = Bounds(first=max(part.start, 1), last=part.end - 1)
         o = self._options
-        parts = self._store.plan(bounds, max_bytes=o.max_partition_bytes, min_parts=self._reading.min_partitions)
+        parts = self._store.plan(
+            bounds, max_bytes=o.max_partition_bytes, min_parts=self._reading.min_partitions
+        )
         return [StanPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -121,9 +131,11 @@ class FileStream(LogStream):
         return batches(self._options, self._reading.columns, partition.value)
 
     def _reached(self, wanted: list[Range]) -> dict[str, Ends]:
-        """What there is of the channels, when it reaches to the ends of the ranges, or it is sure that it does not.
+        """What there is of the channels, when it reaches to the ends of the ranges, or it is sure
+        that it does not.
 
-        A batch that is run again was planned by somebody who saw them; right behind a takeover we may not.
+        A batch that is run again was planned by somebody who saw them; right behind a takeover we
+        may not.
         """
         until = time.monotonic() + BACK_WITHIN_S
         while True:

@@ -1,14 +1,17 @@
-"""What a server has, learned as its client: the last and first sequences of channels, and the messages of a range.
+"""What a server has, learned as its client: the last and first sequences of channels, and the
+messages of a range.
 
-**The last sequence** of a channel is that of the message which a subscription that starts at the last one gets. It is
-acknowledged, and the server, which may have one message in flight, then sends the next one as soon as there is one: so
-while nothing is published nothing is asked, and when something was, the subscription is made anew at the last message.
+**The last sequence** of a channel is that of the message which a subscription that starts at the
+last one gets. It is acknowledged, and the server, which may have one message in flight, then sends
+the next one as soon as there is one: so while nothing is published nothing is asked, and when
+something was, the subscription is made anew at the last message.
 
-**A range** is read by a subscription that starts at its first sequence. Messages come in order, with three exceptions
-that look alike: what expired is not there, what NATS lost on its way comes late, and so does what a former owner had
-sent. A gap is therefore never believed at once: the subscription is made anew at the sequence that is missing, and only
-when two of them in a row begin behind it, it is a hole in the log. In the same way the rest of a range is gone only if
-two subscriptions that the server has confirmed stay silent.
+**A range** is read by a subscription that starts at its first sequence. Messages come in order,
+with three exceptions that look alike: what expired is not there, what NATS lost on its way comes
+late, and so does what a former owner had sent. A gap is therefore never believed at once: the
+subscription is made anew at the sequence that is missing, and only when two of them in a row begin
+behind it, it is a hole in the log. In the same way the rest of a range is gone only if two
+subscriptions that the server has confirmed stay silent.
 """
 
 from __future__ import annotations
@@ -18,7 +21,13 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ftstan.client import ClientError, RequestError, RequestRefusedError, Start, SubscriptionClosedError
+from ftstan.client import (
+    ClientError,
+    RequestError,
+    RequestRefusedError,
+    Start,
+    SubscriptionClosedError,
+)
 from ftstan.spark.offsets import FIRST, Range
 
 if TYPE_CHECKING:
@@ -52,7 +61,10 @@ class ServerSilentError(ClientError):
 
 
 class Tails:
-    """The ends of channels, for the driver of a stream. ``patience``: seconds until a silent server is an error."""
+    """The ends of channels, for the driver of a stream.
+
+    ``patience``: seconds until a silent server is an error.
+    """
 
     def __init__(self, connection: Connection, channels: Iterable[str], patience: float) -> None:
         self._patience = patience
@@ -60,7 +72,9 @@ class Tails:
 
     async def latest(self) -> Offsets:
         """Channel -> sequence behind its last message, of all that have or had one."""
-        ends = await asyncio.gather(*(patiently(tail.last, self._patience, c) for c, tail in self._tails.items()))
+        ends = await asyncio.gather(
+            *(patiently(tail.last, self._patience, c) for c, tail in self._tails.items())
+        )
         return {channel: last + 1 for channel, last in zip(self._tails, ends, strict=True) if last}
 
     async def firsts(self, channels: Iterable[str], start: Start) -> Offsets:
@@ -83,14 +97,18 @@ class _Tail:
         self._newer = False
 
     async def last(self) -> int:
-        """The last sequence; what it was before if there is no message any more; 0 if there never was one."""
+        """The last sequence.
+
+        What it was before if there is no message any more; 0 if there never was one.
+        """
         if self._subscription is None or self._subscription.closed or self._newer:
             await self._look()
         return self._last
 
     async def _look(self) -> None:
         if self._subscription is not None:
-            former, self._subscription = self._subscription, None
+            former = self._subscription
+            self._subscription = None
             await former.close()
         self._known.clear()
         self._newer = False
@@ -129,14 +147,18 @@ class _Tail:
                     return await wait()
             except TimeoutError:
                 if not sure:
-                    # Whoever answers this has had its turn with the subscription, too: what it sent is on its way.
+                    # Whoever answers this has had its turn with the subscription, too: what it sent
+                    # is on its way.
                     barrier = await self._connection.subscribe(self._channel, max_in_flight=1)
                     await barrier.close()
         return None
 
 
 class RangeReader:
-    """The messages of one range, for a task. ``lost`` is told of sequences that are gone; it may raise."""
+    """The messages of one range, for a task.
+
+    ``lost`` is told of sequences that are gone; it may raise.
+    """
 
     def __init__(
         self,
@@ -157,11 +179,15 @@ class RangeReader:
         self._subscription: Subscription | None = None
         self._fresh = False
         self._silences = 0
-        # Where the range goes on behind a gap, as subscriptions in a row have said that began in it.
+        # Where the range goes on behind a gap, as subscriptions in a row have said that began in
+        # it.
         self._behind: list[int] = []
 
     async def batch(self) -> list[Message]:
-        """The next messages, in order; empty when the range has been read. Raises ``ServerSilentError``."""
+        """The next messages, in order; empty when the range has been read.
+
+        Raises ``ServerSilentError``.
+        """
         found: list[Message] = []
         size = 0
         while self._next < self._end and len(found) < _ROWS and size < _BYTES:
@@ -185,7 +211,8 @@ class RangeReader:
             await self._leave()
             return None
         self._silences = 0
-        fresh, self._fresh = self._fresh, False
+        fresh = self._fresh
+        self._fresh = False
         sequence = message.sequence
         if fresh and sequence > self._next:
             self._behind.append(sequence)
@@ -221,13 +248,19 @@ class RangeReader:
 
     async def _leave(self) -> None:
         if self._subscription is not None:
-            former, self._subscription = self._subscription, None
+            former = self._subscription
+            self._subscription = None
             with contextlib.suppress(RequestError):
                 await former.close()
 
 
-async def patiently(ask: Callable[[], Coroutine[Any, Any, _T]], patience: float, channel: str) -> _T:
-    """Ask until the server answers; ``patience`` in seconds. Raises ``ServerSilentError``, ``RequestRefusedError``."""
+async def patiently(
+    ask: Callable[[], Coroutine[Any, Any, _T]], patience: float, channel: str
+) -> _T:
+    """Ask until the server answers; ``patience`` in seconds.
+
+    Raises ``ServerSilentError``, ``RequestRefusedError``.
+    """
     loop = asyncio.get_running_loop()
     begun = loop.time()
     while True:

@@ -1,11 +1,13 @@
-"""The message log without Spark: what a datastore holds, cut into parts, each read as Arrow batches.
+"""The message log without Spark: what a datastore holds, cut into parts, each read as Arrow
+batches.
 
 >>> store = Store("/nss/orders")
 >>> for part in store.plan(["orders"], max_bytes=128 << 20):
 ...     for batch in read(part, ("sequence", "data")):
 ...         use(batch)
 
-Takes no lock and never writes. A part can be read in any process that sees the same directory; parts are small.
+Takes no lock and never writes. A part can be read in any process that sees the same directory;
+parts are small.
 """
 
 from __future__ import annotations
@@ -18,13 +20,23 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import ConfigError, StoreError
-from ftstan.spark.parts import EVERYTHING, MAX_BYTES, MAX_TIME, MIN_TIME, POLYNOMIAL, Bounds, Range, Share, Work
+from ftstan.spark.parts import (
+    EVERYTHING,
+    MAX_BYTES,
+    MAX_TIME,
+    MIN_TIME,
+    POLYNOMIAL,
+    Bounds,
+    Range,
+    Share,
+    Work,
+)
 from ftstan.spark.pieces import SliceReader
 from ftstan.spark.reading import PartReader
 from ftstan.spark.report import ReadingReport
 from ftstan.spark.resolve import checksum, directory, resolved
 from ftstan.spark.scan import Listing, channel_names, look, uncollected
-from ftstan.stores.file.state import states
+from ftstan.stores.file.state import state_records
 from ftstan.stores.file.tools.source import Source
 from ftstan.stores.file.tools.statereading import SUB_KINDS, read_state
 
@@ -79,11 +91,13 @@ class Part(Work):
 class Store:
     """A datastore directory, as it is when each method looks.
 
-    ``polynomial``: the server's ``-file_crc_poly``. ``allow_unconfirmed``: read a store that a server holds to its
-    very end, also what may still be taken back.
+    ``polynomial``: the server's ``-file_crc_poly``. ``allow_unconfirmed``: read a store that a
+    server holds to its very end, also what may still be taken back.
     """
 
-    def __init__(self, path: str, *, polynomial: int = POLYNOMIAL, allow_unconfirmed: bool = False) -> None:
+    def __init__(
+        self, path: str, *, polynomial: int = POLYNOMIAL, allow_unconfirmed: bool = False
+    ) -> None:
         self.path = os.path.abspath(path)
         self._polynomial = polynomial
         self._allow_unconfirmed = allow_unconfirmed
@@ -97,12 +111,17 @@ class Store:
         return sorted(self.look().channels)
 
     def ends(self, names: Iterable[str] | None = None) -> dict[str, tuple[int, int]]:
-        """For each channel the first sequence that is there and the one behind the last; the same if it is empty.
+        """For each channel the first sequence that is there and the one behind the last.
+
+        The same if it is empty.
 
         Reads the beginnings of slices and the end of the newest one.
         """
         listing = self.look(names)
-        return {name: self.ends_of(listed, listing.ours_from) for name, listed in listing.channels.items()}
+        return {
+            name: self.ends_of(listed, listing.ours_from)
+            for name, listed in listing.channels.items()
+        }
 
     def ends_of(self, listed: Listed, ours_from: int) -> tuple[int, int]:
         """``ends`` of one channel that was listed."""
@@ -114,7 +133,8 @@ class Store:
             return self._behind(listed), self._behind(listed)
         if listed.limit is not None:
             return counted[0].first, max(listed.limit + 1, counted[0].first)
-        report, crc = ReadingReport(), checksum(self._polynomial)
+        report = ReadingReport()
+        crc = checksum(self._polynomial)
         with (
             _storage(self.path),
             directory(self.path, listed) as dirfd,
@@ -140,11 +160,13 @@ class Store:
         min_parts: int = 1,
         listing: Listing | None = None,
     ) -> list[Part]:
-        """Parts that together hold the wanted messages of the wanted channels (``None``: all), each of them once.
+        """Parts that together hold the wanted messages of the wanted channels (``None``: all), each
+        of them once.
 
-        By listing and stat alone; where sequences are wanted (not all of them), slices are looked at, too, so that
-        parts hold nothing else. Small slices share a part of up to ``max_bytes``, larger ones are cut into several
-        that begin at records; ``min_parts`` makes them smaller. ``listing`` is a look that was taken before.
+        By listing and stat alone; where sequences are wanted (not all of them), slices are looked
+        at, too, so that parts hold nothing else. Small slices share a part of up to ``max_bytes``,
+        larger ones are cut into several that begin at records; ``min_parts`` makes them smaller.
+        ``listing`` is a look that was taken before.
 
         Raises ``ConfigError``, also for a channel that does not exist, and ``StoreError``.
         """
@@ -168,7 +190,9 @@ class Store:
         packed = _packed(shares, most)
         if listing.findings and not packed:
             packed = [()]
-        parts = [Part(self.path, listing.ours_from, self._polynomial, tuple(some)) for some in packed]
+        parts = [
+            Part(self.path, listing.ours_from, self._polynomial, tuple(some)) for some in packed
+        ]
         if parts:
             parts[0] = replace(parts[0], findings=tuple(listing.findings))
         return parts
@@ -194,18 +218,24 @@ class Store:
         return Share(listed, bounds, ranges, ending=whole)
 
     def subscriptions(self, channel: str) -> dict[int, StoredSub]:
-        """Subscriptions of a channel by id, as far as its ``subs.dat`` can be read: state and pending sequences.
+        """Subscriptions of a channel by id, as far as its ``subs.dat`` can be read: state and
+        pending sequences.
 
         Raises ``ConfigError`` if there is no such channel, and ``StoreError``.
         """
         disk = LocalDisk()
         listing = self.look([channel])
         if channel not in listing.channels:
-            raise ConfigError(f'datastore {self.path} has no channel "{channel}"', hint="run: ftstanctl store ls DIR")
+            raise ConfigError(
+                f'datastore {self.path} has no channel "{channel}"',
+                hint="run: ftstanctl store ls DIR",
+            )
         with _storage(self.path), directory(self.path, listing.channels[channel]) as dirfd:
             source = Source(disk, dirfd, checksum(self._polynomial), listing.ours_from)
             typed = read_state(source, dirfd, "subs.dat", SUB_KINDS)
-        return states.replay_subs([(kind, payload) for _, kind, payload in typed.rows], f"{channel}/subs.dat")[0]
+        return state_records.replay_subs(
+            [(kind, payload) for _, kind, payload in typed.rows], f"{channel}/subs.dat"
+        )[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,14 +254,20 @@ class StoreSnapshot:
         """The first sequence that is there, and the one behind the last."""
         return self.store.ends_of(self.listing.channels[channel], self.listing.ours_from)
 
-    def plan(self, wanted: Mapping[str, Bounds], *, max_bytes: int, min_parts: int) -> Sequence[Part]:
+    def plan(
+        self, wanted: Mapping[str, Bounds], *, max_bytes: int, min_parts: int
+    ) -> Sequence[Part]:
         """Parts that hold what is wanted of each channel."""
-        return self.store.plan(wanted, max_bytes=max_bytes, min_parts=min_parts, listing=self.listing)
+        return self.store.plan(
+            wanted, max_bytes=max_bytes, min_parts=min_parts, listing=self.listing
+        )
 
 
 def snapshot(options: ReadOptions) -> StoreSnapshot:
     """Look at the channels that the options of a query want. Raises ``FtstanError``."""
-    store = Store(options.path, polynomial=options.polynomial, allow_unconfirmed=options.allow_unconfirmed)
+    store = Store(
+        options.path, polynomial=options.polynomial, allow_unconfirmed=options.allow_unconfirmed
+    )
     names: Iterable[str] | None = options.subscribe
     if options.pattern is not None:
         names = [name for name in channel_names(store.path) if options.wants(name)]
@@ -246,12 +282,14 @@ def read(
     fail_on_data_loss: bool = True,
     refuse_encrypted: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a part as batches of some megabytes, in the order of their sequences within a channel.
+    """The messages of a part as batches of some megabytes, in the order of their sequences within a
+    channel.
 
-    ``columns``: names out of ``decode.TYPES``; data files are not read where entries of the index say enough. Every
-    record that is read is verified; one that is bad is a row with ``crc_ok`` false and without what it held.
-    ``report`` counts and collects what is found. ``fail_on_data_loss``: a slice that is gone since the plan was made
-    is an error. ``refuse_encrypted``: so is a payload that looks encrypted.
+    ``columns``: names out of ``decode.TYPES``; data files are not read where entries of the index
+    say enough. Every record that is read is verified; one that is bad is a row with ``crc_ok``
+    false and without what it held. ``report`` counts and collects what is found.
+    ``fail_on_data_loss``: a slice that is gone since the plan was made is an error.
+    ``refuse_encrypted``: so is a payload that looks encrypted.
 
     Raises ``StoreError`` (``DamageError`` with a strict ``report``).
     """
@@ -326,4 +364,5 @@ class _Packer:
         """End the part that is being filled."""
         if self._shares:
             self.done.append(tuple(self._shares))
-        self._shares, self._size = [], 0
+        self._shares = []
+        self._size = 0

@@ -1,7 +1,9 @@
-"""What a stream does about messages that it should read and that are gone: it fails, or says so and reads on.
+"""What a stream does about messages that it should read and that are gone: it fails, or says so and
+reads on.
 
-Gone are messages that a limit of the server or somebody removed before they were read, and those of a channel that has
-begun anew. The words are complete in themselves, for Spark shows an error without its hint.
+Gone are messages that a limit of the server or somebody removed before they were read, and those of
+a channel that has begun anew. The words are complete in themselves, for Spark shows an error
+without its hint.
 """
 
 from __future__ import annotations
@@ -31,13 +33,19 @@ class Losses:
     def gone(self, part: Range) -> None:
         """The messages of ``part`` are not there. Raises ``DataLossError``."""
         last = part.end - 1
-        which = f"message {last} is" if last == part.start else f"messages {part.start} to {last} are"
+        which = (
+            f"message {last} is" if last == part.start else f"messages {part.start} to {last} are"
+        )
         self._say(f"{part.channel}: {which} gone: expired, or removed, before they were read")
 
     def begun_anew(self, channel: str, at: int, end: int) -> None:
-        """A channel that was read up to ``at`` ends before it, at ``end``. Raises ``DataLossError``."""
+        """A channel that was read up to ``at`` ends before it, at ``end``.
+
+        Raises ``DataLossError``.
+        """
         self._say(
-            f"{channel}: it was read up to message {at - 1} and ends at {end - 1} now: deleted and made again, or its "
+            f"{channel}: it was read up to message {at - 1} and ends at {end - 1} now: deleted "
+            "and made again, or its "
             "server lost its store"
         )
 

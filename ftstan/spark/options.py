@@ -1,7 +1,8 @@
-"""The options of ``stan``: Kafka's names and meaning where Kafka has one, checked before anything is read.
+"""The options of ``stan``: Kafka's names and meaning where Kafka has one, checked before anything
+is read.
 
-Spark gives every value as text and does not care about the case of names. An option that nobody knows is an error that
-names the nearest one: a limit that is misspelt must not become no limit.
+Spark gives every value as text and does not care about the case of names. An option that nobody
+knows is an error that names the nearest one: a limit that is misspelt must not become no limit.
 """
 
 from __future__ import annotations
@@ -44,19 +45,35 @@ BATCH: Final = (
 )
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "k": 1 << 10,
+    "kb": 1 << 10,
+    "m": 1 << 20,
+    "mb": 1 << 20,
+    "g": 1 << 30,
+    "gb": 1 << 30,
+}
 _SIZE = re.compile(r"([0-9]+)\s*([a-z]*)")
 
 
 def spelled(given: Mapping[str, str], known: Collection[str], what: str) -> dict[str, str]:
-    """The options of ``what`` by their proper names. Raises ``ConfigError`` for one that is not ``known``."""
+    """The options of ``what`` by their proper names.
+
+    Raises ``ConfigError`` for one that is not ``known``.
+    """
     proper = {name.lower(): name for name in known}
     found = {}
     for key, value in given.items():
         name = proper.get(key.lower())
         if name is None:
             near = difflib.get_close_matches(key.lower(), proper, 1, 0.6)
-            hint = f"did you mean {proper[near[0]]}?" if near else f"options are: {', '.join(sorted(known))}"
+            hint = (
+                f"did you mean {proper[near[0]]}?"
+                if near
+                else f"options are: {', '.join(sorted(known))}"
+            )
             raise ConfigError(f'stan: {what} has no option "{key}"', hint=hint, option=key)
         found[name] = value
     return found
@@ -64,7 +81,9 @@ def spelled(given: Mapping[str, str], known: Collection[str], what: str) -> dict
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """One side of what is read: ``named`` sequences of channels, and the ``default`` of all others."""
+    """One side of what is read: ``named`` sequences of channels, and the ``default`` of all
+    others.
+    """
 
     default: int
     named: Mapping[str, int] = field(default_factory=dict)
@@ -103,13 +122,20 @@ class ReadOptions:
         """Check the options of a batch query. Raises ``ConfigError``."""
         o = spelled(given, BATCH, "a batch query")
         if not o.get("path"):
-            raise ConfigError("stan: which datastore or archive?", hint='give its directory: .option("path", DIR)')
+            raise ConfigError(
+                "stan: which datastore or archive?", hint='give its directory: .option("path", DIR)'
+            )
         starting = positions(o, "startingOffsets", EARLIEST)
         ending = positions(o, "endingOffsets", LATEST)
         if LATEST in (starting.default, *starting.named.values()):
-            raise ConfigError("stan: a batch query cannot start at latest", hint="leave out startingOffsets: earliest")
+            raise ConfigError(
+                "stan: a batch query cannot start at latest",
+                hint="leave out startingOffsets: earliest",
+            )
         if EARLIEST in (ending.default, *ending.named.values()):
-            raise ConfigError("stan: a batch query cannot end at earliest", hint="leave out endingOffsets: latest")
+            raise ConfigError(
+                "stan: a batch query cannot end at earliest", hint="leave out endingOffsets: latest"
+            )
         return cls(
             path=o["path"],
             subscribe=subscribed(o),
@@ -137,7 +163,8 @@ class ReadOptions:
 
     def bounds(self, channel: str) -> Bounds:
         """What is wanted of a channel."""
-        first, end = self.starting.of(channel), self.ending.of(channel)
+        first = self.starting.of(channel)
+        end = self.ending.of(channel)
         return Bounds(
             first=max(first, EVERYTHING.first) if first != EARLIEST else EVERYTHING.first,
             last=end - 1 if end != LATEST else ENDLESS,
@@ -153,10 +180,13 @@ def subscribed(o: Mapping[str, str]) -> tuple[str, ...] | None:
     names = tuple(dict.fromkeys(name.strip() for name in o["subscribe"].split(",") if name.strip()))
     if not names:
         raise ConfigError(
-            "stan: subscribe names no channel", hint="give names with commas between them, or leave it out"
+            "stan: subscribe names no channel",
+            hint="give names with commas between them, or leave it out",
         )
     if "subscribePattern" in o:
-        raise ConfigError("stan: subscribe and subscribePattern exclude each other", hint="give one of them")
+        raise ConfigError(
+            "stan: subscribe and subscribePattern exclude each other", hint="give one of them"
+        )
     return names
 
 
@@ -173,7 +203,10 @@ def _pattern(o: Mapping[str, str]) -> re.Pattern[str] | None:
 
 
 def positions(o: Mapping[str, str], name: str, default: int) -> Positions:
-    """``earliest``, ``latest``, or a JSON object of sequences per channel; -2 is earliest, -1 latest in it."""
+    """``earliest``, ``latest``, or a JSON object of sequences per channel.
+
+    -2 is earliest, -1 latest in it.
+    """
     text = o.get(name, "").strip()
     if not text:
         return Positions(default)
@@ -183,17 +216,22 @@ def positions(o: Mapping[str, str], name: str, default: int) -> Positions:
         named = json.loads(text)
     except ValueError:
         named = None
-    if not isinstance(named, dict) or not all(type(n) is int and EARLIEST <= n <= ENDLESS for n in named.values()):
+    if not isinstance(named, dict) or not all(
+        type(n) is int and EARLIEST <= n <= ENDLESS for n in named.values()
+    ):
         raise ConfigError(
             f"stan: {name} is {text!r}",
-            hint='give earliest, latest, or sequences of channels such as {"orders": 17, "audit": -2} (-2: earliest)',
+            hint='give earliest, latest, or sequences of channels such as {"orders": 17, '
+            '"audit": -2} (-2: earliest)',
             option=name,
         )
     return Positions(default, named)
 
 
 def moment(o: Mapping[str, str], name: str, default: int) -> int:
-    """A time in nanoseconds since 1970, from milliseconds (as in Kafka) or an ISO date, UTC where it names no zone."""
+    """A time in nanoseconds since 1970, from milliseconds (as in Kafka) or an ISO date, UTC where
+    it names no zone.
+    """
     text = o.get(name, "").strip()
     if not text:
         return default
@@ -223,7 +261,9 @@ def number(o: Mapping[str, str], name: str, default: int) -> int:
     if not text:
         return default
     if not re.fullmatch(r"[0-9]+", text) or int(text) < 1:
-        raise ConfigError(f"stan: {name} is {text!r}", hint="give a whole number from 1 on", option=name)
+        raise ConfigError(
+            f"stan: {name} is {text!r}", hint="give a whole number from 1 on", option=name
+        )
     return int(text)
 
 
@@ -237,7 +277,9 @@ def seconds(o: Mapping[str, str], name: str, default: float) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise ConfigError(f"stan: {name} is {text!r}", hint="give seconds above 0, for example 30", option=name)
+        raise ConfigError(
+            f"stan: {name} is {text!r}", hint="give seconds above 0, for example 30", option=name
+        )
     return value
 
 
@@ -247,7 +289,9 @@ def _size(o: Mapping[str, str], name: str, default: int) -> int:
         return default
     m = _SIZE.fullmatch(text)
     if m is None or m[2] not in _UNITS or int(m[1]) < 1:
-        raise ConfigError(f"stan: {name} is {text!r}", hint="give bytes, or a size such as 64m", option=name)
+        raise ConfigError(
+            f"stan: {name} is {text!r}", hint="give bytes, or a size such as 64m", option=name
+        )
     return int(m[1]) * _UNITS[m[2]]
 
 
@@ -262,5 +306,7 @@ def truth(o: Mapping[str, str], name: str, *, default: bool) -> bool:
 def _choice(o: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
     text = o.get(name, words[0]).strip().upper()
     if text not in words:
-        raise ConfigError(f"stan: {name} is {text!r}", hint=f"give {' or '.join(words)}", option=name)
+        raise ConfigError(
+            f"stan: {name} is {text!r}", hint=f"give {' or '.join(words)}", option=name
+        )
     return text

@@ -1,4 +1,6 @@
-"""What is wanted of a datastore and what a part of a plan has of it: shared by planning, options and readers."""
+"""What is wanted of a datastore and what a part of a plan has of it: shared by planning, options
+and readers.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ MAX_TIME = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Messages that are wanted: sequences ``first`` to ``last``, timestamps (ns) ``since`` to ``until``; ends count."""
+    """Messages that are wanted: sequences ``first`` to ``last``, timestamps (ns) ``since`` to
+    ``until``; ends count.
+    """
 
     first: int = 1
     last: int = ENDLESS
@@ -68,7 +72,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be read: byte ranges of slices, with everything that is needed to read them elsewhere.
+    """What is to be read: byte ranges of slices, with everything that is needed to read them
+    elsewhere.
 
     ``findings``: what planning came across; one part of a plan has them.
     """

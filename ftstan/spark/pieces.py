@@ -1,8 +1,10 @@
-"""The messages of one slice file, as index entries some thousands at a time, whatever state the file is in.
+"""The messages of one slice file, as index entries some thousands at a time, whatever state the
+file is in.
 
-An index is believed as far as its entries are a chain that ends at a record of the data; what lies behind is read from
-the data, record by record, and on behind what is none. Memory does not grow with the file. Opens files for reading
-only, and asks for no byte twice but to find where something begins.
+An index is believed as far as its entries are a chain that ends at a record of the data; what lies
+behind is read from the data, record by record, and on behind what is none. Memory does not grow
+with the file. Opens files for reading only, and asks for no byte twice but to find where something
+begins.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ class Located(NamedTuple):
 
 
 class _Links(NamedTuple):
-    """Entries from number ``at`` on that continue a chain, up to offset ``end`` and sequence ``last``."""
+    """Entries from number ``at`` on that continue a chain, up to offset ``end`` and sequence
+    ``last``.
+    """
 
     at: int
     entries: bytes
@@ -66,7 +70,8 @@ class _Links(NamedTuple):
 
 @dataclass(slots=True)
 class Trust:
-    """How much of an index is believed: ``entries`` of it, up to offset ``end`` of the data, the last one ``last``.
+    """How much of an index is believed: ``entries`` of it, up to offset ``end`` of the data, the
+    last one ``last``.
 
     ``named``: entries behind those whose record the data does not have.
     """
@@ -83,7 +88,9 @@ class SliceReader:
     Raises ``FileNotFoundError`` if the limits have removed it.
     """
 
-    def __init__(self, dirfd: int, channel: bytes, file: SliceFile, crc: Crc, report: ReadingReport) -> None:
+    def __init__(
+        self, dirfd: int, channel: bytes, file: SliceFile, crc: Crc, report: ReadingReport
+    ) -> None:
         self.file = file
         self._channel = channel
         self._crc = crc
@@ -93,7 +100,8 @@ class SliceReader:
         try:
             # Not longer than it was when somebody looked, and perhaps shorter by now.
             self.size = min(file.size, os.fstat(self._dat).st_size)
-            #: What is wrong with the version of the file; it is read all the same, without its index.
+            #: What is wrong with the version of the file; it is read all the same, without its
+            #: index.
             self.refused = self._check_version()
             self._idx = -1 if self.refused else self._open_index(dirfd)
         except BaseException:
@@ -129,10 +137,14 @@ class SliceReader:
             return -1
         return fd
 
-    # ---- bytes -------------------------------------------------------------------------------------------------------
+    # ---- bytes
+    # ----------------------------------------------------------------------------------------------
 
     def data(self, start: int, size: int, into: bytearray | None = None) -> memoryview:
-        """Bytes of the data; fewer at its end. ``into``: where to put them, valid until it is used again."""
+        """Bytes of the data; fewer at its end.
+
+        ``into``: where to put them, valid until it is used again.
+        """
         if into is None or len(into) < size:
             into = bytearray(size)
         view = memoryview(into)
@@ -156,7 +168,8 @@ class SliceReader:
         self._report.index_bytes += len(data)
         return data[: len(data) // _ENTRY * _ENTRY]
 
-    # ---- how it begins and ends ----------------------------------------------------------------------------------
+    # ---- how it begins and ends
+    # ----------------------------------------------------------------------------------
 
     def first(self) -> tuple[int, int]:
         """Sequence and timestamp of the first message, zeros if there is none."""
@@ -189,13 +202,16 @@ class SliceReader:
         return last
 
     def _names(self, peek: bytes, sequence: int, size: int) -> bool:
-        """Whether a record that begins so is of ``size`` bytes, of this channel, and has this sequence."""
+        """Whether a record that begins so is of ``size`` bytes, of this channel, and has this
+        sequence.
+        """
         if int.from_bytes(peek[:4], "little") != size:
             return False
         head = b"\x08" + _varint(sequence) + b"\x12" + _varint(len(self._channel)) + self._channel
         return peek[_HEAD:].startswith(head)
 
-    # ---- entries -----------------------------------------------------------------------------------------------------
+    # ---- entries
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def _count(self) -> int:
@@ -203,20 +219,28 @@ class SliceReader:
         return 0 if self._idx < 0 else max(os.fstat(self._idx).st_size - _START, 0) // _ENTRY
 
     def trust(self) -> Trust:
-        """How much of the index is believed. Reads all of it, unless its last entry names the very end of the data."""
+        """How much of the index is believed.
+
+        Reads all of it, unless its last entry names the very end of the data.
+        """
         if self._trust is None:
             self._trust = Trust() if self._idx < 0 else self._anchored() or self._measured()
         return self._trust
 
     def _anchored(self) -> Trust | None:
-        """All of an index whose last entry names the end of the data; the rest of it is seen as it is read."""
+        """All of an index whose last entry names the end of the data.
+
+        The rest of it is seen as it is read.
+        """
         count = self._count
         ends = self._entries(max(count - 2, 0), 2) if count else b""
         return self._ending(count, ends, b"") if ends and _end_of(ends) == self.size else None
 
     def _measured(self) -> Trust:
         """Of any other index what is a chain and within the data."""
-        count, ends, named = 0, b"", b""
+        count = 0
+        ends = b""
+        named = b""
         for links in self._chain(self._count):
             fit = ending(links.entries, self.size)
             if fit:
@@ -228,7 +252,8 @@ class SliceReader:
         return self._ending(count, ends, named) or Trust(named=b"" if ends else named)
 
     def _ending(self, count: int, ends: bytes, named: bytes) -> Trust | None:
-        """Trust in ``count`` entries that end with ``ends``, if the last of them or the one before names a record.
+        """Trust in ``count`` entries that end with ``ends``, if the last of them or the one before
+        names a record.
 
         Else it is the index of another file, or its data has another end, and proves nothing.
         """
@@ -240,12 +265,16 @@ class SliceReader:
             if len(ends) == _ENTRY or named[_ENTRY:]:
                 break
             # The very last record may be bad itself: its entry names it in vain.
-            count, ends, named = count - 1, ends[:-_ENTRY], last + named
+            count = count - 1
+            ends = ends[:-_ENTRY]
+            named = last + named
         return None
 
     def _chain(self, count: int) -> Iterator[_Links]:
         """The first ``count`` entries, as far as they are a chain."""
-        at, end, last = 0, _START, 0
+        at = 0
+        end = _START
+        last = 0
         while at < count:
             chunk = self._entries(at, min(_BATCH, count - at))
             if not chunk:
@@ -253,17 +282,21 @@ class SliceReader:
             scan = records.scan_index(chunk, self._crc, True, end, last)
             good = chunk[: scan.count * _ENTRY]
             breaker = chunk[len(good) : len(good) + _ENTRY]
-            end, last = scan.end, scan.last or last
+            end = scan.end
+            last = scan.last or last
             there = self._elsewhere(breaker, last, end) if breaker else end
             yield _Links(at, good, end, last)
             if not there:
                 return
-            at, end = at + scan.count, there
+            at = at + scan.count
+            end = there
 
     def _elsewhere(self, entry: bytes, last: int, end: int) -> int:
-        """Where an entry that ends a chain says that the next sequence begins, if a whole record of it is there.
+        """Where an entry that ends a chain says that the next sequence begins, if a whole record of
+        it is there.
 
-        A killed server had left a record without an entry, and an original one appended behind it: the entry is right.
+        A killed server had left a record without an entry, and an original one appended behind it:
+        the entry is right.
         """
         if not entry or self._crc(entry[:-4]) != int.from_bytes(entry[-4:], "little"):
             return 0
@@ -281,18 +314,24 @@ class SliceReader:
     def located(self, start: int = _START) -> Iterator[Located]:
         """Everything from offset ``start`` on, in order."""
         trust = self.trust()
-        at, last = _START, 0
-        # From the first entry on, wherever the wanted ones are: only a chain from the beginning is one.
+        at = _START
+        last = 0
+        # From the first entry on, wherever the wanted ones are: only a chain from the beginning is
+        # one.
         for links in self._chain(trust.entries):
-            at, last = links.end, links.last
+            at = links.end
+            last = links.last
             yield from _clipped(Located(links.entries), start)
         if at < self.size:
             for piece in self._scanned(at, last):
                 yield from _clipped(piece, start)
 
     def _scanned(self, start: int, after: int) -> Iterator[Located]:
-        """Records and stretches from ``start`` on, of which no index says anything that is believed."""
-        at, window = start, _WINDOW
+        """Records and stretches from ``start`` on, of which no index says anything that is
+        believed.
+        """
+        at = start
+        window = _WINDOW
         while at < self.size:
             data = self._bytes(at, min(window, self.size - at))
             if not data:
@@ -306,7 +345,8 @@ class SliceReader:
                 continue
             window = _WINDOW
             if used and at - used + len(data) < self.size:
-                # Perhaps only the window ends here; and what is bad is looked at from its beginning.
+                # Perhaps only the window ends here; and what is bad is looked at from its
+                # beginning.
                 continue
             if not used:
                 needed = _HEAD + int.from_bytes(data[:4], "little")
@@ -318,7 +358,10 @@ class SliceReader:
             at = following
 
     def _next(self, bad: int, after: int) -> int:
-        """Where the next whole record begins behind ``bad``; the end of the file if there is none."""
+        """Where the next whole record begins behind ``bad``.
+
+        The end of the file if there is none.
+        """
         at = bad + 1
         while at < self.size:
             data = self._bytes(at, min(2 * _LARGEST, self.size - at))

@@ -1,7 +1,8 @@
-"""What lies at a path, and who reads it: a datastore, a spool of archived slices, a Delta table, Parquet files.
+"""What lies at a path, and who reads it: a datastore, a spool of archived slices, a Delta table,
+Parquet files.
 
-A reader of another kind is one function that opens a ``Snapshot``; it is named in ``_READERS`` and loaded when the
-first path of its kind is read.
+A reader of another kind is one function that opens a ``Snapshot``; it is named in ``_READERS`` and
+loaded when the first path of its kind is read.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Snapshot(Protocol):
         """The first sequence that is there, and the one behind the last."""
         ...
 
-    def plan(self, wanted: Mapping[str, Bounds], *, max_bytes: int, min_parts: int) -> Sequence[Piece]:
+    def plan(
+        self, wanted: Mapping[str, Bounds], *, max_bytes: int, min_parts: int
+    ) -> Sequence[Piece]:
         """Parts that hold what is wanted of each channel."""
         ...
 
@@ -64,20 +67,26 @@ _READERS = {
 
 
 def kind_of(path: str) -> str:
-    """``store``, ``spool``, ``delta`` or ``parquet``, by what lies there. Raises ``ConfigError`` if nothing does."""
+    """``store``, ``spool``, ``delta`` or ``parquet``, by what lies there.
+
+    Raises ``ConfigError`` if nothing does.
+    """
     try:
         with os.scandir(path) as entries:
             names = {entry.name for entry in entries}
     except OSError as error:
         raise ConfigError(
-            f"stan: path {path}: {error.strerror or error}", hint="give the directory of a datastore or an archive"
+            f"stan: path {path}: {error.strerror or error}",
+            hint="give the directory of a datastore or an archive",
         ) from error
     if "server.dat" in names:
         # First of all: a channel may have any of the other names.
         return "store"
     if "_delta_log" in names:
         return "delta"
-    if "_ftstan" in names or any(name.startswith("channel=") or name.endswith(".parquet") for name in names):
+    if "_ftstan" in names or any(
+        name.startswith("channel=") or name.endswith(".parquet") for name in names
+    ):
         return "parquet"
     if "spool.json" in names:
         return "spool"

@@ -1,7 +1,9 @@
-"""Filters of a query as bounds: what cannot match is not read. For pruning only: every filter also goes back to Spark.
+"""Filters of a query as bounds: what cannot match is not read.
 
-Only filters that all must hold arrive here (Spark keeps an OR for itself). Bounds are never tighter than the filter:
-a column of microseconds holds the nanoseconds from its value up to the next one.
+For pruning only: every filter also goes back to Spark.
+
+Only filters that all must hold arrive here (Spark keeps an OR for itself). Bounds are never tighter
+than the filter: a column of microseconds holds the nanoseconds from its value up to the next one.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class Pushed:
 
     def wants(self, channel: str) -> bool:
         """Whether messages of a channel may match."""
-        return (self.channels is None or channel in self.channels) and channel.startswith(self.prefix)
+        return (self.channels is None or channel in self.channels) and channel.startswith(
+            self.prefix
+        )
 
 
 def pushed(filters: Iterable[Filter]) -> Pushed:
@@ -89,7 +93,9 @@ def _range(column: str, f: Filter) -> tuple[int, int]:
     if isinstance(f, In):
         ranges = [_values(column, value) for value in f.value if value is not None]
         return (min(r[0] for r in ranges), max(r[1] for r in ranges)) if ranges else everything
-    if not isinstance(f, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
+    if not isinstance(
+        f, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+    ):
         return everything
     if f.value is None:
         return everything
@@ -106,7 +112,10 @@ def _range(column: str, f: Filter) -> tuple[int, int]:
 
 
 def _values(column: str, value: Any) -> tuple[int, int]:
-    """The values of the log that one value of a column stands for; everything for one of an unknown type."""
+    """The values of the log that one value of a column stands for.
+
+    Everything for one of an unknown type.
+    """
     if column != "timestamp":
         return (value, value) if isinstance(value, int) else (MIN_TIME, MAX_TIME)
     if isinstance(value, datetime):

@@ -1,7 +1,8 @@
-"""Reading one part of a plan: slices in, Arrow batches out, and everything strange said with its file and offset.
+"""Reading one part of a plan: slices in, Arrow batches out, and everything strange said with its
+file and offset.
 
-Memory holds one window of data and one batch, whatever the size of a slice. A message that cannot be read is a row
-that says so; what no row can stand for is a finding of the report.
+Memory holds one window of data and one batch, whatever the size of a slice. A message that cannot
+be read is a row that says so; what no row can stand for is a finding of the report.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class PartReader:
             yield self._finished()
 
     def _share(self, share: Share) -> Iterator[pa.RecordBatch]:
-        part, listed = self._part, share.channel
+        part = self._part
+        listed = share.channel
         try:
             counted, read = resolved(part.path, listed, part.ours_from, part.polynomial)
         except FileNotFoundError:
@@ -97,21 +99,33 @@ class PartReader:
         with directory(part.path, listed) as dirfd:
             for r in sorted(share.ranges, key=lambda r: (order.get(r.number, -1), r.start)):
                 try:
-                    reader = SliceReader(dirfd, listed.name, files[r.number], self._crc, self._report)
+                    reader = SliceReader(
+                        dirfd, listed.name, files[r.number], self._crc, self._report
+                    )
                 except FileNotFoundError:
-                    self._lose(share, files[r.number].dat, "the slice went away after the query had been planned")
+                    self._lose(
+                        share,
+                        files[r.number].dat,
+                        "the slice went away after the query had been planned",
+                    )
                     continue
                 with reader:
                     self._report.slices += 1
                     if reader.refused and r.start == 0:
                         shown = f"{listed.shown}/{reader.file.dat}"
-                        self._report.add(ReadingFinding(ReadingKind.DAMAGE, listed.shown, shown, reader.refused, 0))
+                        self._report.add(
+                            ReadingFinding(
+                                ReadingKind.DAMAGE, listed.shown, shown, reader.refused, 0
+                            )
+                        )
                     found = by_number.get(r.number)
                     if found is None:
                         self._hidden(share, reader)
                         continue
                     self._builder.begin(listed.name, listed.shown, r.number)
-                    yield from self._range(_Open(share, found, reader, f"{listed.shown}/{reader.file.dat}"), r)
+                    yield from self._range(
+                        _Open(share, found, reader, f"{listed.shown}/{reader.file.dat}"), r
+                    )
                     self._look_for_encryption(share, reader)
             if share.ending:
                 self._ending(share, counted, dirfd)
@@ -121,11 +135,13 @@ class PartReader:
         if self._fail_on_data_loss:
             raise StoreError(
                 f"datastore {self._part.path}: {shown}: {text}",
-                hint="ask again, read less of the past, or set failOnDataLoss=false to go on without it",
+                hint="ask again, read less of the past, or set failOnDataLoss=false to go on "
+                "without it",
             )
         self._report.add(ReadingFinding(ReadingKind.LOSS, share.channel.shown, shown, text))
 
-    # ---- one range -------------------------------------------------------------------------------------------------
+    # ---- one range
+    # ----------------------------------------------------------------------------------------------
 
     def _range(self, s: _Open, r: Range) -> Iterator[pa.RecordBatch]:
         if r.start == 0 and s.counted.first > max(s.counted.begins, s.share.channel.purged + 1):
@@ -142,12 +158,14 @@ class PartReader:
                 begins = records.entry(entries, 0)[0]
                 self._stretch(s, pending, begins)
                 # What is missing there has been said.
-                after, pending = begins - 1, None
+                after = begins - 1
+                pending = None
             whole = len(entries) // _ENTRY
             counting = records.find_entry(entries, s.counted.last + 1)
             count = min(beginning(entries, r.end), counting)
             begin = records.find_entry(entries, s.counted.first)
-            # With the first message of the next range: what is missing between two of them is this one's to tell.
+            # With the first message of the next range: what is missing between two of them is this
+            # one's to tell.
             self._holes(s, entries[begin * _ENTRY : min(count + 1, counting) * _ENTRY], after)
             if begin < count:
                 mine = entries[begin * _ENTRY : count * _ENTRY]
@@ -182,19 +200,30 @@ class PartReader:
     def _bad(self, s: _Open, bad: list[tuple[int, int, str]]) -> None:
         self._report.bad_rows += len(bad)
         for sequence, offset, why in bad:
-            self._report.add(ReadingFinding(ReadingKind.DAMAGE, s.share.channel.shown, s.shown, why, offset, sequence))
+            self._report.add(
+                ReadingFinding(
+                    ReadingKind.DAMAGE, s.share.channel.shown, s.shown, why, offset, sequence
+                )
+            )
 
     def _holes(self, s: _Open, entries: bytes, after: int) -> None:
         for low, high in gaps(entries, after):
             text = f"sequences {low} to {high} are missing before this record"
             offset = records.entry(entries, records.find_entry(entries, low))[1]
-            self._report.add(ReadingFinding(ReadingKind.LOSS, s.share.channel.shown, s.shown, text, offset, low))
+            self._report.add(
+                ReadingFinding(ReadingKind.LOSS, s.share.channel.shown, s.shown, text, offset, low)
+            )
 
-    # ---- what is no record -----------------------------------------------------------------------------------------
+    # ---- what is no record
+    # -----------------------------------------------------------------------------------------
 
     def _stretch(self, s: _Open, stretch: Stretch, following: int) -> None:
-        """Bytes that are no record; ``following``: the sequence of the message behind them, 0 if there is none."""
-        shown, size = s.share.channel.shown, stretch.end - stretch.start
+        """Bytes that are no record.
+
+        ``following``: the sequence of the message behind them, 0 if there is none.
+        """
+        shown = s.share.channel.shown
+        size = stretch.end - stretch.start
         if 0 < following <= stretch.after + 1 and s.reader.file.number >= self._part.ours_from:
             # Behind a seal lies what a former owner wrote too late: it is nobody's.
             return
@@ -210,14 +239,20 @@ class PartReader:
         self._report.bad_rows += 1
         if self._wanted(s, expected):
             self._builder.lost(expected, stretch.start, stretch.why)
-        self._report.add(ReadingFinding(ReadingKind.DAMAGE, shown, s.shown, text, stretch.start, expected))
+        self._report.add(
+            ReadingFinding(ReadingKind.DAMAGE, shown, s.shown, text, stretch.start, expected)
+        )
 
     def _wanted(self, s: _Open, sequence: int) -> bool:
         b = s.share.bounds
         return b.first <= sequence <= b.last
 
-    def _tail(self, s: _Open, r: Range, after: int, pending: Stretch | None) -> Iterator[pa.RecordBatch]:
-        """The end of a slice: what is bad there, what its index names in vain, and what is missing before the next."""
+    def _tail(
+        self, s: _Open, r: Range, after: int, pending: Stretch | None
+    ) -> Iterator[pa.RecordBatch]:
+        """The end of a slice: what is bad there, what its index names in vain, and what is missing
+        before the next.
+        """
         following = s.counted.following
         if pending is not None and not s.reader.trust().named:
             self._stretch(s, pending, following)
@@ -229,7 +264,9 @@ class PartReader:
             named = named[: records.find_entry(named, following) * _ENTRY]
         for k in range(len(named) // _ENTRY):
             after, offset, timestamp, _ = records.entry(named, k)
-            why = pending.why if pending is not None and pending.start == offset else "unexpected EOF"
+            why = (
+                pending.why if pending is not None and pending.start == offset else "unexpected EOF"
+            )
             if select(named[k * _ENTRY :][:_ENTRY], *self._bounds(s)):
                 self._builder.lost(after, offset, why, timestamp)
             self._bad(s, [(after, offset, why)])
@@ -237,11 +274,15 @@ class PartReader:
         if pending is None and following > after + 1 and after:
             text = f"sequences {after + 1} to {following - 1} are missing behind its last message"
             self._report.add(
-                ReadingFinding(ReadingKind.LOSS, s.share.channel.shown, s.shown, text, s.reader.size, after + 1)
+                ReadingFinding(
+                    ReadingKind.LOSS, s.share.channel.shown, s.shown, text, s.reader.size, after + 1
+                )
             )
 
     def _hidden(self, share: Share, reader: SliceReader) -> None:
-        """A slice of which nothing counts: hidden by a higher one, empty, or damaged from its beginning to its end."""
+        """A slice of which nothing counts: hidden by a higher one, empty, or damaged from its
+        beginning to its end.
+        """
         listed = share.channel
         shown = f"{listed.shown}/{reader.file.dat}"
         stretches = []
@@ -252,7 +293,9 @@ class PartReader:
                 return
             stretches.append(piece.stretch)
         newest = reader.file.number == listed.slices[-1].number
-        promised = listed.confirmed is not None and listed.confirmed.slice_number == reader.file.number
+        promised = (
+            listed.confirmed is not None and listed.confirmed.slice_number == reader.file.number
+        )
         for stretch in stretches:
             never = newest and not promised and stretch.why != "record of another channel"
             kind = ReadingKind.NOTE if never else ReadingKind.DAMAGE
@@ -261,8 +304,13 @@ class PartReader:
         named = reader.trust().named
         if named:
             last = records.entry(named, len(named) // _ENTRY - 1)[0]
-            text = f"no message is in it, its index names sequences {records.entry(named, 0)[0]} to {last}"
-            self._report.add(ReadingFinding(ReadingKind.LOSS, listed.shown, shown, text, reader.size))
+            text = (
+                f"no message is in it, its index names sequences {records.entry(named, 0)[0]} to "
+                f"{last}"
+            )
+            self._report.add(
+                ReadingFinding(ReadingKind.LOSS, listed.shown, shown, text, reader.size)
+            )
         elif 0 < reader.size < records.VERSION_SIZE:
             text = f"it has {reader.size} bytes: it was never filled"
             self._report.add(ReadingFinding(ReadingKind.NOTE, listed.shown, shown, text, 0))
@@ -272,14 +320,20 @@ class PartReader:
         listed = share.channel
         for number in listed.orphans:
             text = f"there is no {dat_name(number)}: what this index names is not there"
-            self._report.add(ReadingFinding(ReadingKind.LOSS, listed.shown, f"{listed.shown}/{idx_name(number)}", text))
+            self._report.add(
+                ReadingFinding(
+                    ReadingKind.LOSS, listed.shown, f"{listed.shown}/{idx_name(number)}", text
+                )
+            )
         confirmed = listed.confirmed
         if confirmed is None:
             return
         last = listed.purged
         if counted:
             try:
-                with SliceReader(dirfd, listed.name, counted[-1].file, self._crc, self._report) as reader:
+                with SliceReader(
+                    dirfd, listed.name, counted[-1].file, self._crc, self._report
+                ) as reader:
                     last = min(reader.last(), counted[-1].last)
             except FileNotFoundError:
                 return
@@ -288,14 +342,16 @@ class PartReader:
             text = f"was acknowledged up to sequence {confirmed.sequence}, and ends at {last}"
             self._report.add(ReadingFinding(ReadingKind.LOSS, listed.shown, shown, text))
 
-    # ---- two contents ----------------------------------------------------------------------------------------------
+    # ---- two contents
+    # ----------------------------------------------------------------------------------------------
 
     def _report_conflicts(self, share: Share, reader: SliceReader) -> None:
         """Look whether messages that other slices hold, too, are the same ones there."""
         for finding in conflicts(self._part, share.channel, reader, self._crc, self._report):
             self._report.add(finding)
 
-    # ---- payloads that nobody can read -----------------------------------------------------------------------------
+    # ---- payloads that nobody can read
+    # -----------------------------------------------------------------------------
 
     def _look_for_encryption(self, share: Share, reader: SliceReader) -> None:
         more = self._builder.encrypted - self._encrypted

@@ -1,9 +1,11 @@
-"""Replay: messages of a datastore, a spool or an archive are published again, to channels of a running server.
+"""Replay: messages of a datastore, a spool or an archive are published again, to channels of a
+running server.
 
-Channel after channel, in the order of their sequences, from the driver: that is the only way to keep an order. The data
-and the reply stay; the server gives new sequences and timestamps. How far it came stands in a checkpoint file, as one
-sequence a channel: up to it everything was acknowledged. What had been sent and not acknowledged is sent again under
-the same guid, so a server with ``dedup_window`` stores it once.
+Channel after channel, in the order of their sequences, from the driver: that is the only way to
+keep an order. The data and the reply stay; the server gives new sequences and timestamps. How far
+it came stands in a checkpoint file, as one sequence a channel: up to it everything was
+acknowledged. What had been sent and not acknowledged is sent again under the same guid, so a server
+with ``dedup_window`` stores it once.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ _SAVE_EVERY_S: Final = 1.0
 _FORMAT: Final = 1
 _NAME_SIZE: Final = 16
 _COLUMNS: Final = (
-    "channel string, sequence bigint, timestamp timestamp, size int, data binary, reply string, crc_ok boolean"
+    "channel string, sequence bigint, timestamp timestamp, size int, data binary, reply string, "
+    "crc_ok boolean"
 )
 
 
@@ -57,11 +60,14 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """Where to, and how. ``channel``: one for all messages; ``prefix``: put before each name; neither: the same names.
+    """Where to, and how.
 
-    ``rate``: messages a second at most, 0: as fast as they are acknowledged. ``checkpoint``: the file that says how far
-    it came, empty for none. ``skip_damaged``: leave out messages whose checksum does not hold. ``again``: set for a
-    deliberate repetition, which a server with ``dedup_window`` shall store once more.
+    ``channel``: one for all messages; ``prefix``: put before each name; neither: the same names.
+
+    ``rate``: messages a second at most, 0: as fast as they are acknowledged. ``checkpoint``: the
+    file that says how far it came, empty for none. ``skip_damaged``: leave out messages whose
+    checksum does not hold. ``again``: set for a deliberate repetition, which a server with
+    ``dedup_window`` shall store once more.
     """
 
     cluster_id: str
@@ -79,7 +85,10 @@ class ReplayOptions:
 
 @dataclass(slots=True)
 class ReplayReport:
-    """What a replay did: messages acknowledged by channel they came from; ``left_out`` were done by a former run."""
+    """What a replay did: messages acknowledged by channel they came from.
+
+    ``left_out`` were done by a former run.
+    """
 
     channels: dict[str, dict[str, Any]] = field(default_factory=dict)
     messages: int = 0
@@ -101,24 +110,39 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: str, identity: str) -> Checkpoint:
-        """Read it; a file that is not there begins one. Raises ``ConfigError`` if it belongs to another replay."""
+        """Read it; a file that is not there begins one.
+
+        Raises ``ConfigError`` if it belongs to another replay.
+        """
         if not path:
             return cls(identity)
         try:
             with open(path, encoding="utf-8") as file:
                 said = json.load(file)
             if said["format"] != _FORMAT:
-                raise ConfigError(f"{path} is of another release", hint="end the replay with that one")
-            found = cls(said["identity"], {str(k): int(v) for k, v in said["channels"].items()}, said["messages"], path)
+                raise ConfigError(
+                    f"{path} is of another release", hint="end the replay with that one"
+                )
+            found = cls(
+                said["identity"],
+                {str(k): int(v) for k, v in said["channels"].items()},
+                said["messages"],
+                path,
+            )
         except FileNotFoundError:
             return cls(identity, path=path)
         except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}", hint="choose a --checkpoint that can be read") from error
+            raise ConfigError(
+                f"{path}: {error.strerror}", hint="choose a --checkpoint that can be read"
+            ) from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ConfigError(f"{path} is no checkpoint of a replay", hint="choose another --checkpoint") from error
+            raise ConfigError(
+                f"{path} is no checkpoint of a replay", hint="choose another --checkpoint"
+            ) from error
         if found.identity != identity:
             raise ConfigError(
-                f"{path} belongs to another replay", hint="repeat its words to go on with it, or choose another file"
+                f"{path} belongs to another replay",
+                hint="repeat its words to go on with it, or choose another file",
             )
         return found
 
@@ -126,7 +150,12 @@ class Checkpoint:
         """Replace the file, durable on return. Raises ``ReplayError``."""
         if not self.path:
             return
-        said = {"format": _FORMAT, "identity": self.identity, "channels": self.channels, "messages": self.messages}
+        said = {
+            "format": _FORMAT,
+            "identity": self.identity,
+            "channels": self.channels,
+            "messages": self.messages,
+        }
         temporary = f"{self.path}.tmp"
         try:
             with open(temporary, "w", encoding="utf-8") as file:
@@ -136,7 +165,8 @@ class Checkpoint:
             os.replace(temporary, self.path)
         except OSError as error:
             raise ReplayError(
-                f"{self.path} cannot be written: {error.strerror}", hint="choose a --checkpoint in a writable directory"
+                f"{self.path} cannot be written: {error.strerror}",
+                hint="choose a --checkpoint in a writable directory",
             ) from error
 
 
@@ -155,7 +185,9 @@ class Pace:
         due = self._begun + self._count / self._rate
         if not self._count or now - due > 1.0:
             # What was held up for longer is not made up for in one burst.
-            self._begun, self._count, due = now, 0, now
+            self._begun = now
+            self._count = 0
+            due = now
         self._count += 1
         return max(due - now, 0.0)
 
@@ -175,19 +207,29 @@ def identity_of(selection: Selection, options: ReplayOptions) -> str:
     return sha256(repr(said).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def rows_of(spark: SparkSession, selection: Selection, found: dict[str, Extent], done: dict[str, int]) -> Iterator[Row]:
-    """The messages in the order of their channels and sequences, without those that ``done`` says are stored."""
+def rows_of(
+    spark: SparkSession, selection: Selection, found: dict[str, Extent], done: dict[str, int]
+) -> Iterator[Row]:
+    """The messages in the order of their channels and sequences, without those that ``done`` says
+    are stored.
+    """
     from ftstan.spark.steps import cut, messages_of  # noqa: PLC0415  the rest of this file needs no pyspark
 
     for step in cut(found, _STEP_BYTES):
         step.parts = [
-            (n, max(first, done.get(n, 0) + 1), last) for n, first, last in step.parts if last > done.get(n, 0)
+            (n, max(first, done.get(n, 0) + 1), last)
+            for n, first, last in step.parts
+            if last > done.get(n, 0)
         ]
         if not step.parts:
             continue
-        frame = messages_of(selection.frame(spark, "" if selection.where else _COLUMNS, once=True), step)
+        frame = messages_of(
+            selection.frame(spark, "" if selection.where else _COLUMNS, once=True), step
+        )
         ranges = {name: (first, last) for name, first, last in step.parts}
-        ordered = frame.select("channel", "sequence", "data", "reply", "crc_ok").orderBy("channel", "sequence")
+        ordered = frame.select("channel", "sequence", "data", "reply", "crc_ok").orderBy(
+            "channel", "sequence"
+        )
         for row in ordered.toLocalIterator(prefetchPartitions=True):
             first, last = ranges[row[0]]
             if first <= row[1] <= last:
@@ -201,9 +243,12 @@ async def publish(
     checkpoint: Checkpoint,
     progress: Callable[[int], None] = lambda _: None,
 ) -> ReplayReport:
-    """Publish ``rows``, which come in order, and wait for every ack; ``progress`` is told how many were acknowledged.
+    """Publish ``rows``, which come in order, and wait for every ack.
 
-    Raises ``ReplayError``, and ``DamageError`` for what must not be published; the checkpoint is saved then, too.
+    ``progress`` is told how many were acknowledged.
+
+    Raises ``ReplayError``, and ``DamageError`` for what must not be published; the checkpoint is
+    saved then, too.
     """
     work = _Publishing(connection, options, checkpoint, progress)
     begun = time.monotonic()
@@ -228,7 +273,11 @@ class _Publishing:
     """What is on its way, in the order of the rows."""
 
     def __init__(
-        self, connection: Connection, options: ReplayOptions, checkpoint: Checkpoint, progress: Callable[[int], None]
+        self,
+        connection: Connection,
+        options: ReplayOptions,
+        checkpoint: Checkpoint,
+        progress: Callable[[int], None],
     ) -> None:
         self.report = ReplayReport()
         self._connection = connection
@@ -249,7 +298,10 @@ class _Publishing:
         target = self._options.target(row.channel)
         try:
             answer = await self._connection.publish_async(
-                target, row.data, reply=row.reply.encode("utf-8", "surrogateescape"), name=self._name(target, row)
+                target,
+                row.data,
+                reply=row.reply.encode("utf-8", "surrogateescape"),
+                name=self._name(target, row),
             )
         except ClientError as error:
             raise _refused(row, target, error) from error
@@ -287,20 +339,24 @@ class _Publishing:
 
     def _is_new(self, row: Row) -> bool:
         """Whether the row is to be published. Raises ``DamageError``."""
-        last, self._last = self._last, row
+        last = self._last
+        self._last = row
         if last is not None and (last.channel, last.sequence) == (row.channel, row.sequence):
             if last == row:
                 self.report.duplicates += 1
                 return False
             raise DamageError(
                 f"channel {row.channel!r}: sequence {row.sequence} has two contents",
-                hint="nothing was chosen; replay from one of the places, or run: ftstan-pipeline audit",
+                hint="nothing was chosen; replay from one of the places, or run: ftstan-pipeline "
+                "audit",
             )
         if not row.crc_ok:
             if not self._options.skip_damaged:
                 raise DamageError(
-                    f"channel {row.channel!r}: sequence {row.sequence} is damaged: its checksum does not hold",
-                    hint="give a further place that has it, or --skip-damaged to leave such messages out",
+                    f"channel {row.channel!r}: sequence {row.sequence} is damaged: its checksum "
+                    "does not hold",
+                    hint="give a further place that has it, or --skip-damaged to leave such "
+                    "messages out",
                 )
             self.report.damaged += 1
             return False
@@ -318,7 +374,8 @@ def _refused(row: Row, target: str, error: ClientError) -> ReplayError:
     return ReplayError(
         f"sequence {row.sequence} of {row.channel!r} was not stored in {target!r}: {error.text}",
         hint=error.hint
-        or "see the server's log; the same words go on where this run ended, if they name a --checkpoint",
+        or "see the server's log; the same words go on where this run ended, if they name a "
+        "--checkpoint",
     )
 
 

@@ -1,8 +1,8 @@
 """What a task counted and what it found: the side channel of every reading of the log.
 
-One small JSON file a task, where somebody named a directory for them (option ``readStats``), and one line on the
-standard error of the worker for what is wrong. Never the only place of a message that cannot be read: that one has a
-row, too.
+One small JSON file a task, where somebody named a directory for them (option ``readStats``), and
+one line on the standard error of the worker for what is wrong. Never the only place of a message
+that cannot be read: that one has a row, too.
 """
 
 from __future__ import annotations
@@ -36,13 +36,17 @@ class ReadingKind(StrEnum):
     LOSS = "loss"
     #: One sequence with two contents.
     CONFLICT = "conflict"
-    #: Nothing is wrong with the messages: foreign files, bytes that were never acknowledged, payloads of a shape.
+    #: Nothing is wrong with the messages: foreign files, bytes that were never acknowledged,
+    #: payloads of a shape.
     NOTE = "note"
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingFinding:
-    """One thing found. ``file`` is relative to the datastore; ``offset`` in it and ``sequence`` if they are known."""
+    """One thing found.
+
+    ``file`` is relative to the datastore; ``offset`` in it and ``sequence`` if they are known.
+    """
 
     kind: ReadingKind
     channel: str
@@ -59,7 +63,9 @@ class ReadingFinding:
 
 @dataclass(slots=True)
 class ReadingReport:
-    """Counters of bytes that were read from storage, and findings. ``peak_memory``: of the process, in bytes.
+    """Counters of bytes that were read from storage, and findings.
+
+    ``peak_memory``: of the process, in bytes.
 
     ``strict``: anything but a note ends the reading with ``DamageError``.
     """
@@ -85,11 +91,15 @@ class ReadingReport:
         if self.strict and finding.kind is not ReadingKind.NOTE:
             raise DamageError(
                 f"{finding.kind}: {finding}",
-                hint="run: ftstanctl store verify DIR; without the option mode=FAILFAST such rows have crc_ok false",
+                hint="run: ftstanctl store verify DIR; without the option mode=FAILFAST such "
+                "rows have crc_ok false",
             )
 
     def save(self, directory: str) -> None:
-        """Write this report into ``directory``, which is made if need be; visible when it is whole."""
+        """Write this report into ``directory``, which is made if need be.
+
+        Visible when it is whole.
+        """
         # The worker's, who may have served other tasks before.
         self.peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         row = asdict(self)
@@ -104,9 +114,15 @@ class ReadingReport:
 
 def collected(directory: str) -> ReadingReport:
     """The reports of ``directory`` as one: what a query read, and everything that it found."""
-    rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(directory).glob("*.json"))]
+    rows = [
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(Path(directory).glob("*.json"))
+    ]
     if not rows:
-        raise ConfigError(f"{directory} holds no reports of readers", hint="give it to the reader as option readStats")
+        raise ConfigError(
+            f"{directory} holds no reports of readers",
+            hint="give it to the reader as option readStats",
+        )
     total = ReadingReport()
     for row in rows:
         _sum(total, row)

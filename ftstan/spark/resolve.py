@@ -1,8 +1,10 @@
-"""Which sequences of which slice count: the rules of a start (``docs/store.md``), for somebody who owns nothing.
+"""Which sequences of which slice count: the rules of a start (``docs/store.md``), for somebody who
+owns nothing.
 
-A slice of ours ends every lower-numbered one at its own first sequence, but hides nothing that was confirmed below it.
-Slices of the original are ordered by their sequences, and where two hold the same, the first one counts. Looks at the
-beginning of each slice, and at the end of the original's; writes nothing.
+A slice of ours ends every lower-numbered one at its own first sequence, but hides nothing that was
+confirmed below it. Slices of the original are ordered by their sequences, and where two hold the
+same, the first one counts. Looks at the beginning of each slice, and at the end of the original's;
+writes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ ENDLESS = (1 << 63) - 1
 class Counted:
     """A slice of which sequences ``first`` to ``last`` count; it begins with ``begins``.
 
-    ``following``: where the next slice goes on, 0 behind the last one. ``last`` may be far above the messages there.
+    ``following``: where the next slice goes on, 0 behind the last one. ``last`` may be far above
+    the messages there.
     """
 
     file: SliceFile
@@ -63,12 +66,16 @@ def checksum(polynomial: int) -> Crc:
 
 
 @lru_cache(maxsize=16)
-def resolved(path: str, listed: Listed, ours_from: int, polynomial: int) -> tuple[tuple[Counted, ...], int]:
-    """The slices of a channel of which something counts, in the order of their sequences, and index bytes read for it.
+def resolved(
+    path: str, listed: Listed, ours_from: int, polynomial: int
+) -> tuple[tuple[Counted, ...], int]:
+    """The slices of a channel of which something counts, in the order of their sequences, and index
+    bytes read for it.
 
     Slices that are gone by now are left out. Raises ``OSError``.
     """
-    report, crc = ReadingReport(), checksum(polynomial)
+    report = ReadingReport()
+    crc = checksum(polynomial)
     with directory(path, listed) as dirfd:
         begins: dict[int, int] = {}
         times: dict[int, int] = {}
@@ -106,8 +113,12 @@ def _unpurged(slices: list[Counted], through: int) -> list[Counted]:
     ]
 
 
-def _sealed(slices: list[SliceFile], begins: dict[int, int], listed: Listed, top: int) -> tuple[list[Counted], int]:
-    """Our slices as they end each other, and the last sequence that anything below them may have."""
+def _sealed(
+    slices: list[SliceFile], begins: dict[int, int], listed: Listed, top: int
+) -> tuple[list[Counted], int]:
+    """Our slices as they end each other, and the last sequence that anything below them may
+    have.
+    """
     found = []
     end = top
     for s in reversed(slices):
@@ -121,7 +132,9 @@ def _sealed(slices: list[SliceFile], begins: dict[int, int], listed: Listed, top
     return found, end
 
 
-def _merged(slices: list[SliceFile], begins: dict[int, int], lasts: dict[int, int], end: int) -> list[Counted]:
+def _merged(
+    slices: list[SliceFile], begins: dict[int, int], lasts: dict[int, int], end: int
+) -> list[Counted]:
     """Slices of the original in the order of their sequences."""
     found = []
     reached = 0

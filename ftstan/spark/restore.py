@@ -1,12 +1,14 @@
-"""Restore: messages of a datastore, a spool or an archive become an offline datastore, as they were.
+"""Restore: messages of a datastore, a spool or an archive become an offline datastore, as they
+were.
 
-Sequences, timestamps, data and replies stay. The driver owns the datastore meanwhile, and gives every slice its name
-(``ftstan.stores.file.tools.restoring``); tasks write slices under temporary names, each the messages of a range of one
-channel. The work is cut into steps, in sequence ranges of large channels and groups of small ones; a restore that was
-interrupted goes on behind its last finished step.
+Sequences, timestamps, data and replies stay. The driver owns the datastore meanwhile, and gives
+every slice its name (``ftstan.stores.file.tools.restoring``); tasks write slices under temporary
+names, each the messages of a range of one channel. The work is cut into steps, in sequence ranges
+of large channels and groups of small ones; a restore that was interrupted goes on behind its last
+finished step.
 
-Nothing is chosen in silence: one sequence with two contents ends the restore, and so do messages that are missing or
-damaged, unless gaps are allowed.
+Nothing is chosen in silence: one sequence with two contents ends the restore, and so do messages
+that are missing or damaged, unless gaps are allowed.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ _BATCH_BYTES: Final = 16 << 20
 _SHOWN_GAPS: Final = 3
 
 _COLUMNS: Final = (
-    "channel string, sequence bigint, timestamp timestamp, timestamp_ns bigint, data binary, size int, reply string, "
+    "channel string, sequence bigint, timestamp timestamp, timestamp_ns bigint, data binary, "
+    "size int, reply string, "
     "crc_ok boolean"
 )
 
@@ -57,10 +60,13 @@ _RESULT: Final = "restore.step.json"
 
 @dataclass(frozen=True, slots=True)
 class RestoreOptions:
-    """How to write. ``directory``: the datastore, on storage that the driver and every executor see at this path.
+    """How to write.
 
-    A slice ends at about ``slice_bytes``, and at ``slice_msgs`` messages (0: any number). ``allow_gaps``: leave out
-    what is missing or damaged, and write down that it is. ``verify``: read everything back before the end.
+    ``directory``: the datastore, on storage that the driver and every executor see at this path.
+
+    A slice ends at about ``slice_bytes``, and at ``slice_msgs`` messages (0: any number).
+    ``allow_gaps``: leave out what is missing or damaged, and write down that it is. ``verify``:
+    read everything back before the end.
     """
 
     directory: str
@@ -82,7 +88,10 @@ class Plan:
 
 @dataclass(slots=True)
 class RestoreReport:
-    """What a restore did. ``missing``: ranges of sequences by channel; ``damaged`` messages are among them."""
+    """What a restore did.
+
+    ``missing``: ranges of sequences by channel; ``damaged`` messages are among them.
+    """
 
     directory: str
     channels: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -96,14 +105,21 @@ class RestoreReport:
 
 
 def make_plan(spark: SparkSession, selection: Selection, options: RestoreOptions) -> Plan:
-    """Look at what there is. Raises ``ConfigError`` if it is nothing, ``DamageError`` if some of it is missing."""
+    """Look at what there is.
+
+    Raises ``ConfigError`` if it is nothing, ``DamageError`` if some of it is missing.
+    """
     found = survey(spark, selection)
     if not found:
-        raise ConfigError("there are no messages to restore", hint="look at the places with: ftstan-pipeline read")
+        raise ConfigError(
+            "there are no messages to restore", hint="look at the places with: ftstan-pipeline read"
+        )
     if not options.allow_gaps:
         for name, extent in found.items():
             if extent.messages < extent.last - extent.first + 1:
-                raise _gaps(selection.frame(spark, "" if selection.where else _COLUMNS, once=True), name)
+                raise _gaps(
+                    selection.frame(spark, "" if selection.where else _COLUMNS, once=True), name
+                )
     return Plan(_identity(selection, options), found, cut(found, options.step_bytes))
 
 
@@ -118,11 +134,14 @@ def run(
 ) -> RestoreReport:
     """Carry out the steps that are left, and complete the store with the identity ``info``.
 
-    ``progress`` is told bytes done and all of them, those that are read back too. Raises ``DamageError``,
-    ``StoreError``; run it again to go on.
+    ``progress`` is told bytes done and all of them, those that are read back too. Raises
+    ``DamageError``, ``StoreError``; run it again to go on.
     """
     account = work.account
-    steps = [Step(n, size, [(name, first, last) for name, first, last in parts]) for n, size, parts in account.plan]
+    steps = [
+        Step(n, size, [(name, first, last) for name, first, last in parts])
+        for n, size, parts in account.plan
+    ]
     report = RestoreReport(options.directory, resumed=account.done > 0)
     meter = _Meter(progress, sum(step.size for step in steps) * (2 if options.verify else 1))
     work.begin()
@@ -135,7 +154,11 @@ def run(
         meter.add(step.size)
     work.finish(info, verify=options.verify, progress=meter.add)
     for name, channel in account.channels.items():
-        report.channels[name] = {"first": channel.first, "last": channel.last, "messages": channel.count}
+        report.channels[name] = {
+            "first": channel.first,
+            "last": channel.last,
+            "messages": channel.count,
+        }
         report.messages += channel.count
         report.size += channel.size
         report.slices += channel.slices
@@ -188,10 +211,16 @@ def _identity(selection: Selection, options: RestoreOptions) -> str:
 
 
 def _write(
-    spark: SparkSession, selection: Selection, options: RestoreOptions, step: Step, report: RestoreReport
+    spark: SparkSession,
+    selection: Selection,
+    options: RestoreOptions,
+    step: Step,
+    report: RestoreReport,
 ) -> list[Written]:
     """Have tasks write the slices of one step."""
-    frame = messages_of(selection.frame(spark, "" if selection.where else _COLUMNS, once=True), step)
+    frame = messages_of(
+        selection.frame(spark, "" if selection.where else _COLUMNS, once=True), step
+    )
     per_slice = max(options.slice_bytes * step.messages // step.size, 1)
     partitions = min(max(-(-step.size // options.slice_bytes), 2), _MOST_PARTITIONS)
     ordered = (
@@ -203,7 +232,9 @@ def _write(
     result = os.path.join(options.directory, _RESULT)
     said = _Words(options.directory, options.slice_bytes, options.slice_msgs, step.parts, result)
     with set_for(spark, {"spark.sql.execution.arrow.maxBytesPerBatch": str(_BATCH_BYTES)}):
-        ordered.write.format(_FORMAT).mode("append").option("words", json.dumps(asdict(said))).save()
+        ordered.write.format(_FORMAT).mode("append").option(
+            "words", json.dumps(asdict(said))
+        ).save()
     with open(result, encoding="utf-8") as file:
         outcomes = [_Outcome(**row) for row in json.load(file)]
     os.unlink(result)
@@ -228,7 +259,10 @@ class _Words:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome(WriterCommitMessage):
-    """What one task did. A failure is told, too, and not raised: to repeat the task would not help."""
+    """What one task did.
+
+    A failure is told, too, and not raised: to repeat the task would not help.
+    """
 
     written: list[tuple[str, int, int, int, str]] = field(default_factory=list)
     duplicates: int = 0
@@ -270,7 +304,8 @@ class _Writer(DataSourceArrowWriter):
             return _Outcome(
                 problem=f"{socket.gethostname()} cannot write below {self._words.directory}:{name} "
                 f"{error.strerror or error}",
-                hint="it must be on storage that every executor sees at this path, with room and permission to write",
+                hint="it must be on storage that every executor sees at this path, with room and "
+                "permission to write",
             )
         finally:
             if task is not None:
@@ -314,7 +349,9 @@ class _Task:
             if channel != self._channel:
                 self._open(channel)
             assert self._writer is not None
-            self._writer.add(sequence, timestamp, data, (reply or "").encode("utf-8", "surrogateescape"))
+            self._writer.add(
+                sequence, timestamp, data, (reply or "").encode("utf-8", "surrogateescape")
+            )
 
     def cut(self) -> None:
         """End the slice of the present channel."""

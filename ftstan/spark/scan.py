@@ -1,7 +1,8 @@
 """What lies in a datastore, by listing and stat alone: channels, slices, how far each may be read.
 
-Takes no lock, opens nothing for writing, and reads no message. A store that a server holds is read up to what
-``confirmed.bin`` of each channel says; what is decided here is a snapshot, so a query does not see what comes later.
+Takes no lock, opens nothing for writing, and reads no message. A store that a server holds is read
+up to what ``confirmed.bin`` of each channel says; what is decided here is a snapshot, so a query
+does not see what comes later.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ftstan.ft.epoch import read_state
 from ftstan.ft.epoch_loss import find_epochs
 from ftstan.ft.lock import is_held
 from ftstan.spark.report import ReadingFinding, ReadingKind
-from ftstan.stores.file.log import purged
+from ftstan.stores.file.log import purge_mark
 from ftstan.stores.file.log.view import dat_name, show
 from ftstan.stores.file.recovery.measure import slice_numbers
 from ftstan.stores.file.state.confirmed import Confirmed, read_confirmed
@@ -29,14 +30,16 @@ from ftstan.wire.subjects import valid_channel
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ftstan.stores.file.log.purged import Mark
+    from ftstan.stores.file.log.purge_mark import Mark
 
 #: Files of a root, one of which a datastore has even without channels.
 ROOT_FILES = frozenset({"server.dat", "clients.dat", "ft.epoch", ".rootdir.lck"})
 
 
 class SliceFile(NamedTuple):
-    """One slice: its number, how many bytes of its messages may be read, the name of the file if it is an odd one."""
+    """One slice: its number, how many bytes of its messages may be read, the name of the file if it
+    is an odd one.
+    """
 
     number: int
     size: int
@@ -53,9 +56,9 @@ class SliceFile(NamedTuple):
 class Listed:
     """A channel's directory as it was when somebody looked.
 
-    ``slices`` by number. ``limit``: the last sequence that may be read, ``None`` without a limit. ``confirmed``: what
-    the channel's owner wrote, ``None`` if nothing. ``orphans``: numbers of indexes without data. ``mark``: what an
-    operator has purged.
+    ``slices`` by number. ``limit``: the last sequence that may be read, ``None`` without a limit.
+    ``confirmed``: what the channel's owner wrote, ``None`` if nothing. ``orphans``: numbers of
+    indexes without data. ``mark``: what an operator has purged.
     """
 
     name: bytes
@@ -78,7 +81,10 @@ class Listed:
 
 @dataclass(slots=True)
 class Listing:
-    """A look at the store: its channels by name, and what was strange. ``live``: a server holds it."""
+    """A look at the store: its channels by name, and what was strange.
+
+    ``live``: a server holds it.
+    """
 
     channels: dict[str, Listed] = field(default_factory=dict)
     findings: list[ReadingFinding] = field(default_factory=list)
@@ -88,7 +94,9 @@ class Listing:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Without garbage collection: it would walk a million slices again and again, and none of them is garbage."""
+    """Without garbage collection: it would walk a million slices again and again, and none of them
+    is garbage.
+    """
     was = gc.isenabled()
     gc.disable()
     try:
@@ -99,17 +107,21 @@ def uncollected() -> Iterator[None]:
 
 
 @uncollected()
-def look(path: str, names: Iterable[str] | None = None, *, allow_unconfirmed: bool = False) -> Listing:
+def look(
+    path: str, names: Iterable[str] | None = None, *, allow_unconfirmed: bool = False
+) -> Listing:
     """List the channels ``names`` of the datastore at ``path``, or all of them.
 
-    Raises ``ConfigError`` if that is no datastore, and ``StoreError`` if it cannot be read, or not yet.
+    Raises ``ConfigError`` if that is no datastore, and ``StoreError`` if it cannot be read, or not
+    yet.
     """
     disk = LocalDisk()
     try:
         root = disk.open_dir(path)
     except OSError as error:
         raise ConfigError(
-            f"datastore {path}: {error.strerror or error}", hint="give the directory that the server has as -dir"
+            f"datastore {path}: {error.strerror or error}",
+            hint="give the directory that the server has as -dir",
         ) from error
     try:
         wanted = None if names is None else set(names)
@@ -119,7 +131,8 @@ def look(path: str, names: Iterable[str] | None = None, *, allow_unconfirmed: bo
             found = _look(disk, root, path, wanted, allow_unconfirmed)
     except OSError as error:
         raise StoreError(
-            f"datastore {path}: {error.strerror or error}", hint="check its permissions and the storage below it"
+            f"datastore {path}: {error.strerror or error}",
+            hint="check its permissions and the storage below it",
         ) from error
     else:
         return found
@@ -134,7 +147,9 @@ def channel_names(path: str) -> list[str]:
     return sorted(show(name) for name in found if valid_channel(name))
 
 
-def _look(disk: LocalDisk, root: int, path: str, wanted: set[str] | None, allow_unconfirmed: bool) -> Listing:
+def _look(
+    disk: LocalDisk, root: int, path: str, wanted: set[str] | None, allow_unconfirmed: bool
+) -> Listing:
     # Asked first: a server that comes later than this only adds what we have not listed.
     found = Listing(live=is_held(disk, root))
     state = read_state(disk, root)
@@ -148,7 +163,9 @@ def _look(disk: LocalDisk, root: int, path: str, wanted: set[str] | None, allow_
         if not is_dir or (wanted is not None and show(raw) not in wanted):
             continue
         if not valid_channel(raw):
-            found.findings.append(ReadingFinding(ReadingKind.NOTE, "", show(raw), "a directory that is no channel"))
+            found.findings.append(
+                ReadingFinding(ReadingKind.NOTE, "", show(raw), "a directory that is no channel")
+            )
             continue
         listed = None
         # Deleted since.
@@ -160,37 +177,53 @@ def _look(disk: LocalDisk, root: int, path: str, wanted: set[str] | None, allow_
                 # Ours was here, and its epochs are lost.
                 found.ours_from = _shown_epochs(disk, root)
     if wanted is None and not found.channels and not ROOT_FILES & {name for name, _ in top}:
-        raise ConfigError(f"{path} holds no datastore", hint="give the directory that the server has as -dir")
+        raise ConfigError(
+            f"{path} holds no datastore", hint="give the directory that the server has as -dir"
+        )
     return found
 
 
 def _shown_epochs(disk: LocalDisk, root: int) -> int:
-    """The first slice number of ours where no record of epochs says it: that costs a look at every channel."""
+    """The first slice number of ours where no record of epochs says it: that costs a look at every
+    channel.
+    """
     facts = find_epochs(disk, root)
     return NEVER_OURS if facts.ours_from is None else facts.ours_from
 
 
-def _channel(disk: LocalDisk, root: int, name: bytes, store: Listing, allow_unconfirmed: bool) -> Listed | None:
+def _channel(
+    disk: LocalDisk, root: int, name: bytes, store: Listing, allow_unconfirmed: bool
+) -> Listed | None:
     dirfd = disk.open_dir_at(root, os.fsdecode(name))
     try:
         # First: everything that it names is then in the listing, unless the limits have removed it.
         confirmed = read_confirmed(disk, dirfd)
-        mark, wrong = purged.read(disk, dirfd)
+        mark, wrong = purge_mark.read(disk, dirfd)
         sizes, indexes, odd, known = _files(dirfd)
     finally:
         disk.close(dirfd)
     shown = show(name)
     if not known:
-        store.findings.append(ReadingFinding(ReadingKind.NOTE, "", shown, "a directory without files of a channel"))
+        store.findings.append(
+            ReadingFinding(ReadingKind.NOTE, "", shown, "a directory without files of a channel")
+        )
         return None
     if wrong:
-        store.findings.append(ReadingFinding(ReadingKind.DAMAGE, shown, f"{shown}/{purged.NAME}", wrong))
+        store.findings.append(
+            ReadingFinding(ReadingKind.DAMAGE, shown, f"{shown}/{purge_mark.NAME}", wrong)
+        )
     for file in odd.wrong:
         store.findings.append(
-            ReadingFinding(ReadingKind.DAMAGE, shown, f"{shown}/{file}", f"message log has an invalid name: {file}")
+            ReadingFinding(
+                ReadingKind.DAMAGE,
+                shown,
+                f"{shown}/{file}",
+                f"message log has an invalid name: {file}",
+            )
         )
     slices = [
-        SliceFile(number, size, number in indexes, odd.names.get(number, "")) for number, size in sorted(sizes.items())
+        SliceFile(number, size, number in indexes, odd.names.get(number, ""))
+        for number, size in sorted(sizes.items())
     ]
     limit = None
     if store.live and not allow_unconfirmed:
@@ -208,7 +241,8 @@ def _up_to(
             # A new channel: within a second there is a first confirmation.
             return [], 0
         raise StoreError(
-            f'channel "{shown}" has no confirmed.bin, and a server holds the store: how far to read is not known',
+            f'channel "{shown}" has no confirmed.bin, and a server holds the store: how far to '
+            "read is not known",
             hint="stop the server, or read it with the option allowUnconfirmed=true",
         )
     kept = []
@@ -229,7 +263,9 @@ class _Odd:
 
 
 def _files(dirfd: int) -> tuple[dict[int, int], set[int], _Odd, bool]:
-    """Sizes of slices by number, numbers of indexes, odd names, and whether this is a channel at all."""
+    """Sizes of slices by number, numbers of indexes, odd names, and whether this is a channel at
+    all.
+    """
     sizes: dict[int, int] = {}
     indexes: set[int] = set()
     strange: dict[str, int] = {}
@@ -244,7 +280,8 @@ def _files(dirfd: int) -> tuple[dict[int, int], set[int], _Odd, bool]:
                     known = known or name == "subs.dat"
                     continue
                 known = True
-                digits, kind = name[5:-4], name[-4:]
+                digits = name[5:-4]
+                kind = name[-4:]
                 if kind == ".idx" and digits.isdecimal():
                     indexes.add(int(digits))
                 elif kind == ".dat":

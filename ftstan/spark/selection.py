@@ -1,4 +1,5 @@
-"""Which messages of which places: what ``read``, ``replay`` and ``restore`` are told, and the DataFrame that it means.
+"""Which messages of which places: what ``read``, ``replay`` and ``restore`` are told, and the
+DataFrame that it means.
 
 Only filters; what they prune is the business of the data source.
 """
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Messages of ``paths`` (datastores, spools, archives), all of them unless something says otherwise.
+    """Messages of ``paths`` (datastores, spools, archives), all of them unless something says
+    otherwise.
 
-    ``channels`` names some, ``pattern`` is a regular expression for whole names. ``since`` and ``until`` (exclusive)
-    compare with the time of storing. ``where`` is a condition in SQL over the columns of ``stan``. ``options`` go to
-    the data source as they are.
+    ``channels`` names some, ``pattern`` is a regular expression for whole names. ``since`` and
+    ``until`` (exclusive) compare with the time of storing. ``where`` is a condition in SQL over the
+    columns of ``stan``. ``options`` go to the data source as they are.
     """
 
     paths: tuple[str, ...]
@@ -38,15 +40,21 @@ class Selection:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def frame(self, spark: SparkSession, columns: str = "", *, once: bool = False) -> DataFrame:
-        """The messages; with ``columns`` (a schema in SQL) only these are read, and ``where`` must do with them.
+        """The messages; with ``columns`` (a schema in SQL) only these are read, and ``where`` must
+        do with them.
 
-        ``once``: the frame is for one query, so what its filters exclude need not even be read. Several places are laid
-        side by side: what lies in two of them comes twice. Raises ``ConfigError``.
+        ``once``: the frame is for one query, so what its filters exclude need not even be read.
+        Several places are laid side by side: what lies in two of them comes twice. Raises
+        ``ConfigError``.
         """
         if not self.paths:
-            raise ConfigError("no place to read was given", hint="name a datastore, a spool or an archive")
+            raise ConfigError(
+                "no place to read was given", hint="name a datastore, a spool or an archive"
+            )
         if self.channels and self.pattern:
-            raise ConfigError("channels and a pattern of channels were given", hint="give one of them")
+            raise ConfigError(
+                "channels and a pattern of channels were given", hint="give one of them"
+            )
         frames = [self._read(spark, path, columns, once=once) for path in self.paths]
         frame = reduce(lambda a, b: a.unionByName(b), frames)
         for bound, sign in ((self.since, ">="), (self.until, "<")):
@@ -60,7 +68,8 @@ class Selection:
         if self.channels and len(self.paths) == 1:
             reader = reader.option("subscribe", ",".join(self.channels))
         elif self.channels:
-            # Of several places not each must have each of them, and a name that is not there would be an error.
+            # Of several places not each must have each of them, and a name that is not there would
+            # be an error.
             reader = reader.option("subscribePattern", pattern_of(self.channels))
         if self.pattern:
             reader = reader.option("subscribePattern", self.pattern)
@@ -77,7 +86,8 @@ def pattern_of(channels: Iterable[str]) -> str:
 
 
 def moment(text: str) -> dt.datetime:
-    """A point in time: ISO 8601 (UTC unless it says otherwise), or how long ago, such as ``90m``, ``36h`` or ``7d``.
+    """A point in time: ISO 8601 (UTC unless it says otherwise), or how long ago, such as ``90m``,
+    ``36h`` or ``7d``.
 
     Raises ``ConfigError``.
     """

@@ -1,7 +1,8 @@
-"""A stream over a subscription: the driver asks a server for the ends of channels, tasks read ranges as its clients.
+"""A stream over a subscription: the driver asks a server for the ends of channels, tasks read
+ranges as its clients.
 
-Nothing of the server's files is needed, and its active is found by the cluster id, whoever that is at the time. Every
-task has a session and a subscription of its own while it reads.
+Nothing of the server's files is needed, and its active is found by the cluster id, whoever that is
+at the time. Every task has a session and a subscription of its own while it reads.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _PATIENCE_S: Final = 300.0
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _OPTIONS: Final = (*STREAM_OPTIONS, *SERVER_OPTIONS, "maxInFlight", "serverTimeout")
 
-#: Column -> its type and value. A server delivers only what it has checked, and does not say in which slice it is.
+#: Column -> its type and value. A server delivers only what it has checked, and does not say in
+#: which slice it is.
 _COLUMNS: Final[dict[str, tuple[pa.DataType, Callable[[Message], Any]]]] = {
     "channel": (pa.string(), lambda message: message.channel),
     "sequence": (pa.int64(), lambda message: message.sequence),
@@ -60,7 +62,10 @@ class ServerPart(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """How a stream reads from a server. ``patience``: seconds without an answer until that is an error."""
+    """How a stream reads from a server.
+
+    ``patience``: seconds without an answer until that is an error.
+    """
 
     server: ServerOptions
     channels: tuple[str, ...]
@@ -98,7 +103,9 @@ class ServerStream(LogStream):
         options = spelled(given, _OPTIONS, "a stream of a server")
         for name in columns:
             if name not in _COLUMNS:
-                raise ConfigError(f'stan: a server does not tell "{name}"', hint="read the datastore by its path")
+                raise ConfigError(
+                    f'stan: a server does not tell "{name}"', hint="read the datastore by its path"
+                )
         return cls(Reading.of(options, columns), Following.of(options))
 
     def latest(self) -> Offsets:
@@ -111,7 +118,9 @@ class ServerStream(LogStream):
 
     def since(self, when: int, channels: Iterable[str]) -> Offsets:
         """As the server says, by the clock of this machine."""
-        return self._asked().firsts(channels, Start.time(_EPOCH + timedelta(microseconds=when // _NS_IN_US)))
+        return self._asked().firsts(
+            channels, Start.time(_EPOCH + timedelta(microseconds=when // _NS_IN_US))
+        )
 
     def planned(self, wanted: list[Range]) -> Sequence[InputPartition]:
         """One task a channel; more where ``minPartitions`` asks for them."""
@@ -183,19 +192,26 @@ def rows(messages: Sequence[Message], columns: Sequence[str]) -> pa.RecordBatch:
     """Messages as rows."""
     schema = pa.schema([(name, _COLUMNS[name][0]) for name in columns])
     arrays = [
-        pa.array(map(_COLUMNS[name][1], messages), type=_COLUMNS[name][0], size=len(messages)) for name in columns
+        pa.array(map(_COLUMNS[name][1], messages), type=_COLUMNS[name][0], size=len(messages))
+        for name in columns
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def cut(wanted: list[Range], least: int) -> list[Range]:
-    """At least so many ranges, as far as there are sequences: the larger ones are cut into equal parts."""
+    """At least so many ranges, as far as there are sequences: the larger ones are cut into equal
+    parts.
+    """
     total = sum(part.end - part.start for part in wanted if part.start != FIRST)
     found = []
     for part in wanted:
         count = part.end - part.start
         # Where a range begins that begins with what there is, is not known here.
-        pieces = 1 if part.start == FIRST or len(wanted) >= least else min(count, -(-count * least // total))
+        pieces = (
+            1
+            if part.start == FIRST or len(wanted) >= least
+            else min(count, -(-count * least // total))
+        )
         edges = [part.start + count * piece // pieces for piece in range(pieces + 1)]
         found += [Range(part.channel, begin, end) for begin, end in itertools.pairwise(edges)]
     return found

@@ -1,4 +1,5 @@
-"""A Spark session with the settings that ``stan`` likes: our interpreter, pushed filters, UTC, no web page.
+"""A Spark session with the settings that ``stan`` likes: our interpreter, pushed filters, UTC, no
+web page.
 
 Never changes a session that exists already, but for the registration of ``stan``.
 """
@@ -45,11 +46,14 @@ _CONNECT_PORT = 15002
 _REACHED_WITHIN_S = 10.0
 
 
-def session(app: str = "ftstan", *, master: str = "local[*]", config: Mapping[str, str] | None = None) -> SparkSession:
+def session(
+    app: str = "ftstan", *, master: str = "local[*]", config: Mapping[str, str] | None = None
+) -> SparkSession:
     """The session of this process, made if there is none, with ``stan`` registered.
 
-    ``master``: where to run, as Spark writes it; ``config``: settings that win over ours. Workers run this interpreter
-    unless PYSPARK_PYTHON says another, and find this very package. Raises ``ConfigError`` where pyspark is missing.
+    ``master``: where to run, as Spark writes it; ``config``: settings that win over ours. Workers
+    run this interpreter unless PYSPARK_PYTHON says another, and find this very package. Raises
+    ``ConfigError`` where pyspark is missing.
     """
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415  the package is importable without pyspark
@@ -63,18 +67,24 @@ def session(app: str = "ftstan", *, master: str = "local[*]", config: Mapping[st
     return _made(SparkSession.builder.appName(app).master(master), settings | dict(config or {}))
 
 
-def remote_session(url: str, app: str = "ftstan", *, config: Mapping[str, str] | None = None) -> SparkSession:
-    """A session on the Spark Connect server at ``url`` (``sc://host:15002``), with ``stan`` registered.
+def remote_session(
+    url: str, app: str = "ftstan", *, config: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session on the Spark Connect server at ``url`` (``sc://host:15002``), with ``stan``
+    registered.
 
-    ``config``: settings of the session, which win over ours. The server's workers must find this package. Raises
-    ``ConfigError`` for a wrong address, where packages are missing, and where nobody answers.
+    ``config``: settings of the session, which win over ours. The server's workers must find this
+    package. Raises ``ConfigError`` for a wrong address, where packages are missing, and where
+    nobody answers.
     """
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415  as above
     except ModuleNotFoundError as error:
         raise missing(error.name or "a module", "connect") from error
     _require_answer(url)
-    return _made(SparkSession.builder.appName(app).remote(url), _OF_EVERY_SESSION | dict(config or {}))
+    return _made(
+        SparkSession.builder.appName(app).remote(url), _OF_EVERY_SESSION | dict(config or {})
+    )
 
 
 def _made(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession:
@@ -99,14 +109,20 @@ def set_for(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def _require_answer(url: str) -> None:
-    """Its client tries a server that is not there for ten minutes, without a word. Raises ``ConfigError``."""
+    """Its client tries a server that is not there for ten minutes, without a word.
+
+    Raises ``ConfigError``.
+    """
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port or _CONNECT_PORT
+        host = parts.hostname
+        port = parts.port or _CONNECT_PORT
     except ValueError:
         host = None
     if host is None or parts.scheme != "sc":
-        raise ConfigError(f"{url} is no address of a Spark Connect server", hint="write it as sc://host:15002")
+        raise ConfigError(
+            f"{url} is no address of a Spark Connect server", hint="write it as sc://host:15002"
+        )
     try:
         socket.create_connection((host, port), _REACHED_WITHIN_S).close()
     except OSError as error:

@@ -1,12 +1,14 @@
-"""Writing to ``stan``: each row is published through ``ftstan.client``, and counts when the server has stored it.
+"""Writing to ``stan``: each row is published through ``ftstan.client``, and counts when the server
+has stored it.
 
-A task publishes the rows of its partition in their order, at most ``maxInFlight`` of them without an ack; it takes no
-more rows from Spark until there is room, and ends well only when every row was acknowledged. What was acknowledged
-cannot be taken back: a write that fails leaves what it had published. It is published under names that a retry gives to
-the same rows again (``guids``), so a server with ``dedup_window`` stores them once.
+A task publishes the rows of its partition in their order, at most ``maxInFlight`` of them without
+an ack; it takes no more rows from Spark until there is room, and ends well only when every row was
+acknowledged. What was acknowledged cannot be taken back: a write that fails leaves what it had
+published. It is published under names that a retry gives to the same rows again (``guids``), so a
+server with ``dedup_window`` stores them once.
 
-A server does not tell its clients whether it remembers names. So nothing here can know it; ``docs/spark-streaming.md``
-says what to configure.
+A server does not tell its clients whether it remembers names. So nothing here can know it;
+``docs/spark-streaming.md`` says what to configure.
 """
 
 from __future__ import annotations
@@ -17,7 +19,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import BinaryType, StringType
 
 from ftstan.base.errors import ConfigError
@@ -73,7 +79,10 @@ class Published(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where to, and how many at once. ``channel``: of rows that name none; ``ack_timeout`` in seconds."""
+    """Where to, and how many at once.
+
+    ``channel``: of rows that name none; ``ack_timeout`` in seconds.
+    """
 
     server: ServerOptions
     channel: str
@@ -83,7 +92,10 @@ class SinkOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
-        """What the options of a write say. Raises ``ConfigError``, also for rows that cannot be published."""
+        """What the options of a write say.
+
+        Raises ``ConfigError``, also for rows that cannot be published.
+        """
         options = spelled(given, _OPTIONS, "a write")
         if overwrite:
             raise ConfigError(
@@ -102,7 +114,9 @@ class SinkOptions:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """``df.write.format("stan").mode("append")``: names are made of the ``writeId``, or of one of its own."""
+    """``df.write.format("stan").mode("append")``: names are made of the ``writeId``, or of one of
+    its own.
+    """
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -112,11 +126,15 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[RecordBatch]) -> Published:
         """Publish one partition."""
         context = _task()
-        return _publish(iterator, self._options, Names(f"write {self._write_id}", 0, context.partitionId()))
+        return _publish(
+            iterator, self._options, Names(f"write {self._write_id}", 0, context.partitionId())
+        )
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """``df.writeStream.format("stan")``: names are made of the id that the query keeps in its checkpoint."""
+    """``df.writeStream.format("stan")``: names are made of the id that the query keeps in its
+    checkpoint.
+    """
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -132,7 +150,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "this Spark does not tell a task which query and batch it belongs to",
                 hint="write with foreachBatch and the option writeId",
             )
-        return _publish(iterator, self._options, Names(f"query {query}", int(batch), context.partitionId()))
+        return _publish(
+            iterator, self._options, Names(f"query {query}", int(batch), context.partitionId())
+        )
 
 
 def _task() -> TaskContext:
@@ -147,13 +167,18 @@ def _check_columns(schema: StructType, channel: str) -> None:
     if extra:
         raise ConfigError(
             f"stan: a message has no place for {', '.join(extra)}",
-            hint='.select("channel", "data"); the columns of a message are channel, data, reply and guid',
+            hint='.select("channel", "data"); the columns of a message are channel, data, reply '
+            "and guid",
         )
     if "data" not in columns:
-        raise ConfigError("stan: the column data is missing", hint="it is what a message holds: binary, or a string")
+        raise ConfigError(
+            "stan: the column data is missing",
+            hint="it is what a message holds: binary, or a string",
+        )
     if "channel" not in columns and not channel:
         raise ConfigError(
-            "stan: the rows name no channel", hint='a column channel, or .option("channel", NAME) for all of them'
+            "stan: the rows name no channel",
+            hint='a column channel, or .option("channel", NAME) for all of them',
         )
     for name, kind in columns.items():
         if not isinstance(kind, _COLUMNS[name]):
@@ -201,7 +226,9 @@ class _Publisher:
 
     async def publish(self, batch: RecordBatch) -> None:
         """Publish rows; returns when the last one has found room. Raises ``WriteError``."""
-        columns = dict(zip(batch.schema.names, (column.to_pylist() for column in batch.columns), strict=True))
+        columns = dict(
+            zip(batch.schema.names, (column.to_pylist() for column in batch.columns), strict=True)
+        )
         nothing = [None] * batch.num_rows
         for channel, data, reply, guid in zip(
             columns.get("channel", nothing),
@@ -213,14 +240,17 @@ class _Publisher:
             if data is None or not (channel or self._options.channel):
                 lacking = "data" if data is None else "a channel"
                 raise WriteError(
-                    f"row {self.messages + 1} of this partition has no {lacking}", hint="filter out rows with nulls"
+                    f"row {self.messages + 1} of this partition has no {lacking}",
+                    hint="filter out rows with nulls",
                 )
             if "guid" in columns and not guid:
                 raise WriteError(
                     f"row {self.messages + 1} of this partition has no guid",
                     hint="a column guid names every message, or leave it out",
                 )
-            await self._publish_row(channel or self._options.channel, data, (reply or "").encode(), guid)
+            await self._publish_row(
+                channel or self._options.channel, data, (reply or "").encode(), guid
+            )
 
     async def settle(self) -> None:
         """Wait until every row was acknowledged. Raises ``WriteError``."""
@@ -231,7 +261,9 @@ class _Publisher:
         """Leave, whatever happened."""
         await leave(self._connection)
 
-    async def _publish_row(self, channel: str, given: bytes | str, reply: bytes, guid: str | None) -> None:
+    async def _publish_row(
+        self, channel: str, given: bytes | str, reply: bytes, guid: str | None
+    ) -> None:
         self._check()
         data = given.encode() if isinstance(given, str) else given
         name = guid or self._names.of(channel.encode(), data, reply)
@@ -258,4 +290,7 @@ class _Publisher:
             raise self._error("a message", self._failure) from self._failure
 
     def _error(self, what: str, error: ClientError) -> WriteError:
-        return WriteError(f"{what} was not stored by {self._options.server.cluster_id}: {error.text}", hint=error.hint)
+        return WriteError(
+            f"{what} was not stored by {self._options.server.cluster_id}: {error.text}",
+            hint=error.hint,
+        )

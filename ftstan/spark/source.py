@@ -1,6 +1,7 @@
 """``stan``: the data source by which Spark reads datastores and archives of the message log.
 
-This file only tells Spark who does what; options, planning and reading are elsewhere (``options``, ``batch``).
+This file only tells Spark who does what; options, planning and reading are elsewhere (``options``,
+``batch``).
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from ftstan.spark.serverstream import ServerStream
 from ftstan.spark.sink import BatchWriter, SinkOptions, StreamWriter
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.datasource import (
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 
@@ -51,6 +56,9 @@ class StanSource(DataSource):
 
     @told
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """``spark.readStream.format("stan")``: of a server, or of a datastore's files. Raises ``ConfigError``."""
+        """``spark.readStream.format("stan")``: of a server, or of a datastore's files.
+
+        Raises ``ConfigError``.
+        """
         stream = ServerStream if self.options.get("servers") else FileStream
         return stream.of(self.options, columns_of(schema))

@@ -1,4 +1,5 @@
-"""Where a stream without a checkpoint begins: the options ``startingOffsets`` and ``startingTimestamp``.
+"""Where a stream without a checkpoint begins: the options ``startingOffsets`` and
+``startingTimestamp``.
 
 Pure: no clock, no I/O.
 """
@@ -26,11 +27,17 @@ class Starting:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Starting:
-        """What the options say; without them a stream begins at what comes next. Raises ``ConfigError``."""
+        """What the options say; without them a stream begins at what comes next.
+
+        Raises ``ConfigError``.
+        """
         places = positions(options, "startingOffsets", LATEST)
         since = moment(options, "startingTimestamp", MIN_TIME)
         # What is not named is read whole, as a channel that appears later is.
-        return cls(Positions(EARLIEST, places.named) if places.named else places, since if since > MIN_TIME else None)
+        return cls(
+            Positions(EARLIEST, places.named) if places.named else places,
+            since if since > MIN_TIME else None,
+        )
 
     def offsets(
         self,
@@ -38,13 +45,24 @@ class Starting:
         firsts: Callable[[Iterable[str]], Offsets],
         since: Callable[[int, Iterable[str]], Offsets],
     ) -> Offsets:
-        """Channel -> the sequence to begin at. ``firsts`` and ``since`` are asked where they are needed."""
+        """Channel -> the sequence to begin at.
+
+        ``firsts`` and ``since`` are asked where they are needed.
+        """
         if self.since is not None:
             return latest | since(self.since, latest)
         places = {channel: self.places.of(channel) for channel in latest}
         earliest = firsts([channel for channel, place in places.items() if place == EARLIEST])
-        begun = {c: earliest.get(c, latest[c]) if place == EARLIEST else place for c, place in places.items()}
-        found = {channel: latest[channel] if place == LATEST else place for channel, place in begun.items()}
+        begun = {
+            c: earliest.get(c, latest[c]) if place == EARLIEST else place
+            for c, place in places.items()
+        }
+        found = {
+            channel: latest[channel] if place == LATEST else place
+            for channel, place in begun.items()
+        }
         # A channel that is named and not there yet: its messages count from what was said.
         missing = self.places.named.keys() - latest.keys()
-        return found | {channel: place for channel in missing if (place := self.places.of(channel)) > 0}
+        return found | {
+            channel: place for channel in missing if (place := self.places.of(channel)) > 0
+        }

@@ -1,8 +1,9 @@
-"""Long work on many messages, cut into steps: what there is by channel, and which part of it is done in one go.
+"""Long work on many messages, cut into steps: what there is by channel, and which part of it is
+done in one go.
 
-Replay and restore go through messages in the order of their channels and sequences. To sort everything at once would
-need room for all of it; a step is a range of one large channel or a group of small channels, and what was finished is
-known by its number or its last sequence.
+Replay and restore go through messages in the order of their channels and sequences. To sort
+everything at once would need room for all of it; a step is a range of one large channel or a group
+of small channels, and what was finished is known by its number or its last sequence.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ Part = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The messages of one channel: sequences, how many there are, bytes of their data, and when they were stored."""
+    """The messages of one channel: sequences, how many there are, bytes of their data, and when
+    they were stored.
+    """
 
     first: int
     last: int
@@ -55,7 +58,10 @@ class Step:
 
 
 def survey(spark: SparkSession, selection: Selection) -> dict[str, Extent]:
-    """What there is, by channel, in the order of their names. Reads no data where indexes tell everything."""
+    """What there is, by channel, in the order of their names.
+
+    Reads no data where indexes tell everything.
+    """
     frame = selection.frame(spark, "" if selection.where else _COUNTED, once=True)
     times = [F.date_format(f("timestamp"), "yyyy-MM-dd HH:mm:ss") for f in (F.min, F.max)]
     rows = (
@@ -84,7 +90,11 @@ def cut(found: Mapping[str, Extent], step_bytes: int) -> list[Step]:
             continue
         width = -(-(extent.last - extent.first + 1) // pieces)
         steps += [
-            Step(-(-extent.messages // pieces), extent.stored // pieces, [(name, at, min(at + width - 1, extent.last))])
+            Step(
+                -(-extent.messages // pieces),
+                extent.stored // pieces,
+                [(name, at, min(at + width - 1, extent.last))],
+            )
             for at in range(extent.first, extent.last + 1, width)
         ]
         room = 0
@@ -92,7 +102,10 @@ def cut(found: Mapping[str, Extent], step_bytes: int) -> list[Step]:
 
 
 def messages_of(frame: DataFrame, step: Step) -> DataFrame:
-    """The messages of a step; of a channel that grew since the survey possibly more, if the step has several."""
+    """The messages of a step.
+
+    Of a channel that grew since the survey possibly more, if the step has several.
+    """
     if len(step.parts) == 1:
         (name, first, last) = step.parts[0]
         return frame.where((F.col("channel") == name) & F.col("sequence").between(first, last))

@@ -1,12 +1,14 @@
 """A stream of ``stan``: what Spark asks between batches, the same for files and for servers.
 
-Spark calls a reader in a process of the driver that lives as long as the query; the tasks get pickled copies and only
-``read``. Where the log is and how it is read is said by ``FileStream`` and ``ServerStream``. The offsets of a batch are
-written into the checkpoint before the batch is planned, so a batch that is run again has the same ranges; what it reads
-from them is the same, too, because a sequence of a channel has one content.
+Spark calls a reader in a process of the driver that lives as long as the query; the tasks get
+pickled copies and only ``read``. Where the log is and how it is read is said by ``FileStream`` and
+``ServerStream``. The offsets of a batch are written into the checkpoint before the batch is
+planned, so a batch that is run again has the same ranges; what it reads from them is the same, too,
+because a sequence of a channel has one content.
 
-A channel may only seem to end before the place that a stream has got to: right behind a takeover some readers still see
-what was there before. It is waited for, for a while. If it stays so, the channel has begun anew, and that is a loss.
+A channel may only seem to end before the place that a stream has got to: right behind a takeover
+some readers still see what was there before. It is waited for, for a while. If it stays so, the
+channel has begun anew, and that is a loss.
 """
 
 from __future__ import annotations
@@ -17,7 +19,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from ftstan.spark.batch import told
 from ftstan.spark.losses import Losses
@@ -93,7 +99,9 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @abstractmethod
     def since(self, when: int, channels: Iterable[str]) -> Offsets:
-        """Channel -> its first sequence at that time (nanoseconds) or later, of those that have one."""
+        """Channel -> its first sequence at that time (nanoseconds) or later, of those that have
+        one.
+        """
 
     @abstractmethod
     def planned(self, wanted: list[Range]) -> Sequence[InputPartition]:
@@ -104,7 +112,9 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @told
     def initialOffset(self) -> Offsets:  # noqa: N802
         """Where a query begins that has no checkpoint."""
-        return dict(sorted(self._reading.starting.offsets(self.latest(), self.firsts, self.since).items()))
+        return dict(
+            sorted(self._reading.starting.offsets(self.latest(), self.firsts, self.since).items())
+        )
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """``maxOffsetsPerTrigger``."""
@@ -123,7 +133,9 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             latest = capped(latest, self._target, start)
         firsts = self.firsts([channel for channel in latest if channel not in start])
-        return advance(start, latest, firsts, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        return advance(
+            start, latest, firsts, limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        )
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802
         """What is there, for the progress of the query."""
@@ -135,7 +147,9 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.planned(ranges(start, end))
 
     def _settled(self, start: Offsets) -> Offsets:
-        """The latest offsets, when no channel seems to end before ``start`` any more, or it is sure that it does."""
+        """The latest offsets, when no channel seems to end before ``start`` any more, or it is sure
+        that it does.
+        """
         until = time.monotonic() + BACK_WITHIN_S
         while True:
             latest = self._seen = self.latest()

@@ -1,4 +1,7 @@
-"""What a check works with: disks, clock, host, a scratch directory, other processes. Tests put false ones there."""
+"""What a check works with: disks, clock, host, a scratch directory, other processes.
+
+Tests put false ones there.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,8 @@ class GoneError(StoreError):
 class Bench:
     """One run's tools. ``asking`` reads past the caches of this host where storage is not local.
 
-    ``neighbour`` starts another process and ends it with its block. ``sleep`` waits seconds. ``syncs``: how many
-    are timed; ``far``: where a large file ends, bytes.
+    ``neighbour`` starts another process and ends it with its block. ``sleep`` waits seconds.
+    ``syncs``: how many are timed; ``far``: where a large file ends, bytes.
     """
 
     disk: Disk
@@ -52,7 +55,9 @@ class Bench:
     far: int = (1 << 31) + BLOCK
 
     @contextlib.contextmanager
-    def opened(self, name: str, flags: int = os.O_RDWR | os.O_CREAT, *, asking: bool = False) -> Iterator[int]:
+    def opened(
+        self, name: str, flags: int = os.O_RDWR | os.O_CREAT, *, asking: bool = False
+    ) -> Iterator[int]:
         """A file of the scratch directory."""
         disk = self.asking if asking else self.disk
         fd = disk.open(self.dirfd, name, flags)
@@ -90,7 +95,10 @@ class Check:
 
 @dataclass
 class Runner:
-    """Runs checks one after the other; an error of storage in one is its finding, and the next one runs."""
+    """Runs checks one after the other.
+
+    An error of storage in one is its finding, and the next one runs.
+    """
 
     bench: Bench
     told: Callable[[str], None] = lambda _: None
@@ -117,8 +125,12 @@ class Runner:
 def failed(check: str, error: OSError) -> StorageFinding:
     """The finding that a storage call gave an error."""
     name = errno.errorcode.get(error.errno or 0, "no errno")
-    hint = "see the kernel log of this host and the file server; mount the storage as docs/ft.md says"
-    return StorageFinding(check, Outcome.BAD, f"{(error.strerror or str(error)).lower()} ({name})", hint)
+    hint = (
+        "see the kernel log of this host and the file server; mount the storage as docs/ft.md says"
+    )
+    return StorageFinding(
+        check, Outcome.BAD, f"{(error.strerror or str(error)).lower()} ({name})", hint
+    )
 
 
 def good(check: str, text: str, **figures: object) -> list[StorageFinding]:

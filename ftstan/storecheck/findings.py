@@ -1,4 +1,7 @@
-"""What the checks found, and the verdict that follows. Pure: nothing here touches storage or a terminal."""
+"""What the checks found, and the verdict that follows.
+
+Pure: nothing here touches storage or a terminal.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ class StorageVerdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StorageFinding:
-    """One check: ``text`` says what was seen, ``hint`` what to do about it, ``figures`` what was measured.
+    """One check: ``text`` says what was seen, ``hint`` what to do about it, ``figures`` what was
+    measured.
 
     Names of figures end in their unit: ``_s`` seconds, ``_ms`` milliseconds, ``_bytes``.
     """
@@ -55,7 +59,8 @@ class StorageFinding:
 class Expected:
     """How long a takeover takes on this storage, from the event to the first answered publish.
 
-    ``seconds`` is ``None`` where this storage alone cannot tell; ``measured`` says that it was seen, not reckoned.
+    ``seconds`` is ``None`` where this storage alone cannot tell; ``measured`` says that it was
+    seen, not reckoned.
     """
 
     event: str
@@ -76,7 +81,10 @@ class StorageReport:
 
     @property
     def verdict(self) -> StorageVerdict:
-        """Unsuitable for one bad finding, limited for one limit; a report without findings proves nothing."""
+        """Unsuitable for one bad finding, limited for one limit.
+
+        A report without findings proves nothing.
+        """
         outcomes = {finding.outcome for finding in self.findings}
         if not self.findings or Outcome.BAD in outcomes:
             return StorageVerdict.UNSUITABLE
@@ -102,6 +110,7 @@ class StorageReport:
             "reasons": [f"{finding.check}: {finding.text}" for finding in self.reasons],
             "findings": [finding.as_dict() for finding in self.findings],
             "takeover": [
-                {"event": x.event, "seconds": x.seconds, "measured": x.measured, "why": x.why} for x in self.expected
+                {"event": x.event, "seconds": x.seconds, "measured": x.measured, "why": x.why}
+                for x in self.expected
             ],
         }

@@ -1,7 +1,9 @@
-"""What one host can try alone: ``CHECKS`` in the order in which they run, and the takeover time that follows.
+"""What one host can try alone: ``CHECKS`` in the order in which they run, and the takeover time
+that follows.
 
-Each check states what a group needs of the storage (``docs/ft.md``, storage) and tries it between two processes where a
-second one makes a difference. What cannot be tried is said: nobody can tell a sync that lies from one that is quick.
+Each check states what a group needs of the storage (``docs/ft.md``, storage) and tries it between
+two processes where a second one makes a difference. What cannot be tried is said: nobody can tell a
+sync that lies from one that is quick.
 """
 
 from __future__ import annotations
@@ -20,16 +22,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: Seconds between two polls of the lock, at most (``docs/ft.md``, deadline budget).
-POLL_LOCAL_S, POLL_NETWORK_S = 0.06, 0.6
+POLL_LOCAL_S = 0.06
+POLL_NETWORK_S = 0.6
 #: Of an NFS server, unless its administrator chose another.
 USUAL_LEASE_S = 90.0
 #: Syncs that one takeover and its first batch wait for, one after the other.
 SYNCS_IN_A_ROW = 5
 
 _SKEW_LIMIT_S = 1.0
-_SYNC_LIMIT_S, _SYNC_BAD_S = 0.1, 3.0
+_SYNC_LIMIT_S = 0.1
+_SYNC_BAD_S = 3.0
 _UNBELIEVABLE_S = 50e-6
-_FREE_BAD, _FREE_LIMIT = 64 << 20, 1 << 30
+_FREE_BAD = 64 << 20
+_FREE_LIMIT = 1 << 30
 _RELEASE_S = 30.0
 _ROUNDS = 20
 _BOUNDS_MS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 3000)
@@ -62,12 +67,21 @@ def _mount(bench: Bench) -> list[StorageFinding]:
 
 def _space(bench: Bench) -> list[StorageFinding]:
     room = bench.host.space(bench.dirfd)
-    figures = {"free_bytes": room.free_bytes, "total_bytes": room.total_bytes, "free_files": room.free_files}
+    figures = {
+        "free_bytes": room.free_bytes,
+        "total_bytes": room.total_bytes,
+        "free_files": room.free_files,
+    }
     text = f"{room.free_bytes / (1 << 30):.1f} GiB free of {room.total_bytes / (1 << 30):.1f} GiB"
     no_inodes = bool(room.total_files) and room.free_files < 100
     if room.free_bytes < _FREE_BAD or no_inodes:
         what = f"{room.free_files} inodes free" if no_inodes else text
-        return bad("space", f"{what}: publishes would be refused soon", "free space or enlarge it", **figures)
+        return bad(
+            "space",
+            f"{what}: publishes would be refused soon",
+            "free space or enlarge it",
+            **figures,
+        )
     if room.free_bytes < _FREE_LIMIT or room.free_bytes * 20 < room.total_bytes:
         return limit("space", text, "enlarge it, or set limits (docs/limits.md)", **figures)
     return good("space", text, **figures)
@@ -79,16 +93,22 @@ def _owner(bench: Bench) -> list[StorageFinding]:
         state = bench.disk.fstat(fd)
     figures = {"uid": host.uid, "gid": host.gid, "file_uid": state.uid, "file_gid": state.gid}
     if state.uid != host.uid:
-        text = f"a file made by uid {host.uid} ({host.user}) belongs to uid {state.uid}: the file server maps users"
+        text = (
+            f"a file made by uid {host.uid} ({host.user}) belongs to uid {state.uid}: the file "
+            "server maps users"
+        )
         hint = (
-            "give the server a user with the same uid on every host, which the export does not map, and run this as it"
+            "give the server a user with the same uid on every host, which the export does not "
+            "map, and run this as it"
         )
         return limit("owner", text, hint, **figures)
     return good("owner", f"a file made by uid {host.uid} ({host.user}) belongs to it", **figures)
 
 
 def _clock(bench: Bench) -> list[StorageFinding]:
-    """The time that storage gives a file lies between ours before and after, if the clocks agree."""
+    """The time that storage gives a file lies between ours before and after, if the clocks
+    agree.
+    """
     before = bench.clock.wall_ns()
     with bench.opened("clock") as fd:
         bench.disk.pwrite(fd, b"x", 0)
@@ -98,8 +118,15 @@ def _clock(bench: Bench) -> list[StorageFinding]:
     skew = max(before - stamp, stamp - after, 0) / 1e9 * (1 if stamp > after else -1)
     if abs(skew) > _SKEW_LIMIT_S:
         hint = "run NTP on both: timestamps of messages and limits by age follow this host's clock"
-        return limit("clock", f"the storage's clock is {abs(skew):.1f} s {_side(skew)} ours", hint, skew_s=skew)
-    return good("clock", f"the storage's clock agrees with ours within {_SKEW_LIMIT_S:g} s", skew_s=skew)
+        return limit(
+            "clock",
+            f"the storage's clock is {abs(skew):.1f} s {_side(skew)} ours",
+            hint,
+            skew_s=skew,
+        )
+    return good(
+        "clock", f"the storage's clock agrees with ours within {_SKEW_LIMIT_S:g} s", skew_s=skew
+    )
 
 
 def _side(skew: float) -> str:
@@ -115,20 +142,30 @@ def _locks(bench: Bench) -> list[StorageFinding]:
             mine.acquire()
             took = bench.timed(lambda: _refused(again))
             if not _refused(again):
-                return bad("lock", "two descriptors of one process held the lock at the same time", private)
+                return bad(
+                    "lock", "two descriptors of one process held the lock at the same time", private
+                )
             if other.lock():
                 return bad("lock", "two processes held the lock at the same time", private)
             if other.lock_as_original():
                 text = "a process got the kind of lock that original servers take, beside ours"
-                return bad("lock", text, "no original server may serve this directory; better: " + _STORAGE)
+                return bad(
+                    "lock", text, "no original server may serve this directory; better: " + _STORAGE
+                )
             with bench.opened(LOCK_NAME):
                 pass  # a POSIX lock would be gone with this close
             if other.lock():
-                return bad("lock", "the lock was lost when another descriptor of the file was closed", _STORAGE)
+                return bad(
+                    "lock",
+                    "the lock was lost when another descriptor of the file was closed",
+                    _STORAGE,
+                )
             mine.verify()
             mine.release()
             if not other.lock():
-                return bad("lock", "the lock was given back, and another process was refused", _STORAGE)
+                return bad(
+                    "lock", "the lock was given back, and another process was refused", _STORAGE
+                )
             other.unlock()
         finally:
             mine.release()
@@ -162,23 +199,37 @@ def _release_on_kill(bench: Bench) -> list[StorageFinding]:
             seconds = bench.clock.mono() - began
     finally:
         mine.release()
-    return good("release", f"the lock of a killed process was free after {seconds * MS:.0f} ms", seconds_s=seconds)
+    return good(
+        "release",
+        f"the lock of a killed process was free after {seconds * MS:.0f} ms",
+        seconds_s=seconds,
+    )
 
 
 def _names(bench: Bench) -> list[StorageFinding]:
-    """Claims need an exclusive create, slices a link that refuses, replaced files a rename that is seen."""
+    """Claims need an exclusive create, slices a link that refuses, replaced files a rename that is
+    seen.
+    """
     with bench.neighbour() as other:
         if not other.create("claim"):
-            return bad("names", "a file that did not exist could not be created exclusively", _STORAGE)
+            return bad(
+                "names", "a file that did not exist could not be created exclusively", _STORAGE
+            )
         try:
             with bench.opened("claim", os.O_RDWR | os.O_CREAT | os.O_EXCL):
-                return bad("names", "two processes created one file exclusively: two owners of one epoch", _STORAGE)
+                return bad(
+                    "names",
+                    "two processes created one file exclusively: two owners of one epoch",
+                    _STORAGE,
+                )
         except FileExistsError:
             pass
         bench.put("new", b"n" * BLOCK)
         bench.put("old", b"o" * BLOCK)
         if other.read("old", BLOCK, 0) != b"o" * BLOCK:
-            return bad("names", "another process did not see a file that was written and synced", _STORAGE)
+            return bad(
+                "names", "another process did not see a file that was written and synced", _STORAGE
+            )
         bench.disk.rename(bench.dirfd, "new", "old")
         bench.disk.fsync(bench.dirfd)
         if other.read("old", BLOCK, 0) != b"n" * BLOCK:
@@ -189,7 +240,10 @@ def _names(bench: Bench) -> list[StorageFinding]:
         bench.disk.fsync(bench.dirfd)
         if other.read("old", BLOCK, 0) is not None:
             return bad("names", "another process still found a file that was removed", _STORAGE)
-    return good("names", "exclusive create, rename, link, removal and the sync of a directory work, and are seen")
+    return good(
+        "names",
+        "exclusive create, rename, link, removal and the sync of a directory work, and are seen",
+    )
 
 
 def _link(bench: Bench) -> list[StorageFinding]:
@@ -198,7 +252,11 @@ def _link(bench: Bench) -> list[StorageFinding]:
     except OSError as error:
         if error.errno not in {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}:
             raise
-        return bad("names", "a file cannot have two names (link): new slices are made visible that way", _STORAGE)
+        return bad(
+            "names",
+            "a file cannot have two names (link): new slices are made visible that way",
+            _STORAGE,
+        )
     try:
         bench.disk.link(bench.dirfd, "old", "linked")
     except FileExistsError:
@@ -225,17 +283,25 @@ def _direct(bench: Bench) -> list[StorageFinding]:
             raise
         return _no_direct(needed=needed)
     if not same:
-        return bad("direct", "a direct read (O_DIRECT) showed other bytes than were written", _STORAGE)
+        return bad(
+            "direct", "a direct read (O_DIRECT) showed other bytes than were written", _STORAGE
+        )
     return good("direct", "direct reads and writes (O_DIRECT) work")
 
 
 def _no_direct(*, needed: bool) -> list[StorageFinding]:
     if not needed:
         return [
-            StorageFinding("direct", Outcome.NOTE, "no direct I/O (O_DIRECT), which is not needed on local storage")
+            StorageFinding(
+                "direct",
+                Outcome.NOTE,
+                "no direct I/O (O_DIRECT), which is not needed on local storage",
+            )
         ]
     text = "no direct I/O (O_DIRECT): a member might believe what its host remembers of the epoch"
-    return bad("direct", text, "a server starts here only with -ft_allow direct_io; better: " + _STORAGE)
+    return bad(
+        "direct", text, "a server starts here only with -ft_allow direct_io; better: " + _STORAGE
+    )
 
 
 def _offsets(bench: Bench) -> list[StorageFinding]:
@@ -246,7 +312,11 @@ def _offsets(bench: Bench) -> list[StorageFinding]:
         bench.disk.fdatasync(second)
         whole = b"a" * BLOCK + bytes(BLOCK) + b"b" * BLOCK
         if bench.fresh("offsets", 4 * BLOCK) != whole:
-            return bad("offsets", "writes at explicit offsets, or the hole between them, came back otherwise", _STORAGE)
+            return bad(
+                "offsets",
+                "writes at explicit offsets, or the hole between them, came back otherwise",
+                _STORAGE,
+            )
         try:
             bench.disk.pwrite(fd, b"f" * BLOCK, bench.far)
             bench.disk.fdatasync(fd)
@@ -261,8 +331,11 @@ def _offsets(bench: Bench) -> list[StorageFinding]:
 
 
 def _visibility(bench: Bench) -> list[StorageFinding]:
-    """A record that another process has synced is what the next look shows, through a handle that was open before."""
-    stale, slowest = 0, 0.0
+    """A record that another process has synced is what the next look shows, through a handle that
+    was open before.
+    """
+    stale = 0
+    slowest = 0.0
     with bench.neighbour() as other:
         other.write("epoch", bytes(BLOCK), 0)
         with bench.opened("epoch", os.O_RDONLY, asking=True) as fd:
@@ -275,7 +348,10 @@ def _visibility(bench: Bench) -> list[StorageFinding]:
     if stale:
         text = f"{stale} of {_ROUNDS} looks showed an older record than another process had synced"
         return bad("visibility", text, "a former owner might not notice its successor: " + _STORAGE)
-    text = f"a record that another process synced is seen at the next look ({slowest * MS:.2f} ms at most)"
+    text = (
+        f"a record that another process synced is seen at the next look ({slowest * MS:.2f} ms "
+        "at most)"
+    )
     return good("visibility", text, slowest_ms=slowest * MS)
 
 
@@ -286,7 +362,8 @@ def _syncs(bench: Bench) -> list[StorageFinding]:
             bench.disk.pwrite(fd, b"s" * 512, number * 512)
             times.append(bench.timed(lambda: bench.disk.fdatasync(fd)))
     times.sort()
-    half, most = times[len(times) // 2], times[-1]
+    half = times[len(times) // 2]
+    most = times[-1]
     p99 = times[min(len(times) - 1, len(times) * 99 // 100)]
     figures = {
         "count": len(times),
@@ -298,15 +375,24 @@ def _syncs(bench: Bench) -> list[StorageFinding]:
     }
     text = f"a sync of 512 bytes takes {half * MS:.2f} ms (p99 {p99 * MS:.2f}, max {most * MS:.2f})"
     if most > _SYNC_BAD_S:
-        hint = "an owner falls silent after 3 s and ends after 10 s without an answer: use storage that answers sooner"
+        hint = (
+            "an owner falls silent after 3 s and ends after 10 s without an answer: use storage "
+            "that answers sooner"
+        )
         return bad("sync", text, hint, **figures)
     if p99 > _SYNC_LIMIT_S:
         return limit(
-            "sync", text, "every publisher waits for a sync: use quicker storage, or publish many at once", **figures
+            "sync",
+            text,
+            "every publisher waits for a sync: use quicker storage, or publish many at once",
+            **figures,
         )
     found = good("sync", text, **figures)
     if half < _UNBELIEVABLE_S and bench.host.mount.fstype != "tmpfs":
-        why = "that is quicker than most disks store: a cache that forgets at a power failure may answer"
+        why = (
+            "that is quicker than most disks store: a cache that forgets at a power failure may "
+            "answer"
+        )
         found += limit("sync", why, "see that the write cache is protected by a battery, or off")
     found.append(
         StorageFinding(
@@ -321,11 +407,17 @@ def _syncs(bench: Bench) -> list[StorageFinding]:
 
 def _histogram(times: Sequence[float]) -> list[dict[str, float]]:
     """Counts up to each bound, in milliseconds; steps that nothing fell into are left out."""
-    rows, below = [], 0
+    rows = []
+    below = 0
     for bound in (*_BOUNDS_MS, float("inf")):
         upto = sum(1 for x in times if x * MS <= bound)
         if upto > below:
-            rows.append({"upto_ms": bound if bound != float("inf") else times[-1] * MS, "count": upto - below})
+            rows.append(
+                {
+                    "upto_ms": bound if bound != float("inf") else times[-1] * MS,
+                    "count": upto - below,
+                }
+            )
         below = upto
     return rows
 
@@ -346,20 +438,32 @@ CHECKS = (
 
 
 def expected(bench: Bench, findings: Sequence[StorageFinding]) -> list[Expected]:
-    """How long takeovers will take here, from what was measured; empty where the storage is unsuitable."""
+    """How long takeovers will take here, from what was measured.
+
+    Empty where the storage is unsuitable.
+    """
     if any(finding.outcome is Outcome.BAD for finding in findings):
         return []
     network = bench.host.mount.is_network
     poll = POLL_NETWORK_S if network else POLL_LOCAL_S
-    sync = next((float(str(x.figures["p50_ms"])) / MS for x in findings if "p50_ms" in x.figures), 0.0)
+    sync = next(
+        (float(str(x.figures["p50_ms"])) / MS for x in findings if "p50_ms" in x.figures), 0.0
+    )
     seconds = poll + SYNCS_IN_A_ROW * sync
     rows = [
-        Expected("kill -9 of the active", seconds, f"one poll of the lock and {SYNCS_IN_A_ROW} syncs"),
-        Expected("stop or switchover", SYNCS_IN_A_ROW * sync, f"{SYNCS_IN_A_ROW} syncs; the standby is told"),
+        Expected(
+            "kill -9 of the active", seconds, f"one poll of the lock and {SYNCS_IN_A_ROW} syncs"
+        ),
+        Expected(
+            "stop or switchover",
+            SYNCS_IN_A_ROW * sync,
+            f"{SYNCS_IN_A_ROW} syncs; the standby is told",
+        ),
     ]
     if network:
         why = (
-            f"the file server's lease, {USUAL_LEASE_S:g} s unless it was set otherwise: measure it with --peer --freeze"
+            f"the file server's lease, {USUAL_LEASE_S:g} s unless it was set otherwise: measure "
+            "it with --peer --freeze"
         )
         rows.append(Expected("the active's host dies or is cut off", USUAL_LEASE_S + seconds, why))
     else:

@@ -1,9 +1,10 @@
-"""Three phases while the operator pulls plugs: ``format`` once, ``attack`` on every host, ``verify`` once at the end.
+"""Three phases while the operator pulls plugs: ``format`` once, ``attack`` on every host,
+``verify`` once at the end.
 
-An attack behaves like a group: who has the lock writes numbered, checksummed records into a log of its own number,
-syncs each and then notes in a journal *outside* the storage that it is durable; the others wait for the lock.
-``verify`` reads all logs and says whether every record that a journal calls durable is there with its bytes. It needs
-no clock and believes nobody but the journals.
+An attack behaves like a group: who has the lock writes numbered, checksummed records into a log of
+its own number, syncs each and then notes in a journal *outside* the storage that it is durable; the
+others wait for the lock. ``verify`` reads all logs and says whether every record that a journal
+calls durable is there with its bytes. It needs no clock and believes nobody but the journals.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ _CHUNK = 1024 * RECORD_SIZE
 
 
 def record(log: int, number: int) -> bytes:
-    """The bytes of a record: magic, CRC-32 of the rest, number of the log, number of the record, and filling."""
+    """The bytes of a record: magic, CRC-32 of the rest, number of the log, number of the record,
+    and filling.
+    """
     filling = bytes((log + number + i) & 0xFF for i in range(256)) * (RECORD_SIZE // 256 + 1)
     body = struct.pack("<QQ", log, number) + filling[: RECORD_SIZE - _HEAD_SIZE]
     return _MAGIC + struct.pack("<I", zlib.crc32(body)) + body
@@ -90,7 +93,10 @@ def opened(disk: Disk, path: str) -> Iterator[int]:
 
 @dataclass
 class Attack:
-    """One host's attack. ``told`` hears how far it is; ``done`` says when to stop; ``sleep`` waits seconds."""
+    """One host's attack.
+
+    ``told`` hears how far it is; ``done`` says when to stop; ``sleep`` waits seconds.
+    """
 
     disk: Disk
     clock: Clock
@@ -102,7 +108,10 @@ class Attack:
     pause_s: float = 0.01
 
     def run(self) -> int:
-        """Attack until ``done``; returns how many records were made durable. Raises ``StoreError``, ``OSError``."""
+        """Attack until ``done``; returns how many records were made durable.
+
+        Raises ``StoreError``, ``OSError``.
+        """
         durable = 0
         with opened(self.disk, self.path) as handle, self._open_journal() as journal:
             lock = StoreLock(self.disk, handle, self.path)
@@ -125,7 +134,10 @@ class Attack:
         return True
 
     def _write_log(self, handle: int, lock: StoreLock, journal: int) -> int:
-        """Write one log until storage fails us, the lock is gone, or the end; returns its durable records."""
+        """Write one log until storage fails us, the lock is gone, or the end.
+
+        Returns its durable records.
+        """
         number, fd = self._new_log(handle)
         written = 0
         try:
@@ -164,10 +176,13 @@ class Attack:
     @contextlib.contextmanager
     def _open_journal(self) -> Iterator[int]:
         try:
-            journal = os.open(self.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            journal = os.open(
+                self.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+            )
         except OSError as error:
             raise ConfigError(
-                f"journal {self.journal}: {error.strerror}", hint="give --journal a file on a disk of this host"
+                f"journal {self.journal}: {error.strerror}",
+                hint="give --journal a file on a disk of this host",
             ) from error
         try:
             yield journal
@@ -176,32 +191,59 @@ class Attack:
 
 
 def verify(disk: Disk, asking: Disk, path: str, journals: Sequence[str]) -> list[StorageFinding]:
-    """Hold the logs to the journals. Raises ``StoreError``, ``ConfigError`` for a journal that cannot be read."""
+    """Hold the logs to the journals.
+
+    Raises ``StoreError``, ``ConfigError`` for a journal that cannot be read.
+    """
     noted = [entry for journal in journals for entry in read_journal(journal)]
     with opened(disk, path) as handle:
         logs = {log: _read_log(asking, handle, name) for log, name in _logs(disk, handle)}
     findings = []
-    damaged = [f"log {log}, record {at}" for log, rows in sorted(logs.items()) for at, ok in enumerate(rows) if not ok]
-    lost = sorted({(log, at) for log, at in noted if at >= len(logs.get(log, [])) or not logs[log][at]})
+    damaged = [
+        f"log {log}, record {at}"
+        for log, rows in sorted(logs.items())
+        for at, ok in enumerate(rows)
+        if not ok
+    ]
+    lost = sorted(
+        {(log, at) for log, at in noted if at >= len(logs.get(log, [])) or not logs[log][at]}
+    )
     if lost:
-        text = f"{len(lost)} records that were durable are gone or changed, first log {lost[0][0]}, record {lost[0][1]}"
-        hint = "this storage forgets what it has synced: check write caches, the export (sync), battery-backed caches"
+        text = (
+            f"{len(lost)} records that were durable are gone or changed, first log {lost[0][0]}, "
+            f"record {lost[0][1]}"
+        )
+        hint = (
+            "this storage forgets what it has synced: check write caches, the export (sync), "
+            "battery-backed caches"
+        )
         findings.append(
-            StorageFinding("integrity", Outcome.BAD, text, hint, {"lost": len(lost), "durable": len(noted)})
+            StorageFinding(
+                "integrity", Outcome.BAD, text, hint, {"lost": len(lost), "durable": len(noted)}
+            )
         )
     elif not noted:
         text = "the journals name no durable record: nothing was proved"
         findings.append(
-            StorageFinding("integrity", Outcome.BAD, text, "give the --journal of every host that attacked")
+            StorageFinding(
+                "integrity", Outcome.BAD, text, "give the --journal of every host that attacked"
+            )
         )
     else:
         text = f"all {len(noted)} records that were durable are there, in {len(logs)} logs"
         findings.append(
-            StorageFinding("integrity", Outcome.GOOD, text, figures={"durable": len(noted), "logs": len(logs)})
+            StorageFinding(
+                "integrity", Outcome.GOOD, text, figures={"durable": len(noted), "logs": len(logs)}
+            )
         )
-    unsynced = [place for place in damaged if place not in {f"log {log}, record {at}" for log, at in lost}]
+    unsynced = [
+        place for place in damaged if place not in {f"log {log}, record {at}" for log, at in lost}
+    ]
     if unsynced:
-        text = f"{len(unsynced)} records that nobody called durable are torn, which is allowed: {unsynced[0]}"
+        text = (
+            f"{len(unsynced)} records that nobody called durable are torn, which is allowed: "
+            f"{unsynced[0]}"
+        )
         findings.append(StorageFinding("integrity", Outcome.NOTE, text))
     return findings
 
@@ -218,23 +260,32 @@ def remove_place(disk: Disk, path: str) -> None:
 
 
 def read_journal(path: str) -> list[tuple[int, int]]:
-    """``(log, record)`` of each line; a last line that was cut is left out. Raises ``ConfigError``."""
+    """``(log, record)`` of each line; a last line that was cut is left out.
+
+    Raises ``ConfigError``.
+    """
     try:
         with open(path, encoding="ascii") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"journal {path}: {error}", hint="give the file that --phase attack had") from error
+        raise ConfigError(
+            f"journal {path}: {error}", hint="give the file that --phase attack had"
+        ) from error
     entries = []
     for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), 1):
         words = line.split()
         if len(words) != 2 or not all(word.isdigit() for word in words):
-            raise ConfigError(f"{path}, line {number}: not a line of a journal", hint="lines are: log record")
+            raise ConfigError(
+                f"{path}, line {number}: not a line of a journal", hint="lines are: log record"
+            )
         entries.append((int(words[0]), int(words[1])))
     return entries
 
 
 def _logs(disk: Disk, handle: int) -> list[tuple[int, str]]:
-    names = [name for name, _ in disk.listdir(handle) if name.startswith("log.") and name[4:].isdigit()]
+    names = [
+        name for name, _ in disk.listdir(handle) if name.startswith("log.") and name[4:].isdigit()
+    ]
     return sorted((int(name[4:]), name) for name in names)
 
 

@@ -1,9 +1,12 @@
-"""Two runs on two hosts meet through files of one directory, and take every step together. No network is needed.
+"""Two runs on two hosts meet through files of one directory, and take every step together.
 
-Both write their name into ``.ftstan-check-peer`` and answer every other name there. Two that have answered each other
-make a session directory, in which each step of a side is a file of its own: written under a temporary name, renamed,
-never changed. A file is opened only after a listing through a new handle has shown it: network file systems remember
-for half a minute that a name does not exist.
+No network is needed.
+
+Both write their name into ``.ftstan-check-peer`` and answer every other name there. Two that have
+answered each other make a session directory, in which each step of a side is a file of its own:
+written under a temporary name, renamed, never changed. A file is opened only after a listing
+through a new handle has shown it: network file systems remember for half a minute that a name does
+not exist.
 """
 
 from __future__ import annotations
@@ -88,7 +91,9 @@ class Meeting:
         answered: set[str] = set()
         while True:
             names = self._names(self._lobby)
-            others = {name.partition(".")[2] for name in names if name.startswith("hello.")} - {self._id}
+            others = {name.partition(".")[2] for name in names if name.startswith("hello.")} - {
+                self._id
+            }
             for other in others - answered:
                 # A run that was killed left its name; it gets an answer and gives none.
                 self._put(self._lobby, f"pair.{self._id}.{other}", {})
@@ -96,14 +101,16 @@ class Meeting:
             mutual = sorted(other for other in others if f"pair.{other}.{self._id}" in names)
             if len(mutual) > 1:
                 raise StoreError(
-                    f"{self._root_path}: more than two checks meet here", hint="run --peer on two hosts only"
+                    f"{self._root_path}: more than two checks meet here",
+                    hint="run --peer on two hosts only",
                 )
             if mutual:
                 return mutual[0]
             if self._clock.mono() > end:
                 raise StoreError(
                     f"{self._root_path}: nobody came within {self._wait_s:g} s",
-                    hint="run the same command on the other host at the same time; if it did run, the two do not see "
+                    hint="run the same command on the other host at the same time; if it did "
+                    "run, the two do not see "
                     "each other's files: is the same storage mounted there?",
                 )
             self._sleep(self._poll_s)
@@ -131,7 +138,8 @@ class Meeting:
             if self._clock.mono() > end:
                 self._gone = True
                 raise GoneError(
-                    f"the other host has not answered for {wait_s or self._answer_s:g} s (step {step})",
+                    f"the other host has not answered for {wait_s or self._answer_s:g} s (step "
+                    f"{step})",
                     hint="see what its check says; start both again",
                 )
             self._sleep(self._poll_s)
@@ -143,7 +151,9 @@ class Meeting:
         return self.hear(step)
 
     def end(self) -> None:
-        """Remove what this side made. What both made is removed by the first side, or by one that was left alone.
+        """Remove what this side made.
+
+        What both made is removed by the first side, or by one that was left alone.
 
         Never fails.
         """

@@ -1,8 +1,9 @@
-"""Another process of this host on the same directory: it locks, reads and writes when told to, and can be killed.
+"""Another process of this host on the same directory: it locks, reads and writes when told to, and
+can be killed.
 
-Run as ``python -m ftstan.storecheck.neighbour DIR [network]``: on standard input a JSON list a line, ``[verb, argument
-...]``, and a JSON value a line back. Bytes travel as Latin-1 text. An error of storage comes back as its errno, any
-other as its text and hint.
+Run as ``python -m ftstan.storecheck.neighbour DIR [network]``: on standard input a JSON list a
+line, ``[verb, argument ...]``, and a JSON value a line back. Bytes travel as Latin-1 text. An error
+of storage comes back as its errno, any other as its text and hint.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ class Neighbour(Protocol):
         ...
 
     def read(self, name: str, size: int, offset: int) -> bytes | None:
-        """Read through a new handle, past caches on network storage; ``None`` where the name does not exist."""
+        """Read through a new handle, past caches on network storage.
+
+        ``None`` where the name does not exist.
+        """
         ...
 
     def write(self, name: str, data: bytes, offset: int) -> None:
@@ -60,9 +64,14 @@ class Neighbour(Protocol):
 
 
 class Deputy:
-    """The verbs of a neighbour, carried out in this process on ``disk``; ``asking`` is the disk that asks storage."""
+    """The verbs of a neighbour, carried out in this process on ``disk``.
 
-    def __init__(self, disk: Disk, asking: Disk, dirfd: int, path: str, locker: BaseLocker | None = None) -> None:
+    ``asking`` is the disk that asks storage.
+    """
+
+    def __init__(
+        self, disk: Disk, asking: Disk, dirfd: int, path: str, locker: BaseLocker | None = None
+    ) -> None:
         self._disk = disk
         self._asking = asking
         self._dirfd = dirfd
@@ -129,7 +138,13 @@ class NeighbourProcess:
     """A neighbour that really is another process. ``end`` ends it, killed or not."""
 
     def __init__(self, path: str, *, is_network: bool) -> None:
-        words = [sys.executable, "-m", "ftstan.storecheck.neighbour", path, *(["network"] if is_network else [])]
+        words = [
+            sys.executable,
+            "-m",
+            "ftstan.storecheck.neighbour",
+            path,
+            *(["network"] if is_network else []),
+        ]
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0, text=True
         )
@@ -180,7 +195,9 @@ class NeighbourProcess:
         except BrokenPipeError:
             line = ""
         if not line:
-            raise StoreError("the second process of the check ended by itself", hint="its last words stand above")
+            raise StoreError(
+                "the second process of the check ended by itself", hint="its last words stand above"
+            )
         answer = json.loads(line)
         if isinstance(answer, dict) and "error" in answer:
             raise StoreError(answer["error"], hint=answer["hint"])

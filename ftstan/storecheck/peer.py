@@ -1,7 +1,9 @@
-"""What two hosts can try together: whether the lock keeps them apart, when it is free, what one sees of the other.
+"""What two hosts can try together: whether the lock keeps them apart, when it is free, what one
+sees of the other.
 
-Both sides run the same steps over one ``Meeting``; each measures on its own clock, and at the end each has the findings
-of both. With ``freeze`` one side holds the lock until its host is frozen or cut off by the operator.
+Both sides run the same steps over one ``Meeting``; each measures on its own clock, and at the end
+each has the findings of both. With ``freeze`` one side holds the lock until its host is frozen or
+cut off by the operator.
 """
 
 from __future__ import annotations
@@ -24,13 +26,18 @@ if TYPE_CHECKING:
 _ROUNDS = 20
 _SKEW_LIMIT_S = 1.0
 _BEAT_S = 0.2
-_COUNTER, _RECORD, _BEATS = "counter", "record", "beats"
+_COUNTER = "counter"
+_RECORD = "record"
+_BEATS = "beats"
 _STORAGE = "use storage and mount options that docs/ft.md lists as supported"
 
 
 @dataclass(frozen=True, slots=True)
 class PeerOptions:
-    """How long both contend for the lock; whether this side is the one to be frozen, and how long is waited for it."""
+    """How long both contend for the lock.
+
+    Whether this side is the one to be frozen, and how long is waited for it.
+    """
 
     contend_s: float = 3.0
     freeze: bool = False
@@ -40,7 +47,9 @@ class PeerOptions:
 class Peer:
     """One side's run. ``told`` hears what is being done, and what the operator is asked to do."""
 
-    def __init__(self, bench: Bench, meeting: Meeting, options: PeerOptions, told: Callable[[str], None]) -> None:
+    def __init__(
+        self, bench: Bench, meeting: Meeting, options: PeerOptions, told: Callable[[str], None]
+    ) -> None:
         self._bench = bench
         self._meeting = meeting
         self._options = options
@@ -49,13 +58,18 @@ class Peer:
         self._behind_s = 0.0
 
     def run(self) -> list[StorageFinding]:
-        """All steps; the findings of both sides. Raises ``GoneError`` if the other side is lost on the way."""
+        """All steps; the findings of both sides.
+
+        Raises ``GoneError`` if the other side is lost on the way.
+        """
         self._introduce()
         steps = (
             Check("hosts", "comparing hosts, users and clocks", lambda _: self._hosts()),
             Check("contention", "contending for the lock", lambda _: self._contend()),
             Check("peer release", "killing a holder of the lock", lambda _: self._releases()),
-            Check("peer visibility", "reading what the other host writes", lambda _: self._visible()),
+            Check(
+                "peer visibility", "reading what the other host writes", lambda _: self._visible()
+            ),
             Check("freeze", "holding the lock until a host is frozen", lambda _: self._freeze()),
         )
         mine = Runner(self._bench, self._told).run(steps)
@@ -63,17 +77,21 @@ class Peer:
         try:
             theirs = self._meeting.both("findings", rows=[x.as_dict() for x in mine])
         except GoneError:
-            # As after a freeze that ended with the other host: what was measured here holds all the same.
+            # As after a freeze that ended with the other host: what was measured here holds all the
+            # same.
             text = f"{host} did not answer at the end: what it found is missing"
             return [
                 *mine,
-                StorageFinding("hosts", Outcome.NOTE, text, "run it again without --freeze to see both sides"),
+                StorageFinding(
+                    "hosts", Outcome.NOTE, text, "run it again without --freeze to see both sides"
+                ),
             ]
         return [*mine, *(_finding(row, host) for row in theirs["rows"])]
 
     def _introduce(self) -> None:
         """Tell who we are; the file that says so shows to the other whom storage takes us for."""
-        host, bench = self._bench.host, self._bench
+        host = self._bench.host
+        bench = self._bench
         name = f"mine.{self._meeting.first:d}"
         with bench.opened(name) as fd:
             before = bench.clock.wall_ns()
@@ -95,7 +113,8 @@ class Peer:
     # ---- hosts
 
     def _hosts(self) -> list[StorageFinding]:
-        mine, other = self._bench.host, self._other
+        mine = self._bench.host
+        other = self._other
         # What both would say is said once.
         shared = [*self._same_host(), *self._clocks()] if self._meeting.first else []
         found = [*shared, *self._users()]
@@ -108,27 +127,41 @@ class Peer:
         return limit("hosts", text, "run it on the two hosts of the group")
 
     def _users(self) -> list[StorageFinding]:
-        mine, other = self._bench.host, self._other
+        mine = self._bench.host
+        other = self._other
         fd = self._bench.disk.open(self._bench.dirfd, str(other["mine"]), 0)
         try:
             seen = self._bench.disk.fstat(fd).uid
         finally:
             self._bench.disk.close(fd)
         if (mine.uid, mine.gid) != (other["uid"], other["gid"]):
-            text = f"{mine.user} is {mine.uid}:{mine.gid} here, {other['user']} is {other['uid']}:{other['gid']} there"
+            text = (
+                f"{mine.user} is {mine.uid}:{mine.gid} here, {other['user']} is "
+                f"{other['uid']}:{other['gid']} there"
+            )
             return bad("hosts", text, "give the server's user the same uid and gid on both hosts")
         if seen != other["uid"]:
             text = f"a file of uid {other['uid']} on {other['host']} belongs to uid {seen} here"
-            return bad("hosts", text, "the file server maps users differently: check idmapd and the export's options")
+            return bad(
+                "hosts",
+                text,
+                "the file server maps users differently: check idmapd and the export's options",
+            )
         return []
 
     def _clocks(self) -> list[StorageFinding]:
-        # Each compared its clock with the file server's; a file's time cannot be older than the write.
+        # Each compared its clock with the file server's; a file's time cannot be older than the
+        # write.
         skew = self._behind_s - float(self._other["behind_s"])
         if abs(skew) <= _SKEW_LIMIT_S:
             return []
         text = f"the clocks of the two hosts differ by {abs(skew):.1f} s"
-        return limit("hosts", text, "run NTP on both: timestamps of messages would jump at a takeover", skew_s=skew)
+        return limit(
+            "hosts",
+            text,
+            "run NTP on both: timestamps of messages would jump at a takeover",
+            skew_s=skew,
+        )
 
     # ---- the lock
 
@@ -136,12 +169,16 @@ class Peer:
         return StoreLock(self._bench.disk, self._bench.dirfd, self._bench.path, self._bench.locker)
 
     def _contend(self) -> list[StorageFinding]:
-        """Both count in one file, under the lock: a lock that two can hold loses counts, or shows two holders."""
+        """Both count in one file, under the lock: a lock that two can hold loses counts, or shows
+        two holders.
+        """
         bench = self._bench
         if self._meeting.first:
             bench.put(_COUNTER, _count(0))
         self._meeting.both("ready to contend")
-        lock, mine, torn = self._lock(), 0, 0
+        lock = self._lock()
+        mine = 0
+        torn = 0
         end = bench.clock.mono() + self._options.contend_s
         try:
             while bench.clock.mono() < end:
@@ -158,14 +195,27 @@ class Peer:
         total = _number(bench.fresh(_COUNTER))
         figures = {"mine": mine, "theirs": theirs["count"], "counted": total}
         if torn or theirs["torn"] or total != mine + theirs["count"]:
-            text = f"{mine + theirs['count']} turns were granted and {total} counted: both held the lock at once"
+            text = (
+                f"{mine + theirs['count']} turns were granted and {total} counted: both held the "
+                "lock at once"
+            )
             return bad("contention", text, _STORAGE, **figures)
         if not mine or not theirs["count"]:
-            return limit("contention", "one side never got the lock", "let both contend longer: --contend", **figures)
-        return good("contention", f"{total} turns under the lock, {mine} here: none overlapped", **figures)
+            return limit(
+                "contention",
+                "one side never got the lock",
+                "let both contend longer: --contend",
+                **figures,
+            )
+        return good(
+            "contention", f"{total} turns under the lock, {mine} here: none overlapped", **figures
+        )
 
     def _releases(self) -> list[StorageFinding]:
-        """Each side in turn kills a holder of its own; measured by the killer, until it sees that the other has it."""
+        """Each side in turn kills a holder of its own.
+
+        Measured by the killer, until it sees that the other has it.
+        """
         found: list[StorageFinding] = []
         for turn, first_kills in enumerate((True, False)):
             if self._meeting.first == first_kills:
@@ -190,7 +240,11 @@ class Peer:
             self._meeting.hear(f"granted {turn}")
             seconds = bench.clock.mono() - began
         host = self._other["host"]
-        return good("peer release", f"{host} had a killed holder's lock after {seconds * MS:.0f} ms", seconds_s=seconds)
+        return good(
+            "peer release",
+            f"{host} had a killed holder's lock after {seconds * MS:.0f} ms",
+            seconds_s=seconds,
+        )
 
     def _wait_for_grant(self, turn: int) -> None:
         lock = self._lock()
@@ -204,7 +258,9 @@ class Peer:
                 while not _taken(lock):
                     if self._bench.clock.mono() > end:
                         raise StoreError(
-                            "the lock of a killed process on the other host was still held after 45 s", hint=_STORAGE
+                            "the lock of a killed process on the other host was still held after "
+                            "45 s",
+                            hint=_STORAGE,
                         )
                     self._bench.sleep(0.005)
                 self._meeting.say(f"granted {turn}")
@@ -231,8 +287,12 @@ class Peer:
             self._meeting.hear(f"read {turn} {number}")
 
     def _read_records(self, turn: int) -> list[StorageFinding]:
-        """A record is on storage when its writer says so: the next look must show it, through an older handle."""
-        bench, stale, slowest = self._bench, 0, 0.0
+        """A record is on storage when its writer says so: the next look must show it, through an
+        older handle.
+        """
+        bench = self._bench
+        stale = 0
+        slowest = 0.0
         self._meeting.both(f"records {turn}")
         with bench.opened(f"{_RECORD}{turn}", 0, asking=True) as fd:
             for number in range(1, _ROUNDS + 1):
@@ -242,26 +302,47 @@ class Peer:
                 slowest = max(slowest, bench.clock.mono() - began)
                 self._meeting.say(f"read {turn} {number}")
         if stale:
-            text = f"{stale} of {_ROUNDS} looks showed an older record than {self._other['host']} had synced"
-            return bad("peer visibility", text, f"a former owner might not notice its successor: {_STORAGE}")
-        text = f"records of {self._other['host']} are seen at the next look ({slowest * MS:.2f} ms at most)"
+            text = (
+                f"{stale} of {_ROUNDS} looks showed an older record than {self._other['host']} "
+                "had synced"
+            )
+            return bad(
+                "peer visibility",
+                text,
+                f"a former owner might not notice its successor: {_STORAGE}",
+            )
+        text = (
+            f"records of {self._other['host']} are seen at the next look ({slowest * MS:.2f} ms "
+            "at most)"
+        )
         return good("peer visibility", text, slowest_ms=slowest * MS)
 
     # ---- a frozen host
 
     def _freeze(self) -> list[StorageFinding]:
-        mine, theirs = self._options.freeze, bool(self._other["freeze"])
+        mine = self._options.freeze
+        theirs = bool(self._other["freeze"])
         if not mine and not theirs:
             text = "how soon a frozen host's lock moves was not measured"
-            hint = "start one side with --freeze, and freeze or cut off that host when it asks for it"
-            return [StorageFinding("freeze", Outcome.NOTE, text, hint)] if self._meeting.first else []
+            hint = (
+                "start one side with --freeze, and freeze or cut off that host when it asks for it"
+            )
+            return (
+                [StorageFinding("freeze", Outcome.NOTE, text, hint)] if self._meeting.first else []
+            )
         if mine and theirs:
-            raise StoreError("both sides were started with --freeze", hint="give it on one host only")
+            raise StoreError(
+                "both sides were started with --freeze", hint="give it on one host only"
+            )
         return self._be_frozen() if mine else self._watch_frozen()
 
     def _be_frozen(self) -> list[StorageFinding]:
-        """Hold the lock and beat until the other has the lock; errors of storage are what is waited for."""
-        bench, lock = self._bench, self._lock()
+        """Hold the lock and beat until the other has the lock.
+
+        Errors of storage are what is waited for.
+        """
+        bench = self._bench
+        lock = self._lock()
         lock.acquire()
         beat = 0
         bench.put(_BEATS, _block(beat))
@@ -282,22 +363,27 @@ class Peer:
         try:
             self._bench.put(_BEATS, _block(number))
         except OSError:
-            # Cut off: the other side has seen the last beat, and there is nothing to do about it here.
+            # Cut off: the other side has seen the last beat, and there is nothing to do about it
+            # here.
             return
 
     def _watch_frozen(self) -> list[StorageFinding]:
-        bench, lock = self._bench, self._lock()
-        host, wait = self._other["host"], self._options.freeze_wait_s
+        bench = self._bench
+        lock = self._lock()
+        host = self._other["host"]
+        wait = self._options.freeze_wait_s
         self._meeting.both("beating")
         self._told(f"waiting until {host} is frozen or cut off")
-        last, since = b"", bench.clock.mono()
+        last = b""
+        since = bench.clock.mono()
         end = since + wait
         poll = POLL_NETWORK_S if bench.host.mount.is_network else POLL_LOCAL_S
         try:
             while not _taken(lock):
                 beat = bench.fresh(_BEATS)
                 if beat != last:
-                    last, since = beat, bench.clock.mono()
+                    last = beat
+                    since = bench.clock.mono()
                 if bench.clock.mono() > end:
                     self._meeting.say("moved", seconds=None)
                     text = f"the lock of {host} did not move within {wait:g} s"
@@ -307,11 +393,18 @@ class Peer:
         finally:
             lock.release()
         self._meeting.say("moved", seconds=seconds)
-        return good("freeze", f"the lock of {host} moved {seconds:.1f} s after its last beat", frozen_s=seconds)
+        return good(
+            "freeze",
+            f"the lock of {host} moved {seconds:.1f} s after its last beat",
+            frozen_s=seconds,
+        )
 
 
 def expected(bench: Bench, findings: Sequence[StorageFinding]) -> list[Expected]:
-    """What was measured between the hosts of how long takeovers take; empty where the storage is unsuitable."""
+    """What was measured between the hosts of how long takeovers take.
+
+    Empty where the storage is unsuitable.
+    """
     if any(finding.outcome is Outcome.BAD for finding in findings):
         return []
     poll = POLL_NETWORK_S if bench.host.mount.is_network else POLL_LOCAL_S
@@ -323,7 +416,11 @@ def expected(bench: Bench, findings: Sequence[StorageFinding]) -> list[Expected]
     frozen = [float(str(x.figures["frozen_s"])) for x in findings if "frozen_s" in x.figures]
     if frozen:
         why = "from the last sign of life to the lock, and one poll"
-        rows.append(Expected("the active's host is frozen or cut off", max(frozen) + poll, why, measured=True))
+        rows.append(
+            Expected(
+                "the active's host is frozen or cut off", max(frozen) + poll, why, measured=True
+            )
+        )
     return rows
 
 
@@ -349,4 +446,6 @@ def _number(data: bytes) -> int:
 
 def _finding(row: dict[str, Any], host: str) -> StorageFinding:
     outcome = Outcome(row["outcome"])
-    return StorageFinding(str(row["check"]), outcome, f"{host}: {row['text']}", str(row["hint"]), dict(row["figures"]))
+    return StorageFinding(
+        str(row["check"]), outcome, f"{host}: {row['text']}", str(row["hint"]), dict(row["figures"])
+    )

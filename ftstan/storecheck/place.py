@@ -1,7 +1,8 @@
-"""The place of a check: this host, the directory's mount, and a scratch directory that goes away again.
+"""The place of a check: this host, the directory's mount, and a scratch directory that goes away
+again.
 
-A name that begins with a dot can be no channel's, so a server that starts in the same directory meanwhile does not take
-ours for one. Only what was made here is removed.
+A name that begins with a dot can be no channel's, so a server that starts in the same directory
+meanwhile does not take ours for one. Only what was made here is removed.
 """
 
 from __future__ import annotations
@@ -46,10 +47,15 @@ class Host:
 
 
 def this_host(path: str) -> Host:
-    """This host, seen from the directory ``path``. Raises ``ConfigError`` if that is no directory."""
+    """This host, seen from the directory ``path``.
+
+    Raises ``ConfigError`` if that is no directory.
+    """
     real = os.path.realpath(path)
     if not os.path.isdir(real):
-        raise ConfigError(f"{path} is no directory", hint="give the directory that the server will have as -dir")
+        raise ConfigError(
+            f"{path} is no directory", hint="give the directory that the server will have as -dir"
+        )
     return Host(
         name=socket.gethostname(),
         user=_user(),
@@ -77,7 +83,9 @@ def _text(path: str) -> str:
 
 @contextlib.contextmanager
 def scratch(disk: Disk, path: str) -> Iterator[tuple[str, int]]:
-    """A new directory below ``path``: its path and handle; removed with all that is in it at the end.
+    """A new directory below ``path``: its path and handle.
+
+    Removed with all that is in it at the end.
 
     Raises ``StoreError`` if it cannot be made.
     """
@@ -115,7 +123,9 @@ def cannot_write(path: str, error: OSError) -> StoreError:
         hint = "free space or inodes there, or raise the quota"
     if error.errno == errno.EROFS:
         hint = "mount it read-write"
-    return StoreError(f"{path}: no directory can be made or opened there: {error.strerror or error}", hint=hint)
+    return StoreError(
+        f"{path}: no directory can be made or opened there: {error.strerror or error}", hint=hint
+    )
 
 
 def empty(disk: Disk, handle: int) -> None:

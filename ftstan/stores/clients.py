@@ -1,4 +1,6 @@
-"""A client's registration as bytes: what the file store keeps, and what partitions tell each other."""
+"""A client's registration as bytes: what the file store keeps, and what partitions tell each
+other.
+"""
 
 from __future__ import annotations
 

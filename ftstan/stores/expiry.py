@@ -1,7 +1,7 @@
 """When each channel of a store is next looked at for messages that its limits no longer allow.
 
-A heap by time, so that a second in which nothing expires costs nothing however many channels there are. Only names and
-times: what a look does, and when the next one is due, is the channel's to say.
+A heap by time, so that a second in which nothing expires costs nothing however many channels there
+are. Only names and times: what a look does, and when the next one is due, is the channel's to say.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import heapq
 
 
 class Expiry:
-    """Channels by the time (Unix ns) of their next look. A channel is looked at once for each time it was noted."""
+    """Channels by the time (Unix ns) of their next look.
+
+    A channel is looked at once for each time it was noted.
+    """
 
     def __init__(self) -> None:
         self._at: dict[bytes, int] = {}

@@ -1,15 +1,17 @@
 """What a store is: the contract between the broker and whatever keeps its messages.
 
-A batch goes one way (``docs/architecture.md``): the broker *stages* what it applied, ``commit`` makes it durable,
-``confirm`` proves that the store is still ours, and only then anything is sent. So every method that stages returns at
-once, and ``commit`` is the only one that a publisher waits for.
+A batch goes one way (``docs/architecture.md``): the broker *stages* what it applied, ``commit``
+makes it durable, ``confirm`` proves that the store is still ours, and only then anything is sent.
+So every method that stages returns at once, and ``commit`` is the only one that a publisher waits
+for.
 
 Rules that every store keeps:
 
 - ``first``, ``last``, ``count`` and ``size`` of a channel speak of durable messages only;
-- a channel whose commit failed drops everything staged for it, is reported by name, and the others proceed;
-- records that name a sequence (``SubEvents``) are staged only after that sequence is durable, and written by
-  ``write_events``; they are durable after ``sync_events``;
+- a channel whose commit failed drops everything staged for it, is reported by name, and the others
+  proceed;
+- records that name a sequence (``SubEvents``) are staged only after that sequence is durable, and
+  written by ``write_events``; they are durable after ``sync_events``;
 - nothing is written, removed or renamed after ``confirm`` has raised.
 """
 
@@ -53,17 +55,21 @@ __all__ = [
     "SubState",
 ]
 
-#: The key under which ``Store.commit`` reports that client registrations could not be stored: no channel has this name.
+#: The key under which ``Store.commit`` reports that client registrations could not be stored: no
+#: channel has this name.
 CLIENTS = b""
 
-#: What a client is told while a deleted channel is still being removed (``docs/compat/protocol.md``, error strings).
+#: What a client is told while a deleted channel is still being removed
+#: (``docs/compat/protocol.md``, error strings).
 BEING_DELETED = "stan: channel is being deleted"
 
-#: The highest sequence and subscription id of a channel that goes on. Files have 64 bits for them: behind the last one
-#: an acknowledged message would have a number that no start can read. Nobody counts as far as this.
+#: The highest sequence and subscription id of a channel that goes on. Files have 64 bits for them:
+#: behind the last one an acknowledged message would have a number that no start can read. Nobody
+#: counts as far as this.
 MAX_NUMBER = (1 << 63) - 1
 
-#: A message that is stamped with a time further ahead than this was stored under a clock that was wrong (ns).
+#: A message that is stamped with a time further ahead than this was stored under a clock that was
+#: wrong (ns).
 AHEAD_NS = 86_400_000_000_000
 
 #: Bytes in the digest of a remembered publish.
@@ -71,7 +77,9 @@ REMEMBERED_SIZE = 16
 
 
 class StoredAt(NamedTuple):
-    """Where a remembered publish went: its sequence, and a check value of the record (0 to 2^32 - 1)."""
+    """Where a remembered publish went: its sequence, and a check value of the record (0 to 2^32 -
+    1).
+    """
 
     sequence: int
     mark: int
@@ -83,7 +91,9 @@ Confirm = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """Identity and subjects of the server, kept in ``server.dat`` (``docs/compat/filestore.md``)."""
+    """Identity and subjects of the server, kept in ``server.dat``
+    (``docs/compat/filestore.md``).
+    """
 
     cluster_id: str
     discovery: str
@@ -110,7 +120,10 @@ class ClientInfo:
 
 @dataclass(frozen=True, slots=True)
 class SubState:
-    """A stored subscription. A durable queue member has no ``durable_name``: its ``queue`` is ``durable:group``."""
+    """A stored subscription.
+
+    A durable queue member has no ``durable_name``: its ``queue`` is ``durable:group``.
+    """
 
     sub_id: int
     client_id: bytes
@@ -136,8 +149,9 @@ class StoredSub:
 class ChannelStore(Protocol):
     """One channel's messages and subscriptions."""
 
-    #: Set by the broker: every stored subscription as it is now, with what it has not acknowledged. A store that has to
-    #: write a channel's subscriptions as a whole asks for it, in any call that may write; ``None``: it helps itself.
+    #: Set by the broker: every stored subscription as it is now, with what it has not acknowledged.
+    #: A store that has to write a channel's subscriptions as a whole asks for it, in any call that
+    #: may write; ``None``: it helps itself.
     snapshot: Callable[[], Iterable[StoredSub]] | None
 
     @property
@@ -152,7 +166,10 @@ class ChannelStore(Protocol):
 
     @property
     def first(self) -> int:
-        """Sequence of the first available message; ``last + 1`` when all are gone, 0 when there never was one."""
+        """Sequence of the first available message.
+
+        ``last + 1`` when all are gone, 0 when there never was one.
+        """
         ...
 
     @property
@@ -181,7 +198,9 @@ class ChannelStore(Protocol):
         ...
 
     def keep(self) -> None:
-        """Stage the channel itself: from the next commit on it is in the store, also without a message."""
+        """Stage the channel itself: from the next commit on it is in the store, also without a
+        message.
+        """
         ...
 
     def append(self, block: MsgBlock) -> None:
@@ -189,15 +208,19 @@ class ChannelStore(Protocol):
         ...
 
     def read(self, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock | None:
-        """A block that holds the first existing durable message at or after ``sequence`` (whatever its size).
+        """A block that holds the first existing durable message at or after ``sequence`` (whatever
+        its size).
 
-        ``None`` if there is none. The block may begin before and go on behind it. Raises ``DamageError`` if the stored
-        bytes are not what was written.
+        ``None`` if there is none. The block may begin before and go on behind it. Raises
+        ``DamageError`` if the stored bytes are not what was written.
         """
         ...
 
     def sequence_at(self, timestamp: int) -> int:
-        """First sequence whose timestamp is at or after ``timestamp`` (ns); ``last + 1`` if none is."""
+        """First sequence whose timestamp is at or after ``timestamp`` (ns).
+
+        ``last + 1`` if none is.
+        """
         ...
 
     def add_sub(self, state: SubState) -> None:
@@ -213,7 +236,10 @@ class ChannelStore(Protocol):
         ...
 
     def add_events(self, events: SubEvents) -> None:
-        """Stage sent and acknowledged sequences, in order; takes what is in ``events`` and leaves it empty."""
+        """Stage sent and acknowledged sequences, in order.
+
+        Takes what is in ``events`` and leaves it empty.
+        """
         ...
 
     def recovered_subs(self) -> Sequence[StoredSub]:
@@ -225,18 +251,22 @@ class ChannelStore(Protocol):
         ...
 
     def purge(self, sequence: int) -> None:
-        """Drop every message up to ``sequence`` for good, durable on return; called outside a batch.
+        """Drop every message up to ``sequence`` for good, durable on return.
 
-        ``last`` and the subscriptions stay, and the next message gets ``last + 1``. Raises ``FencedError``, and
-        ``StoreError`` if storage refuses or the channel must not be written: then all of them may be gone, or some of
-        the oldest, or none.
+        Called outside a batch.
+
+        ``last`` and the subscriptions stay, and the next message gets ``last + 1``. Raises
+        ``FencedError``, and ``StoreError`` if storage refuses or the channel must not be written:
+        then all of them may be gone, or some of the oldest, or none.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelEnd:
-    """Where a channel ends: its last sequence, the number of its newest slice, bytes of that slice's index."""
+    """Where a channel ends: its last sequence, the number of its newest slice, bytes of that
+    slice's index.
+    """
 
     name: bytes
     last: int
@@ -248,10 +278,10 @@ class ChannelEnd:
 class Recovered:
     """What a store held when it was opened. ``info`` is ``None`` for a store that never served.
 
-    ``refused``: channels that are damaged and must not be written, with the text that publishers and subscribers get.
-    ``later``: names that ``Store.open_channel`` has not been asked for yet; the store holds more than can be read while
-    publishers wait.
-    ``remembered``: what the last ``Store.remember`` was given, oldest first. It can name messages that no log holds. Of
+    ``refused``: channels that are damaged and must not be written, with the text that publishers
+    and subscribers get. ``later``: names that ``Store.open_channel`` has not been asked for yet;
+    the store holds more than can be read while publishers wait. ``remembered``: what the last
+    ``Store.remember`` was given, oldest first. It can name messages that no log holds. Of
     ``Store.open_channel``: what a former owner has remembered since, of any channel.
     ``activation``: a number that no other owner of the store has; 0 if nobody has a former owner.
     """
@@ -266,7 +296,10 @@ class Recovered:
 
 
 class Store(Protocol):
-    """A place where channels rest. One thread uses it; it may block on storage, and nothing else waits for it."""
+    """A place where channels rest.
+
+    One thread uses it; it may block on storage, and nothing else waits for it.
+    """
 
     @property
     def kind(self) -> str:
@@ -299,40 +332,44 @@ class Store(Protocol):
     def open_channel(self, name: bytes) -> Recovered:
         """Read back a channel that ``recover`` has left for later.
 
-        In what it returns are the channel and, if it is damaged, why it is refused; nothing, if there is no channel of
-        that name. Raises ``StoreError`` if it cannot be read now, and ``FencedError``.
+        In what it returns are the channel and, if it is damaged, why it is refused; nothing, if
+        there is no channel of that name. Raises ``StoreError`` if it cannot be read now, and
+        ``FencedError``.
         """
         ...
 
     def set_limits(self, limits: Limits) -> None:
-        """From now on these limits hold, for every channel there is and for those that are found later.
+        """From now on these limits hold, for every channel there is and for those that are found
+        later.
 
-        Called before ``recover`` and whenever others are given. Messages that they no longer allow go with the next
-        commit of their channel, or with ``tick``.
+        Called before ``recover`` and whenever others are given. Messages that they no longer allow
+        go with the next commit of their channel, or with ``tick``.
         """
         ...
 
     def delete_channel(self, name: bytes) -> None:
         """Forget a channel and everything in it, durable on return; called outside a batch.
 
-        Raises ``StoreError`` if there is no such channel, if something is staged in it, or if storage refuses before
-        anything has changed.
+        Raises ``StoreError`` if there is no such channel, if something is staged in it, or if
+        storage refuses before anything has changed.
         """
         ...
 
     def commit(self) -> dict[bytes, StoreError]:
-        """Make everything staged durable, ``SubEvents`` excepted; returns the channels that failed, with their errors.
+        """Make everything staged durable, ``SubEvents`` excepted.
 
-        The key ``CLIENTS`` stands for the client registrations. Raises ``StoreError`` if the store cannot go on and
-        ``FencedError`` if it is not ours.
+        Returns the channels that failed, with their errors.
+
+        The key ``CLIENTS`` stands for the client registrations. Raises ``StoreError`` if the store
+        cannot go on and ``FencedError`` if it is not ours.
         """
         ...
 
     def remember(self, fresh: Sequence[bytes], window: Mapping[bytes, StoredAt]) -> None:
         """Make the digests of publishes durable that are staged, before ``commit``.
 
-        ``window``: every digest (``REMEMBERED_SIZE`` bytes) with its message, oldest first; ``fresh``: those that are
-        new. Raises ``StoreError`` if the store cannot go on.
+        ``window``: every digest (``REMEMBERED_SIZE`` bytes) with its message, oldest first;
+        ``fresh``: those that are new. Raises ``StoreError`` if the store cannot go on.
         """
         ...
 
@@ -346,27 +383,36 @@ class Store(Protocol):
         ...
 
     def write_events(self) -> None:
-        """Hand staged ``SubEvents`` to the file system, unsynced unless the operator asked for more."""
+        """Hand staged ``SubEvents`` to the file system, unsynced unless the operator asked for
+        more.
+        """
         ...
 
     @property
     def acks_wait(self) -> bool:
-        """Whether acks are in memory only, after ``write_events``, because their file must be replaced first."""
+        """Whether acks are in memory only, after ``write_events``, because their file must be
+        replaced first.
+        """
         ...
 
     def catch_up(self) -> bool:
-        """Replace some files that acks wait for, many at once; returns whether others wait. ``tick`` does so, too."""
+        """Replace some files that acks wait for, many at once; returns whether others wait.
+
+        ``tick`` does so, too.
+        """
         ...
 
     def tick(self, now_ns: int) -> bool:
-        """Work of once a second: syncs of what no publisher waits for, expiry, removal of dead slices.
+        """Work of once a second: syncs of what no publisher waits for, expiry, removal of dead
+        slices.
 
         Returns whether more of it waits: call it again after the next batch.
         """
         ...
 
     def ends(self, most: int) -> list[ChannelEnd]:
-        """Where at most ``most`` channels end: those that were written to since the last call, then others in turn.
+        """Where at most ``most`` channels end: those that were written to since the last call, then
+        others in turn.
 
         For standbys that read ahead; empty if there are no files.
         """
@@ -375,7 +421,8 @@ class Store(Protocol):
     def prepare_close(self, seconds: float) -> bool:
         """Do some of what ``close`` would do, for about so long, while the store is still served.
 
-        Returns whether another call would make ``close`` shorter. Raises ``StoreError`` and ``FencedError``.
+        Returns whether another call would make ``close`` shorter. Raises ``StoreError`` and
+        ``FencedError``.
         """
         ...
 
@@ -389,12 +436,16 @@ class Store(Protocol):
 
 
 class Lock(Protocol):
-    """What keeps other servers away from a store. Contention is its business; safety rests on ``Store.confirm``."""
+    """What keeps other servers away from a store.
+
+    Contention is its business; safety rests on ``Store.confirm``.
+    """
 
     def acquire(self) -> None:
         """Take it now, without waiting; nothing happens if it is held.
 
-        Raises ``LockBusyError`` if somebody else holds it and ``LockFaultError`` if it cannot be asked for.
+        Raises ``LockBusyError`` if somebody else holds it and ``LockFaultError`` if it cannot be
+        asked for.
         """
         ...
 
@@ -411,10 +462,10 @@ class Lock(Protocol):
 class StoreContext:
     """What a node hands to the kind of store that ``-store`` names.
 
-    ``stopping`` is set, from another thread, when the node stops: a ``recover`` that takes long should then raise
-    ``StoppedError`` at the next good moment.
-    ``progress`` may be called during ``recover``: channels recovered so far, and how many there are.
-    ``disk``: for every storage call of a store in files; another thread may shut it.
+    ``stopping`` is set, from another thread, when the node stops: a ``recover`` that takes long
+    should then raise ``StoppedError`` at the next good moment. ``progress`` may be called during
+    ``recover``: channels recovered so far, and how many there are. ``disk``: for every storage call
+    of a store in files; another thread may shut it.
     """
 
     options: ServerOptions
@@ -426,7 +477,10 @@ class StoreContext:
 
 
 class StoreAccess(Protocol):
-    """One node's access to one store, before, while and after it owns it. Every method may block on storage."""
+    """One node's access to one store, before, while and after it owns it.
+
+    Every method may block on storage.
+    """
 
     @property
     def place(self) -> str:
@@ -442,7 +496,9 @@ class StoreAccess(Protocol):
         ...
 
     def activate(self) -> None:
-        """Become the owner; the lock is held. From then on no former owner can be confirmed any more.
+        """Become the owner; the lock is held.
+
+        From then on no former owner can be confirmed any more.
 
         Raises ``FencedError``, ``RecoveryError`` or ``StoreError``.
         """
@@ -458,8 +514,14 @@ class StoreAccess(Protocol):
 
 
 class StoreKind(Protocol):
-    """What an entry point of the group ``ftstan.stores`` names; its name is what operators write after ``-store``."""
+    """What an entry point of the group ``ftstan.stores`` names.
+
+    Its name is what operators write after ``-store``.
+    """
 
     def __call__(self, context: StoreContext) -> StoreAccess:
-        """Prepare access for one node; nothing of the store is read or owned yet. Raises ``StoreError``."""
+        """Prepare access for one node; nothing of the store is read or owned yet.
+
+        Raises ``StoreError``.
+        """
         ...

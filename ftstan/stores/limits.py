@@ -14,5 +14,6 @@ def reached_limits(channel: str, count: int, size: int, limits: ChannelLimits) -
     """The warning of the first time that messages are dropped (``docs/compat/filestore.md``)."""
     return (
         f'Reached limits for store "{channel}" (msgs={count}/{limits.max_msgs} '
-        f"bytes={format_bytes(size)}/{format_bytes(limits.max_bytes)}), dropping old messages to make room for new ones"
+        f"bytes={format_bytes(size)}/{format_bytes(limits.max_bytes)}), dropping old messages to "
+        "make room for new ones"
     )

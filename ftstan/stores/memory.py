@@ -1,4 +1,7 @@
-"""The memory store: channels as lists of blocks. Nothing survives the process, and nothing has to be confirmed."""
+"""The memory store: channels as lists of blocks.
+
+Nothing survives the process, and nothing has to be confirmed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,15 @@ from typing import TYPE_CHECKING
 from ftstan.base.errors import StoreError
 from ftstan.base.log import stream as log
 from ftstan.stores.expiry import Expiry
-from ftstan.stores.interface import ChannelEnd, ChannelLimits, ClientInfo, Recovered, ServerInfo, StoredSub, SubState
+from ftstan.stores.interface import (
+    ChannelEnd,
+    ChannelLimits,
+    ClientInfo,
+    Recovered,
+    ServerInfo,
+    StoredSub,
+    SubState,
+)
 from ftstan.stores.limits import reached_limits
 
 if TYPE_CHECKING:
@@ -27,7 +38,9 @@ _LOOKS_A_TICK = 256
 class MemoryChannel:
     """One channel's messages. Implements ``ChannelStore``."""
 
-    def __init__(self, name: bytes, limits: ChannelLimits, touched: list[MemoryChannel], expiry: Expiry) -> None:
+    def __init__(
+        self, name: bytes, limits: ChannelLimits, touched: list[MemoryChannel], expiry: Expiry
+    ) -> None:
         self.name = name
         self.limits = limits
         self.first = 0
@@ -59,7 +72,8 @@ class MemoryChannel:
 
     def commit(self) -> None:
         """Take over what is staged and apply the limits."""
-        block, self._staged = self._staged, None
+        block = self._staged
+        self._staged = None
         if block is None:
             return
         n = len(block)
@@ -147,12 +161,15 @@ class MemoryChannel:
             self._expiry.look(self.name, 0)
 
     def expire(self, now_ns: int) -> None:
-        """Drop what the limits no longer allow and what is older than the age limit, from the front."""
+        """Drop what the limits no longer allow and what is older than the age limit, from the
+        front.
+        """
         self._enforce(warn=False)
         age = self.limits.max_age
         if not age or not self.count:
             return
-        sequence, size = self.first, self.size
+        sequence = self.first
+        size = self.size
         for block in self._blocks:
             for i in range(block.position(sequence), len(block)):
                 if block.timestamp(i) > now_ns - age:
@@ -229,13 +246,18 @@ class MemoryStore:
             channel.set_limits(limits.of(channel.name))
 
     def delete_channel(self, name: bytes) -> None:
-        """Forget a channel. Raises ``StoreError`` if there is none of this name, or it has something staged."""
+        """Forget a channel.
+
+        Raises ``StoreError`` if there is none of this name, or it has something staged.
+        """
         channel = self._channels.get(name)
         shown = name.decode("utf-8", "backslashreplace")
         if channel is None:
             raise StoreError(f'channel "{shown}" not found')
         if channel in self._touched:
-            raise StoreError(f'channel "{shown}" is in use', hint="try again when its batch has been committed")
+            raise StoreError(
+                f'channel "{shown}" is in use', hint="try again when its batch has been committed"
+            )
         del self._channels[name]
         self._expiry.forget(name)
 
@@ -264,7 +286,10 @@ class MemoryStore:
         return False
 
     def tick(self, now_ns: int) -> bool:
-        """Look at the channels whose messages may have reached their age; returns whether more of them wait."""
+        """Look at the channels whose messages may have reached their age.
+
+        Returns whether more of them wait.
+        """
         for name in self._expiry.take(now_ns, _LOOKS_A_TICK):
             self._channels[name].expire(now_ns)
         return self._expiry.is_due(now_ns)

@@ -1,10 +1,13 @@
-"""Supervisord's event listener: one line for each node that ended, which says what its exit status means.
+"""Supervisord's event listener: one line for each node that ended, which says what its exit status
+means.
 
-Run by supervisord as an ``[eventlistener]``; speaks its protocol on standard input and output, writes its lines to
-standard error (or ``--log``), and with ``--run COMMAND`` hands name, status and meaning to a command, for an alert. It
-must never end because of a node, and never start or stop one: that is the policy's.
+Run by supervisord as an ``[eventlistener]``; speaks its protocol on standard input and output,
+writes its lines to standard error (or ``--log``), and with ``--run COMMAND`` hands name, status and
+meaning to a command, for an alert. It must never end because of a node, and never start or stop
+one: that is the policy's.
 
-An event does not say the status, and supervisord forgets it as soon as it starts the process again. Its log keeps it.
+An event does not say the status, and supervisord forgets it as soon as it starts the process again.
+Its log keeps it.
 """
 
 from __future__ import annotations
@@ -66,17 +69,30 @@ class Listener:
     def _handle(self, event: str, facts: dict[str, str]) -> None:
         name = facts.get("processname", "?")
         if event == "PROCESS_STATE_FATAL":
-            self._tell(name, "", "supervisord gave up starting it: see its log, correct it, supervisorctl start")
+            self._tell(
+                name,
+                "",
+                "supervisord gave up starting it: see its log, correct it, supervisorctl start",
+            )
         elif event == "PROCESS_STATE_EXITED":
             self._tell(name, *self._why(name, expected=facts.get("expected") == "1"))
 
     def _why(self, name: str, *, expected: bool) -> tuple[str, str]:
-        """Status, or name of the signal, and what it means; from the last line about this process."""
-        found = re.findall(rf"exited: {re.escape(name)} \((?:exit status (\d+)|terminated by (\w+))", self._tail())
+        """Status, or name of the signal, and what it means.
+
+        From the last line about this process.
+        """
+        found = re.findall(
+            rf"exited: {re.escape(name)} \((?:exit status (\d+)|terminated by (\w+))", self._tail()
+        )
         if not found:
             return "", f"status unknown; {'not started again' if expected else 'started again'}"
         status, signal = found[-1]
-        return (status, meaning(int(status))) if status else (signal, "killed by a signal; started again")
+        return (
+            (status, meaning(int(status)))
+            if status
+            else (signal, "killed by a signal; started again")
+        )
 
     def _tell(self, name: str, status: str, text: str) -> None:
         now = dt.datetime.now(tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -98,11 +114,18 @@ class Listener:
 def main() -> int:
     """Listen until supervisord goes."""
     parser = argparse.ArgumentParser(
-        prog="python -m ftstan.supervised.listener", description="Says why nodes under supervisord ended."
+        prog="python -m ftstan.supervised.listener",
+        description="Says why nodes under supervisord ended.",
     )
-    parser.add_argument("--log", metavar="FILE", help="append lines there (default: standard error)")
     parser.add_argument(
-        "--run", nargs="+", default=[], metavar="WORD", help="command for each: NAME STATUS TEXT follow"
+        "--log", metavar="FILE", help="append lines there (default: standard error)"
+    )
+    parser.add_argument(
+        "--run",
+        nargs="+",
+        default=[],
+        metavar="WORD",
+        help="command for each: NAME STATUS TEXT follow",
     )
     options = parser.parse_args()
     url = os.environ.get("SUPERVISOR_SERVER_URL", "")

@@ -1,4 +1,5 @@
-"""When supervisord starts a node again: the values of a ``[program]`` section, as exit statuses ask for them.
+"""When supervisord starts a node again: the values of a ``[program]`` section, as exit statuses ask
+for them.
 
 ``packaging/supervisor/ftstan.conf`` says the same, and a test holds it to this module.
 """
@@ -12,11 +13,13 @@ if TYPE_CHECKING:
 
 #: Exit statuses (``docs/ft.md``, exit statuses).
 FENCED = 75
-#: Stopped on purpose, or a mistake that another start does not mend: such a node stays down until somebody looks.
+#: Stopped on purpose, or a mistake that another start does not mend: such a node stays down until
+#: somebody looks.
 STAY_DOWN = (0, 1, 130, 143)
 
-#: What makes a node come back. ``startsecs`` 0: one that was fenced in its first second is not "failing to start".
-#: ``stopwaitsecs``: longer than a clean stop may take, so that supervisord never kills a node that is flushing.
+#: What makes a node come back. ``startsecs`` 0: one that was fenced in its first second is not
+#: "failing to start". ``stopwaitsecs``: longer than a clean stop may take, so that supervisord
+#: never kills a node that is flushing.
 NODE_POLICY: Mapping[str, str] = {
     "autorestart": "unexpected",
     "exitcodes": ",".join(map(str, STAY_DOWN)),

@@ -1,4 +1,7 @@
-"""Asking a supervisord through its Unix socket: XML-RPC, each call over a connection of its own. Blocks for seconds."""
+"""Asking a supervisord through its Unix socket: XML-RPC, each call over a connection of its own.
+
+Blocks for seconds.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ class _Connection(http.client.HTTPConnection):
 
 
 def call(path: str, method: str, *arguments: object) -> Any:
-    """Call ``supervisor.<method>`` of the supervisord whose socket is ``path``. Raises ``SupervisorError``."""
+    """Call ``supervisor.<method>`` of the supervisord whose socket is ``path``.
+
+    Raises ``SupervisorError``.
+    """
     # marshalling knows only the types of XML-RPC, which is all that callers have
     body = xmlrpc.client.dumps(arguments, f"supervisor.{method}")  # type: ignore[arg-type]
     connection = _Connection(path)
@@ -36,10 +42,13 @@ def call(path: str, method: str, *arguments: object) -> Any:
         connection.request("POST", "/RPC2", body, {"Content-Type": "text/xml"})
         (answer,), _ = xmlrpc.client.loads(connection.getresponse().read())
     except xmlrpc.client.Fault as fault:
-        raise SupervisorError(f"supervisord refuses {method}: {fault.faultString}", hint="see its log") from fault
+        raise SupervisorError(
+            f"supervisord refuses {method}: {fault.faultString}", hint="see its log"
+        ) from fault
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise SupervisorError(
-            f"supervisord at {path} does not answer: {error}", hint="is it running, and is this its socket?"
+            f"supervisord at {path} does not answer: {error}",
+            hint="is it running, and is this its socket?",
         ) from error
     finally:
         connection.close()

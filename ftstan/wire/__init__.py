@@ -1,1 +1,4 @@
-"""Bytes to messages and back: NATS framing, STAN messages, subjects, identifiers. No socket, file or clock."""
+"""Bytes to messages and back: NATS framing, STAN messages, subjects, identifiers.
+
+No socket, file or clock.
+"""

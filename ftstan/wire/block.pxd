@@ -3,7 +3,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from ftstan.wire.codec cimport Span
 
 cdef enum:
-    #: Bytes kept free before each message, so that a store can put its record header there without moving anything.
+    #: Bytes kept free before each message, so that a store can put its record header there without
+    #: moving anything.
     GAP = 8
 
 cdef struct MsgRef:

@@ -1,9 +1,11 @@
-"""MsgBlock: messages of one channel in a row, encoded once; SubEvents: what happened to which sequence of whom.
+"""MsgBlock: messages of one channel in a row, encoded once; SubEvents: what happened to which
+sequence of whom.
 
-A block is the currency between broker, stores and deliveries. Its bytes are, per message, a gap of eight bytes and the
-encoded message: a file store fills the gaps with record headers and writes the block as it is, a reader gets blocks
-that are ranges of the file, and a delivery copies the same bytes to the wire. A block is filled by one thread, then
-only read; it never shrinks and knows nothing of files.
+A block is the currency between broker, stores and deliveries. Its bytes are, per message, a gap of
+eight bytes and the encoded message: a file store fills the gaps with record headers and writes the
+block as it is, a reader gets blocks that are ranges of the file, and a delivery copies the same
+bytes to the wire. A block is filled by one thread, then only read; it never shrinks and knows
+nothing of files.
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -121,8 +123,14 @@ cdef class MsgBlock:
         """Bytes of the block, gaps included."""
         return self.used
 
-    def append(self, uint64_t sequence, bytes subject not None, bytes reply not None, bytes data not None,
-               int64_t timestamp):
+    def append(
+        self,
+        uint64_t sequence,
+        bytes subject not None,
+        bytes reply not None,
+        bytes data not None,
+        int64_t timestamp,
+    ):
         """Encode one more message; ``timestamp`` in nanoseconds."""
         cdef Span s
         cdef Span r
@@ -150,7 +158,9 @@ cdef class MsgBlock:
             raise ValueError("sequences of a block must ascend")
         self.put_bytes(other.buf, other.used)
         for i in range(other.count):
-            self.add_ref(other.refs[i].seq, other.refs[i].ts, base + other.refs[i].off, other.refs[i].size)
+            self.add_ref(
+                other.refs[i].seq, other.refs[i].ts, base + other.refs[i].off, other.refs[i].size
+            )
 
     def sizes(self, Py_ssize_t i, Py_ssize_t j):
         """Bytes of the encoded messages ``i`` to ``j - 1``."""

@@ -27,8 +27,12 @@ cdef size_t varint_size(uint64_t v) noexcept nogil
 cdef char* put_varint(char* p, uint64_t v) noexcept nogil
 cdef char* put_field(char* p, uint8_t tag, const char* data, size_t n) noexcept nogil
 cdef size_t field_size(size_t n) noexcept nogil
-cdef size_t msg_proto_size(uint64_t seq, size_t subject, size_t reply, size_t data, int64_t ts) noexcept nogil
-cdef char* put_msg_proto(char* p, uint64_t seq, Span subject, Span reply, Span data, int64_t ts) noexcept nogil
+cdef size_t msg_proto_size(
+    uint64_t seq, size_t subject, size_t reply, size_t data, int64_t ts
+) noexcept nogil
+cdef char* put_msg_proto(
+    char* p, uint64_t seq, Span subject, Span reply, Span data, int64_t ts
+) noexcept nogil
 cdef size_t largest_delivery(size_t subject, size_t reply, size_t data) noexcept nogil
 cdef size_t redelivery_size(uint32_t count) noexcept nogil
 cdef char* put_redelivery(char* p, uint32_t count) noexcept nogil

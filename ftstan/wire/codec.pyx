@@ -1,9 +1,11 @@
-"""Hot messages: PubMsg, PubAck, MsgProto and Ack between bytes and C structures, without a Python object per message.
+"""Hot messages: PubMsg, PubAck, MsgProto and Ack between bytes and C structures, without a Python
+object per message.
 
-Decoding follows the rules of the original server (``docs/compat/protocol.md``): a truncated field, an illegal tag or a
-wrong wire type of a known field is an error, unknown fields are skipped, the last duplicate wins, strings are raw
-bytes. Encoding emits fields in ascending order and omits zero values. This file allocates nothing and does no I/O; the
-``def`` functions at its end exist for tests and cold paths.
+Decoding follows the rules of the original server (``docs/compat/protocol.md``): a truncated field,
+an illegal tag or a wrong wire type of a known field is an error, unknown fields are skipped, the
+last duplicate wins, strings are raw bytes. Encoding emits fields in ascending order and omits zero
+values. This file allocates nothing and does no I/O; the ``def`` functions at its end exist for
+tests and cold paths.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -51,7 +53,8 @@ cdef const char* get_bytes(const char* p, const char* end, Span* out) noexcept n
 
 
 cdef const char* skip_field(const char* p, const char* end, int wire_type) noexcept nogil:
-    """Step over the value of an unknown field; NULL if it is truncated or its wire type is illegal."""
+    """Step over the value of an unknown field; NULL if it is truncated or its wire type is illegal.
+    """
     cdef uint64_t v
     cdef Span ignored
     cdef int depth = 0
@@ -81,7 +84,9 @@ cdef const char* skip_field(const char* p, const char* end, int wire_type) noexc
 
 
 cdef const char* get_tag(const char* p, const char* end, int* field, int* wire_type) noexcept nogil:
-    """Read a tag; NULL if it is truncated, of field number below one, or ends a group that never began."""
+    """Read a tag; NULL if it is truncated, of field number below one, or ends a group that never
+    began.
+    """
     cdef uint64_t tag
     p = get_varint(p, end, &tag)
     if p == NULL:
@@ -94,7 +99,9 @@ cdef const char* get_tag(const char* p, const char* end, int* field, int* wire_t
 
 
 cdef int read_pub_msg(const char* p, size_t n, PubMsg* out) noexcept nogil:
-    """0, or -1 if undecodable; ``out`` then holds what came before the error (the guid goes into the refusal)."""
+    """0, or -1 if undecodable; ``out`` then holds what came before the error (the guid goes into
+    the refusal).
+    """
     cdef const char* end = p + n
     cdef int field = 0
     cdef int wire_type = 0
@@ -161,7 +168,9 @@ cdef int read_ack(const char* p, size_t n, Ack* out) noexcept nogil:
 
 
 cdef bint read_ctrl_msg(const char* p, size_t n) noexcept nogil:
-    """Whether the bytes are a server-to-server control message (which always starts with field 1 as a number)."""
+    """Whether the bytes are a server-to-server control message (which always starts with field 1 as
+    a number).
+    """
     cdef const char* end = p + n
     cdef int field = 0
     cdef int wire_type = 0
@@ -220,7 +229,9 @@ cdef size_t field_size(size_t n) noexcept nogil:
     return 0 if n == 0 else 1 + varint_size(n) + n
 
 
-cdef size_t msg_proto_size(uint64_t seq, size_t subject, size_t reply, size_t data, int64_t ts) noexcept nogil:
+cdef size_t msg_proto_size(
+    uint64_t seq, size_t subject, size_t reply, size_t data, int64_t ts
+) noexcept nogil:
     return (
         (0 if seq == 0 else 1 + varint_size(seq))
         + field_size(subject)
@@ -230,7 +241,9 @@ cdef size_t msg_proto_size(uint64_t seq, size_t subject, size_t reply, size_t da
     )
 
 
-cdef char* put_msg_proto(char* p, uint64_t seq, Span subject, Span reply, Span data, int64_t ts) noexcept nogil:
+cdef char* put_msg_proto(
+    char* p, uint64_t seq, Span subject, Span reply, Span data, int64_t ts
+) noexcept nogil:
     """A stored and delivered message: the same bytes in the file and on the wire."""
     if seq != 0:
         p[0] = 0x08
@@ -245,8 +258,12 @@ cdef char* put_msg_proto(char* p, uint64_t seq, Span subject, Span reply, Span d
 
 
 cdef size_t largest_delivery(size_t subject, size_t reply, size_t data) noexcept nogil:
-    """Bytes of a delivered message at the most: whatever its sequence and time, and however often it is resent."""
-    return msg_proto_size(<uint64_t>-1, subject, reply, data, 0x7FFFFFFFFFFFFFFF) + redelivery_size(<uint32_t>-1)
+    """Bytes of a delivered message at the most: whatever its sequence and time, and however often
+    it is resent.
+    """
+    return msg_proto_size(<uint64_t>-1, subject, reply, data, 0x7FFFFFFFFFFFFFFF) + redelivery_size(
+        <uint32_t>-1
+    )
 
 
 cdef size_t redelivery_size(uint32_t count) noexcept nogil:
@@ -270,11 +287,12 @@ cdef str number_reason(const char* p, const char* end):
 
 
 def read_fields(bytes data not None, bytes kinds not None, tuple names not None):
-    """The known fields that are present, by name: bytes, and numbers of 64 bits. For any message class but the hot ones.
+    """The known fields that are present, by name: bytes, and numbers of 64 bits. For any message
+    class but the hot ones.
 
-    ``kinds``: for each field number below 128, from 0, whether it is unknown, a number or bytes (0, 1, 2); ``names``: what
-    each is called. The time it takes is a few nanoseconds a field, however many there are. Raises ``WireError`` with the
-    reason.
+    ``kinds``: for each field number below 128, from 0, whether it is unknown, a number or bytes (0,
+    1, 2); ``names``: what each is called. The time it takes is a few nanoseconds a field, however
+    many there are. Raises ``WireError`` with the reason.
     """
     cdef const char* p = PyBytes_AS_STRING(data)
     cdef const char* end = p + len(data)
@@ -294,7 +312,9 @@ def read_fields(bytes data not None, bytes kinds not None, tuple names not None)
         at = p
         p = get_tag(p, end, &field, &wire_type)
         if p == NULL:
-            raise WireError(number_reason(at, end) if get_varint(at, end, &v) == NULL else "illegal tag")
+            raise WireError(
+                number_reason(at, end) if get_varint(at, end, &v) == NULL else "illegal tag"
+            )
         at = p
         if field >= count or known[field] == 0:
             p = skip_field(p, end, wire_type)
@@ -312,10 +332,14 @@ def read_fields(bytes data not None, bytes kinds not None, tuple names not None)
         else:
             p = get_bytes(p, end, &strings[field])
         if p == NULL:
-            raise WireError(number_reason(at, end) if get_varint(at, end, &v) == NULL else "truncated")
+            raise WireError(
+                number_reason(at, end) if get_varint(at, end, &v) == NULL else "truncated"
+            )
         present[field] = True
     return {
-        names[i]: numbers[i] if known[i] == 1 else as_bytes(strings[i]) for i in range(count) if present[i]
+        names[i]: numbers[i] if known[i] == 1 else as_bytes(strings[i])
+        for i in range(count)
+        if present[i]
     }
 
 
@@ -333,7 +357,8 @@ cdef inline Span span_of(bytes b):
 def decode_pub_msg(bytes data not None):
     """``(client_id, guid, subject, reply, data, conn_id)`` of a PubMsg.
 
-    Raises ``WireError`` whose attribute ``guid`` holds what was decoded of the guid before the error.
+    Raises ``WireError`` whose attribute ``guid`` holds what was decoded of the guid before the
+    error.
     """
     cdef PubMsg m
     if read_pub_msg(PyBytes_AS_STRING(data), <size_t>len(data), &m) != 0:
@@ -363,19 +388,28 @@ def decode_ack(bytes data not None):
     return as_bytes(a.subject), a.sequence
 
 
-def encode_msg_proto(uint64_t sequence, bytes subject not None, bytes reply not None, bytes data not None,
-                     int64_t timestamp):
+def encode_msg_proto(
+    uint64_t sequence,
+    bytes subject not None,
+    bytes reply not None,
+    bytes data not None,
+    int64_t timestamp,
+):
     """An encoded MsgProto as it is stored."""
     cdef size_t n = msg_proto_size(
         sequence, <size_t>len(subject), <size_t>len(reply), <size_t>len(data), timestamp
     )
     cdef bytes out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>n)
-    put_msg_proto(PyBytes_AS_STRING(out), sequence, span_of(subject), span_of(reply), span_of(data), timestamp)
+    put_msg_proto(
+        PyBytes_AS_STRING(out), sequence, span_of(subject), span_of(reply), span_of(data), timestamp
+    )
     return out
 
 
 def decode_msg_proto(bytes data not None):
-    """``(sequence, subject, reply, data, timestamp, redelivered, redelivery_count)``; raises ``WireError``."""
+    """``(sequence, subject, reply, data, timestamp, redelivered, redelivery_count)``; raises
+    ``WireError``.
+    """
     cdef const char* p = PyBytes_AS_STRING(data)
     cdef const char* end = p + len(data)
     cdef int field = 0
@@ -428,7 +462,8 @@ def encode_pub_ack(bytes guid not None, bytes error not None):
 
 
 def redelivery_suffix(uint32_t count):
-    """The fields ``redelivered`` and ``redeliveryCount`` that a resend has behind the stored bytes."""
+    """The fields ``redelivered`` and ``redeliveryCount`` that a resend has behind the stored bytes.
+    """
     cdef bytes out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>redelivery_size(count))
     put_redelivery(PyBytes_AS_STRING(out), count)
     return out

@@ -19,11 +19,13 @@ cdef struct Frame:
     Span headers
     Span payload    # of INFO and -ERR: the rest of the line
 
-#: A message that is too large to be kept: ``payload.p`` is where its ``payload.n`` bytes begin, whether they are there or not.
+#: A message that is too large to be kept: ``payload.p`` is where its ``payload.n`` bytes begin,
+#: whether they are there or not.
 cdef enum:
     OVERSIZED = -2
 
-#: Bytes of one whole frame at ``p``; 0 if more are needed; -1 if the stream is broken, ``OVERSIZED`` (below 0, too).
+#: Bytes of one whole frame at ``p``; 0 if more are needed; -1 if the stream is broken,
+#: ``OVERSIZED`` (below 0, too).
 cdef Py_ssize_t next_frame(const char* p, size_t n, size_t max_payload, Frame* out) noexcept nogil
 
 cdef class OutBuf:

@@ -1,7 +1,8 @@
 """NATS framing: bytes to frames and back, with no socket and no copy.
 
-``next_frame`` looks at one buffer and says where a whole frame lies in it; the caller keeps what is incomplete and
-calls again with more. ``OutBuf`` collects PUB frames for one write. Nothing here knows what the payloads mean.
+``next_frame`` looks at one buffer and says where a whole frame lies in it; the caller keeps what is
+incomplete and calls again with more. ``OutBuf`` collects PUB frames for one write. Nothing here
+knows what the payloads mean.
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -167,7 +168,9 @@ cdef class OutBuf:
         return 0
 
     cdef char* pub(self, Span subject, Span reply, size_t size) except NULL:
-        """Start a PUB frame: returns where its payload of ``size`` bytes goes; the frame's end is already in place."""
+        """Start a PUB frame: returns where its payload of ``size`` bytes goes; the frame's end is
+        already in place.
+        """
         cdef char[24] digits
         cdef int nd = 0
         cdef size_t rest = size
@@ -257,10 +260,12 @@ cdef class Parser:
         self.max_payload = max_payload
 
     def feed(self, data not None):
-        """Take more bytes; return the frames completed by them, each a tuple that starts with its name.
+        """Take more bytes; return the frames completed by them, each a tuple that starts with its
+        name.
 
-        ``("MSG", subject, sid, reply, payload)``, ``("HMSG", subject, sid, reply, headers, payload)``, ``("INFO", text)``,
-        ``("-ERR", text)``, ``("PING",)``, ``("PONG",)``, ``("+OK",)``. Raises ``WireError`` on a broken stream.
+        ``("MSG", subject, sid, reply, payload)``, ``("HMSG", subject, sid, reply, headers,
+        payload)``, ``("INFO", text)``, ``("-ERR", text)``, ``("PING",)``, ``("PONG",)``,
+        ``("+OK",)``. Raises ``WireError`` on a broken stream.
         """
         cdef Frame f
         cdef const unsigned char[::1] view

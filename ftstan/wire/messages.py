@@ -1,10 +1,11 @@
 """The cold messages: decoding by the original server's rules, and the answers a server gives.
 
-``parse`` reads any message class of ``ftstan.wire.pb`` as the original does, which is stricter and laxer than the
-protobuf runtime: a wrong wire type for a known field is an error, bytes that are not UTF-8 are not, and numbers may be
-longer than they need to be (``docs/compat/protocol.md``, "Encoding"). What is per message on the hot path (PubMsg, Ack,
-MsgProto, PubAck) is decoded by ``ftstan.wire.codec`` and never here; the loop over the fields is there too, since
-anybody may send a hundred thousand of them. Nothing in this module knows a client, a channel or a socket.
+``parse`` reads any message class of ``ftstan.wire.pb`` as the original does, which is stricter and
+laxer than the protobuf runtime: a wrong wire type for a known field is an error, bytes that are not
+UTF-8 are not, and numbers may be longer than they need to be (``docs/compat/protocol.md``,
+"Encoding"). What is per message on the hot path (PubMsg, Ack, MsgProto, PubAck) is decoded by
+``ftstan.wire.codec`` and never here; the loop over the fields is there too, since anybody may send
+a hundred thousand of them. Nothing in this module knows a client, a channel or a socket.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ PROTOCOL = 1
 
 M = TypeVar("M", bound=Message)
 
-# What becomes of a 64-bit number: bits that are kept (of a bool: one, set by any other bit), and whether the highest of
-# them is a sign.
+# What becomes of a 64-bit number: bits that are kept (of a bool: one, set by any other bit), and
+# whether the highest of them is a sign.
 _NUMBERS = {
     FieldDescriptor.TYPE_INT32: (32, True),
     FieldDescriptor.TYPE_ENUM: (32, True),
@@ -101,9 +102,10 @@ _NUMBERS = {
 def parse(cls: type[M], data: bytes) -> M:
     """Decode ``data`` as a message of class ``cls``; an empty payload gives all defaults.
 
-    Of a field that appears twice the last value counts; unknown fields are skipped and not kept; an ``int32``,
-    ``enum`` or ``uint32`` keeps the low 32 bits of what was sent. Raises ``WireError`` when the data is truncated, has
-    an illegal tag or a wrong wire type for a known field (``docs/compat/protocol.md``, "Encoding").
+    Of a field that appears twice the last value counts; unknown fields are skipped and not kept; an
+    ``int32``, ``enum`` or ``uint32`` keeps the low 32 bits of what was sent. Raises ``WireError``
+    when the data is truncated, has an illegal tag or a wrong wire type for a known field
+    (``docs/compat/protocol.md``, "Encoding").
     """
     kinds, names, numbers = _fields(cls.DESCRIPTOR)
     try:
@@ -119,7 +121,10 @@ def parse(cls: type[M], data: bytes) -> M:
 
 
 def encode(message: Message) -> bytes:
-    """Give the bytes of a message: fields in ascending order, zero values left out; all defaults is empty."""
+    """Give the bytes of a message: fields in ascending order, zero values left out.
+
+    All defaults is empty.
+    """
     return message.SerializeToString(deterministic=True)
 
 
@@ -149,7 +154,9 @@ def connect_error(error: str) -> bytes:
 
 
 def subscription_response(ack_inbox: bytes = b"") -> bytes:
-    """Answer a subscribe (with the subject for acks), or an unsubscribe or subscription close (empty)."""
+    """Answer a subscribe (with the subject for acks), or an unsubscribe or subscription close
+    (empty).
+    """
     return encode(SubscriptionResponse(ack_inbox=ack_inbox))
 
 
@@ -175,13 +182,19 @@ def _text(error: str) -> bytes:
 
 @cache
 def _fields(descriptor: Descriptor) -> tuple[bytes, tuple[str, ...], dict[str, tuple[int, bool]]]:
-    """Each field's kind and name by number, as ``read_fields`` wants them; (bits, signed) of numbers by name."""
+    """Each field's kind and name by number, as ``read_fields`` wants them.
+
+    (bits, signed) of numbers by name.
+    """
     size = 1 + max(field.number for field in descriptor.fields)
-    kinds, names = bytearray(size), [""] * size
+    kinds = bytearray(size)
+    names = [""] * size
     numbers = {}
     for field in descriptor.fields:
         number = _NUMBERS.get(field.type)
-        kinds[field.number], names[field.number] = (2, field.name) if number is None else (1, field.name)
+        kinds[field.number], names[field.number] = (
+            (2, field.name) if number is None else (1, field.name)
+        )
         if number is not None:
             numbers[field.name] = number
     return bytes(kinds), tuple(names), numbers

@@ -1,14 +1,14 @@
 """NUIDs: the 22-character identifiers of servers, inboxes and messages.
 
-Twelve random characters, shared by everything one generator makes, and ten that count upwards in random steps: unique
-among processes, cheap to make, and recognisably of one process in a trace. They name things and keep no secrets: who
-sees one can guess the next.
+Twelve random characters, shared by everything one generator makes, and ten that count upwards in
+random steps: unique among processes, cheap to make, and recognisably of one process in a trace.
+They name things and keep no secrets: who sees one can guess the next.
 """
 
 from __future__ import annotations
 
-import secrets
 import threading
+from random import SystemRandom
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -22,15 +22,17 @@ LENGTH: Final = PREFIX_LENGTH + COUNTER_LENGTH
 _COUNTERS = len(ALPHABET) ** COUNTER_LENGTH
 _STEP_MIN = 33
 _STEP_RANGE = 300
+_RANDOM = SystemRandom()
 
 
 class Nuid:
     """A generator of identifiers, safe to share between threads.
 
-    ``below(n)`` gives a random integer from 0 to ``n - 1``; the default is the operating system's randomness.
+    ``below(n)`` gives a random integer from 0 to ``n - 1``; the default is the operating system's
+    randomness.
     """
 
-    def __init__(self, below: Callable[[int], int] = secrets.randbelow) -> None:
+    def __init__(self, below: Callable[[int], int] = _RANDOM.randrange) -> None:
         self._below = below
         self._lock = threading.Lock()
         self._restart()

@@ -1,8 +1,10 @@
-"""What partitions tell each other: lists of channels, and answers that name a conflict. Bytes in, bytes out.
+"""What partitions tell each other: lists of channels, and answers that name a conflict.
 
-The messages are the original's, byte for byte (``docs/compat/partitioning.md``, "The exchange"). A member of a group
-adds the id of its store behind them, in a field that the original skips: two owners of one store are the same
-partition, and storage decides which of them may write.
+Bytes in, bytes out.
+
+The messages are the original's, byte for byte (``docs/compat/partitioning.md``, "The exchange"). A
+member of a group adds the id of its store behind them, in a field that the original skips: two
+owners of one store are the same partition, and storage decides which of them may write.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Sender:
 
     def is_same_partition(self, other: Sender) -> bool:
         """Whether both are the same server, or owners of one store at different times."""
-        return self.server_id == other.server_id or (self.store_id != b"" and self.store_id == other.store_id)
+        return self.server_id == other.server_id or (
+            self.store_id != b"" and self.store_id == other.store_id
+        )
 
 
 def subject(cluster_id: str) -> str:
@@ -45,7 +49,10 @@ def subject(cluster_id: str) -> str:
 
 
 def clients_subject(cluster_id: str) -> str:
-    """Where a partition asks the others for the clients that they know; originals do not listen there."""
+    """Where a partition asks the others for the clients that they know.
+
+    Originals do not listen there.
+    """
     return f"_FTSTAN.part.{cluster_id}"
 
 
@@ -66,7 +73,9 @@ def decode_names(data: bytes) -> list[bytes]:
         name = data[at : at + length]
         if len(name) < length:
             text = data.decode("utf-8", "backslashreplace")
-            raise WireError(f"unable to decode channel, pos={at} len={length} max={len(data)} (string={text})")
+            raise WireError(
+                f"unable to decode channel, pos={at} len={length} max={len(data)} (string={text})"
+            )
         names.append(name)
         at += length
     return names
@@ -96,12 +105,16 @@ def requests(sender: Sender, names: Sequence[bytes], max_payload: int) -> list[b
 
 
 def reply(sender: Sender, offender: bytes | None) -> bytes:
-    """The answer to one message of a list: the channel that is served by both, or nothing behind our name."""
+    """The answer to one message of a list: the channel that is served by both, or nothing behind
+    our name.
+    """
     return _encode(sender, offender or b"")
 
 
 def decode(payload: bytes) -> tuple[Sender, bytes]:
-    """Who sent a request or an answer, and its data: a list, or one bare name. Raises ``WireError``.
+    """Who sent a request or an answer, and its data: a list, or one bare name.
+
+    Raises ``WireError``.
 
     The type of the message is not looked at, as by the original.
     """
@@ -112,9 +125,10 @@ def decode(payload: bytes) -> tuple[Sender, bytes]:
 def offender(mine: PatternSet, theirs: Sequence[bytes]) -> bytes | None:
     """The first name that makes two lists overlap, ``None`` if they do not.
 
-    Which name is told is the original's choice where it finds one: the first of theirs that one of mine matches, else
-    the first of mine that one of theirs matches, each taken as it stands. Where it finds none (``foo.*`` and ``*.zed``)
-    it is the first of theirs that has a channel in common with mine.
+    Which name is told is the original's choice where it finds one: the first of theirs that one of
+    mine matches, else the first of mine that one of theirs matches, each taken as it stands. Where
+    it finds none (``foo.*`` and ``*.zed``) it is the first of theirs that has a channel in common
+    with mine.
     """
     for name in theirs:
         if mine.match(name):

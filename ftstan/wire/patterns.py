@@ -1,8 +1,10 @@
-"""Patterns of channel names: what one matches, which one contains another, and whether two have a name in common.
+"""Patterns of channel names: what one matches, which one contains another, and whether two have a
+name in common.
 
-A pattern is tokens between dots: ``*`` is exactly one token, ``>`` as the last is one or more, every other token is
-itself, case and all. A name without wildcards is a pattern too. Names come from clients and files and are bytes.
-Nothing here knows who owns a channel (``docs/compat/partitioning.md``, "Which channels belong to a server").
+A pattern is tokens between dots: ``*`` is exactly one token, ``>`` as the last is one or more,
+every other token is itself, case and all. A name without wildcards is a pattern too. Names come
+from clients and files and are bytes. Nothing here knows who owns a channel
+(``docs/compat/partitioning.md``, "Which channels belong to a server").
 """
 
 from __future__ import annotations
@@ -12,17 +14,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_ONE, _REST = b"*", b">"
+_ONE = b"*"
+_REST = b">"
 
 
 def is_literal(pattern: bytes) -> bool:
-    """Whether the pattern is the name of one channel. ``pattern`` must be legal (``subjects.valid_channel``)."""
+    """Whether the pattern is the name of one channel.
+
+    ``pattern`` must be legal (``subjects.valid_channel``).
+    """
     return not any(token in {_ONE, _REST} for token in pattern.split(b"."))
 
 
 def matches(pattern: bytes, name: bytes) -> bool:
-    """Whether ``pattern`` matches ``name``, whose tokens are all taken as they stand, wildcards too."""
-    ours, theirs = pattern.split(b"."), name.split(b".")
+    """Whether ``pattern`` matches ``name``, whose tokens are all taken as they stand, wildcards
+    too.
+    """
+    ours = pattern.split(b".")
+    theirs = name.split(b".")
     for i, token in enumerate(ours):
         if token == _REST:
             return len(theirs) > i
@@ -33,7 +42,8 @@ def matches(pattern: bytes, name: bytes) -> bool:
 
 def contains(wide: bytes, narrow: bytes) -> bool:
     """Whether every name that ``narrow`` matches is matched by ``wide``; true of equal ones."""
-    ours, theirs = wide.split(b"."), narrow.split(b".")
+    ours = wide.split(b".")
+    theirs = narrow.split(b".")
     for i, token in enumerate(ours):
         if token == _REST:
             return len(theirs) > i
@@ -44,7 +54,8 @@ def contains(wide: bytes, narrow: bytes) -> bool:
 
 def intersect(a: bytes, b: bytes) -> bool:
     """Whether some name is matched by both, as ``foo.zed`` is by ``foo.*`` and ``*.zed``."""
-    ours, theirs = a.split(b"."), b.split(b".")
+    ours = a.split(b".")
+    theirs = b.split(b".")
     for mine, other in zip(ours, theirs, strict=False):
         if _REST in {mine, other}:
             # Each has at least one token from here on, and that is what the other's ">" asks for.
@@ -61,11 +72,16 @@ def covering(patterns: Iterable[bytes]) -> tuple[bytes, ...]:
     """
     distinct = tuple(dict.fromkeys(patterns))
     wild = [pattern for pattern in distinct if not is_literal(pattern)]
-    return tuple(p for p in distinct if not any(other != p and contains(other, p) for other in wild))
+    return tuple(
+        p for p in distinct if not any(other != p and contains(other, p) for other in wild)
+    )
 
 
 class PatternSet:
-    """Several patterns in their order, asked about all at once; names without wildcards are found without a walk."""
+    """Several patterns in their order, asked about all at once.
+
+    Names without wildcards are found without a walk.
+    """
 
     def __init__(self, patterns: Iterable[bytes]) -> None:
         self._patterns = tuple(dict.fromkeys(patterns))

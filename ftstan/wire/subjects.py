@@ -1,8 +1,9 @@
 """Names: which channels and client ids are legal, and the NATS subjects a server listens on.
 
-Channel names, client ids and inboxes come from clients and are bytes, since nothing promises UTF-8; the server's own
-subjects are text. A subject that a client gave is checked with ``is_inbox`` before it is put on the wire: one with a
-blank or a line end in it would let a client write NATS protocol in the server's name. Nothing here subscribes or sends.
+Channel names, client ids and inboxes come from clients and are bytes, since nothing promises UTF-8;
+the server's own subjects are text. A subject that a client gave is checked with ``is_inbox`` before
+it is put on the wire: one with a blank or a line end in it would let a client write NATS protocol
+in the server's name. Nothing here subscribes or sends.
 """
 
 from __future__ import annotations
@@ -13,23 +14,29 @@ from dataclasses import dataclass
 #: Start of the discovery subject when the operator names no other.
 DISCOVER_PREFIX = "_STAN.discover"
 
-#: Longest subject that is put on the wire. A NATS server drops the connection of a client whose control line exceeds
-#: 4096 bytes, and ours carries everybody's messages; the rest of the line is room for a reply subject and the size.
+#: Longest subject that is put on the wire. A NATS server drops the connection of a client whose
+#: control line exceeds 4096 bytes, and ours carries everybody's messages; the rest of the line is
+#: room for a reply subject and the size.
 MAX_SUBJECT = 4000
 
 _CLIENT_ID = re.compile(rb"[a-zA-Z0-9_-]+")
-#: Where servers listen, ours and those of NATS (``$SYS``, ``$JS``); clients choose inboxes below ``_STAN.acks.`` only.
-#: A NATS gateway puts ``_GR_`` (``$GR`` before 2.2) and two tokens (one) before a reply, and takes them off an answer.
-_OWN = re.compile(rb"(?:_GR_\.[^.]*\.[^.]*\.|\$GR\.[^.]*\.)*+(?:_FTSTAN\.|_STAN\.(?!acks\.)|\$(?!GR\.))")
+#: Where servers listen, ours and those of NATS (``$SYS``, ``$JS``); clients choose inboxes below
+#: ``_STAN.acks.`` only. A NATS gateway puts ``_GR_`` (``$GR`` before 2.2) and two tokens (one)
+#: before a reply, and takes them off an answer.
+_OWN = re.compile(
+    rb"(?:_GR_\.[^.]*\.[^.]*\.|\$GR\.[^.]*\.)*+(?:_FTSTAN\.|_STAN\.(?!acks\.)|\$(?!GR\.))"
+)
 _UNPRINTABLE = re.compile(rb"[ \t\r\n\0]")
 
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
-    """The subjects of one server. What ``server.dat`` recorded wins over ``for_cluster``: clients were told those.
+    """The subjects of one server.
 
-    ``publish`` is a prefix: the channel follows behind a dot. Nobody listens on ``acks_subs``; it is only recorded.
-    Source: ``docs/compat/protocol.md``, "Subjects".
+    What ``server.dat`` recorded wins over ``for_cluster``: clients were told those.
+
+    ``publish`` is a prefix: the channel follows behind a dot. Nobody listens on ``acks_subs``; it
+    is only recorded. Source: ``docs/compat/protocol.md``, "Subjects".
     """
 
     discovery: str
@@ -68,16 +75,21 @@ class Subjects:
         return is_servers(subject) or subject in {self.discovery.encode(), self.pings.encode()}
 
     def is_inbox(self, subject: bytes) -> bool:
-        """Whether a client of this server may name ``subject`` as its inbox; the discovery prefix is the operator's."""
+        """Whether a client of this server may name ``subject`` as its inbox.
+
+        The discovery prefix is the operator's.
+        """
         return is_inbox(subject) and not self.is_servers(subject)
 
 
 def valid_channel(name: bytes, *, literal: bool = True) -> bool:
-    """Whether ``name`` may name a channel; with ``literal=False``, a pattern of per-channel limits or partitions.
+    """Whether ``name`` may name a channel.
 
-    Not empty, no ``/``, no empty token between dots. Literal: no ``*`` or ``>`` at all, even inside a token; pattern:
-    only as whole tokens, ``>`` only as the last. Any other byte is legal and there is no limit of length
-    (``docs/compat/protocol.md``, "Channel names").
+    With ``literal=False``, a pattern of per-channel limits or partitions.
+
+    Not empty, no ``/``, no empty token between dots. Literal: no ``*`` or ``>`` at all, even inside
+    a token; pattern: only as whole tokens, ``>`` only as the last. Any other byte is legal and
+    there is no limit of length (``docs/compat/protocol.md``, "Channel names").
     """
     if b"/" in name:
         return False
@@ -100,10 +112,11 @@ def valid_client_id(client_id: bytes) -> bool:
 
 
 def publishable(subject: bytes) -> bool:
-    """Whether a message can be published to ``subject``: legal in NATS, no wildcard, at most ``MAX_SUBJECT`` bytes.
+    """Whether a message can be published to ``subject``: legal in NATS, no wildcard, at most
+    ``MAX_SUBJECT`` bytes.
 
-    No blank, tab, line end or NUL, no empty token, no token that is ``*`` or ``>``. What is refused here the original
-    would have put on the wire as it came.
+    No blank, tab, line end or NUL, no empty token, no token that is ``*`` or ``>``. What is refused
+    here the original would have put on the wire as it came.
     """
     if len(subject) > MAX_SUBJECT or _UNPRINTABLE.search(subject):
         return False
@@ -111,13 +124,17 @@ def publishable(subject: bytes) -> bool:
 
 
 def is_inbox(subject: bytes) -> bool:
-    """Whether a client may name ``subject`` as its inbox: one to publish to, and none of the servers' own.
+    """Whether a client may name ``subject`` as its inbox: one to publish to, and none of the
+    servers' own.
 
-    Who names one of those would have the server speak there, past its own permissions. The original delivers anywhere.
+    Who names one of those would have the server speak there, past its own permissions. The original
+    delivers anywhere.
     """
     return publishable(subject) and not is_servers(subject)
 
 
 def is_servers(subject: bytes) -> bool:
-    """Whether servers listen on ``subject``, of STAN or of NATS itself: nothing that a client asked for goes there."""
+    """Whether servers listen on ``subject``, of STAN or of NATS itself: nothing that a client asked
+    for goes there.
+    """
     return _OWN.match(subject) is not None

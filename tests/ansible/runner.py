@@ -23,10 +23,15 @@ _OTHERS = ROOT / "build" / "ansible"
 def ansible(
     command: str, *words: str, cwd: Path = COLLECTION, within: float = 200, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """One of Ansible's commands, which must be there. ``within``: seconds; ``more``: variables of its environment."""
+    """One of Ansible's commands, which must be there.
+
+    ``within``: seconds; ``more``: variables of its environment.
+    """
     if not (_OTHERS / ".ready").exists():
         pytest.fail(
-            f"collections of others are missing: run {BIN.name}/python tools/ansible_collections.py", pytrace=False
+            f"collections of others are missing: run {BIN.name}/python "
+            "tools/ansible_collections.py",
+            pytrace=False,
         )
     environment = {
         **os.environ,
@@ -50,7 +55,9 @@ def ansible(
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A run of a playbook. ``changed``, ``failed``: of each host the tasks that did, by name and in order.
+    """A run of a playbook.
+
+    ``changed``, ``failed``: of each host the tasks that did, by name and in order.
 
     ``text``: what tasks that failed said, and Ansible's own lines.
     """
@@ -67,7 +74,9 @@ class Played:
 
 
 def play(playbook: str, inventory: Path, *words: str, **variables: object) -> Played:
-    """Run one of the collection's playbooks, or a file, with ``variables`` beside those of the inventory."""
+    """Run one of the collection's playbooks, or a file, with ``variables`` beside those of the
+    inventory.
+    """
     name = playbook if playbook.endswith(".yml") else f"ftstan.ftstan.{playbook}"
     done = ansible(
         "ansible-playbook", "-i", str(inventory), name, "-e", json.dumps(variables), *words,
@@ -90,5 +99,8 @@ def play(playbook: str, inventory: Path, *words: str, **variables: object) -> Pl
                     named[host].append(task["task"]["name"])
             if result.get("failed"):
                 keys = ("msg", "stdout", "stderr", "module_stderr", "argument_errors", "results")
-                lines += [f"{host}: {task['task']['name']}", *(str(result[key]) for key in keys if key in result)]
+                lines += [
+                    f"{host}: {task['task']['name']}",
+                    *(str(result[key]) for key in keys if key in result),
+                ]
     return Played(done.returncode, changed, failed, "\n".join(lines))

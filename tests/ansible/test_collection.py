@@ -1,4 +1,6 @@
-"""The Ansible collection: what it says of itself holds, and what it writes is what the server takes."""
+"""The Ansible collection: what it says of itself holds, and what it writes is what the server
+takes.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def test_it_is_clean_for_production() -> None:
 @pytest.mark.parametrize("inventory", INVENTORIES)
 def test_every_playbook_can_be_read_with_an_inventory(inventory: str) -> None:
     files = [f"playbooks/{playbook}" for playbook in PLAYBOOKS]
-    found = ansible("ansible-playbook", "-i", str(HOME / "inventories" / inventory), "--syntax-check", *files)
+    found = ansible(
+        "ansible-playbook", "-i", str(HOME / "inventories" / inventory), "--syntax-check", *files
+    )
     assert found.returncode == 0, found.stderr
     assert found.stdout.count("playbook: ") == len(files)
 
@@ -50,11 +54,17 @@ def test_every_playbook_can_be_read_with_an_inventory(inventory: str) -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_every_variable_of_a_role_is_described_with_its_default(role: str) -> None:
     defaults = loaded(COLLECTION / "roles" / role / "defaults" / "main.yml")
-    options = loaded(COLLECTION / "roles" / role / "meta" / "argument_specs.yml")["argument_specs"]["main"]["options"]
+    options = loaded(COLLECTION / "roles" / role / "meta" / "argument_specs.yml")["argument_specs"][
+        "main"
+    ]["options"]
     assert set(defaults) == set(options)
     for name, value in defaults.items():
         computed = isinstance(value, str) and "{{" in value
-        assert computed or options[name].get("required") or options[name].get("default", value) == value, name
+        assert (
+            computed
+            or options[name].get("required")
+            or options[name].get("default", value) == value
+        ), name
 
 
 PLAY = """
@@ -73,13 +83,17 @@ PLAY = """
 def rendered(tmp_path: Path, inventory: Path, **extra: object) -> subprocess.CompletedProcess[str]:
     """Write what the role writes on each host into ``tmp_path``."""
     play = tmp_path / "play.yml"
-    play.write_text(PLAY.replace("ROLE", str(COLLECTION / "roles" / "ftstan")).replace("OUT", str(tmp_path)))
+    play.write_text(
+        PLAY.replace("ROLE", str(COLLECTION / "roles" / "ftstan")).replace("OUT", str(tmp_path))
+    )
     more = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, **extra}
     return ansible("ansible-playbook", "-i", str(inventory), str(play), "-e", json.dumps(more))
 
 
 @pytest.mark.parametrize("inventory", INVENTORIES)
-def test_what_is_written_for_each_host_is_a_configuration_that_the_server_knows(tmp_path: Path, inventory: str) -> None:
+def test_what_is_written_for_each_host_is_a_configuration_that_the_server_knows(
+    tmp_path: Path, inventory: str
+) -> None:
     found = rendered(tmp_path, HOME / "inventories" / inventory)
     assert found.returncode == 0, found.stdout + found.stderr
     files = sorted(tmp_path.glob("*.ftstan.conf"))
@@ -87,14 +101,17 @@ def test_what_is_written_for_each_host_is_a_configuration_that_the_server_knows(
     for file in files:
         host = file.name.partition(".")[0]
         checked = subprocess.run(
-            [sys.executable, "-m", "ftstan.cli.server", "-check_config", "-strict", "-c", str(file)],
+            [sys.executable, "-m", "ftstan.cli.server", "-check_config", "-strict", "-c",
+             str(file)],
             cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert checked.returncode == 0, checked.stderr
         # Nobody gave a password: clients may say anything, and so may whoever joins.
         (warning,) = checked.stderr.splitlines()
         assert "whoever reaches nats://0.0.0.0:6222 may join as a route" in warning
-        routes = next(line for line in checked.stdout.splitlines() if line.startswith("cluster.routes"))
+        routes = next(
+            line for line in checked.stdout.splitlines() if line.startswith("cluster.routes")
+        )
         assert f"//{host}:" not in routes
         assert routes.count("nats://") == len(files) - 1
 
@@ -115,15 +132,23 @@ def test_with_passwords_clients_cannot_speak_for_the_servers(
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         text = file.read_text(encoding="utf-8")
-        users = json.loads(re.findall(r"^authorization: (\{.*?^\})", text, re.DOTALL | re.MULTILINE)[0])["users"]
-        denied = {user["user"]: user.get("permissions", {}).get("publish", {}).get("deny", []) for user in users}
+        users = json.loads(
+            re.findall(r"^authorization: (\{.*?^\})", text, re.DOTALL | re.MULTILINE)[0]
+        )["users"]
+        denied = {
+            user["user"]: user.get("permissions", {}).get("publish", {}).get("deny", [])
+            for user in users
+        }
         assert denied == {
             "stan": [],
             "operator": ["_STAN.ft.>", "_STAN.part.>"],
             "client": ["_STAN.ft.>", "_STAN.part.>", "_FTSTAN.>"],
         }
-        heard = {user["user"]: user.get("permissions", {}).get("subscribe", {}).get("deny", []) for user in users}
-        assert heard == {"stan": [], "operator": [], "client": ["_FTSTAN.>"]}
+        heard = {
+            user["user"]: user.get("permissions", {}).get("subscribe", {}).get("deny", [])
+            for user in users
+        }
+        assert heard == {"stan": [], "operator": [], "client": denied["client"]}
         assert '\nno_auth_user: "client"\n' in text
         assert '"user": "stan"' in text.partition("\nstreaming: ")[2]
         cluster = json.loads(re.findall(r"^cluster: (\{.*?^\})", text, re.DOTALL | re.MULTILINE)[0])
@@ -138,7 +163,10 @@ def test_with_passwords_clients_cannot_speak_for_the_servers(
 def test_the_password_of_routes_may_be_ones_own(tmp_path: Path) -> None:
     inventory = HOME / "inventories" / "ft-pair-nfs"
     found = rendered(
-        tmp_path, inventory, ftstan_routes_password="a b", ftstan_config={"cluster": {"no_advertise": True}}
+        tmp_path,
+        inventory,
+        ftstan_routes_password="a b",
+        ftstan_config={"cluster": {"no_advertise": True}},
     )
     assert found.returncode == 0, found.stdout + found.stderr
     text = (tmp_path / "host1.ftstan.conf").read_text(encoding="utf-8")
@@ -177,25 +205,31 @@ def test_external_nats_servers_show_each_other_the_password_of_routes(tmp_path: 
 
 def test_passwords_reach_the_service_as_they_are(tmp_path: Path) -> None:
     secret = "a\"b$HOME`c\\d e'f"
-    found = rendered(tmp_path, HOME / "inventories" / "ft-pair-nfs", ftstan_environment={"SECRET": secret})
+    found = rendered(
+        tmp_path, HOME / "inventories" / "ft-pair-nfs", ftstan_environment={"SECRET": secret}
+    )
     assert found.returncode == 0, found.stdout + found.stderr
     file = tmp_path / "host1.environment"
     shown = subprocess.run(
-        ["sh", "-c", f'set -a; . {file}; exec {sys.executable} -c \'import os; print(os.environ["SECRET"])\''],
+        ["sh", "-c", (f'set -a; . {file}; exec {sys.executable} -c \'import os; '
+                     'print(os.environ["SECRET"])\'')],
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert shown.stdout == secret + "\n"
 
 
-def test_members_of_a_group_that_disagree_are_refused_before_anything_is_touched(tmp_path: Path) -> None:
+def test_members_of_a_group_that_disagree_are_refused_before_anything_is_touched(
+    tmp_path: Path,
+) -> None:
     inventory = tmp_path / "hosts.yml"
     hosts = loaded(HOME / "inventories" / "ft-pair-nfs" / "hosts.yml")
     hosts["all"]["children"]["ftstan"]["hosts"]["host2"] = {"ftstan_datastore": "/nss/other"}
     inventory.write_text(yaml.safe_dump(hosts))
     found = rendered(tmp_path, inventory)
     assert found.returncode != 0
-    assert "the hosts host1, host2 are members of the group orders and must have the same ftstan_datastore" in (
-        found.stdout + found.stderr
+    assert (
+        "the hosts host1, host2 are members of the group orders and must have the same "
+        "ftstan_datastore" in (found.stdout + found.stderr)
     )
     assert not list(tmp_path.glob("*.conf"))
 
@@ -210,7 +244,9 @@ def test_members_of_a_group_that_disagree_are_refused_before_anything_is_touched
         ({"ftstan_server_password": "s"}, "ftstan_operator_password are given together"),
     ],
 )
-def test_variables_that_cannot_be_meant_are_refused(tmp_path: Path, variables: dict[str, str], named: str) -> None:
+def test_variables_that_cannot_be_meant_are_refused(
+    tmp_path: Path, variables: dict[str, str], named: str
+) -> None:
     found = rendered(tmp_path, HOME / "inventories" / "ft-pair-nfs", **variables)
     assert found.returncode != 0
     assert named in " ".join((found.stdout + found.stderr).split())
@@ -221,11 +257,21 @@ def test_the_scenario_of_a_drill_is_one_that_drills_take(tmp_path: Path) -> None
     play = tmp_path / "play.yml"
     told = loaded(COLLECTION / "playbooks" / "drill.yml")[0]["vars"]
     source = COLLECTION / "playbooks" / "templates" / "drill.yaml.j2"
-    task = {"name": "x", "ansible.builtin.template": {"src": str(source), "dest": str(tmp_path / "drill.yaml")}}
-    play.write_text(yaml.safe_dump([{"hosts": "host1", "gather_facts": False, "vars": told, "tasks": [task]}]))
+    task = {
+        "name": "x",
+        "ansible.builtin.template": {"src": str(source), "dest": str(tmp_path / "drill.yaml")},
+    }
+    play.write_text(
+        yaml.safe_dump([{"hosts": "host1", "gather_facts": False, "vars": told, "tasks": [task]}])
+    )
     more = json.dumps({"ansible_connection": "local", "ansible_python_interpreter": sys.executable})
     found = ansible(
-        "ansible-playbook", "-i", str(HOME / "inventories" / "partitions" / "hosts.yml"), str(play), "-e", more
+        "ansible-playbook",
+        "-i",
+        str(HOME / "inventories" / "partitions" / "hosts.yml"),
+        str(play),
+        "-e",
+        more,
     )
     assert found.returncode == 0, found.stdout + found.stderr
     checked = subprocess.run(
@@ -240,11 +286,23 @@ def test_the_scenario_of_a_drill_is_one_that_drills_take(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", ["nfs", "efs"])
 def test_a_boot_waits_for_a_file_server_that_comes_late(tmp_path: Path, kind: str) -> None:
-    inventory = {"all": {"hosts": {"host1": {"ansible_connection": "local", "nfs_mount_kind": kind}}}}
+    inventory = {
+        "all": {"hosts": {"host1": {"ansible_connection": "local", "nfs_mount_kind": kind}}}
+    }
     (tmp_path / "hosts.yml").write_text(yaml.safe_dump(inventory))
     tasks = [
-        {"ansible.builtin.include_vars": str(COLLECTION / "roles" / "nfs_mount" / "defaults" / "main.yml")},
-        {"ansible.builtin.copy": {"content": "{{ nfs_mount_options }}", "dest": str(tmp_path / "out"), "mode": "0644"}},
+        {
+            "ansible.builtin.include_vars": str(
+                COLLECTION / "roles" / "nfs_mount" / "defaults" / "main.yml"
+            )
+        },
+        {
+            "ansible.builtin.copy": {
+                "content": "{{ nfs_mount_options }}",
+                "dest": str(tmp_path / "out"),
+                "mode": "0644",
+            }
+        },
     ]
     play = tmp_path / "play.yml"
     play.write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
@@ -265,14 +323,20 @@ def test_every_playbook_that_a_page_names_is_there() -> None:
     named = {
         name
         for page in (ROOT / "docs").glob("*.md")
-        for name in re.findall(r"ansible-playbook [^\n]*ftstan\.ftstan\.([a-z_-]+)", page.read_text(encoding="utf-8"))
+        for name in re.findall(
+            r"ansible-playbook [^\n]*ftstan\.ftstan\.([a-z_-]+)", page.read_text(encoding="utf-8")
+        )
     }
     assert {"site", "upgrade", "decommission", "migrate_from_go"} <= named
     assert {f"{name}.yml" for name in named} - set(PLAYBOOKS) == set()
 
 
 def test_every_name_that_a_page_gives_a_playbook_is_one_that_a_collection_can_have() -> None:
-    pages = [*(ROOT / "docs").glob("*.md"), *COLLECTION.glob("playbooks/*.yml"), COLLECTION / "README.md"]
+    pages = [
+        *(ROOT / "docs").glob("*.md"),
+        *COLLECTION.glob("playbooks/*.yml"),
+        COLLECTION / "README.md",
+    ]
     for page in pages:
         for name in re.findall(r"ftstan\.ftstan\.([\w-]+)", page.read_text(encoding="utf-8")):
             assert name.isidentifier(), f"{page.name}: {name}"

@@ -1,6 +1,8 @@
-"""Playbooks on hosts of Debian 12 under systemd: what they change, what they predict, and the pair that they make.
+"""Playbooks on hosts of Debian 12 under systemd: what they change, what they predict, and the pair
+that they make.
 
-The hosts have no kernel of their own, and so no NFS: the datastore of the pair is a directory that both have.
+The hosts have no kernel of their own, and so no NFS: the datastore of the pair is a directory that
+both have.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(1800)]
 
 FT = "ftstan.ftstan.ftstan : "
 UNIT = "ftstan.service"
-#: What a check cannot say of a host that has no package yet: its copy is told, and what it will do is not known.
+#: What a check cannot say of a host that has no package yet: its copy is told, and what it will do
+#: is not known.
 UNTOLD = {
     f"{FT}Install the package file (apt)",
     f"{FT}Restart ftstan",
@@ -54,15 +57,23 @@ class Site:
     package: str
 
     def play(self, playbook: str, *words: str, **variables: object) -> Played:
-        return play(playbook, self.inventory, *words, **({"ftstan_package_file": self.package} | variables))
+        return play(
+            playbook, self.inventory, *words, **({"ftstan_package_file": self.package} | variables)
+        )
 
     def active(self) -> list[str]:
         """Who serves, as systemd tells it."""
-        return [name for name, host in self.hosts.items() if "FT_ACTIVE" in host.unit(UNIT, "StatusText")]
+        return [
+            name
+            for name, host in self.hosts.items()
+            if "FT_ACTIVE" in host.unit(UNIT, "StatusText")
+        ]
 
     def whole(self) -> bool:
         """Whether one serves, and every other one stands by."""
-        said = sorted(host.unit(UNIT, "StatusText").partition(":")[0] for host in self.hosts.values())
+        said = sorted(
+            host.unit(UNIT, "StatusText").partition(":")[0] for host in self.hosts.values()
+        )
         return said == ["FT_ACTIVE", *["FT_STANDBY"] * (len(self.hosts) - 1)]
 
     def wait_until_whole(self) -> None:
@@ -74,9 +85,16 @@ class Site:
 
 
 def site(
-    stage: Stage, lower: Path, package: str, groups: dict[str, Any], *names: str, shared: Path | None = None
+    stage: Stage,
+    lower: Path,
+    package: str,
+    groups: dict[str, Any],
+    *names: str,
+    shared: Path | None = None,
 ) -> Site:
-    """Boot hosts of these names, with ``shared`` as their ``/nss``, and write an inventory with these groups."""
+    """Boot hosts of these names, with ``shared`` as their ``/nss``, and write an inventory with
+    these groups.
+    """
     network = Network(stage)
     mounts = [(shared, "/nss")] if shared else []
     hosts = {name: Host(stage, lower, name, network, mounts) for name in names}
@@ -89,11 +107,14 @@ def site(
         for name, host in hosts.items()
     }
     path = stage.directory / "hosts.yml"
-    path.write_text(yaml.safe_dump({"all": {"hosts": reached, "children": groups}}), encoding="utf-8")
+    path.write_text(
+        yaml.safe_dump({"all": {"hosts": reached, "children": groups}}), encoding="utf-8"
+    )
     return Site(hosts, path, package)
 
 
-# ---- every role on one host --------------------------------------------------------------------------------------
+# ---- every role on one host
+# --------------------------------------------------------------------------------------
 
 
 ALONE = {
@@ -129,8 +150,12 @@ def files(host: Host) -> set[str]:
     return set(host.out("find", "/etc", "/opt", "/srv", "/usr", "/var/lib").splitlines())
 
 
-def test_roles_are_checked_applied_and_then_change_nothing(stage: Stage, debian_host: Path, packages: Path) -> None:
-    groups: dict[str, Any] = {name: {"hosts": {"host1": {}}, "vars": ALONE} for name in ("nats", "ftstan", "pipeline")}
+def test_roles_are_checked_applied_and_then_change_nothing(
+    stage: Stage, debian_host: Path, packages: Path
+) -> None:
+    groups: dict[str, Any] = {
+        name: {"hosts": {"host1": {}}, "vars": ALONE} for name in ("nats", "ftstan", "pipeline")
+    }
     alone = site(stage, debian_host, deb(packages), groups, "host1")
     host = alone.hosts["host1"]
 
@@ -140,14 +165,19 @@ def test_roles_are_checked_applied_and_then_change_nothing(stage: Stage, debian_
     assert told.status == 0, told.text
     assert files(host) == before
 
-    # Spark comes from the network; all that is before it has to be done when it cannot be reached, and said in a line.
-    done = alone.play("site", pipeline_pip={"PIP_INDEX_URL": "http://127.0.0.1:9", "PIP_RETRIES": "0"})
+    # Spark comes from the network; all that is before it has to be done when it cannot be reached,
+    # and said in a line.
+    done = alone.play(
+        "site", pipeline_pip={"PIP_INDEX_URL": "http://127.0.0.1:9", "PIP_RETRIES": "0"}
+    )
     assert done.failed == {"host1": ["ftstan.ftstan.pipeline : Install Spark"]}, done.text
     assert "add-spark: pip could not install what /usr/lib/ftstan/spark.txt says" in done.said
     spark_is_there(host)
     rest = alone.play("site")
     assert rest.status == 0, rest.text
-    assert not [task for task in rest.changed["host1"] if not task.startswith("ftstan.ftstan.pipeline")]
+    assert not [
+        task for task in rest.changed["host1"] if not task.startswith("ftstan.ftstan.pipeline")
+    ]
     changed = set(done.changed["host1"] + rest.changed["host1"])
     assert changed - set(told.changed["host1"]) <= UNTOLD
     assert set(told.changed["host1"]) <= changed
@@ -157,14 +187,25 @@ def test_roles_are_checked_applied_and_then_change_nothing(stage: Stage, debian_
     checked = alone.play("site", "--check")
     assert (checked.status, checked.changed) == (0, {"host1": []}), checked.text
 
-    assert host.unit(UNIT, "ActiveState") == host.unit("nats-server.service", "ActiveState") == "active"
-    assert host.unit(UNIT, "UnitFileState") == host.unit("nats-server.service", "UnitFileState") == "enabled"
-    assert "The configuration is valid." in host.out("ftstan", "-c", "/etc/ftstan/ftstan.conf", "-check_config")
-    assert host.out("stat", "-c", "%a %U %G", "/etc/ftstan/ftstan.conf", "/etc/default/ftstan", "/srv/orders") == (
-        "640 root ftstan\n640 root ftstan\n750 ftstan ftstan\n"
+    assert (
+        host.unit(UNIT, "ActiveState")
+        == host.unit("nats-server.service", "ActiveState")
+        == "active"
     )
-    assert "nas.example.com:/export/nss /srv/nss nfs4 vers=4.2,proto=tcp,hard,noatime,_netdev" in host.out(
-        "cat", "/etc/fstab"
+    assert (
+        host.unit(UNIT, "UnitFileState")
+        == host.unit("nats-server.service", "UnitFileState")
+        == "enabled"
+    )
+    assert "The configuration is valid." in host.out(
+        "ftstan", "-c", "/etc/ftstan/ftstan.conf", "-check_config"
+    )
+    assert host.out(
+        "stat", "-c", "%a %U %G", "/etc/ftstan/ftstan.conf", "/etc/default/ftstan", "/srv/orders"
+    ) == ("640 root ftstan\n640 root ftstan\n750 ftstan ftstan\n")
+    assert (
+        "nas.example.com:/export/nss /srv/nss nfs4 vers=4.2,proto=tcp,hard,noatime,_netdev"
+        in host.out("cat", "/etc/fstab")
     )
     assert '"nats://host2:6222"' in host.out("cat", "/etc/nats/nats-server.conf")
     assert "tcp dport" in host.out("nft", "list", "table", "inet", "ftstan")
@@ -176,7 +217,9 @@ def test_roles_are_checked_applied_and_then_change_nothing(stage: Stage, debian_
     host.out("systemctl", "stop", UNIT)
     (host.root / "etc/ftstan/ftstan.conf").write_text("# ours\n", encoding="utf-8")
     checked = alone.play("site", "--check")
-    assert checked.changed == {"host1": [f"{FT}Write the configuration", f"{FT}Restart ftstan", f"{FT}Run the service"]}
+    assert checked.changed == {
+        "host1": [f"{FT}Write the configuration", f"{FT}Restart ftstan", f"{FT}Run the service"]
+    }
     assert host.unit(UNIT, "ActiveState") == "inactive"
 
     refused = alone.play("decommission")
@@ -237,20 +280,36 @@ def test_a_configuration_that_the_server_refuses_is_not_written_and_no_user_is_r
     assert not (host.root / "etc/nats/nats-server.conf").exists()
 
 
-# ---- a pair ------------------------------------------------------------------------------------------------------
+# ---- a pair
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, debian_host: Path, packages: Path) -> Iterator[Site]:
-    """The pair of the inventory that is shipped, as ``site.yml`` makes it; its tests leave it whole."""
+def made(
+    tmp_path_factory: pytest.TempPathFactory, debian_host: Path, packages: Path
+) -> Iterator[Site]:
+    """The pair of the inventory that is shipped, as ``site.yml`` makes it.
+
+    Its tests leave it whole.
+    """
     stage = Stage(tmp_path_factory.mktemp("pair"))
     (stage.directory / "nss").mkdir()
     try:
-        shipped = yaml.safe_load((HOME / "inventories" / "ft-pair-nfs" / "hosts.yml").read_text(encoding="utf-8"))
+        shipped = yaml.safe_load(
+            (HOME / "inventories" / "ft-pair-nfs" / "hosts.yml").read_text(encoding="utf-8")
+        )
         group = shipped["all"]["children"]
         # The directory is there: the hosts' kernel has no NFS.
         group["ftstan"]["vars"]["nfs_mount_source"] = ""
-        made = site(stage, debian_host, deb(packages), group, "host1", "host2", shared=stage.directory / "nss")
+        made = site(
+            stage,
+            debian_host,
+            deb(packages),
+            group,
+            "host1",
+            "host2",
+            shared=stage.directory / "nss",
+        )
         done = made.play("site")
         assert done.status == 0, done.text
         yield made
@@ -273,7 +332,8 @@ def other(pair: Site, name: str) -> Host:
 
 def test_a_killed_active_is_back_at_once_as_a_standby(pair: Site) -> None:
     (active,) = pair.active()
-    host, standby = pair.hosts[active], other(pair, active)
+    host = pair.hosts[active]
+    standby = other(pair, active)
     restarts = int(host.unit(UNIT, "NRestarts"))
     host.out("systemctl", "kill", "--kill-whom=main", "--signal=KILL", UNIT)
     standby.wait_for(UNIT, "StatusText", "FT_ACTIVE")
@@ -284,7 +344,8 @@ def test_a_killed_active_is_back_at_once_as_a_standby(pair: Site) -> None:
 
 def test_a_frozen_active_is_ended_by_the_watchdog_and_the_other_takes_over(pair: Site) -> None:
     (active,) = pair.active()
-    host, standby = pair.hosts[active], other(pair, active)
+    host = pair.hosts[active]
+    standby = other(pair, active)
     host.out("systemctl", "kill", "--kill-whom=main", "--signal=STOP", UNIT)
     standby.wait_for(UNIT, "StatusText", "FT_ACTIVE")
     host.wait_for(UNIT, "StatusText", "FT_STANDBY")
@@ -302,7 +363,9 @@ def test_hosts_that_lost_power_boot_at_once_into_a_pair_with_one_active(pair: Si
 
 
 def test_a_drill_of_the_pair_is_passed(pair: Site) -> None:
-    done = pair.play("drill", drill_faults=["switchover"], drill_reports=str(pair.inventory.parent / "reports"))
+    done = pair.play(
+        "drill", drill_faults=["switchover"], drill_reports=str(pair.inventory.parent / "reports")
+    )
     assert done.status == 0, done.text
 
 
@@ -313,4 +376,6 @@ def test_an_upgrade_ends_with_both_on_the_new_version(pair: Site, next_packages:
     # It served until a standby with the new version took over.
     assert pair.active() == [other(pair, active).name]
     for host in pair.hosts.values():
-        assert f"/usr/lib/ftstan/{current().version}-2/" in host.out("cat", f"/proc/{host.unit(UNIT, 'MainPID')}/maps")
+        assert f"/usr/lib/ftstan/{current().version}-2/" in host.out(
+            "cat", f"/proc/{host.unit(UNIT, 'MainPID')}/maps"
+        )

@@ -1,7 +1,8 @@
-"""``migrate_from_go.yml`` on two hosts whose servers keep the original's rules: there, back, and there for good.
+"""``migrate_from_go.yml`` on two hosts whose servers keep the original's rules: there, back, and
+there for good.
 
-The originals are peers of ``tests/oracle``, which know nothing of us, as the unit that the original's users have; their
-datastore is one that a real server wrote.
+The originals are peers of ``tests/oracle``, which know nothing of us, as the unit that the
+original's users have; their datastore is one that a real server wrote.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import nats
 import pytest
 
-from ftstan.nats.embedded import binary_path
+from ftstan.nats.binary import binary_path
 from tests.ansible.test_hosts import UNIT, Site, deb, site
 from tests.oracle.damage import archived_tree, write_tree
 from tests.oracle.gostore import read_store
@@ -52,7 +53,7 @@ threading.Thread(target=http.server.HTTPServer(("", 8222), Pages).serve_forever,
 import signal
 signal.signal(signal.SIGTERM, lambda *_: peer.terminate())
 sys.exit(peer.wait())
-"""
+"""  # noqa: E501
 SERVICE = """\
 [Service]
 User=ftstan
@@ -73,7 +74,10 @@ WantedBy=multi-user.target
 
 
 def put_original(host: Host) -> None:
-    """The peer, what it imports, and its units; a user for it, by whom the package's files will belong."""
+    """The peer, what it imports, and its units.
+
+    A user for it, by whom the package's files will belong.
+    """
     place = host.root / "opt/original"
     place.mkdir()
     (place / "pages.py").write_text(PAGES, encoding="utf-8")
@@ -91,19 +95,26 @@ def put_original(host: Host) -> None:
 
 def enabled(made: Site, unit: str) -> list[str]:
     """The hosts whose next boot would start it."""
-    return [n for n, host in made.hosts.items() if host.call("systemctl", "is-enabled", unit).stdout == "enabled\n"]
+    return [
+        n
+        for n, host in made.hosts.items()
+        if host.call("systemctl", "is-enabled", unit).stdout == "enabled\n"
+    ]
 
 
 def running(made: Site, unit: str) -> list[str]:
     return [name for name, host in made.hosts.items() if host.unit(unit, "ActiveState") == "active"]
 
 
-def test_a_group_goes_over_comes_back_and_goes_over_for_good(stage: Stage, debian_host: Path, packages: Path) -> None:
+def test_a_group_goes_over_comes_back_and_goes_over_for_good(
+    stage: Stage, debian_host: Path, packages: Path
+) -> None:
     store = stage.directory / "nss" / "orders"
     write_tree(archived_tree("v0.25.6/clean.tar.gz"), store)
     before = read_store(store).channels
     variables = {
-        "ftstan_cluster_id": CLUSTER, "ftstan_ft_group": "orders", "ftstan_datastore": "/nss/orders",
+        "ftstan_cluster_id": CLUSTER, "ftstan_ft_group": "orders",
+        "ftstan_datastore": "/nss/orders",
         "ftstan_nats": "external", "ftstan_nats_servers": ["nats://host1:4222"],
     }  # fmt: skip
     groups: dict[str, Any] = {"ftstan": {"hosts": {"host1": {}, "host2": {}}, "vars": variables}}
@@ -115,7 +126,10 @@ def test_a_group_goes_over_comes_back_and_goes_over_for_good(stage: Stage, debia
     host1.out("systemctl", "enable", "--now", "nats.service")
     for host in made.hosts.values():
         host.out("systemctl", "enable", "--now", GO)
-    until(lambda: "Streaming Server is ready" in host1.journal(GO) + made.hosts["host2"].journal(GO), "an original")
+    until(
+        lambda: "Streaming Server is ready" in host1.journal(GO) + made.hosts["host2"].journal(GO),
+        "an original",
+    )
 
     def step(name: str) -> None:
         done = made.play("migrate_from_go", migrate_step=name)
@@ -125,7 +139,9 @@ def test_a_group_goes_over_comes_back_and_goes_over_for_good(stage: Stage, debia
         return host1.out("ftstanctl", *words, "--server", "nats://host1:4222", "--cluster", CLUSTER)
 
     def sequences(start: str, count: int) -> list[int]:
-        rows = client("sub", CHANNEL.decode(), start, "--count", str(count), "--output", "json").splitlines()
+        rows = client(
+            "sub", CHANNEL.decode(), start, "--count", str(count), "--output", "json"
+        ).splitlines()
         return [json.loads(row)["sequence"] for row in rows]
 
     # There: every host has changed, and everything is there.

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from ftstan.spark.archive import ArchiveOptions, job, spool
 from ftstan.spark.archive import table as tables
 from ftstan.spark.archive.work import carry_out
-from tests.aside import Message, set_aside
+from tests.archived_slices import Message, set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,7 +73,11 @@ class Archive:
     def conflicts(self) -> list[dict[str, Any]]:
         """The side table."""
         folder = self.table / tables.CONFLICTS
-        return [row for name in sorted(os.listdir(folder)) for row in pq.ParquetFile(folder / name).read().to_pylist()]
+        return [
+            row
+            for name in sorted(os.listdir(folder))
+            for row in pq.ParquetFile(folder / name).read().to_pylist()
+        ]
 
 
 def expected(rows: Sequence[Message]) -> Rows:

@@ -1,4 +1,6 @@
-"""The archive job without Spark's own part: slices in, files out, each message once, whatever ends it where."""
+"""The archive job without Spark's own part: slices in, files out, each message once, whatever ends
+it where.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from ftstan.spark.archive import table as tables
 from ftstan.spark.archive.spool import ArchiveError
 from ftstan.spark.archive.table import locked
 from tests.archive.archives import Archive, expected, in_process
-from tests.aside import NOON, Message, messages, name_cluster, set_aside
-from tests.mortal import Killed, Mortal
+from tests.archived_slices import NOON, Message, messages, name_cluster, set_aside
+from tests.kill_injector import Killed, Mortal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,13 +38,21 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_slices_become_files_by_channel_and_day_and_leave_the_spool(archive: Archive, form: str) -> None:
+def test_slices_become_files_by_channel_and_day_and_leave_the_spool(
+    archive: Archive, form: str
+) -> None:
     rows = messages(1, 10, step=DAY // 4)
     archive.put("foo", 1, rows[:6])
     archive.put("foo", 2, rows[6:])
     archive.put("bar", 1, messages(1, 3))
     report = archive.run(format=form)
-    assert (report.format, report.slices, report.messages, report.commits, report.ok) == (form, 3, 13, 1, True)
+    assert (report.format, report.slices, report.messages, report.commits, report.ok) == (
+        form,
+        3,
+        13,
+        1,
+        True,
+    )
     assert archive.waiting == []
     assert archive.rows("foo") == expected(rows)
     assert archive.rows("bar") == expected(messages(1, 3))
@@ -87,7 +97,13 @@ def test_one_sequence_with_two_contents_is_told_and_kept_aside_and_chosen_by_nob
     report = archive.run(format=form)
     assert archive.rows("foo") == expected([row for row in rows if row.sequence != 5])
     (conflict,) = report.conflicts
-    assert (conflict.channel, conflict.first, conflict.last, conflict.sequences, conflict.archived) == (
+    assert (
+        conflict.channel,
+        conflict.first,
+        conflict.last,
+        conflict.sequences,
+        conflict.archived,
+    ) == (
         "foo",
         5,
         5,
@@ -118,7 +134,8 @@ def test_a_content_that_comes_after_another_was_archived_replaces_nothing(archiv
     ]
 
 
-# ---- verification ------------------------------------------------------------------------------------------------
+# ---- verification
+# ------------------------------------------------------------------------------------------------
 
 
 def _flip(archive: Archive, path: str, offset: int, name: str = "msgs.2.dat") -> None:
@@ -147,13 +164,19 @@ def _bad_record(archive: Archive, path: str) -> None:
     ("harm", "why"),
     [
         (lambda a, p: _flip(a, p, 40), "msgs.2.dat: SHA-256 differs from the manifest's"),
-        (lambda a, p: os.truncate(a.spool / p / "msgs.2.dat", 100), "msgs.2.dat: 100 bytes, the manifest says"),
+        (
+            lambda a, p: os.truncate(a.spool / p / "msgs.2.dat", 100),
+            "msgs.2.dat: 100 bytes, the manifest says",
+        ),
         (_bad_record, "msgs.2.dat: corrupted data, expected crc to be"),
         (lambda a, p: _edit(a, p, count=11), "msgs.2.dat: 10 messages 11..20 that end at offset"),
         (lambda a, p: _edit(a, p, first=10), "the manifest says 10 messages 10..20"),
         (lambda a, p: _edit(a, p, channel="bar"), "record of another channel"),
         (lambda a, p: os.unlink(a.spool / p / "msgs.2.dat"), "No such file or directory"),
-        (lambda a, p: (a.spool / p / "manifest.json").write_text("{}"), "the manifest cannot be read"),
+        (
+            lambda a, p: (a.spool / p / "manifest.json").write_text("{}"),
+            "the manifest cannot be read",
+        ),
     ],
 )
 def test_a_slice_that_fails_a_check_stays_and_holds_up_no_other(
@@ -195,7 +218,9 @@ def test_holes_in_a_slice_are_noted_and_no_error(archive: Archive) -> None:
     archive.put("foo", 1, messages(1, 3) + messages(8, 9))
     report = archive.run()
     assert report.ok
-    assert [note.partition(": ")[2] for note in report.notes] == ["4 sequences between 1 and 9 were missing"]
+    assert [note.partition(": ")[2] for note in report.notes] == [
+        "4 sequences between 1 and 9 were missing"
+    ]
 
 
 def test_a_file_that_reads_back_otherwise_than_it_was_written_stops_the_job(
@@ -217,7 +242,8 @@ def test_a_file_that_reads_back_otherwise_than_it_was_written_stops_the_job(
     assert archive.run().messages == 10
 
 
-# ---- ended half way ----------------------------------------------------------------------------------------------
+# ---- ended half way
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -249,7 +275,9 @@ def test_killed_before_any_change_and_run_again_the_result_is_the_same(
                 assert archive.rows("foo") == expected(rows[:29]), step
             archive.run()
             assert archive.rows("foo") == expected(rows[:29]), step
-            assert sorted(row["data"] for row in archive.conflicts) == [b"message 30 ", b"other"], step
+            assert sorted(row["data"] for row in archive.conflicts) == [b"message 30 ", b"other"], (
+                step
+            )
             assert archive.waiting == []
             assert not os.path.exists(archive.table / "_ftstan/commit.json")
         shutil.rmtree(archive.folder)
@@ -312,7 +340,8 @@ def test_two_jobs_at_once_are_refused(archive: Archive) -> None:
         archive.run()
 
 
-# ---- what is archived where --------------------------------------------------------------------------------------
+# ---- what is archived where
+# --------------------------------------------------------------------------------------
 
 
 def test_slices_of_another_cluster_stay_and_are_told(archive: Archive) -> None:
@@ -353,7 +382,9 @@ def test_a_new_table_takes_no_guess_between_two_clusters(archive: Archive) -> No
         "'\"$",
     ],
 )
-def test_a_channel_of_any_name_is_archived_under_its_name(archive: Archive, form: str, name: str) -> None:
+def test_a_channel_of_any_name_is_archived_under_its_name(
+    archive: Archive, form: str, name: str
+) -> None:
     archive.put(name, 1, messages(1, 3))
     archive.run(format=form)
     assert {f.channel for f in archive.files} == {name}
@@ -362,15 +393,28 @@ def test_a_channel_of_any_name_is_archived_under_its_name(archive: Archive, form
 
 def test_two_names_that_differ_in_odd_letters_only_do_not_meet() -> None:
     for form in FORMATS:
-        assert tables.directory_of("a b", "2026-01-01", form) != tables.directory_of("a_b", "2026-01-01", form)
-        assert tables.directory_of("a*b", "2026-01-01", form) != tables.directory_of("a+b", "2026-01-01", form)
+        assert tables.directory_of("a b", "2026-01-01", form) != tables.directory_of(
+            "a_b", "2026-01-01", form
+        )
+        assert tables.directory_of("a*b", "2026-01-01", form) != tables.directory_of(
+            "a+b", "2026-01-01", form
+        )
 
 
 def test_times_before_1970_and_backwards_have_their_own_day(archive: Archive) -> None:
-    rows = [Message(1, b"a", NOON), Message(2, b"b", -1), Message(3, b"c", NOON + 1), Message(4, b"d", -DAY - 1)]
+    rows = [
+        Message(1, b"a", NOON),
+        Message(2, b"b", -1),
+        Message(3, b"c", NOON + 1),
+        Message(4, b"d", -DAY - 1),
+    ]
     archive.put("foo", 1, rows)
     archive.run()
-    assert sorted((f.date, f.rows) for f in archive.files) == [("1969-12-30", 1), ("1969-12-31", 1), ("2026-11-22", 2)]
+    assert sorted((f.date, f.rows) for f in archive.files) == [
+        ("1969-12-30", 1),
+        ("1969-12-31", 1),
+        ("2026-11-22", 2),
+    ]
     assert archive.rows("foo") == expected(rows)
 
 
@@ -433,7 +477,8 @@ def test_a_store_with_another_polynomial_is_archived_by_its_manifest(archive: Ar
     assert archive.run().messages == 5
 
 
-# ---- a datastore itself ------------------------------------------------------------------------------------------
+# ---- a datastore itself
+# ------------------------------------------------------------------------------------------
 
 
 def _store(archive: Archive, *slices: list[Message]) -> Path:

@@ -1,4 +1,6 @@
-"""Several sources of a channel's messages become one: ordered, each sequence once, nothing chosen in silence."""
+"""Several sources of a channel's messages become one: ordered, each sequence once, nothing chosen
+in silence.
+"""
 
 from __future__ import annotations
 
@@ -58,10 +60,14 @@ class Outcome:
 def merged(*sources: Given) -> Outcome:
     out = Outcome([], 0, [])
     for piece in merge(sources):
-        out.rows += zip(piece.rows["sequence"].to_pylist(), piece.rows["data"].to_pylist(), strict=True)
+        out.rows += zip(
+            piece.rows["sequence"].to_pylist(), piece.rows["data"].to_pylist(), strict=True
+        )
         out.duplicates += piece.duplicates
         if piece.conflicts is not None:
-            columns = (piece.conflicts[name].to_pylist() for name in ("sequence", "data", "archived"))
+            columns = (
+                piece.conflicts[name].to_pylist() for name in ("sequence", "data", "archived")
+            )
             out.conflicts += zip(*columns, strict=True)
     return out
 
@@ -71,7 +77,9 @@ def plain(first: int, last: int, tag: bytes = b"") -> Rows:
 
 
 def test_sources_that_do_not_overlap_follow_each_other_whatever_their_order() -> None:
-    assert merged(Given(plain(8, 11)), Given(plain(1, 5))) == Outcome(plain(1, 5) + plain(8, 11), 0, [])
+    assert merged(Given(plain(8, 11)), Given(plain(1, 5))) == Outcome(
+        plain(1, 5) + plain(8, 11), 0, []
+    )
 
 
 def test_what_two_sources_have_comes_once() -> None:
@@ -104,7 +112,10 @@ def test_what_is_known_to_be_disputed_is_not_settled_by_coming_alone() -> None:
 
 
 def test_one_known_variant_is_enough_to_keep_a_sequence_out() -> None:
-    assert merged(Given([(2, b"2")], RowKind.DISPUTED), Given(plain(1, 3))).rows == [(1, b"1"), (3, b"3")]
+    assert merged(Given([(2, b"2")], RowKind.DISPUTED), Given(plain(1, 3))).rows == [
+        (1, b"1"),
+        (3, b"3"),
+    ]
 
 
 def test_a_third_content_of_a_disputed_sequence_is_told() -> None:
@@ -116,7 +127,9 @@ def test_the_time_belongs_to_the_content() -> None:
     class Later(Given):
         def batches(self) -> Iterator[pa.RecordBatch]:
             for batch in super().batches():
-                yield batch.set_column(2, "timestamp_ns", pa.array([1] * batch.num_rows, pa.int64()))
+                yield batch.set_column(
+                    2, "timestamp_ns", pa.array([1] * batch.num_rows, pa.int64())
+                )
 
     assert len(merged(Given(plain(1, 1)), Later(plain(1, 1))).conflicts) == 2
 
@@ -143,7 +156,11 @@ def test_any_sources_give_each_sequence_once_or_name_it(
     arrived = 0
     for numbers, kind, tag, size in drawn:
         # The table has a sequence once.
-        rows = [(n, b"%d" % n + tag) for n in sorted(numbers) if kind is RowKind.NEW or n not in archived]
+        rows = [
+            (n, b"%d" % n + tag)
+            for n in sorted(numbers)
+            if kind is RowKind.NEW or n not in archived
+        ]
         if kind is RowKind.ARCHIVED:
             archived |= {n for n, _ in rows}
         else:
@@ -154,7 +171,9 @@ def test_any_sources_give_each_sequence_once_or_name_it(
     outcome = merged(*sources)
     single = {n for n, variants in contents.items() if len(variants) == 1}
     assert [n for n, _ in outcome.rows] == sorted(single - archived)
-    disputed = {(n, data) for n, variants in contents.items() if len(variants) > 1 for data in variants}
+    disputed = {
+        (n, data) for n, variants in contents.items() if len(variants) > 1 for data in variants
+    }
     assert sorted((n, data) for n, data, _ in outcome.conflicts) == sorted(disputed)
     told = sum(not old for _, _, old in outcome.conflicts)
     assert arrived == len(outcome.rows) + outcome.duplicates + told

@@ -18,13 +18,23 @@ from ftstan.spark.options import ReadOptions
 from ftstan.spark.places import kind_of, opened
 from ftstan.spark.report import ReadingKind, ReadingReport
 from tests.archive.archives import Archive, in_process
-from tests.aside import NOON, Message, messages
+from tests.archived_slices import NOON, Message, messages
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 FORMATS = ["delta", "parquet"]
-COLUMNS = ("channel", "sequence", "timestamp", "timestamp_ns", "data", "size", "reply", "crc_ok", "slice")
+COLUMNS = (
+    "channel",
+    "sequence",
+    "timestamp",
+    "timestamp_ns",
+    "data",
+    "size",
+    "reply",
+    "crc_ok",
+    "slice",
+)
 
 
 @pytest.fixture
@@ -36,10 +46,15 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
 def read(
     path: Path, columns: tuple[str, ...] = COLUMNS, report: ReadingReport | None = None, **more: Any
 ) -> list[dict[str, Any]]:
-    """Rows of a path by channel and sequence. ``bounds``, ``max_bytes``, ``min_parts``, ``fail``."""
+    """Rows of a path by channel and sequence.
+
+    ``bounds``, ``max_bytes``, ``min_parts``, ``fail``.
+    """
     place = opened(ReadOptions.of({"path": str(path)}))
     wanted = {name: more.get("bounds", Bounds()) for name in place.channels}
-    pieces = place.plan(wanted, max_bytes=more.get("max_bytes", 1 << 30), min_parts=more.get("min_parts", 1))
+    pieces = place.plan(
+        wanted, max_bytes=more.get("max_bytes", 1 << 30), min_parts=more.get("min_parts", 1)
+    )
     found: list[dict[str, Any]] = []
     for piece in pieces:
         for batch in piece.read(
@@ -67,7 +82,11 @@ def test_a_place_has_the_columns_and_rows_of_its_messages(archive: Archive, plac
     found = read(path)
     assert [row["channel"] for row in found] == ["a b"] * 2 + ["foo"] * 20
     for row, message in zip(found[2:], rows, strict=True):
-        assert (row["sequence"], row["data"], row["timestamp_ns"]) == (message.sequence, message.data, message.at)
+        assert (row["sequence"], row["data"], row["timestamp_ns"]) == (
+            message.sequence,
+            message.data,
+            message.at,
+        )
         assert (row["size"], row["reply"], row["crc_ok"]) == (len(message.data), "reply", True)
         assert row["slice"] in {7, 8}
         assert row["timestamp"].timestamp() == pytest.approx(message.at / 1e9, abs=1e-5)
@@ -87,17 +106,22 @@ def test_bounds_are_kept_to_the_message(archive: Archive, place: str) -> None:
         path = archive.table
     bounds = Bounds(first=20, last=80, since=NOON + 30_000_000_000, until=NOON + 60_000_000_000)
     assert [row["sequence"] for row in read(path, bounds=bounds)] == list(range(30, 61))
-    assert [row["sequence"] for row in read(path, ("sequence", "size"), bounds=Bounds(first=99))] == [99, 100]
+    assert [
+        row["sequence"] for row in read(path, ("sequence", "size"), bounds=Bounds(first=99))
+    ] == [99, 100]
     assert read(path, bounds=Bounds(first=101)) == []
 
 
-def test_what_the_bounds_exclude_is_not_read(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_bounds_exclude_is_not_read(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(writing, "_GROUP_BYTES", 1)
     monkeypatch.setattr("ftstan.spark.archive.slices.CHUNK", 10_000)
     archive.put("foo", 1, [Message(n, os.urandom(1000), NOON + n) for n in range(1, 501)])
     archive.put("bar", 1, [Message(n, os.urandom(1000), NOON + n) for n in range(1, 501)])
     archive.run()
-    whole, some = ReadingReport(), ReadingReport()
+    whole = ReadingReport()
+    some = ReadingReport()
     read(archive.table, report=whole)
     rows = read(archive.table, report=some, bounds=Bounds(since=NOON + 100, until=NOON + 104))
     assert len(rows) == 10
@@ -169,7 +193,8 @@ def test_a_broken_log_is_one_line_that_names_it(archive: Archive) -> None:
         read(archive.table)
 
 
-# ---- spools ------------------------------------------------------------------------------------------------------
+# ---- spools
+# --------------------------------------------------------------------------------------------------
 
 
 def test_damage_in_a_spool_is_told_with_its_file_and_the_rest_is_read(archive: Archive) -> None:
@@ -197,7 +222,10 @@ def test_a_sequence_with_two_contents_in_a_spool_is_told_and_not_given(archive: 
     assert [row["sequence"] for row in read(archive.spool, report=report)] == [1, 2]
     (finding,) = report.findings
     assert (finding.kind, finding.sequence) == (ReadingKind.CONFLICT, 3)
-    assert {one, two} <= {finding.file, *finding.text.removesuffix(": none is given").split(" than in ")[1:]}
+    assert {one, two} <= {
+        finding.file,
+        *finding.text.removesuffix(": none is given").split(" than in ")[1:],
+    }
 
 
 def test_a_slice_without_a_manifest_is_told(archive: Archive) -> None:
@@ -216,8 +244,17 @@ def test_a_slice_that_the_archive_job_took_meanwhile_is_loss(archive: Archive) -
     shutil.rmtree(archive.spool / path)
     (piece,) = place.plan({"foo": Bounds()}, max_bytes=1 << 30, min_parts=1)
     with pytest.raises(StoreError, match="went away"):
-        list(piece.read(("sequence",), report=ReadingReport(), fail_on_data_loss=True, refuse_encrypted=False))
+        list(
+            piece.read(
+                ("sequence",),
+                report=ReadingReport(),
+                fail_on_data_loss=True,
+                refuse_encrypted=False,
+            )
+        )
     report = ReadingReport()
-    batches = piece.read(("sequence",), report=report, fail_on_data_loss=False, refuse_encrypted=False)
+    batches = piece.read(
+        ("sequence",), report=report, fail_on_data_loss=False, refuse_encrypted=False
+    )
     assert sum(batch.num_rows for batch in batches) == 3
     assert [f.kind for f in report.findings] == [ReadingKind.LOSS]

@@ -1,1 +1,3 @@
-"""The asyncio client: against a NATS server made here, against real servers, and against recorded ones."""
+"""The asyncio client: against a NATS server made here, against real servers, and against recorded
+ones.
+"""

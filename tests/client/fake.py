@@ -1,7 +1,9 @@
-"""A NATS server, and a streaming server behind it, that do what a test tells them; both live on the test's event loop.
+"""A NATS server, and a streaming server behind it, that do what a test tells them.
 
-``FakeNats`` routes messages between connections and to handlers. ``FakeStan`` answers a client's requests, keeps what
-it heard, and says nothing by itself but what its switches ask for.
+Both live on the test's event loop.
+
+``FakeNats`` routes messages between connections and to handlers. ``FakeStan`` answers a client's
+requests, keeps what it heard, and says nothing by itself but what its switches ask for.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ _nuid = Nuid().next
 
 
 def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test that is a coroutine function, run on a loop of its own; nothing of it may be left running."""
+    """A test that is a coroutine function, run on a loop of its own.
+
+    Nothing of it may be left running.
+    """
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -62,11 +67,15 @@ class _Client:
     def hears(self, subject: str) -> list[str]:
         return [sid for sid, wanted in self.subjects.items() if _matches(wanted, subject)]
 
-    def message(self, sid: str, subject: str, reply: str, payload: bytes, header: bytes = b"") -> None:
+    def message(
+        self, sid: str, subject: str, reply: str, payload: bytes, header: bytes = b""
+    ) -> None:
         words = [subject, sid] + ([reply] if reply else [])
         if header:
             words += [str(len(header)), str(len(header) + len(payload))]
-            self.writer.write(b"HMSG " + " ".join(words).encode() + b"\r\n" + header + payload + b"\r\n")
+            self.writer.write(
+                b"HMSG " + " ".join(words).encode() + b"\r\n" + header + payload + b"\r\n"
+            )
         else:
             words += [str(len(payload))]
             self.writer.write(b"MSG " + " ".join(words).encode() + b"\r\n" + payload + b"\r\n")
@@ -176,12 +185,17 @@ class FakeNats:
     def _route(self, client: _Client, operation: Operation) -> None:
         if self.silent:
             return
-        handler = next((h for s, h in self._handlers.items() if _matches(s, operation.subject)), None)
+        handler = next(
+            (h for s, h in self._handlers.items() if _matches(s, operation.subject)), None
+        )
         if handler is None and not any(other.hears(operation.subject) for other in self.clients):
             handler = self.everything
         if handler is not None:
             handler(operation)
-        elif not self.publish(operation.subject, operation.payload or b"", operation.reply) and operation.reply:
+        elif (
+            not self.publish(operation.subject, operation.payload or b"", operation.reply)
+            and operation.reply
+        ):
             for sid in client.hears(operation.reply) if self.headers else []:
                 client.message(sid, operation.reply, "", b"", NO_RESPONDERS)
 
@@ -189,8 +203,9 @@ class FakeNats:
 class FakeStan:
     """A streaming server. ``heard``: every request in order; ``acks``: sequences by ack inbox.
 
-    Switches: ``answers_connects``, ``acks_publishes``, ``answers_pings``, ``answers_subscribes``; errors, empty for
-    none: ``connect_error``, ``publish_error``, ``subscribe_error``, ``ping_error``, ``close_error``.
+    Switches: ``answers_connects``, ``acks_publishes``, ``answers_pings``, ``answers_subscribes``;
+    errors, empty for none: ``connect_error``, ``publish_error``, ``subscribe_error``,
+    ``ping_error``, ``close_error``.
     """
 
     def __init__(self, nats: FakeNats, *, protocol: int = 1) -> None:
@@ -201,8 +216,12 @@ class FakeStan:
         self.inboxes: list[str] = []
         self.ack_inboxes: list[str] = []
         self.connect_replies: list[str] = []
-        self.answers_connects = self.acks_publishes = self.answers_pings = self.answers_subscribes = True
-        self.connect_error = self.publish_error = self.subscribe_error = self.ping_error = self.close_error = ""
+        self.answers_connects = self.acks_publishes = self.answers_pings = (
+            self.answers_subscribes
+        ) = True
+        self.connect_error = self.publish_error = self.subscribe_error = self.ping_error = (
+            self.close_error
+        ) = ""
         self.start()
 
     def start(self) -> None:
@@ -243,7 +262,9 @@ class FakeStan:
         inbox: int = -1,
     ) -> bool:
         """Send a message to an inbox, by default the newest one; tells whether anybody listens."""
-        payload = encode_msg_proto(sequence, channel.encode(), b"", data, timestamp or 1_000_000_000 + sequence)
+        payload = encode_msg_proto(
+            sequence, channel.encode(), b"", data, timestamp or 1_000_000_000 + sequence
+        )
         if again:
             payload += bytes([0x30, 1, 0x38, again])
         return self.nats.publish(self.inboxes[inbox], payload)
@@ -265,11 +286,13 @@ class FakeStan:
             return
         response = messages.ConnectResponse(
             pub_prefix=b"_STAN.pub.x", sub_requests=b"_STAN.sub.x", unsub_requests=b"_STAN.unsub.x",
-            close_requests=b"_STAN.close.x", sub_close_requests=b"_STAN.subclose.x", protocol=self.protocol,
+            close_requests=b"_STAN.close.x", sub_close_requests=b"_STAN.subclose.x",
+            protocol=self.protocol,
         )  # fmt: skip
         if self.protocol:
             response.ping_requests = f"_STAN.discover.{CLUSTER}.pings".encode()
-            response.ping_interval, response.ping_max_out = request.ping_interval, request.ping_max_out
+            response.ping_interval = request.ping_interval
+            response.ping_max_out = request.ping_max_out
         self._answer(operation, response)
 
     def _on_ping(self, operation: Operation) -> None:
@@ -281,7 +304,9 @@ class FakeStan:
         publish = messages.parse(messages.PubMsg, operation.payload or b"")
         self.heard.append(("publish", publish))
         if self.acks_publishes:
-            self._answer(operation, messages.PubAck(guid=publish.guid, error=self.publish_error.encode()))
+            self._answer(
+                operation, messages.PubAck(guid=publish.guid, error=self.publish_error.encode())
+            )
 
     def _on_subscribe(self, operation: Operation) -> None:
         request = messages.parse(messages.SubscriptionRequest, operation.payload or b"")
@@ -289,7 +314,9 @@ class FakeStan:
         if not self.answers_subscribes:
             return
         if self.subscribe_error:
-            self._answer(operation, messages.SubscriptionResponse(error=self.subscribe_error.encode()))
+            self._answer(
+                operation, messages.SubscriptionResponse(error=self.subscribe_error.encode())
+            )
             return
         inbox = f"_INBOX.{_nuid()}"
         self.inboxes.append(request.inbox.decode())
@@ -299,15 +326,21 @@ class FakeStan:
         self._answer(operation, messages.SubscriptionResponse(ack_inbox=inbox.encode()))
 
     def _on_ack(self, operation: Operation) -> None:
-        self.acks[operation.subject].append(messages.parse(messages.Ack, operation.payload or b"").sequence)
+        self.acks[operation.subject].append(
+            messages.parse(messages.Ack, operation.payload or b"").sequence
+        )
 
     def _on_end(self, how: str, operation: Operation) -> None:
-        self.heard.append((how, messages.parse(messages.UnsubscribeRequest, operation.payload or b"")))
+        self.heard.append(
+            (how, messages.parse(messages.UnsubscribeRequest, operation.payload or b""))
+        )
         if operation.reply:
             self._answer(operation, messages.SubscriptionResponse())
 
     def _on_close(self, operation: Operation) -> None:
-        self.heard.append(("goodbye", messages.parse(messages.CloseRequest, operation.payload or b"")))
+        self.heard.append(
+            ("goodbye", messages.parse(messages.CloseRequest, operation.payload or b""))
+        )
         self._answer(operation, messages.CloseResponse(error=self.close_error.encode()))
 
     def _answer(self, operation: Operation, answer: Any) -> None:

@@ -31,7 +31,10 @@ def server(stage: Stage) -> Server:
 
 @pytest.fixture
 def ctl(
-    server: Server, stage: Stage, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+    server: Server,
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
 ) -> Operator:
     return Operator(server, stage.directory, monkeypatch, capsysbinary)
 
@@ -47,7 +50,16 @@ def figures(ctl: Operator, *words: str) -> dict[str, Any]:
 def stored(ctl: Operator) -> list[int]:
     """Sequences of all that is stored in the channel."""
     status, out, err = ctl(
-        "sub", "orders", "--first", "--no-ack", "--max-in-flight", "9999", "--timeout", "1", "--output", "json"
+        "sub",
+        "orders",
+        "--first",
+        "--no-ack",
+        "--max-in-flight",
+        "9999",
+        "--timeout",
+        "1",
+        "--output",
+        "json",
     )
     assert (status, err) == (0, "")
     return [json.loads(line)["sequence"] for line in out.splitlines()]
@@ -56,7 +68,8 @@ def stored(ctl: Operator) -> list[int]:
 @pytest.mark.processes
 def test_every_message_is_stored_once_and_gets_to_every_subscriber(ctl: Operator) -> None:
     found = figures(ctl, "--pub", "3", "--sub", "2", "--size", "100")
-    pub, sub = found["publishers"], found["subscribers"]
+    pub = found["publishers"]
+    sub = found["subscribers"]
     assert [client["messages"] for client in pub["clients"]] == [334, 333, 333]
     assert [client["messages"] for client in sub["clients"]] == [1000, 1000]
     assert (pub["messages"], sub["messages"], sub["wanted"]) == (1000, 2000, 2000)
@@ -70,7 +83,9 @@ def test_every_message_is_stored_once_and_gets_to_every_subscriber(ctl: Operator
 
 @pytest.mark.processes
 def test_the_members_of_a_queue_group_share_the_messages(ctl: Operator) -> None:
-    found = figures(ctl, "--sub", "4", "--queue", "workers", "--sub-max-in-flight", "8")["subscribers"]
+    found = figures(ctl, "--sub", "4", "--queue", "workers", "--sub-max-in-flight", "8")[
+        "subscribers"
+    ]
     assert (found["wanted"], found["messages"]) == (1000, 1000)
     assert all(client["messages"] for client in found["clients"])
 
@@ -92,7 +107,18 @@ def test_what_people_see_is_a_table_and_a_plot_for_each_side(ctl: Operator) -> N
     status, out, err = ctl(*SMALL, "--sub", "1")
     assert (status, err) == (0, "")
     head, pub, sub, *plots = out.splitlines()
-    assert head.split() == ["CLIENTS", "MESSAGES", "SECONDS", "MSGS/S", "MB/S", "P50", "P90", "P99", "P99.9", "MAX"]
+    assert head.split() == [
+        "CLIENTS",
+        "MESSAGES",
+        "SECONDS",
+        "MSGS/S",
+        "MB/S",
+        "P50",
+        "P90",
+        "P99",
+        "P99.9",
+        "MAX",
+    ]
     assert pub.split()[:3] == ["pub", "1", "1000"]
     assert sub.split()[:3] == ["sub", "1", "1000"]
     assert "from publish to ack" in plots
@@ -110,10 +136,13 @@ def test_the_exit_status_says_what_a_script_must_know(ctl: Operator, server: Ser
     found = json.loads(out)
     assert (found["complete"], found["refused"], found["publishers"]["messages"]) == (False, 10, 0)
     # There is one message, and two are wanted.
-    status, _, err = ctl("bench", "a", "--pub", "0", "--sub", "1", "--count", "2", "--timeout", "0.5")
+    status, _, err = ctl(
+        "bench", "a", "--pub", "0", "--sub", "1", "--count", "2", "--timeout", "0.5"
+    )
     assert (status, err) == (1, "1 messages did not come in time\n")
     for words in (
-        ("--pub", "0"), ("--size", "15"), ("--queue", "q"), ("--sync", "--max-in-flight", "2"), ("a.*",),
+        ("--pub", "0"), ("--size", "15"), ("--queue", "q"), ("--sync", "--max-in-flight", "2"),
+        ("a.*",),
         ("--size", str(1 << 20)), ("--context", "unknown"),
     ):  # fmt: skip
         status, _, err = ctl("bench", *words)
@@ -132,11 +161,15 @@ def test_the_exit_status_says_what_a_script_must_know(ctl: Operator, server: Ser
 @pytest.mark.processes
 def test_an_interrupt_ends_it_and_closes_the_sessions(ctl: Operator, server: Server) -> None:
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "ftstan.cli.ctl", "bench", "a", "--sync", "--count", "100000000"],
+        [sys.executable, "-P", "-m", "ftstan.cli.ctl", "bench", "a", "--sync", "--count",
+         "100000000"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
     ) as running:  # fmt: skip
         try:
-            until(lambda: ctl("sub", "a", "--first", "--count", "1", "--timeout", "1")[0] == 0, "a message")
+            until(
+                lambda: ctl("sub", "a", "--first", "--count", "1", "--timeout", "1")[0] == 0,
+                "a message",
+            )
             running.send_signal(signal.SIGINT)
             assert running.wait(PATIENCE_S) == 130
         finally:
@@ -151,7 +184,12 @@ def test_the_steps_of_the_plot_hold_every_delay() -> None:
         delays.observe(ns)
     steps = histogram(delays)
     assert steps[0] == (1, 1)
-    assert {upto: count for upto, count in steps if count} == {1: 1, 2_000: 2, 100_000: 1, 5_000_000_000: 1}
+    assert {upto: count for upto, count in steps if count} == {
+        1: 1,
+        2_000: 2,
+        100_000: 1,
+        5_000_000_000: 1,
+    }
     assert len(steps) == 30
 
 

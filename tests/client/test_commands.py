@@ -26,7 +26,11 @@ class Operator:
     """Runs ``ftstanctl`` here, with an environment that leads to the server."""
 
     def __init__(
-        self, server: Server, home: Path, monkeypatch: pytest.MonkeyPatch, output: pytest.CaptureFixture[bytes]
+        self,
+        server: Server,
+        home: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        output: pytest.CaptureFixture[bytes],
     ) -> None:
         self._stdin = home / "stdin"
         self._monkeypatch = monkeypatch
@@ -46,7 +50,9 @@ class Operator:
 
 
 @pytest.fixture
-def ctl(stage: Stage, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Operator:
+def ctl(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> Operator:
     server = stage.file_server("server", "-mc", "3")
     server.wait_for(READY)
     return Operator(server, stage.directory, monkeypatch, capsysbinary)
@@ -54,9 +60,16 @@ def ctl(stage: Stage, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.Capt
 
 def test_what_is_published_is_printed_in_every_form(ctl: Operator) -> None:
     assert ctl("pub", "orders", "one") == (0, "1 stored in orders\n", "")
-    assert ctl("pub", "orders", "--lines", stdin=b"two\nthr\x1bee\r\n\xff\n") == (0, "3 stored in orders\n", "")
+    assert ctl("pub", "orders", "--lines", stdin=b"two\nthr\x1bee\r\n\xff\n") == (
+        0,
+        "3 stored in orders\n",
+        "",
+    )
     status, out, _ = ctl("pub", "orders", "--output", "json", "--count", "2", stdin=b"from\nstdin")
-    assert (status, json.loads(out)) == (0, {"channel": "orders", "stored": 2, "refused": 0, "unknown": 0})
+    assert (status, json.loads(out)) == (
+        0,
+        {"channel": "orders", "stored": 2, "refused": 0, "unknown": 0},
+    )
 
     status, out, err = ctl("sub", "orders", "--first", "--count", "6", "--output", "raw")
     assert (status, err) == (0, "")
@@ -64,7 +77,12 @@ def test_what_is_published_is_printed_in_every_form(ctl: Operator) -> None:
     status, out, _ = ctl("sub", "orders", "--first", "--count", "4", "--output", "json")
     found = [json.loads(line) for line in out.splitlines()]
     assert [message["sequence"] for message in found] == [1, 2, 3, 4]
-    assert [message.get("data", message.get("data_base64")) for message in found] == ["one", "two", "thr\x1bee", "/w=="]
+    assert [message.get("data", message.get("data_base64")) for message in found] == [
+        "one",
+        "two",
+        "thr\x1bee",
+        "/w==",
+    ]
     status, out, _ = ctl("sub", "orders", "--sequence", "3", "--count", "2")
     assert [line.split(" ", 3)[3] for line in out.splitlines()] == ["thr\\x1bee", "\\xff"]
     for start, first in (("--last", 6), ("--ago=3600", 1), ("--since=2001-01-01", 1)):
@@ -97,7 +115,19 @@ def test_a_durable_goes_on_where_it_was_until_it_is_forgotten(ctl: Operator) -> 
 
 def test_a_look_without_acks_changes_nothing(ctl: Operator) -> None:
     assert ctl("pub", "orders", "one")[0] == 0
-    durable = ("sub", "orders", "--first", "--durable", "audit", "--client-id", "me", "--output", "raw", "--count", "1")
+    durable = (
+        "sub",
+        "orders",
+        "--first",
+        "--durable",
+        "audit",
+        "--client-id",
+        "me",
+        "--output",
+        "raw",
+        "--count",
+        "1",
+    )
     assert ctl(*durable, "--no-ack") == (0, "one\n", "")
     assert ctl(*durable) == (0, "one\n", "")
 
@@ -111,24 +141,34 @@ def test_the_exit_status_says_what_a_script_must_know(ctl: Operator) -> None:
     status, out, err = ctl("pub", "d", "x", "--count", "3")
     assert (status, out) == (1, "0 stored in d\n")
     assert err.startswith("too many channels")
-    for words in (("pub", "a.*", "x"), ("pub",), ("sub", "a", "--first", "--last"), ("sub", "a", "--since", "soon")):
+    for words in (
+        ("pub", "a.*", "x"),
+        ("pub",),
+        ("sub", "a", "--first", "--last"),
+        ("sub", "a", "--since", "soon"),
+    ):
         status, _, err = ctl(*words)
         assert status == 2, words
         assert "hint: " in err
     (nobody,) = free_ports(1)
-    status, _, err = ctl("pub", "a", "x", "--server", f"nats://127.0.0.1:{nobody}", "--connect-timeout", "0.5")
+    status, _, err = ctl(
+        "pub", "a", "x", "--server", f"nats://127.0.0.1:{nobody}", "--connect-timeout", "0.5"
+    )
     assert status == 3
     assert "no NATS server reached" in err
     assert "Traceback" not in err
 
 
-def test_following_prints_each_message_when_it_comes_and_an_interrupt_ends_it(ctl: Operator, tmp_path: Path) -> None:
+def test_following_prints_each_message_when_it_comes_and_an_interrupt_ends_it(
+    ctl: Operator, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     with out.open("wb") as file:
         following = subprocess.Popen(
             [
                 sys.executable, "-P", "-m", "ftstan.cli.ctl",
-                "sub", "orders", "--first", "--durable", "d", "--client-id", "me", "--output", "raw",
+                "sub", "orders", "--first", "--durable", "d", "--client-id", "me", "--output",
+                "raw",
             ],
             stdout=file, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
@@ -144,7 +184,21 @@ def test_following_prints_each_message_when_it_comes_and_an_interrupt_ends_it(ct
         following.wait()
     # It has closed: the durable is free, and goes on.
     assert ctl("pub", "orders", "3")[0] == 0
-    assert ctl("sub", "orders", "--durable", "d", "--client-id", "me", "--output", "raw", "--count", "1")[1] == "3\n"
+    assert (
+        ctl(
+            "sub",
+            "orders",
+            "--durable",
+            "d",
+            "--client-id",
+            "me",
+            "--output",
+            "raw",
+            "--count",
+            "1",
+        )[1]
+        == "3\n"
+    )
 
 
 def test_lines_of_a_pipe_are_published_as_they_come(ctl: Operator) -> None:

@@ -25,7 +25,9 @@ def test_every_program_of_the_page_has_its_output() -> None:
 
 
 def test_the_page_names_every_error_and_every_option() -> None:
-    errors = [name for name in ftstan.client.__all__ if name.endswith("Error") and name != "RequestError"]
+    errors = [
+        name for name in ftstan.client.__all__ if name.endswith("Error") and name != "RequestError"
+    ]
     assert [name for name in errors if f"`{name}`" not in PAGE] == []
     assert set(re.findall(r"`(\w+Error)`", PAGE)) <= set(ftstan.client.__all__)
 
@@ -38,7 +40,11 @@ def test_every_program_of_the_page_prints_what_it_says(stage: Stage) -> None:
         text = program.replace(":4222", f":{server.port}")
         if text == program:
             # It leaves the address to the default.
-            text = re.sub(r'connect\(("[\w-]+", "\w+")', rf'connect(\1, servers="127.0.0.1:{server.port}"', program)
+            text = re.sub(
+                r'connect\((\s*"[\w-]+", "\w+")',
+                rf'connect(\1, servers="127.0.0.1:{server.port}"',
+                program,
+            )
         assert text.count(f":{server.port}") == 1
         file = stage.directory / f"program{number}.py"
         file.write_text(text)

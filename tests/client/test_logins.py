@@ -1,5 +1,6 @@
-"""Logins and TLS reach NATS as they were given: a real nats-server with each, and a streaming server made here behind
-it."""
+"""Logins and TLS reach NATS as they were given: a real nats-server with each, and a streaming
+server made here behind it.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +70,9 @@ async def works(nats: Nats, login: NatsLogin, *, url: str = "", **server_login: 
     over = OverNats(connection)
     FakeStan(over)  # type: ignore[arg-type]
     await over.settle()
-    async with await ftstan.client.connect(CLUSTER, "me", servers=url or nats.url, login=login, timeout=20) as client:
+    async with await ftstan.client.connect(
+        CLUSTER, "me", servers=url or nats.url, login=login, timeout=20
+    ) as client:
         assert await client.publish("foo", b"x")
     await connection.close()
 
@@ -83,7 +86,10 @@ async def refused(nats: Nats, login: NatsLogin, url: str = "") -> None:
 
 @on_a_loop
 async def test_a_user_with_a_password_in_the_login_or_in_the_address(stage: Stage) -> None:
-    nats = stage.nats(settings=f'authorization {{ users: [{{{SERVER_USER}}}, {{user: "me", password: "right"}}] }}\n')
+    nats = stage.nats(
+        settings=f'authorization {{ users: [{{{SERVER_USER}}}, {{user: "me", password: '
+        f'"right"}}] }}\n'
+    )
     server = {"user": "server", "password": "s"}
     await works(nats, NatsLogin(user="me", password="right"), **server)
     await works(nats, NatsLogin(), url=f"nats://me:right@{HOST}:{nats.port}", **server)
@@ -100,9 +106,13 @@ async def test_a_token(stage: Stage) -> None:
 
 @on_a_loop
 async def test_an_nkey(stage: Stage, tmp_path: Path) -> None:
-    mine, other = _key(nkeys.PREFIX_BYTE_USER), _key(nkeys.PREFIX_BYTE_USER)
-    nats = stage.nats(settings=f"authorization {{ users: [{{{SERVER_USER}}}, {{nkey: {_public(mine)}}}] }}\n")
-    good, bad = tmp_path / "good.nk", tmp_path / "bad.nk"
+    mine = _key(nkeys.PREFIX_BYTE_USER)
+    other = _key(nkeys.PREFIX_BYTE_USER)
+    nats = stage.nats(
+        settings=f"authorization {{ users: [{{{SERVER_USER}}}, {{nkey: {_public(mine)}}}] }}\n"
+    )
+    good = tmp_path / "good.nk"
+    bad = tmp_path / "bad.nk"
     good.write_bytes(mine)
     bad.write_bytes(other)
     await works(nats, NatsLogin(nkeys_seed=str(good)), user="server", password="s")
@@ -129,7 +139,12 @@ async def test_a_credentials_file(stage: Stage, tmp_path: Path) -> None:
     )
     good, bad = (tmp_path / f"{name}.creds" for name in ("good", "bad"))
     for file, signer in ((good, account), (bad, stranger)):
-        jwt = _jwt(signer, _public(user), "user", {"pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1})
+        jwt = _jwt(
+            signer,
+            _public(user),
+            "user",
+            {"pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1},
+        )
         file.write_text(
             f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
             f"-----BEGIN USER NKEY SEED-----\n{user.decode()}\n------END USER NKEY SEED------\n"
@@ -150,10 +165,20 @@ async def test_tls_with_a_client_certificate_and_an_authority_that_is_checked(
 
     doubting = ssl.create_default_context(cafile=certificates.other_ca.cert)
     with pytest.raises(NatsUnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
-        await ftstan.client.connect(CLUSTER, "me", servers=nats.url, login=NatsLogin(tls=doubting), timeout=5)
+        await ftstan.client.connect(
+            CLUSTER, "me", servers=nats.url, login=NatsLogin(tls=doubting), timeout=5
+        )
 
 
-_UNLIMITED = {"subs": -1, "data": -1, "payload": -1, "conn": -1, "imports": -1, "exports": -1, "wildcards": True}
+_UNLIMITED = {
+    "subs": -1,
+    "data": -1,
+    "payload": -1,
+    "conn": -1,
+    "imports": -1,
+    "exports": -1,
+    "wildcards": True,
+}
 
 
 def _key(kind: int) -> bytes:
@@ -173,7 +198,9 @@ def _jwt(signer: bytes, subject: str, kind: str, rights: dict[str, Any]) -> str:
         "sub": subject,
         "nats": {**rights, "type": kind, "version": 2},
     }
-    claims["jti"] = base64.b32encode(hashlib.sha256(json.dumps(claims).encode()).digest()).decode().rstrip("=")
+    claims["jti"] = (
+        base64.b32encode(hashlib.sha256(json.dumps(claims).encode()).digest()).decode().rstrip("=")
+    )
     head = _base64(json.dumps({"typ": "JWT", "alg": "ed25519-nkey"}).encode())
     body = f"{head}.{_base64(json.dumps(claims).encode())}"
     return f"{body}.{_base64(nkeys.from_seed(bytearray(signer)).sign(body.encode()))}"

@@ -1,4 +1,6 @@
-"""How far a subscription has got: where the next session begins, and what is not handed out twice."""
+"""How far a subscription has got: where the next session begins, and what is not handed out
+twice.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from ftstan.client.options import Start, SubscribeOptions
 from ftstan.client.position import REMEMBERED_FOR_EACH, Position, PositionVerdict, Stretches
 from ftstan.wire.messages import StartPosition
 
-HAND_OUT, ACK_AGAIN, OTHER = PositionVerdict.HAND_OUT, PositionVerdict.ACK_AGAIN, PositionVerdict.OTHER_CHANNEL
+HAND_OUT = PositionVerdict.HAND_OUT
+ACK_AGAIN = PositionVerdict.ACK_AGAIN
+OTHER = PositionVerdict.OTHER_CHANNEL
 
 
 def message(sequence: int, *, life: int = 0) -> Message:
@@ -31,7 +35,11 @@ def got(position: Position, *sequences: int, acked: bool = True) -> None:
 
 
 def test_what_was_acked_is_acked_again_and_what_was_not_is_handed_out_again() -> None:
-    for options in (SubscribeOptions("foo"), SubscribeOptions("foo", durable="d"), SubscribeOptions("foo", queue="q")):
+    for options in (
+        SubscribeOptions("foo"),
+        SubscribeOptions("foo", durable="d"),
+        SubscribeOptions("foo", queue="q"),
+    ):
         position = Position(options)
         got(position, 1)
         got(position, 2, acked=False)
@@ -155,7 +163,9 @@ def test_stretches_are_a_set_whose_first_end_is_the_last_before_a_gap(sequences:
         assert stretches.first_end() == {}
 
 
-def test_stretches_stay_few_and_what_was_never_added_is_never_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stretches_stay_few_and_what_was_never_added_is_never_in_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("ftstan.client.position.STRETCHES", 3)
     stretches = Stretches()
     for sequence in (1, 3, 5, 7, 9):

@@ -24,7 +24,12 @@ async def test_a_publish_gives_its_guid_once_it_is_acknowledged() -> None:
     async with await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url) as client:
         guid = await client.publish("orders", b"one", reply=b"back")
     (publish,) = server.of("publish")
-    assert (publish.guid.decode(), publish.subject, publish.data, publish.reply) == (guid, b"orders", b"one", b"back")
+    assert (publish.guid.decode(), publish.subject, publish.data, publish.reply) == (
+        guid,
+        b"orders",
+        b"one",
+        b"back",
+    )
     assert publish.client_id == b"me"
     assert publish.conn_id == server.of("connect")[0].conn_id
     await server.nats.close()
@@ -44,7 +49,9 @@ async def test_guids_are_those_that_a_dedup_window_looks_at_and_never_the_same()
 async def test_a_name_makes_the_guid_and_is_not_on_its_way_twice() -> None:
     server = await stan()
     server.acks_publishes = False
-    async with await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, max_in_flight=2) as client:
+    async with await ftstan.client.connect(
+        CLUSTER, "me", servers=server.nats.url, max_in_flight=2
+    ) as client:
         first = await client.publish_async("orders", b"one", name="order 1")
         with pytest.raises(InvalidArgumentError, match="order 1 is on its way already"):
             await client.publish_async("orders", b"one", name="order 1")
@@ -79,7 +86,9 @@ async def test_a_publish_that_nobody_acknowledges_times_out_and_its_place_is_fre
         CLUSTER, "me", servers=server.nats.url, ack_timeout=0.2, max_in_flight=1
     ) as client:
         for _ in range(2):
-            with pytest.raises(PublishTimeoutError, match=r"not acknowledged within 0\.2 s") as caught:
+            with pytest.raises(
+                PublishTimeoutError, match=r"not acknowledged within 0\.2 s"
+            ) as caught:
                 await client.publish("orders", b"")
             assert caught.value.hint
     await server.nats.close()
@@ -106,10 +115,12 @@ async def test_no_more_than_max_in_flight_are_on_their_way() -> None:
 
 
 @on_a_loop
-async def test_no_more_bytes_than_allowed_are_on_their_way_and_a_larger_message_goes_alone() -> None:
+async def test_no_more_bytes_than_allowed_are_under_way_and_a_larger_message_goes_alone() -> None:
     server = await stan()
     server.acks_publishes = False
-    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, max_in_flight_bytes=100)
+    client = await ftstan.client.connect(
+        CLUSTER, "me", servers=server.nats.url, max_in_flight_bytes=100
+    )
     large = await client.publish_async("orders", b"x" * 1000)
     small = asyncio.create_task(client.publish_async("orders", b"y"))
     await until(lambda: len(server.of("publish")) == 1, "the large one")
@@ -231,7 +242,9 @@ async def test_without_republish_what_was_sent_is_never_sent_again() -> None:
 async def test_with_republish_it_is_sent_again_under_its_guid_until_it_is_acknowledged() -> None:
     server = await stan()
     server.acks_publishes = False
-    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, republish=True, republish_after=0.1)
+    client = await ftstan.client.connect(
+        CLUSTER, "me", servers=server.nats.url, republish=True, republish_after=0.1
+    )
     publish = await client.publish_async("orders", b"again")
     await until(lambda: len(server.of("publish")) >= 3, "two repeats")
     server.acks_publishes = True
@@ -243,10 +256,12 @@ async def test_with_republish_it_is_sent_again_under_its_guid_until_it_is_acknow
 
 
 @on_a_loop
-async def test_with_republish_a_lost_connection_repeats_what_was_not_acknowledged_in_its_order() -> None:
+async def test_with_republish_a_lost_connection_repeats_unacknowledged_publishes_in_order() -> None:
     server = await stan()
     server.acks_publishes = False
-    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, republish=True, republish_after=60)
+    client = await ftstan.client.connect(
+        CLUSTER, "me", servers=server.nats.url, republish=True, republish_after=60
+    )
     publishes = [await client.publish_async("orders", b"%d" % i) for i in range(5)]
     await until(lambda: len(server.of("publish")) == 5, "five publishes")
     server.nats.publish(_acks(server), _ack(server.of("publish")[2].guid))
@@ -263,12 +278,17 @@ async def test_with_republish_a_lost_connection_repeats_what_was_not_acknowledge
 async def test_a_cancelled_publish_is_not_sent_again() -> None:
     server = await stan()
     server.acks_publishes = False
-    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, republish=True, republish_after=0.1)
+    client = await ftstan.client.connect(
+        CLUSTER, "me", servers=server.nats.url, republish=True, republish_after=0.1
+    )
     given_up = asyncio.create_task(client.publish("orders", b"given up"))
     await until(lambda: server.of("publish"), "the publish")
     given_up.cancel()
     await client.publish_async("orders", b"wanted")
-    await until(lambda: [p.data for p in server.of("publish")].count(b"wanted") >= 3, "repeats of the other one")
+    await until(
+        lambda: [p.data for p in server.of("publish")].count(b"wanted") >= 3,
+        "repeats of the other one",
+    )
     assert [p.data for p in server.of("publish")].count(b"given up") <= 2
     await client.close()
     await server.nats.close()
@@ -304,7 +324,9 @@ async def test_leaving_the_context_waits_for_the_acks() -> None:
 
 @on_a_loop
 @pytest.mark.parametrize("channel", ["", ".", "a..b", "a.*", "a.>", "a/b", "a b", "a\r\nPUB x 0"])
-async def test_a_channel_that_no_server_accepts_is_refused_before_anything_is_sent(channel: str) -> None:
+async def test_a_channel_that_no_server_accepts_is_refused_before_anything_is_sent(
+    channel: str,
+) -> None:
     server = await stan()
     async with await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url) as client:
         with pytest.raises(InvalidArgumentError, match="cannot name a channel"):
@@ -318,7 +340,9 @@ async def test_a_channel_that_no_server_accepts_is_refused_before_anything_is_se
 @on_a_loop
 async def test_a_message_that_nats_does_not_carry_is_refused_and_takes_no_room() -> None:
     server = await stan()
-    async with await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, max_in_flight=1) as client:
+    async with await ftstan.client.connect(
+        CLUSTER, "me", servers=server.nats.url, max_in_flight=1
+    ) as client:
         with pytest.raises(InvalidArgumentError, match="more than this NATS server carries"):
             await client.publish("orders", b"x" * (1 << 20))
         await client.publish("orders", b"small")

@@ -1,4 +1,6 @@
-"""Our client against the recorded habits of the original server, 0.25.6 and 0.10.0: every session turned round."""
+"""Our client against the recorded habits of the original server, 0.25.6 and 0.10.0: every session
+turned round.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.client.fake import on_a_loop
-from tests.client.turned import Turned
+from tests.client.replay_client import Turned
 from tests.compat.players.recordings import DATA, read_lines
 
 if TYPE_CHECKING:
@@ -25,7 +27,9 @@ def name_of(recording: Path) -> str:
 
 
 RECORDINGS = sorted(
-    path for path in (*DATA.glob("*.jsonl.gz"), *(DATA / "v0.10.0").glob("*.jsonl.gz")) if name_of(path) not in SILENT
+    path
+    for path in (*DATA.glob("*.jsonl.gz"), *(DATA / "v0.10.0").glob("*.jsonl.gz"))
+    if name_of(path) not in SILENT
 )
 
 

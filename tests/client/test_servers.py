@@ -1,4 +1,6 @@
-"""The client against real servers: every way to subscribe, restarts, a group whose active is killed under load."""
+"""The client against real servers: every way to subscribe, restarts, a group whose active is killed
+under load.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ async def test_every_start_durables_queues_and_both_ends(stage: Stage) -> None:
             await client.publish("foo", b"%d" % number)
         await asyncio.sleep(0.01)
         middle = datetime.now(UTC)
-        # The protocol says how long ago: what the request is under way counts, too, seconds on a busy machine.
+        # The protocol says how long ago: what the request is under way counts, too, seconds on a
+        # busy machine.
         await asyncio.sleep(5)
         for number in range(4, 7):
             await client.publish("foo", b"%d" % number)
@@ -103,7 +106,9 @@ async def test_every_start_durables_queues_and_both_ends(stage: Stage) -> None:
 async def test_the_limit_of_channels_is_told_to_publishers_and_subscribers(stage: Stage) -> None:
     server = stage.server("server", "-mc", "1")
     await wait_for(server, READY)
-    async with await ftstan.client.connect(CLUSTER, "me", servers=f"127.0.0.1:{server.port}") as client:
+    async with await ftstan.client.connect(
+        CLUSTER, "me", servers=f"127.0.0.1:{server.port}"
+    ) as client:
         await client.publish("foo", b"")
         with pytest.raises(PublishRefusedError, match="too many channels"):
             await client.publish("bar", b"")
@@ -112,7 +117,9 @@ async def test_the_limit_of_channels_is_told_to_publishers_and_subscribers(stage
 
 
 @on_a_loop
-async def test_a_plain_subscription_gets_everything_that_a_memory_server_has_after_its_restart(stage: Stage) -> None:
+async def test_a_plain_subscription_gets_everything_that_a_memory_server_has_after_its_restart(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     server = stage.server("server", "-ns", nats.url)
     await wait_for(server, READY)
@@ -148,7 +155,9 @@ async def test_a_plain_subscription_gets_everything_that_a_memory_server_has_aft
 
 
 @on_a_loop
-async def test_a_session_outlives_a_stop_and_a_start_and_nothing_is_handed_out_twice(stage: Stage) -> None:
+async def test_a_session_outlives_a_stop_and_a_start_and_nothing_is_handed_out_twice(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     server = stage.file_server("server", "-ns", nats.url, "-dedup_window", str(WINDOW))
     await wait_for(server, READY)
@@ -157,7 +166,9 @@ async def test_a_session_outlives_a_stop_and_a_start_and_nothing_is_handed_out_t
     async def handler(message: Message) -> None:
         got.append(int(message.data))
 
-    client = await ftstan.client.connect(CLUSTER, "me", servers=nats.url, ping_interval=1, republish=True)
+    client = await ftstan.client.connect(
+        CLUSTER, "me", servers=nats.url, ping_interval=1, republish=True
+    )
     await client.subscribe("foo", handler, durable="audit")
     publishing = asyncio.create_task(_publish(client, 2000))
     await until(lambda: len(got) > 500, "some messages")
@@ -172,7 +183,9 @@ async def test_a_session_outlives_a_stop_and_a_start_and_nothing_is_handed_out_t
 
 
 @on_a_loop
-async def test_every_publish_is_stored_exactly_once_over_a_kill_of_the_active_under_load(stage: Stage) -> None:
+async def test_every_publish_is_stored_exactly_once_over_a_kill_of_the_active_under_load(
+    stage: Stage,
+) -> None:
     words = ("-dedup_window", str(WINDOW))
     route_a, route_b = (f"nats://127.0.0.1:{port}" for port in free_ports(2))
     a = stage.member("a", "-cluster", route_a, "-routes", route_b, *words)
@@ -186,7 +199,12 @@ async def test_every_publish_is_stored_exactly_once_over_a_kill_of_the_active_un
     async def handler(message: Message) -> None:
         got.setdefault(message.sequence, []).append(message.data)
 
-    options: dict[str, Any] = {"servers": servers, "republish": True, "max_in_flight": 500, "ping_interval": 1}
+    options: dict[str, Any] = {
+        "servers": servers,
+        "republish": True,
+        "max_in_flight": 500,
+        "ping_interval": 1,
+    }
     client = await ftstan.client.connect(CLUSTER, "publisher", ack_timeout=PATIENCE_S, **options)
     reader = await ftstan.client.connect(CLUSTER, "reader", **options)
     durable = await reader.subscribe("foo", handler, durable="audit")
@@ -199,7 +217,9 @@ async def test_every_publish_is_stored_exactly_once_over_a_kill_of_the_active_un
 
     stored = await client.subscribe("foo", start=Start.first())
     contents = [message.data for message in await take(stored, 4000)]
-    assert sorted(int(data) for data in contents) == list(range(4000)), "one missing, or one stored twice"
+    assert sorted(int(data) for data in contents) == list(range(4000)), (
+        "one missing, or one stored twice"
+    )
     await client.publish("foo", b"behind them")
     assert (await stored.next(PATIENCE_S)).sequence == 4001
 
@@ -222,11 +242,15 @@ async def _publish(client: ftstan.client.Connection, count: int) -> None:
 
 
 @on_a_loop
-async def test_a_connection_that_was_lost_with_bytes_still_to_send_is_made_again(stage: Stage) -> None:
+async def test_a_connection_that_was_lost_with_bytes_still_to_send_is_made_again(
+    stage: Stage,
+) -> None:
     """nats-py never says that it closed then: its last write fails inside its own clean-up."""
     nats = stage.nats()
     server = stage.server("server", "-ns", nats.url)
-    async with await ftstan.client.connect(CLUSTER, "me", servers=nats.url, timeout=PATIENCE_S) as client:
+    async with await ftstan.client.connect(
+        CLUSTER, "me", servers=nats.url, timeout=PATIENCE_S
+    ) as client:
         await client.publish("foo", b"before")
         inner = client._link._client
         assert inner is not None
@@ -241,5 +265,8 @@ async def test_a_connection_that_was_lost_with_bytes_still_to_send_is_made_again
         again = await asyncio.to_thread(stage.nats, "again", nats.port)
         assert again.running
         await wait_for(server, "reconnected to NATS Server")
-        await until(lambda: client.connected and client._link._client is not inner, "the connection to be made again")
+        await until(
+            lambda: client.connected and client._link._client is not inner,
+            "the connection to be made again",
+        )
         await client.publish("foo", b"behind")

@@ -1,4 +1,6 @@
-"""How a session is made, kept, lost and made again, against a server that does what the test tells it."""
+"""How a session is made, kept, lost and made again, against a server that does what the test tells
+it.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,12 @@ async def test_a_connect_request_says_who_and_how_and_listens_before_it_asks() -
         CLUSTER, "me-1_2", servers=server.nats.url, ping_interval=7, ping_max_out=9
     ) as client:
         (request,) = server.of("connect")
-        assert (request.client_id, request.protocol, request.ping_interval, request.ping_max_out) == (
+        assert (
+            request.client_id,
+            request.protocol,
+            request.ping_interval,
+            request.ping_max_out,
+        ) == (
             b"me-1_2",
             1,
             7,
@@ -99,7 +106,8 @@ async def test_a_connect_request_that_its_server_took_to_its_grave_is_sent_again
     answers: list[Operation] = []
     server.beat(answers.append)
     # The probe of the second request is not over when a third one comes.
-    server.answers_connects, server.connect_error = True, TAKEN
+    server.answers_connects = True
+    server.connect_error = TAKEN
     await until(lambda: len(server.of("connect")) > 2, "it to be sent again")
     server.connect_error = ""
     client = await connecting
@@ -128,14 +136,18 @@ async def test_a_late_answer_to_the_first_connect_request_will_do() -> None:
 async def test_nobody_serving_and_no_nats_server_are_told_apart() -> None:
     server = await stan()
     server.stop()
-    with pytest.raises(ConnectTimeoutError, match=r"nobody listens on _STAN\.discover\.test-cluster") as nobody:
+    with pytest.raises(
+        ConnectTimeoutError, match=r"nobody listens on _STAN\.discover\.test-cluster"
+    ) as nobody:
         await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, timeout=4)
     assert "cluster id" in nobody.value.hint
     server.nats.silent = True
     with pytest.raises(ConnectTimeoutError, match=r"no answer on _STAN\.discover\.test-cluster"):
         await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, timeout=4)
     await server.nats.close()
-    with pytest.raises(NatsUnreachableError, match=f"no NATS server reached within 0.5 s at {server.nats.url}"):
+    with pytest.raises(
+        NatsUnreachableError, match=f"no NATS server reached within 0.5 s at {server.nats.url}"
+    ):
         await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, timeout=0.5)
 
 
@@ -175,12 +187,25 @@ async def test_of_several_addresses_any_that_answers_will_do() -> None:
         ({"ack_timeout": -1}, "ack_timeout is -1"),
         ({"ping_interval": 0.5}, "ping_interval is 0.5"),
         ({"on_error": print}, "on_error is no coroutine function"),
-        ({"login": ftstan.client.NatsLogin(user_credentials="/nowhere.creds")}, "/nowhere.creds: No such file"),
-        ({"login": ftstan.client.NatsLogin(user_credentials=__file__)}, "is no file of NATS credentials"),
+        (
+            {"login": ftstan.client.NatsLogin(user_credentials="/nowhere.creds")},
+            "/nowhere.creds: No such file",
+        ),
+        (
+            {"login": ftstan.client.NatsLogin(user_credentials=__file__)},
+            "is no file of NATS credentials",
+        ),
     ],
 )
-async def test_a_wrong_argument_is_told_before_anything_is_sent(arguments: dict[str, object], text: str) -> None:
-    given: dict[str, object] = {"cluster_id": CLUSTER, "client_id": "me", "servers": "nats://127.0.0.1:1", **arguments}
+async def test_a_wrong_argument_is_told_before_anything_is_sent(
+    arguments: dict[str, object], text: str
+) -> None:
+    given: dict[str, object] = {
+        "cluster_id": CLUSTER,
+        "client_id": "me",
+        "servers": "nats://127.0.0.1:1",
+        **arguments,
+    }
     with pytest.raises(InvalidArgumentError, match=text) as caught:
         await ftstan.client.connect(**given)  # type: ignore[arg-type]
     assert caught.value.hint
@@ -205,7 +230,9 @@ async def test_heartbeats_are_answered_while_a_callback_is_busy_or_fails() -> No
             raise ValueError("not today")
         await stuck.wait()
 
-    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, ping_interval=1, on_error=on_error)
+    client = await ftstan.client.connect(
+        CLUSTER, "me", servers=server.nats.url, ping_interval=1, on_error=on_error
+    )
     await client.subscribe("foo", handler)
     for sequence in range(1, 500):
         server.deliver(sequence)
@@ -309,7 +336,7 @@ async def test_an_ack_that_is_given_while_nats_is_away_is_sent_when_it_is_back()
 
 
 @on_a_loop
-async def test_a_session_that_the_server_does_not_know_is_made_again_with_its_subscriptions() -> None:
+async def test_a_session_unknown_to_the_server_is_made_again_with_its_subscriptions() -> None:
     server = await stan()
     lost: list[ConnectionLostError] = []
     back: list[bool] = []
@@ -321,9 +348,16 @@ async def test_a_session_that_the_server_does_not_know_is_made_again_with_its_su
         back.append(True)
 
     client = await ftstan.client.connect(
-        CLUSTER, "me", servers=server.nats.url, ping_interval=1, on_connection_lost=on_lost, on_reconnected=on_back
+        CLUSTER,
+        "me",
+        servers=server.nats.url,
+        ping_interval=1,
+        on_connection_lost=on_lost,
+        on_reconnected=on_back,
     )
-    durable = await client.subscribe("foo", durable="audit", start=Start.first(), max_in_flight=5, ack_wait=3)
+    durable = await client.subscribe(
+        "foo", durable="audit", start=Start.first(), max_in_flight=5, ack_wait=3
+    )
     server.ping_error = REPLACED
     await until(lambda: lost, "the loss")
     server.ping_error = ""
@@ -349,8 +383,11 @@ async def test_a_session_that_the_server_does_not_know_is_made_again_with_its_su
 @on_a_loop
 async def test_what_is_refused_because_the_session_is_gone_is_sent_by_the_next_one() -> None:
     server = await stan()
-    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, ping_interval=60, republish=True)
-    server.publish_error, server.ping_error = "stan: invalid publish request", REPLACED
+    client = await ftstan.client.connect(
+        CLUSTER, "me", servers=server.nats.url, ping_interval=60, republish=True
+    )
+    server.publish_error = "stan: invalid publish request"
+    server.ping_error = REPLACED
     publish = asyncio.create_task(client.publish("foo", b"kept"))
     await until(lambda: server.of("ping"), "the ping that asks")
     server.publish_error = server.ping_error = ""
@@ -362,7 +399,7 @@ async def test_what_is_refused_because_the_session_is_gone_is_sent_by_the_next_o
 
 
 @on_a_loop
-async def test_a_publish_that_is_invalid_for_a_known_session_is_refused_also_with_republish() -> None:
+async def test_an_invalid_publish_of_a_known_session_is_refused_also_with_republish() -> None:
     server = await stan()
     client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, republish=True)
     server.publish_error = "stan: invalid publish request"
@@ -373,7 +410,9 @@ async def test_a_publish_that_is_invalid_for_a_known_session_is_refused_also_wit
 
 
 @on_a_loop
-async def test_a_client_whose_id_another_process_has_taken_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_whose_id_another_process_has_taken_gives_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("ftstan.client.connection._NEXT_TRY_S", 0.01)
     server = await stan()
     lost: list[ConnectionLostError] = []
@@ -385,7 +424,8 @@ async def test_a_client_whose_id_another_process_has_taken_gives_up(monkeypatch:
         CLUSTER, "me", servers=server.nats.url, ping_interval=1, on_connection_lost=on_lost
     )
     subscription = await client.subscribe("foo")
-    server.ping_error, server.connect_error = REPLACED, TAKEN
+    server.ping_error = REPLACED
+    server.connect_error = TAKEN
     with pytest.raises(ftstan.client.SubscriptionClosedError, match=TAKEN):
         await subscription.next(30)
     await until(lambda: client.closed, "the end")
@@ -405,12 +445,17 @@ async def test_a_subscription_that_the_next_session_is_refused_ends_and_the_othe
     async def on_error(error: ClientError) -> None:
         told.append(error)
 
-    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, ping_interval=1, on_error=on_error)
+    client = await ftstan.client.connect(
+        CLUSTER, "me", servers=server.nats.url, ping_interval=1, on_error=on_error
+    )
     subscription = await client.subscribe("foo")
-    server.ping_error, server.subscribe_error = REPLACED, "too many subscriptions per channel"
+    server.ping_error = REPLACED
+    server.subscribe_error = "too many subscriptions per channel"
     await until(lambda: len(server.of("connect")) == 2, "the next session")
     server.ping_error = ""
-    with pytest.raises(ftstan.client.SubscriptionClosedError, match="too many subscriptions per channel"):
+    with pytest.raises(
+        ftstan.client.SubscriptionClosedError, match="too many subscriptions per channel"
+    ):
         await subscription.next(30)
     assert [type(error).__name__ for error in told] == ["SubscriptionLostError"]
     await client.publish("foo", b"")
@@ -419,11 +464,12 @@ async def test_a_subscription_that_the_next_session_is_refused_ends_and_the_othe
 
 
 @on_a_loop
-async def test_a_durable_that_is_still_held_by_the_former_session_is_asked_for_until_it_is_free() -> None:
+async def test_a_durable_that_the_former_session_holds_is_asked_for_until_free() -> None:
     server = await stan()
     client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, ping_interval=1)
     await client.subscribe("foo", durable="audit")
-    server.ping_error, server.subscribe_error = REPLACED, "stan: duplicate durable registration"
+    server.ping_error = REPLACED
+    server.subscribe_error = "stan: duplicate durable registration"
     await until(lambda: len(server.of("subscribe")) >= 3, "a second try")
     server.ping_error = server.subscribe_error = ""
     await until(lambda: len(server.inboxes) == 2, "success")

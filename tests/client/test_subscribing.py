@@ -37,7 +37,12 @@ async def test_every_option_is_in_the_request() -> None:
     server = await stan()
     async with await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url) as client:
         await client.subscribe(
-            "foo", queue="workers", durable="audit", start=Start.sequence(7), max_in_flight=3, ack_wait=9
+            "foo",
+            queue="workers",
+            durable="audit",
+            start=Start.sequence(7),
+            max_in_flight=3,
+            ack_wait=9,
         )
         (request,) = server.of("subscribe")
     assert (request.client_id, request.subject, request.q_group, request.durable_name) == (
@@ -54,7 +59,11 @@ async def test_the_default_is_new_messages_one_thousand_in_flight_and_thirty_sec
     async with await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url) as client:
         await client.subscribe("foo")
         (request,) = server.of("subscribe")
-    assert (request.start_position, request.max_in_flight, request.ack_wait_in_secs) == (0, 1024, 30)
+    assert (request.start_position, request.max_in_flight, request.ack_wait_in_secs) == (
+        0,
+        1024,
+        30,
+    )
     await server.nats.close()
 
 
@@ -64,7 +73,10 @@ def test_every_start_is_what_the_protocol_has_for_it() -> None:
     assert Start.new().position == StartPosition.NEW_ONLY
     assert Start.last().position == StartPosition.LAST_RECEIVED
     assert Start.first().position == StartPosition.FIRST
-    assert (Start.ago(1.5).position, Start.ago(1.5).delta(now)) == (StartPosition.TIME_DELTA_START, 1_500_000_000)
+    assert (Start.ago(1.5).position, Start.ago(1.5).delta(now)) == (
+        StartPosition.TIME_DELTA_START,
+        1_500_000_000,
+    )
     assert Start.ago(timedelta(days=2)).delta(now) == 2 * 86400 * NS
     assert Start.time(when).delta(now) == 60_000_003_000
     assert Start.time(when + timedelta(hours=1)).delta(now) == 0
@@ -96,7 +108,9 @@ def test_a_start_that_makes_no_sense_is_refused(wrong: object) -> None:
         ({"callback": print}, "no coroutine function"),
     ],
 )
-async def test_options_that_every_server_refuses_are_refused_here(options: dict[str, object], text: str) -> None:
+async def test_options_that_every_server_refuses_are_refused_here(
+    options: dict[str, object], text: str
+) -> None:
     server = await stan()
     async with await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url) as client:
         with pytest.raises(InvalidArgumentError, match=text):
@@ -112,7 +126,12 @@ async def test_a_message_shows_what_the_server_sent() -> None:
         subscription = await client.subscribe("foo")
         server.deliver(4, b"data", timestamp=1_700_000_000_123_456_789, again=2)
         message = await subscription.next(30)
-    assert (message.channel, message.sequence, message.data, message.reply) == ("foo", 4, b"data", b"")
+    assert (message.channel, message.sequence, message.data, message.reply) == (
+        "foo",
+        4,
+        b"data",
+        b"",
+    )
     assert (message.redelivered, message.redelivery_count) == (True, 2)
     assert message.timestamp == 1_700_000_000_123_456_789
     assert message.time == datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=UTC)
@@ -120,7 +139,7 @@ async def test_a_message_shows_what_the_server_sent() -> None:
 
 
 @on_a_loop
-async def test_a_callback_gets_messages_one_at_a_time_in_order_and_each_is_acked_when_it_returns() -> None:
+async def test_a_callback_gets_messages_singly_in_order_and_acks_each_when_it_returns() -> None:
     server = await stan()
     order: list[str] = []
     gate = asyncio.Event()
@@ -233,7 +252,10 @@ async def test_a_refused_subscribe_raises_and_listens_no_more() -> None:
     server.subscribe_error = "stan: duplicate durable registration"
     with pytest.raises(RequestRefusedError, match="stan: duplicate durable registration"):
         await client.subscribe("foo", durable="audit")
-    await until(lambda: server.of("subscribe")[0].inbox.decode() not in server.nats.wanted(), "the end of the inbox")
+    await until(
+        lambda: server.of("subscribe")[0].inbox.decode() not in server.nats.wanted(),
+        "the end of the inbox",
+    )
     assert not server.of("close")
     await client.close()
     await server.nats.close()
@@ -242,7 +264,9 @@ async def test_a_refused_subscribe_raises_and_listens_no_more() -> None:
 @on_a_loop
 async def test_a_subscribe_that_is_not_answered_is_taken_back_by_its_inbox() -> None:
     server = await stan()
-    client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, request_timeout=0.3)
+    client = await ftstan.client.connect(
+        CLUSTER, "me", servers=server.nats.url, request_timeout=0.3
+    )
     server.answers_subscribes = False
     with pytest.raises(RequestTimeoutError):
         await client.subscribe("foo")
@@ -254,7 +278,9 @@ async def test_a_subscribe_that_is_not_answered_is_taken_back_by_its_inbox() -> 
 
 @on_a_loop
 @pytest.mark.parametrize("how", ["close", "unsubscribe"])
-async def test_closing_and_unsubscribing_go_to_their_subjects_and_end_the_iteration(how: str) -> None:
+async def test_closing_and_unsubscribing_go_to_their_subjects_and_end_the_iteration(
+    how: str,
+) -> None:
     server = await stan()
     client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url)
     subscription = await client.subscribe("foo", durable="audit")
@@ -265,7 +291,11 @@ async def test_closing_and_unsubscribing_go_to_their_subjects_and_end_the_iterat
     await getattr(subscription, how)()
     assert await iterating == []
     (request,) = server.of(how)
-    assert (request.client_id, request.subject, request.inbox.decode()) == (b"me", b"foo", server.ack_inboxes[0])
+    assert (request.client_id, request.subject, request.inbox.decode()) == (
+        b"me",
+        b"foo",
+        server.ack_inboxes[0],
+    )
     assert server.of({"close": "unsubscribe", "unsubscribe": "close"}[how]) == []
     with pytest.raises(SubscriptionClosedError):
         await message.ack()
@@ -352,7 +382,9 @@ async def test_one_that_waits_here_and_comes_again_is_handed_out_once() -> None:
 
 @on_a_loop
 @pytest.mark.parametrize("kind", [{}, {"durable": "audit"}, {"queue": "workers"}])
-async def test_one_that_was_acked_and_comes_again_is_acked_again_and_not_handed_out(kind: dict[str, str]) -> None:
+async def test_one_that_was_acked_and_comes_again_is_acked_again_and_not_handed_out(
+    kind: dict[str, str],
+) -> None:
     server = await stan()
     got: list[int] = []
     client = await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url)

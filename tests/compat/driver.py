@@ -1,9 +1,10 @@
 """Clients and a NATS server in one object, for a ``Broker`` without sockets and clocks.
 
-``Driver`` feeds the broker the frames that a NATS server would send it, takes every batch down the whole road (apply,
-stage, commit, confirm, conclude, emit), and reads what comes out. It routes by the subscriptions that the broker really
-made, so a message to a subject that nobody subscribed to is lost, as on a real network. Time moves only in ``wait``. It
-knows nothing of the broker's insides.
+``Driver`` feeds the broker the frames that a NATS server would send it, takes every batch down the
+whole road (apply, stage, commit, confirm, conclude, emit), and reads what comes out. It routes by
+the subscriptions that the broker really made, so a message to a subject that nobody subscribed to
+is lost, as on a real network. Time moves only in ``wait``. It knows nothing of the broker's
+insides.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class PubAck:
 class Driver:
     """A broker on ``store``.
 
-    ``alive``: heartbeat inboxes whose clients answer every request at once; ``absent``: those on which nobody listens,
-    which NATS says at once.
+    ``alive``: heartbeat inboxes whose clients answer every request at once; ``absent``: those on
+    which nobody listens, which NATS says at once.
     """
 
     store: Store = field(default_factory=MemoryStore)
@@ -102,14 +103,22 @@ class Driver:
         name = subject.encode() if isinstance(subject, str) else subject
         for sid, pattern in self.subs.items():
             if _matches(pattern, name):
-                words = b" ".join(w for w in (b"MSG", name, b"%d" % sid, reply, b"%d" % len(payload)) if w)
+                words = b" ".join(
+                    w for w in (b"MSG", name, b"%d" % sid, reply, b"%d" % len(payload)) if w
+                )
                 self._input += words + b"\r\n" + payload + b"\r\n"
 
     def status(self, subject: bytes, headers: bytes = b"NATS/1.0 503\r\n\r\n") -> None:
         """Queue a message that has nothing but headers."""
         for sid, pattern in self.subs.items():
             if _matches(pattern, subject):
-                self._input += b"HMSG %b %d %d %d\r\n%b\r\n" % (subject, sid, len(headers), len(headers), headers)
+                self._input += b"HMSG %b %d %d %d\r\n%b\r\n" % (
+                    subject,
+                    sid,
+                    len(headers),
+                    len(headers),
+                    headers,
+                )
 
     def raw(self, data: bytes) -> None:
         """Queue bytes as they are."""
@@ -118,7 +127,10 @@ class Driver:
     # The road
 
     def run(self, *, lost: bool = False) -> list[Out]:
-        """Take what is queued, and what that causes, down the road; with ``lost``, the link breaks before emit."""
+        """Take what is queued, and what that causes, down the road.
+
+        With ``lost``, the link breaks before emit.
+        """
         before = len(self.out)
         self._feed()
         self.broker.run_timers(self.clock.wall_ns(), self.now)
@@ -134,8 +146,16 @@ class Driver:
             self._feed()
             self.broker.run_timers(self.clock.wall_ns(), self.now)
 
+    def turn(self) -> None:
+        """One turn of the loop, whatever there is left for the next one."""
+        self._feed()
+        self.broker.run_timers(self.clock.wall_ns(), self.now)
+        self._commit()
+        self._emit()
+
     def _feed(self) -> None:
-        data, self._input = bytes(self._input), bytearray()
+        data = bytes(self._input)
+        self._input = bytearray()
         end = self.broker.feed(data, 0, len(data), self.clock.wall_ns(), self.now)
         assert end == len(data) or self.broker.is_full
         self._input[:0] = data[end:]
@@ -174,7 +194,9 @@ class Driver:
                     at += int(size) + 2
                     self._leave(Out(self._seconds(), subject, b"".join(reply), payload))
                 case _:
-                    raise AssertionError(f"not what a NATS client may send: {data[at - 80 : end]!r}")
+                    raise AssertionError(
+                        f"not what a NATS client may send: {data[at - 80 : end]!r}"
+                    )
 
     def _leave(self, message: Out) -> None:
         self.out.append(message)
@@ -213,17 +235,30 @@ class Driver:
         self._serial += 1
         return b"_INBOX.reply.%d" % self._serial
 
-    def connect(self, client_id: bytes = b"me", *, alive: bool = True, conn_id: bytes | None = None) -> None:
-        """A client that must be accepted, with the heartbeat inbox ``hb.<id>`` and the connection id ``conn.<id>``."""
+    def connect(
+        self, client_id: bytes = b"me", *, alive: bool = True, conn_id: bytes | None = None
+    ) -> None:
+        """A client that must be accepted, with the heartbeat inbox ``hb.<id>`` and the connection
+        id ``conn.<id>``.
+        """
         inbox = b"hb." + client_id
         if alive:
             self.alive.add(inbox)
-        request = connect_request(client_id, inbox, b"conn." + client_id if conn_id is None else conn_id)
-        answer = messages.parse(messages.ConnectResponse, self.call(SUBJECTS.discovery, request) or b"")
+        request = connect_request(
+            client_id, inbox, b"conn." + client_id if conn_id is None else conn_id
+        )
+        answer = messages.parse(
+            messages.ConnectResponse, self.call(SUBJECTS.discovery, request) or b""
+        )
         assert (answer.error, answer.pub_prefix) == (b"", SUBJECTS.publish.encode())
 
-    def publish(self, *data: bytes, channel: bytes = b"foo", client_id: bytes = b"me") -> list[PubAck]:
-        """Publish in one batch; the acks in the order in which they came. A guid is its data, cut if need be."""
+    def publish(
+        self, *data: bytes, channel: bytes = b"foo", client_id: bytes = b"me"
+    ) -> list[PubAck]:
+        """Publish in one batch; the acks in the order in which they came.
+
+        A guid is its data, cut if need be.
+        """
         before = len(self.out)
         for d in data:
             self.offer(d, channel=channel, client_id=client_id)
@@ -284,7 +319,9 @@ class Driver:
 
     def close(self, client_id: bytes = b"me") -> bytes:
         """A CloseRequest; the error text, empty on success."""
-        answer = self.call(SUBJECTS.close, messages.encode(messages.CloseRequest(client_id=client_id)))
+        answer = self.call(
+            SUBJECTS.close, messages.encode(messages.CloseRequest(client_id=client_id))
+        )
         assert answer is not None
         return messages.parse(messages.CloseResponse, answer).error
 
@@ -294,7 +331,9 @@ class Driver:
         return None if answer is None else messages.parse(messages.PingResponse, answer).error
 
 
-def connect_request(client_id: bytes, inbox: bytes, conn_id: bytes = b"", protocol: int = 1) -> bytes:
+def connect_request(
+    client_id: bytes, inbox: bytes, conn_id: bytes = b"", protocol: int = 1
+) -> bytes:
     """A ConnectRequest that asks for pings every 5 s, at most 3 unanswered."""
     return messages.encode(
         messages.ConnectRequest(
@@ -308,14 +347,22 @@ def connect_request(client_id: bytes, inbox: bytes, conn_id: bytes = b"", protoc
     )
 
 
-def pub_msg(guid: bytes, channel: bytes, data: bytes, *, client_id: bytes = b"", conn_id: bytes = b"") -> bytes:
+def pub_msg(
+    guid: bytes, channel: bytes, data: bytes, *, client_id: bytes = b"", conn_id: bytes = b""
+) -> bytes:
     """A PubMsg."""
-    return messages.encode(messages.PubMsg(client_id=client_id, guid=guid, subject=channel, data=data, conn_id=conn_id))
+    return messages.encode(
+        messages.PubMsg(client_id=client_id, guid=guid, subject=channel, data=data, conn_id=conn_id)
+    )
 
 
 def pub_acks(out: Iterable[Out]) -> list[PubAck]:
     """The publisher acks among ``out``."""
-    found = [messages.parse(messages.PubAck, o.payload) for o in out if o.subject.startswith(b"_STAN.acks.")]
+    found = [
+        messages.parse(messages.PubAck, o.payload)
+        for o in out
+        if o.subject.startswith(b"_STAN.acks.")
+    ]
     return [PubAck(a.guid, a.error) for a in found]
 
 
@@ -335,7 +382,8 @@ def sequences(out: Iterable[Out], inbox: bytes = b"in") -> list[int]:
 
 
 def _matches(pattern: bytes, subject: bytes) -> bool:
-    want, have = pattern.split(b"."), subject.split(b".")
+    want = pattern.split(b".")
+    have = subject.split(b".")
     if want[-1] == b">":
         want, have = want[:-1], have[: len(want) - 1] if len(have) >= len(want) else []
         if not have:

@@ -1,7 +1,8 @@
-"""Recorded monitoring answers of the original: the operations that led to them, carried out here, and how to compare.
+"""Recorded monitoring answers of the original: the operations that led to them, carried out here,
+and how to compare.
 
-Clients use the inboxes that the recordings name, so that answers can be compared letter by letter; what differs from
-run to run (ids, times, descriptors) is blotted out on both sides.
+Clients use the inboxes that the recordings name, so that answers can be compared letter by letter;
+what differs from run to run (ids, times, descriptors) is blotted out on both sides.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ STARTS = {
 
 def recording(name: str) -> dict[str, Any]:
     """One file of recorded answers, with the operations before them."""
-    data: dict[str, Any] = json.loads(gzip.decompress((RECORDINGS / f"{name}.v0.25.6.json.gz").read_bytes()))
+    data: dict[str, Any] = json.loads(
+        gzip.decompress((RECORDINGS / f"{name}.v0.25.6.json.gz").read_bytes())
+    )
     return data
 
 
@@ -70,15 +73,22 @@ class Player:
         request = messages.ConnectRequest(
             client_id=client, heartbeat_inbox=inbox, conn_id=b"conn-" + client, protocol=1
         )
-        answer = messages.parse(messages.ConnectResponse, self._ask(self._subjects.discovery, messages.encode(request)))
+        answer = messages.parse(
+            messages.ConnectResponse, self._ask(self._subjects.discovery, messages.encode(request))
+        )
         return answer.error.decode() or "ok"
 
     def _publish(self, operation: dict[str, Any]) -> str:
-        client, guid = operation["client"].encode(), operation["guid"].encode()
+        client = operation["client"].encode()
+        guid = operation["guid"].encode()
         channel = operation["channel"].encode()
         self._acks.pop(guid, None)
         request = messages.PubMsg(
-            client_id=client, conn_id=b"conn-" + client, guid=guid, subject=channel, data=operation["data"].encode()
+            client_id=client,
+            conn_id=b"conn-" + client,
+            guid=guid,
+            subject=channel,
+            data=operation["data"].encode(),
         )
         subject = self._subjects.publish.encode() + b"." + channel
         self._nats.send(pub_frame(subject, self._acks_inbox, messages.encode(request)))
@@ -86,7 +96,9 @@ class Player:
         return self._acks[guid] or "ok"
 
     def _subscribe(self, operation: dict[str, Any]) -> str:
-        client, name, channel = operation["client"], operation["name"], operation["channel"].encode()
+        client = operation["client"]
+        name = operation["name"]
+        channel = operation["channel"].encode()
         inbox = f"_INBOX.{client}.{name}".encode()
         received: list[int] = []
         acks = operation.get("ack", True)
@@ -118,7 +130,9 @@ class Player:
 
     def _close(self, operation: dict[str, Any]) -> str:
         request = messages.CloseRequest(client_id=operation["client"].encode())
-        answer = messages.parse(messages.CloseResponse, self._ask(self._subjects.close, messages.encode(request)))
+        answer = messages.parse(
+            messages.CloseResponse, self._ask(self._subjects.close, messages.encode(request))
+        )
         return answer.error.decode() or "ok"
 
     def _wait(self, operation: dict[str, Any]) -> str:
@@ -179,11 +193,15 @@ def recorded_answer(response: dict[str, Any]) -> Answer:
     """The same of the original."""
     headers = dict(line.split(": ", 1) for line in response["headers"])
     return Answer(
-        response["status_line"], {name.lower(): value for name, value in headers.items()}, response["body"] or ""
+        response["status_line"],
+        {name.lower(): value for name, value in headers.items()},
+        response["body"] or "",
     )
 
 
-_VOLATILE = re.compile(r'"(server_id|now|start_time|uptime|go|ack_inbox)": "[^"]*"|"(open_fds|max_fds)": \d+')
+_VOLATILE = re.compile(
+    r'"(server_id|now|start_time|uptime|go|ack_inbox)": "[^"]*"|"(open_fds|max_fds)": \d+'
+)
 
 
 def steady(body: str) -> str:

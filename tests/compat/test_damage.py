@@ -1,7 +1,9 @@
-"""Every recorded way to spoil a datastore: what is served, what is refused, and that nothing goes unsaid.
+"""Every recorded way to spoil a datastore: what is served, what is refused, and that nothing goes
+unsaid.
 
-The recipes and the verdicts of the real v0.25.6 server are in ``tests/data/datastores/damage.json``; the classes are
-those of ``docs/store.md``, damage. Each store is opened by the real file store under a real epoch, without and with
+The recipes and the verdicts of the real v0.25.6 server are in
+``tests/data/datastores/damage.json``; the classes are those of ``docs/store.md``, damage. Each
+store is opened by the real file store under a real epoch, without and with
 ``-file_truncate_bad_eof``.
 """
 
@@ -116,7 +118,14 @@ LESS = {
     },
     ("1-32", 35): {"dat-torn-middle"},
     ("1-32", 32): {"dat-torn-middle-noidx"},
-    ("1-30", 35): {"dat-size-0", "dat-size-3", "dat-size-4", "dat-size-6", "dat-size-8", "dat-missing"},
+    ("1-30", 35): {
+        "dat-size-0",
+        "dat-size-3",
+        "dat-size-4",
+        "dat-size-6",
+        "dat-size-8",
+        "dat-missing",
+    },
     ("1-30", 30): {
         "dat-size-0-noidx",
         "dat-size-3-noidx",
@@ -196,7 +205,8 @@ class Start:
 
     def publish(self, name: str, count: int = 3) -> str:
         """One batch; the error, empty if it was stored."""
-        channel, block = self.channels[name], MsgBlock()
+        channel = self.channels[name]
+        block = MsgBlock()
         for i in range(count):
             block.append(channel.last + 1 + i, name.encode(), b"", b"probe", self.clock.wall_ns())
         channel.append(block)
@@ -241,7 +251,11 @@ def members(text: str) -> set[int]:
 
 def channel_of(recipe: Recipe) -> str:
     """The channel that a recipe is about."""
-    named = {"root-dir-odd-with-messages": "odd name [x]", "root-case-twin": "Single", "slice-other-channel": ORDERS}
+    named = {
+        "root-dir-odd-with-messages": "odd name [x]",
+        "root-case-twin": "Single",
+        "slice-other-channel": ORDERS,
+    }
     if recipe["name"] in named:
         return named[recipe["name"]]
     found = [op["file"].partition("/")[0] for op in recipe["ops"] if "/" in op["file"]]
@@ -283,7 +297,9 @@ def test_each_damage_ends_as_its_class_says(recipe: Recipe, truncating: bool) ->
     start = Start(spoilt(recipe), truncating)
     at_start = recipe["name"] in QUARANTINED - (ENDED_BY_TRUNCATING if truncating else set())
     assert set(start.refused) == ({channel_of(recipe)} if at_start else set())
-    served = {name: (ranges(start.served(name)), channel.last) for name, channel in start.channels.items()}
+    served = {
+        name: (ranges(start.served(name)), channel.last) for name, channel in start.channels.items()
+    }
     assert served == expected(recipe)
     assert start.store.quarantined == (
         [channel_of(recipe)] if at_start or recipe["name"] in QUARANTINED_WHEN_READ else []
@@ -296,7 +312,9 @@ def test_no_verdict_is_worse_than_the_originals(recipe: Recipe, truncating: bool
     if not verdict["starts"]:
         return
     start = Start(spoilt(recipe), truncating)
-    rows = {n.decode(): (set(c.messages), c.last) for n, c in undamaged(recipe["base"]).channels.items()}
+    rows = {
+        n.decode(): (set(c.messages), c.last) for n, c in undamaged(recipe["base"]).channels.items()
+    }
     for name, row in verdict.get("channels", {}).items():
         rows[name] = (members(row["delivered"]), row["last_seq"]) if row else (set(), 0)
     for name, (delivered, last) in rows.items():
@@ -320,17 +338,27 @@ def test_every_loss_is_said_with_file_and_offset(
     lost = {c.decode() for c in base.clients} - start.clients
     files = ["clients.dat"] if lost else []
     had = base.channels.get(channel.encode())
-    if had is not None and channel in start.channels and set(had.messages) - set(start.served(channel)):
+    if (
+        had is not None
+        and channel in start.channels
+        and set(had.messages) - set(start.served(channel))
+    ):
         files.append("msgs.")
     log = capfd.readouterr().err
     for file in files:
-        said = [line for line in log.splitlines() if file in line and ("[ERR]" in line or "[WRN]" in line)]
+        said = [
+            line
+            for line in log.splitlines()
+            if file in line and ("[ERR]" in line or "[WRN]" in line)
+        ]
         assert said
         assert any(re.search(r"offset:? \d+|has \d bytes", line) for line in said)
 
 
 @each
-def test_what_is_quarantined_is_not_written_and_the_rest_goes_on(recipe: Recipe, truncating: bool) -> None:
+def test_what_is_quarantined_is_not_written_and_the_rest_goes_on(
+    recipe: Recipe, truncating: bool
+) -> None:
     if is_refused(recipe, truncating=truncating):
         return
     start = Start(spoilt(recipe), truncating)
@@ -341,7 +369,10 @@ def test_what_is_quarantined_is_not_written_and_the_rest_goes_on(recipe: Recipe,
     before = start.disk.tree(f"{STORE}/{channel}")
     last = start.channels[channel].last
     if start.store.quarantined:
-        assert start.publish(channel) == f'channel "{channel}" is quarantined: run ftstanctl store verify'
+        assert (
+            start.publish(channel)
+            == f'channel "{channel}" is quarantined: run ftstanctl store verify'
+        )
         assert start.publish("single") == ""
         start.store.tick(start.clock.wall_ns())
         start.store.close()
@@ -352,7 +383,9 @@ def test_what_is_quarantined_is_not_written_and_the_rest_goes_on(recipe: Recipe,
 
 
 @each
-def test_a_third_start_after_two_kills_is_as_well_as_the_first(recipe: Recipe, truncating: bool) -> None:
+def test_a_third_start_after_two_kills_is_as_well_as_the_first(
+    recipe: Recipe, truncating: bool
+) -> None:
     if is_refused(recipe, truncating=truncating):
         return
     first = Start(spoilt(recipe), truncating)
@@ -362,7 +395,9 @@ def test_a_third_start_after_two_kills_is_as_well_as_the_first(recipe: Recipe, t
     second = Start(first.killed())
     published = channel_of(recipe) if channel_of(recipe) in second.channels else ORDERS
     second.served(published)
-    more = [] if published in second.store.quarantined else [lasts[published] + i for i in (1, 2, 3)]
+    more = (
+        [] if published in second.store.quarantined else [lasts[published] + i for i in (1, 2, 3)]
+    )
     assert bool(second.publish(published)) is not bool(more)
     third = Start(second.killed())
     assert {name: third.served(name) for name in third.channels} == {
@@ -377,7 +412,8 @@ def test_a_third_start_after_two_kills_is_as_well_as_the_first(recipe: Recipe, t
 
 def test_a_subscription_whose_client_is_gone_is_removed() -> None:
     (recipe,) = (r for r in recipes() if r["name"] == "subs-unknown-client-regular")
-    disk, clock = spoilt(recipe), ManualClock()
+    disk = spoilt(recipe)
+    clock = ManualClock()
     driver = Driver(open_file_store(disk, clock), BrokerOptions(), clock)
     driver.run()
     driver.store.close()

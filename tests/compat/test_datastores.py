@@ -1,4 +1,6 @@
-"""Datastores that real servers left, clean and killed, are recovered to what those servers showed, and served on."""
+"""Datastores that real servers left, clean and killed, are recovered to what those servers showed,
+and served on.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ LATER = 1_800_000_000_000_000_000
 
 def open_local(root: Path) -> FileStore:
     """A store of a new process, under a new epoch."""
-    disk, clock = LocalDisk(), ManualClock(LATER)
+    disk = LocalDisk()
+    clock = ManualClock(LATER)
     handle = disk.open_dir(str(root))
     return FileStore(disk, handle, SimOwner(disk, handle, clock), clock, limits=Limits())
 
@@ -41,7 +44,9 @@ def open_local(root: Path) -> FileStore:
 def message_rows(channel: ChannelStore) -> list[dict[str, Any]]:
     rows = []
     for payload in read_all(channel).values():
-        sequence, subject, reply, data, timestamp, redelivered, count = codec.decode_msg_proto(payload)
+        sequence, subject, reply, data, timestamp, redelivered, count = codec.decode_msg_proto(
+            payload
+        )
         assert not redelivered
         assert count == 0
         rows.append(
@@ -111,7 +116,15 @@ def test_a_store_of_a_real_server_is_recovered_as_that_server_showed_it(
     assert found.info is not None
     assert view.info is not None
     assert found.info.cluster_id == "test-cluster"
-    for field in ("discovery", "publish", "subscribe", "unsubscribe", "close", "sub_close", "acks_subs"):
+    for field in (
+        "discovery",
+        "publish",
+        "subscribe",
+        "unsubscribe",
+        "close",
+        "sub_close",
+        "acks_subs",
+    ):
         assert getattr(found.info, field).encode() == getattr(view.info, field)
     for channel in found.channels:
         assert channel.next_sub_id == view.channels[channel.name].max_sub_id + 1
@@ -124,20 +137,33 @@ def test_the_same_on_a_simulated_disk() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_acknowledged_message_of_a_killed_server_is_there(tmp_path: Path, version: str) -> None:
+def test_every_acknowledged_message_of_a_killed_server_is_there(
+    tmp_path: Path, version: str
+) -> None:
     channels = by_name(open_local(extract(f"{version}/killed.tar.gz", tmp_path)).recover())
-    rows = {name: {row["seq"]: row for row in message_rows(channel)} for name, channel in channels.items()}
+    rows = {
+        name: {row["seq"]: row for row in message_rows(channel)}
+        for name, channel in channels.items()
+    }
     ledger = json.loads((DATA / version / "killed.acked.json").read_text(encoding="utf-8"))
     assert len(ledger) == 114
     for acked in ledger:
         row = rows[acked["channel"]][acked["seq"]]
-        assert (row["len"], row["sha1"], row["reply"]) == (acked["len"], acked["sha1"], acked["reply"])
+        assert (row["len"], row["sha1"], row["reply"]) == (
+            acked["len"],
+            acked["sha1"],
+            acked["reply"],
+        )
 
 
 @pytest.mark.parametrize(("version", "name"), STORES)
-def test_the_broker_has_the_clients_channels_and_live_subscriptions(tmp_path: Path, version: str, name: str) -> None:
+def test_the_broker_has_the_clients_channels_and_live_subscriptions(
+    tmp_path: Path, version: str, name: str
+) -> None:
     expected = expected_view(version, name)
-    driver = Driver(open_local(extract(f"{version}/{name}.tar.gz", tmp_path)), clock=ManualClock(LATER))
+    driver = Driver(
+        open_local(extract(f"{version}/{name}.tar.gz", tmp_path)), clock=ManualClock(LATER)
+    )
     broker = driver.broker
     inboxes = {c["id"].encode(): c["hb_inbox"].encode() for c in expected["clients"]}
     assert {c.client_id: c.info.hb_inbox for c in broker.clients.values()} == inboxes
@@ -156,10 +182,16 @@ def test_the_broker_has_the_clients_channels_and_live_subscriptions(tmp_path: Pa
         assert {s.ack_inbox for s in channel.subs} | members.keys() == live
         queues = {row["ack_inbox"].encode(): row["queue"].encode() for row in rows if row["queue"]}
         assert members == {a: queues[a] for a in live if a in queues}
-        shadows = {g.shadow.sub_id: g.last_sent for g in channel.groups.values() if g.shadow is not None}
-        assert shadows == {r["id"]: r["last_sent"] for r in rows if r["queue"] and not r["client_id"]}
+        shadows = {
+            g.shadow.sub_id: g.last_sent for g in channel.groups.values() if g.shadow is not None
+        }
+        assert shadows == {
+            r["id"]: r["last_sent"] for r in rows if r["queue"] and not r["client_id"]
+        }
         assert live <= set(driver.subs.values())
-        assert {d.sub_id for d in channel.durables.values()} == {row["id"] for row in rows if row["durable"]}
+        assert {d.sub_id for d in channel.durables.values()} == {
+            row["id"] for row in rows if row["durable"]
+        }
 
 
 @pytest.mark.parametrize(("version", "name"), STORES)
@@ -175,28 +207,40 @@ def test_publishing_goes_on_in_slices_of_our_own_and_leaves_the_old_ones_alone(
     driver.connect(b"newcomer")
     for channel in expected["channels"]:
         for data in (b"one", b"two"):
-            assert driver.publish(data, channel=channel.encode(), client_id=b"newcomer") == [PubAck(data)]
+            assert driver.publish(data, channel=channel.encode(), client_id=b"newcomer") == [
+                PubAck(data)
+            ]
     store.close()
 
     after = load_tree(root)
     assert {n: after[n] for n in old_slices} == old_slices
     new_slices = {n for n in after if n.rpartition("/")[2].startswith("msgs.")} - set(old_slices)
-    assert new_slices == {f"{c}/msgs.4097.{ext}" for c in expected["channels"] for ext in ("dat", "idx")}
+    assert new_slices == {
+        f"{c}/msgs.4097.{ext}" for c in expected["channels"] for ext in ("dat", "idx")
+    }
 
     found = open_local(root).recover()
-    assert {c.client_id.decode() for c in found.clients} == {c["id"] for c in expected["clients"]} | {"newcomer"}
+    assert {c.client_id.decode() for c in found.clients} == {
+        c["id"] for c in expected["clients"]
+    } | {"newcomer"}
     for channel, store_of in by_name(found).items():
         row = expected["channels"][channel]
         rows = message_rows(store_of)
         assert rows[:-2] == row["messages"]
         last = row["last_seq"]
         hashes = [hashlib.sha1(data).hexdigest() for data in (b"one", b"two")]
-        assert [(r["seq"], r["sha1"]) for r in rows[-2:]] == [(last + 1, hashes[0]), (last + 2, hashes[1])]
+        assert [(r["seq"], r["sha1"]) for r in rows[-2:]] == [
+            (last + 1, hashes[0]),
+            (last + 2, hashes[1]),
+        ]
         check_subs(expected, channel, store_of)
 
 
 def check_subs(expected: dict[str, Any], name: str, channel: ChannelStore) -> None:
-    """All are there but for plain ones whose client was gone; those to which nothing was sent are as they were."""
+    """All are there but for plain ones whose client was gone.
+
+    Those to which nothing was sent are as they were.
+    """
     clients = {c["id"] for c in expected["clients"]}
     rows = expected["subs_files"][name]
     kept = {r["id"]: r for r in rows if r["is_durable"] or r["queue"] or r["client_id"] in clients}
@@ -221,15 +265,21 @@ def test_a_durable_of_a_killed_server_gets_on_where_it_stopped(tmp_path: Path) -
     offline = next(r for r in rows if r["durable"] == "dur-client-closed")
     driver = Driver(open_local(root), clock=ManualClock(LATER))
     driver.connect(b"gamma")
-    driver.subscribe(b"durables", client_id=b"gamma", durable=b"dur-client-closed", max_in_flight=100)
+    driver.subscribe(
+        b"durables", client_id=b"gamma", durable=b"dur-client-closed", max_in_flight=100
+    )
     got = deliveries(driver.out)
     again = [d.sequence for d in got if d.redelivered]
     assert again == offline["pending"]
-    assert [d.sequence for d in got if not d.redelivered] == list(range(offline["last_sent"] + 1, 18))
+    assert [d.sequence for d in got if not d.redelivered] == list(
+        range(offline["last_sent"] + 1, 18)
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_original_server_would_read_the_store_back_after_a_clean_stop(tmp_path: Path, version: str) -> None:
+def test_the_original_server_would_read_the_store_back_after_a_clean_stop(
+    tmp_path: Path, version: str
+) -> None:
     root = extract(f"{version}/clean.tar.gz", tmp_path)
     store = open_local(root)
     driver = Driver(store, clock=ManualClock(LATER))

@@ -1,7 +1,9 @@
-"""The way back: after a clean stop or a handover the original server reads what we would have served.
+"""The way back: after a clean stop or a handover the original server reads what we would have
+served.
 
-Judged by the reader of the original's rules (``tests/oracle``), its defects included, on stores of many activations
-that were killed, with seals, tails, limits, expired heads, deleted subscriptions and closed durables.
+Judged by the reader of the original's rules (``tests/oracle``), its defects included, on stores of
+many activations that were killed, with seals, tails, limits, expired heads, deleted subscriptions
+and closed durables.
 """
 
 from __future__ import annotations
@@ -37,14 +39,18 @@ FREE = ChannelLimits(max_msgs=0, max_bytes=0)
 
 
 def live(node: Serving, rng: Random, serial: int) -> None:
-    """A life of a server: batches, subscriptions that come, change and go, deliveries, acknowledgements, time."""
+    """A life of a server: batches, subscriptions that come, change and go, deliveries,
+    acknowledgements, time.
+    """
     node.connect(b"client-%d" % serial)
     if serial % 3 == 2:
         node.store.delete_client(b"client-%d" % (serial - 2))
         node.commit()
     for name in CHANNELS:
         for _ in range(rng.randint(1, 5)):
-            node.publish(name, *(rng.randbytes(rng.choice((0, 10, 700))) for _ in range(rng.randint(1, 4))))
+            node.publish(
+                name, *(rng.randbytes(rng.choice((0, 10, 700))) for _ in range(rng.randint(1, 4)))
+            )
             if rng.random() < 0.4:
                 node.clock.advance(rng.uniform(0, 8))
                 node.tick()
@@ -61,16 +67,25 @@ def live(node: Serving, rng: Random, serial: int) -> None:
 
 
 def junk(store: Path, rng: Random) -> None:
-    """What dead owners may still write: bytes behind their last slices, and indexes that lost their end."""
+    """What dead owners may still write: bytes behind their last slices, and indexes that lost their
+    end.
+    """
     for data in store.glob("*/msgs.*.dat"):
-        later = [f for f in data.parent.glob("msgs.*.dat") if int(f.name.split(".")[1]) > int(data.name.split(".")[1])]
+        later = [
+            f
+            for f in data.parent.glob("msgs.*.dat")
+            if int(f.name.split(".")[1]) > int(data.name.split(".")[1])
+        ]
         if later and rng.random() < 0.5:
             with open(data, "ab") as f:
                 f.write(rng.randbytes(rng.randint(1, 60)))
 
 
 def grown(store: Path, seed: int, lives: int = 6) -> dict[bytes, dict[int, bytes]]:
-    """A store of ``lives`` activations that ended in all ways, the last one cleanly; returns what it served."""
+    """A store of ``lives`` activations that ended in all ways, the last one cleanly.
+
+    Returns what it served.
+    """
     rng = Random(seed)
     clock = ManualClock()
     served: dict[bytes, dict[int, bytes]] = {}
@@ -98,8 +113,11 @@ def check_identical(store: Path, served: dict[bytes, dict[int, bytes]]) -> None:
             assert seen.last == max(messages)
             delivered = {s: (m.timestamp, m.reply, m.data) for s, m in seen.messages.items()}
             decoded = {s: codec.decode_msg_proto(p) for s, p in messages.items()}
-            # Removed messages of a slice that is still there come back with larger limits, here as there.
-            assert {s: delivered[s] for s in messages} == {s: (d[4], d[2], d[3]) for s, d in decoded.items()}
+            # Removed messages of a slice that is still there come back with larger limits, here as
+            # there.
+            assert {s: delivered[s] for s in messages} == {
+                s: (d[4], d[2], d[3]) for s, d in decoded.items()
+            }
             assert delivered.keys() == set(range(seen.first, seen.last + 1))
             assert messages_of(node, name).keys() == delivered.keys()
             ours = {s.state.sub_id: s for s in node.channel(name).recovered_subs()}
@@ -127,7 +145,9 @@ def test_after_a_clean_stop_the_original_reads_the_same(tmp_path: Path, seed: in
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_after_a_handover_the_original_reads_the_same_from_dense_slices(tmp_path: Path, seed: int) -> None:
+def test_after_a_handover_the_original_reads_the_same_from_dense_slices(
+    tmp_path: Path, seed: int
+) -> None:
     store = tmp_path / "store"
     served = grown(store, seed)
     assert ctl.main(["store", "handover", str(store), "--slice-bytes", "4000"]) == 0
@@ -151,7 +171,9 @@ def test_a_handover_copies_every_slice_that_a_dead_owner_may_still_write(tmp_pat
 
 
 def test_after_a_repair_and_a_handover_the_original_gives_no_sequence_twice(tmp_path: Path) -> None:
-    """The original takes the last sequence from the last message: where that is lost, an empty one stands for it."""
+    """The original takes the last sequence from the last message: where that is lost, an empty one
+    stands for it.
+    """
     store = tmp_path / "store"
     node = serve(store)
     node.publish(b"foo", b"a", b"b", b"c")
@@ -168,7 +190,9 @@ def test_after_a_repair_and_a_handover_the_original_gives_no_sequence_twice(tmp_
 
 
 def test_the_original_writes_on_and_we_come_back(tmp_path: Path) -> None:
-    """Back and forth: what the original appends behind ours is served by our next activation, and handed over again."""
+    """Back and forth: what the original appends behind ours is served by our next activation, and
+    handed over again.
+    """
     store = tmp_path / "store"
     served = grown(store, 5, lives=3)
     assert ctl.main(["store", "handover", str(store)]) == 0
@@ -185,7 +209,10 @@ def test_the_original_writes_on_and_we_come_back(tmp_path: Path) -> None:
     view = read_store(store)
     assert view.tree == load_tree(store)
     for name in CHANNELS:
-        assert [m.data for m in view.channels[name].messages.values()][-2:] == [b"theirs", b"ours again"]
+        assert [m.data for m in view.channels[name].messages.values()][-2:] == [
+            b"theirs",
+            b"ours again",
+        ]
 
 
 def append_as_the_original(store: Path, name: bytes, data: bytes) -> None:
@@ -215,7 +242,9 @@ def varint(value: int) -> bytes:
 
 @pytest.mark.parametrize("name", ["clean", "killed"])
 @pytest.mark.parametrize("version", ["v0.10.0", "v0.17.0", "v0.25.6"])
-def test_a_store_of_the_original_is_handed_back_with_everything_in_it(tmp_path: Path, version: str, name: str) -> None:
+def test_a_store_of_the_original_is_handed_back_with_everything_in_it(
+    tmp_path: Path, version: str, name: str
+) -> None:
     tree = archived_tree(f"{version}/{name}.tar.gz")
     write_tree(tree, tmp_path / "store")
     before = read_store(tmp_path / "store")
@@ -226,7 +255,12 @@ def test_a_store_of_the_original_is_handed_back_with_everything_in_it(tmp_path: 
     for channel, seen in before.channels.items():
         found = after.channels[channel]
         assert (found.messages, found.subs) == (seen.messages, seen.subs)
-        assert (found.first, found.last, found.msgs, found.bytes) == (seen.first, seen.last, seen.msgs, seen.bytes)
+        assert (found.first, found.last, found.msgs, found.bytes) == (
+            seen.first,
+            seen.last,
+            seen.msgs,
+            seen.bytes,
+        )
 
 
 def test_every_history_that_stops_cleanly_ends_readable_for_the_original() -> None:

@@ -1,4 +1,6 @@
-"""The monitoring pages against the recorded answers of the original: same operations, same requests, same letters."""
+"""The monitoring pages against the recorded answers of the original: same operations, same
+requests, same letters.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ LIMITS = ftstan.StoreLimits(
     ),
 )
 
-#: What the recorded binary did not send yet (docs/compat/monitoring.md, CORS), and what is ours alone.
+#: What the recorded binary did not send yet (docs/compat/monitoring.md, CORS), and what is ours
+#: alone.
 OURS_BEHIND = '  "ft_phase": '
 
 
@@ -49,7 +52,10 @@ def server(
     (port,) = free_ports(1)
     monitor = monitor or MonitorOptions(http_port=1)
     monitor = replace(
-        monitor, host=HOST, http_port=port if monitor.http_port else 0, https_port=port if monitor.https_port else 0
+        monitor,
+        host=HOST,
+        http_port=port if monitor.http_port else 0,
+        https_port=port if monitor.https_port else 0,
     )
     started = ftstan.run_server_with(
         replace(options or ftstan.ServerOptions(), monitor=monitor),
@@ -69,10 +75,12 @@ def client_port(started: ftstan.StanServer) -> int:
 def compare(port: int, recorded: dict[str, Any]) -> None:
     """Every recorded request gets the recorded answer."""
     for capture in recorded["captures"]:
-        request, response = capture["request"], capture["response"]
+        request = capture["request"]
+        response = capture["response"]
         answer = ask(port, request)
         if "status_line" not in response:
-            # The original overflows and drops the connection; the page is that of the nearest possible numbers.
+            # The original overflows and drops the connection; the page is that of the nearest
+            # possible numbers.
             assert answer.status == "HTTP/1.1 200 OK", request
             continue
         target = request["target"]
@@ -128,15 +136,29 @@ def compare_nats(target: str, answer: Answer, theirs: Answer) -> None:
         # The recorded binary had an older NATS server inside.
         assert answer.body == '{"status":"ok"}'
         return
-    assert (answer.status, answer.headers["content-type"]) == (theirs.status, theirs.headers["content-type"]), target
+    assert (answer.status, answer.headers["content-type"]) == (
+        theirs.status,
+        theirs.headers["content-type"],
+    ), target
     if theirs.status != "HTTP/1.1 200 OK":
         assert answer.body == theirs.body
     elif theirs.body.startswith("{"):
         assert set(json.loads(theirs.body)) - NEWER_NATS <= set(json.loads(answer.body)), target
 
 
-#: Keys of the recorded NATS server that the one of today does not send, or only when they say something.
-NEWER_NATS = {"go", "mem", "cores", "gomaxprocs", "cpu", "http_host", "http_port", "https_port", "http_base_path"} | {
+#: Keys of the recorded NATS server that the one of today does not send, or only when they say
+#: something.
+NEWER_NATS = {
+    "go",
+    "mem",
+    "cores",
+    "gomaxprocs",
+    "cpu",
+    "http_host",
+    "http_port",
+    "https_port",
+    "http_base_path",
+} | {
     "http_req_stats",
     "config_load_time",
 }
@@ -147,16 +169,24 @@ def test_a_fresh_server_answers_every_page_as_the_original() -> None:
         compare(port, recording("memory-fresh"))
 
 
-@pytest.mark.parametrize(("name", "store"), [("memory-workload", "MEMORY"), ("file-workload", "FILE")])
-def test_after_the_same_operations_every_page_has_the_same_letters(name: str, store: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "store"), [("memory-workload", "MEMORY"), ("file-workload", "FILE")]
+)
+def test_after_the_same_operations_every_page_has_the_same_letters(
+    name: str, store: str, tmp_path: Path
+) -> None:
     recorded = recording(name)
-    options = ftstan.ServerOptions(store=store, dir=str(tmp_path) if store == "FILE" else "", limits=LIMITS)
+    options = ftstan.ServerOptions(
+        store=store, dir=str(tmp_path) if store == "FILE" else "", limits=LIMITS
+    )
     with server(options) as (started, port):
         Player(client_port(started), "test-cluster").play(recorded["operations"])
         compare(port, recorded)
 
 
-def test_after_a_restart_on_the_same_directory_every_page_has_the_same_letters(tmp_path: Path) -> None:
+def test_after_a_restart_on_the_same_directory_every_page_has_the_same_letters(
+    tmp_path: Path,
+) -> None:
     recorded = recording("file-recovered")
     options = ftstan.ServerOptions(store="FILE", dir=str(tmp_path), limits=LIMITS)
     with server(options) as (started, _):
@@ -172,13 +202,17 @@ def test_odd_names_are_escaped_as_by_the_original() -> None:
         compare(port, recorded)
 
 
-def test_with_an_external_nats_server_its_pages_are_those_of_one_that_nobody_uses(tmp_path: Path) -> None:
+def test_with_an_external_nats_server_its_pages_are_those_of_one_that_nobody_uses(
+    tmp_path: Path,
+) -> None:
     recorded = recording("external-nats")
     with ExitStack() as stack:
         stage = Stage(tmp_path)
         stack.callback(stage.end)
         nats = stage.nats()
-        _, port = stack.enter_context(server(ftstan.ServerOptions(nats_servers=(nats.url,), limits=LIMITS)))
+        _, port = stack.enter_context(
+            server(ftstan.ServerOptions(nats_servers=(nats.url,), limits=LIMITS))
+        )
         Player(nats.port, "test-cluster").play(recorded["operations"])
         compare(port, recorded)
 
@@ -189,9 +223,14 @@ def test_a_group_shows_its_store_on_the_active_and_nothing_on_the_standby(tmp_pa
     recorded = recording("ft-active")
     with ExitStack() as later:
         standby_port = 0
-        with server(options, cluster_listen=routes[0], routes=(routes[1],)) as (active, active_port):
+        with server(options, cluster_listen=routes[0], routes=(routes[1],)) as (
+            active,
+            active_port,
+        ):
             until(lambda: active.is_serving, "the active")
-            _, standby_port = later.enter_context(server(options, cluster_listen=routes[1], routes=(routes[0],)))
+            _, standby_port = later.enter_context(
+                server(options, cluster_listen=routes[1], routes=(routes[0],))
+            )
             Player(client_port(active), "test-cluster").play(recorded["operations"])
             compare(active_port, recorded)
             compare(standby_port, recording("ft-standby"))
@@ -205,7 +244,8 @@ FT_ACTIVE = {"method": "GET", "target": "/streaming/isFTActive"}
 def test_a_base_path_stands_in_front_of_the_nats_servers_pages_only() -> None:
     with server(monitor=MonitorOptions(http_port=1, base_path="/mon")) as (_, port):
         for capture in recording("base-path")["captures"]:
-            request, theirs = capture["request"], recorded_answer(capture["response"])
+            request = capture["request"]
+            theirs = recorded_answer(capture["response"])
             assert ask(port, request).status == theirs.status, request
         page = json.loads(ask(port, {"method": "GET", "target": "/mon/varz"}).body)
     assert (page["http_host"], page["http_port"], page["https_port"]) == (HOST, port, 0)
@@ -215,10 +255,20 @@ def test_a_base_path_stands_in_front_of_the_nats_servers_pages_only() -> None:
 @pytest.fixture
 def certificate(tmp_path: Path) -> ServerTlsOptions:
     """A certificate for loopback, made here."""
-    key, cert = tmp_path / "server.key", tmp_path / "server.pem"
+    key = tmp_path / "server.key"
+    cert = tmp_path / "server.pem"
     subprocess.run(
         [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
+            *(
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:P-256",
+                "-nodes",
+            ),
             *("-days", "2", "-subj", "/CN=localhost", "-addext", f"subjectAltName=IP:{HOST}"),
             *("-keyout", str(key), "-out", str(cert)),
         ],
@@ -228,7 +278,9 @@ def certificate(tmp_path: Path) -> ServerTlsOptions:
     return ServerTlsOptions(cert_file=str(cert), key_file=str(key), ca_file=str(cert))
 
 
-def test_over_https_the_pages_are_the_same_and_plain_http_is_told_so(certificate: ServerTlsOptions) -> None:
+def test_over_https_the_pages_are_the_same_and_plain_http_is_told_so(
+    certificate: ServerTlsOptions,
+) -> None:
     context = ssl.create_default_context(cafile=certificate.ca_file)
     with server(monitor=MonitorOptions(https_port=1), tls=certificate) as (_, port):
         for capture in recording("https")["captures"]:
@@ -237,7 +289,10 @@ def test_over_https_the_pages_are_the_same_and_plain_http_is_told_so(certificate
         assert plain_request(port) == (
             b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
         )
-        assert ask(port, {"method": "GET", "target": "/streaming/serverz"}, context).status == "HTTP/1.1 200 OK"
+        assert (
+            ask(port, {"method": "GET", "target": "/streaming/serverz"}, context).status
+            == "HTTP/1.1 200 OK"
+        )
 
 
 def plain_request(port: int) -> bytes:
@@ -252,7 +307,10 @@ def plain_request(port: int) -> bytes:
 def test_expired_messages_leave_a_channel_that_knows_where_it_was() -> None:
     recorded = recording("expired")
     limits = ftstan.StoreLimits(
-        channels=(("foo", replace(OWN, max_age=SECOND)), ("away", replace(OWN, max_inactivity=SECOND)))
+        channels=(
+            ("foo", replace(OWN, max_age=SECOND)),
+            ("away", replace(OWN, max_inactivity=SECOND)),
+        )
     )
     with server(ftstan.ServerOptions(limits=limits)) as (started, port):
         Player(client_port(started), "test-cluster").play(recorded["operations"])

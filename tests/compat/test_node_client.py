@@ -1,7 +1,8 @@
-"""The npm client ``node-nats-streaming`` against real servers: what its users see, alone and over a failover.
+"""The npm client ``node-nats-streaming`` against real servers: what its users see, alone and over a
+failover.
 
-``node/client.js`` drives the client; this module says what must come of it. The expectations are those of the client's
-own manual and of ``docs/compat/protocol.md``.
+``node/client.js`` drives the client; this module says what must come of it. The expectations are
+those of the client's own manual and of ``docs/compat/protocol.md``.
 """
 
 from __future__ import annotations
@@ -46,12 +47,17 @@ class ClientError(Exception):
 
 
 class NodeClient:
-    """The process in which the client runs. Connections and subscriptions go by names that the test gives."""
+    """The process in which the client runs.
+
+    Connections and subscriptions go by names that the test gives.
+    """
 
     def __init__(self, stage: Stage, name: str = "node") -> None:
         # A sanitizer that is preloaded into Python has no business in Node.js.
         environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-        self._child = Child(["node", str(SCRIPT)], stage.directory / f"{name}.log", environment, piped=True)
+        self._child = Child(
+            ["node", str(SCRIPT)], stage.directory / f"{name}.log", environment, piped=True
+        )
         stage.adopt(self._child)
         self._results: queue.Queue[dict[str, Any]] = queue.Queue()
         self._events: list[dict[str, Any]] = []
@@ -82,14 +88,22 @@ class NodeClient:
     def connect(self, name: str, *ports: int, client_id: str = "", **options: Any) -> None:
         servers = [f"nats://{HOST}:{port}" for port in ports]
         self._call(
-            "connect", **{"as": name}, cluster=CLUSTER, client=client_id or name, servers=servers, options=options
+            "connect",
+            **{"as": name},
+            cluster=CLUSTER,
+            client=client_id or name,
+            servers=servers,
+            options=options,
         )
 
     def close(self, name: str) -> None:
         self._call("close", of=name)
 
     def publish(self, by: str, *payloads: str, channel: str = CHANNEL) -> list[str]:
-        """Publish all at once and wait for the acks; gives the guids. Raises ``ClientError`` on an error ack."""
+        """Publish all at once and wait for the acks; gives the guids.
+
+        Raises ``ClientError`` on an error ack.
+        """
         guids = []
         for guid, acked, error in self._call("publish", by=by, channel=channel, payloads=payloads):
             if error is not None:
@@ -98,8 +112,12 @@ class NodeClient:
             guids.append(guid)
         return guids
 
-    def subscribe(self, by: str, name: str, channel: str = CHANNEL, group: str = "", **options: Any) -> None:
-        self._call("subscribe", by=by, **{"as": name}, channel=channel, group=group, options=options)
+    def subscribe(
+        self, by: str, name: str, channel: str = CHANNEL, group: str = "", **options: Any
+    ) -> None:
+        self._call(
+            "subscribe", by=by, **{"as": name}, channel=channel, group=group, options=options
+        )
 
     def ack(self, name: str, *sequences: int) -> None:
         self._call("ack", of=name, sequences=sequences)
@@ -129,7 +147,9 @@ class NodeClient:
         until(there, f"{list(sequences)} on {name}")
 
     def wait_for_news(self, name: str, sequences: Sequence[int]) -> None:
-        """The same, leaving out what came again: what a server noted last of deliveries and acks may die with it."""
+        """The same, leaving out what came again: what a server noted last of deliveries and acks
+        may die with it.
+        """
 
         def there() -> bool:
             got = list(dict.fromkeys(message.sequence for message in self.messages(name)))
@@ -179,7 +199,9 @@ class TestPublish:
             connected.publish("me", "x", channel="a/b")
         assert connected.publish("me", "the connection goes on")
 
-    def test_a_channel_beyond_the_limit_is_an_error_for_its_publisher(self, stage: Stage, node: NodeClient) -> None:
+    def test_a_channel_beyond_the_limit_is_an_error_for_its_publisher(
+        self, stage: Stage, node: NodeClient
+    ) -> None:
         server = stage.server("server", "-mc", "1")
         server.wait_for(READY)
         node.connect("me", server.port)
@@ -189,7 +211,9 @@ class TestPublish:
 
 
 class TestConnect:
-    def test_a_client_id_that_lives_is_refused_to_another(self, connected: NodeClient, server: Server) -> None:
+    def test_a_client_id_that_lives_is_refused_to_another(
+        self, connected: NodeClient, server: Server
+    ) -> None:
         with pytest.raises(ClientError, match=r"^stan: clientID already registered$"):
             connected.connect("other", server.port, client_id="me")
         assert connected.publish("me", "the first one goes on")
@@ -206,7 +230,9 @@ class TestStartPositions:
         node.publish("me", "six")
         node.wait_for("sub", [*sequences, 6])
         words = ["one", "two", "three", "four", "five", "six"]
-        assert [m.data for m in node.messages("sub")] == [words[m.sequence - 1] for m in node.messages("sub")]
+        assert [m.data for m in node.messages("sub")] == [
+            words[m.sequence - 1] for m in node.messages("sub")
+        ]
         assert not any(m.redelivered for m in node.messages("sub"))
 
     def test_only_new_messages_come_by_default(self, connected: NodeClient) -> None:
@@ -233,15 +259,20 @@ class TestStartPositions:
 
 
 class TestAcks:
-    def test_what_is_not_acked_comes_again_with_the_flag_until_it_is(self, connected: NodeClient) -> None:
+    def test_what_is_not_acked_comes_again_with_the_flag_until_it_is(
+        self, connected: NodeClient
+    ) -> None:
         connected.subscribe("me", "sub", all=True, manualAcks=True, ackWait=1000, maxInFlight=10)
         connected.wait_for("sub", [1, 2, 3, 4, 5])
         connected.ack("sub", 1, 2, 4, 5)
         until(lambda: len(connected.messages("sub")) >= 7, "two redeliveries")
         connected.ack("sub", 3)
-        first, again = connected.messages("sub")[:5], connected.messages("sub")[5:]
+        first = connected.messages("sub")[:5]
+        again = connected.messages("sub")[5:]
         assert not any(message.redelivered for message in first)
-        assert {(message.sequence, message.data, message.redelivered) for message in again} == {(3, "three", True)}
+        assert {(message.sequence, message.data, message.redelivered) for message in again} == {
+            (3, "three", True)
+        }
 
     def test_no_more_than_max_in_flight_wait_for_their_acks(self, connected: NodeClient) -> None:
         connected.subscribe("me", "sub", all=True, manualAcks=True, maxInFlight=2)
@@ -255,7 +286,9 @@ class TestAcks:
 
 
 class TestSubscriptions:
-    def test_a_durable_goes_on_where_it_was_closed(self, connected: NodeClient, server: Server) -> None:
+    def test_a_durable_goes_on_where_it_was_closed(
+        self, connected: NodeClient, server: Server
+    ) -> None:
         connected.subscribe("me", "sub", all=True, durable="audit")
         connected.wait_for("sub", [1, 2, 3, 4, 5])
         connected.close_subscription("sub")
@@ -275,7 +308,9 @@ class TestSubscriptions:
         connected.subscribe("me", "new", all=True, durable="audit")
         connected.wait_for("new", [1, 2, 3, 4, 5])
 
-    def test_a_durable_that_is_open_is_refused_to_another_subscription(self, connected: NodeClient) -> None:
+    def test_a_durable_that_is_open_is_refused_to_another_subscription(
+        self, connected: NodeClient
+    ) -> None:
         connected.subscribe("me", "sub", durable="audit")
         with pytest.raises(ClientError, match=r"^stan: duplicate durable registration$"):
             connected.subscribe("me", "other", durable="audit")
@@ -303,19 +338,29 @@ class TestQueueGroups:
         assert sorted(got) == list(range(6, 36))
         assert all(connected.messages(name) for name in members)
 
-    def test_what_a_member_leaves_behind_goes_to_the_others(self, connected: NodeClient, server: Server) -> None:
+    def test_what_a_member_leaves_behind_goes_to_the_others(
+        self, connected: NodeClient, server: Server
+    ) -> None:
         connected.connect("other", server.port)
         connected.subscribe("me", "stays", group="workers")
         connected.subscribe("other", "leaves", group="workers", manualAcks=True, ackWait=60_000)
         connected.publish("me", "six", "seven", "eight", "nine")
         until(lambda: connected.messages("leaves"), "a message to the member that will leave")
-        until(lambda: len(connected.messages("stays")) + len(connected.messages("leaves")) >= 4, "four messages")
+        until(
+            lambda: len(connected.messages("stays")) + len(connected.messages("leaves")) >= 4,
+            "four messages",
+        )
         held = {message.sequence for message in connected.messages("leaves")}
         connected.close("other")
-        until(lambda: {m.sequence for m in connected.messages("stays")} == {6, 7, 8, 9}, "all at the one that stays")
+        until(
+            lambda: {m.sequence for m in connected.messages("stays")} == {6, 7, 8, 9},
+            "all at the one that stays",
+        )
         assert {m.sequence for m in connected.messages("stays") if m.redelivered} == held
 
-    def test_a_durable_group_goes_on_with_whoever_comes_back(self, connected: NodeClient, server: Server) -> None:
+    def test_a_durable_group_goes_on_with_whoever_comes_back(
+        self, connected: NodeClient, server: Server
+    ) -> None:
         connected.subscribe("me", "first", group="workers", durable="audit", all=True)
         connected.wait_for("first", [1, 2, 3, 4, 5])
         connected.close_subscription("first")
@@ -326,7 +371,9 @@ class TestQueueGroups:
 
 
 class TestConnectionLost:
-    def test_a_client_gives_up_when_nobody_answers_its_pings(self, stage: Stage, node: NodeClient) -> None:
+    def test_a_client_gives_up_when_nobody_answers_its_pings(
+        self, stage: Stage, node: NodeClient
+    ) -> None:
         nats = stage.nats()
         server = stage.server("server", "-ns", nats.url)
         server.wait_for(READY)
@@ -339,20 +386,27 @@ class TestConnectionLost:
     def test_a_client_that_was_replaced_is_told_by_its_next_ping(
         self, stage: Stage, node: NodeClient, server: Server
     ) -> None:
-        node.connect("first", server.port, client_id="me", stanPingInterval=300, stanMaxPingOut=1000)
+        node.connect(
+            "first", server.port, client_id="me", stanPingInterval=300, stanMaxPingOut=1000
+        )
         node.subscribe("first", "sub")
         node.suspend()
         other = NodeClient(stage, "other")
         other.connect("second", server.port, client_id="me")
         node.resume()
         until(lambda: node.happened("lost", "first"), "the first client to be told")
-        assert "client has been replaced or is no longer registered" in node.happened("lost", "first")[0]["text"]
+        assert (
+            "client has been replaced or is no longer registered"
+            in node.happened("lost", "first")[0]["text"]
+        )
         other.publish("second", "it is the second one's name now")
         assert node.messages("sub") == []
 
 
 class TestFailover:
-    def test_members_of_a_group_share_on_the_other_node(self, stage: Stage, node: NodeClient) -> None:
+    def test_members_of_a_group_share_on_the_other_node(
+        self, stage: Stage, node: NodeClient
+    ) -> None:
         a, b = stage.routed_pair()
         node.connect("me", b.port, stanPingInterval=300, stanMaxPingOut=100)
         node.connect("other", b.port, stanPingInterval=300, stanMaxPingOut=100)
@@ -367,10 +421,14 @@ class TestFailover:
         node.publish("me", *(str(n) for n in range(2, 12)))
         fresh = [1, *range(2, 12)]
         until(
-            lambda: {m.sequence for name in ("one", "two") for m in node.messages(name)} == set(fresh),
+            lambda: (
+                {m.sequence for name in ("one", "two") for m in node.messages(name)} == set(fresh)
+            ),
             "all messages at the members",
         )
-        new = [m.sequence for name in ("one", "two") for m in node.messages(name) if not m.redelivered]
+        new = [
+            m.sequence for name in ("one", "two") for m in node.messages(name) if not m.redelivered
+        ]
         assert sorted(sequence for sequence in new if sequence > 1) == list(range(2, 12))
         assert all(node.messages(name) for name in ("one", "two"))
         assert not node.happened("lost", "me")
@@ -395,7 +453,9 @@ class TestFailover:
         assert not node.happened("lost", "me")
         assert not node.happened("error", "me")
 
-    def test_a_client_that_knows_both_nats_servers_follows_the_survivor(self, stage: Stage, node: NodeClient) -> None:
+    def test_a_client_that_knows_both_nats_servers_follows_the_survivor(
+        self, stage: Stage, node: NodeClient
+    ) -> None:
         a, b = stage.routed_pair()
         node.connect("me", a.port, b.port, noRandomize=True)
         node.subscribe("me", "sub", all=True, durable="audit")
@@ -452,14 +512,27 @@ class TestFailover:
         assert not node.happened("lost", "me")
         assert not node.happened("error", "me")
 
-    def test_a_switchover_costs_publishers_and_subscribers_nothing(self, stage: Stage, node: NodeClient) -> None:
+    def test_a_switchover_costs_publishers_and_subscribers_nothing(
+        self, stage: Stage, node: NodeClient
+    ) -> None:
         nats = stage.nats()
         a, b = stage.pair_on(nats)
         node.connect("me", nats.port)
         node.subscribe("me", "sub", all=True, durable="audit")
         node.publish("me", "before")
-        words = ["--server", nats.url, "--cluster", CLUSTER, "--group", GROUP, "--dir", str(stage.store)]
-        asked = stage.run("ctl", [sys.executable, "-m", "ftstan.cli.ctl", "ft", "switchover", *words])
+        words = [
+            "--server",
+            nats.url,
+            "--cluster",
+            CLUSTER,
+            "--group",
+            GROUP,
+            "--dir",
+            str(stage.store),
+        ]
+        asked = stage.run(
+            "ctl", [sys.executable, "-m", "ftstan.cli.ctl", "ft", "switchover", *words]
+        )
         for number in range(20):
             node.publish("me", *(f"{number}.{i}" for i in range(10)))
         assert asked.status() == 0

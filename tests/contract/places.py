@@ -1,4 +1,7 @@
-"""Where the stores of the contract suite rest. A new kind of store joins the suite with one line in ``KINDS``."""
+"""Where the stores of the contract suite rest.
+
+A new kind of store joins the suite with one line in ``KINDS``.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,9 @@ class FilePlace:
         disk = self._new_disk()
         root = disk.open_dir(self._path)
         owner = SimOwner(disk, root, self.clock)
-        return FileStore(disk, root, owner, self.clock, FileStoreOptions(slice_max_msgs=7), limits=limits)
+        return FileStore(
+            disk, root, owner, self.clock, FileStoreOptions(slice_max_msgs=7), limits=limits
+        )
 
 
 def _local(folder: Path) -> Place:

@@ -43,7 +43,8 @@ class TestFileAccess(AccessContract):
         return lambda: registry.load("file")(StoreContext(options, "me", SystemClock()))
 
     def test_the_holder_is_named(self, new_access: Callable[[], StoreAccess]) -> None:
-        first, second = new_access(), new_access()
+        first = new_access()
+        second = new_access()
         assert second.holder() == ""
         first.lock().acquire()
         first.activate()

@@ -1,7 +1,9 @@
-"""A STAN client on a raw NATS connection, for tests that must see every message: one thread, no reconnecting.
+"""A STAN client on a raw NATS connection, for tests that must see every message: one thread, no
+reconnecting.
 
-Nothing happens behind the test's back: bytes are read only inside ``pump`` and what calls it. Heartbeats are answered
-there. Everything that arrived is kept, so that a second ack or a second content cannot hide.
+Nothing happens behind the test's back: bytes are read only inside ``pump`` and what calls it.
+Heartbeats are answered there. Everything that arrived is kept, so that a second ack or a second
+content cannot hide.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 
 _SEND_S = 10.0
 _ANSWER_S = 15.0
-"""How long an answer is waited for until the request is repeated: a repeated connect that was only slow is refused."""
+"""How long an answer is waited for until the request is repeated: a repeated connect that was only
+slow is refused.
+"""
 _NUID = Nuid()
 
 
@@ -54,7 +58,12 @@ class NatsConnection:
             connection.close()
 
     def __init__(self, port: int, **login: Any) -> None:
-        self._link = Link([f"nats://{HOST}:{port}"], name="test", options=LinkOptions(**login), clock=SystemClock())
+        self._link = Link(
+            [f"nats://{HOST}:{port}"],
+            name="test",
+            options=LinkOptions(**login),
+            clock=SystemClock(),
+        )
         self._link.connect(_ANSWER_S)
         self._open.add(self)
         self.max_payload = self._link.max_payload
@@ -84,7 +93,9 @@ class NatsConnection:
         return sid
 
     def publish(self, subject: bytes | str, payload: bytes, reply: bytes = b"") -> None:
-        self.send(pub_frame(subject.encode() if isinstance(subject, str) else subject, reply, payload))
+        self.send(
+            pub_frame(subject.encode() if isinstance(subject, str) else subject, reply, payload)
+        )
 
     def send(self, data: bytes) -> None:
         """Send protocol bytes as they are."""
@@ -111,7 +122,9 @@ class NatsConnection:
             self.read(0.05)
 
     def flush(self) -> None:
-        """Return when the NATS server has processed everything sent, and everything before its answer was read."""
+        """Return when the NATS server has processed everything sent, and everything before its
+        answer was read.
+        """
         want = self._pongs + 1
         self.send(b"PING\r\n")
         self.pump(lambda: self._pongs >= want, "NATS to answer a PING")
@@ -131,7 +144,9 @@ class NatsConnection:
                 case ("MSG", subject, sid, reply, payload):
                     self._handlers[sid](Arrived(subject, reply, payload))
                 case ("HMSG", subject, sid, reply, headers, payload):
-                    self._handlers[sid](Arrived(subject, reply, payload, headers.startswith(b"NATS/1.0 503")))
+                    self._handlers[sid](
+                        Arrived(subject, reply, payload, headers.startswith(b"NATS/1.0 503"))
+                    )
                 case ("PING",):
                     self.send(b"PONG\r\n")
                 case ("PONG",):
@@ -168,9 +183,14 @@ class Subscription:
 
 
 class StanClient:
-    """One client id. ``acks``: guid -> how often it was acked; ``errors``: guid -> texts of error acks."""
+    """One client id.
 
-    def __init__(self, port: int, client_id: str = "me", *, cluster: str = CLUSTER, **login: Any) -> None:
+    ``acks``: guid -> how often it was acked; ``errors``: guid -> texts of error acks.
+    """
+
+    def __init__(
+        self, port: int, client_id: str = "me", *, cluster: str = CLUSTER, **login: Any
+    ) -> None:
         self.nats = NatsConnection(port, **login)
         self.client_id = client_id.encode()
         self.conn_id = _NUID.next().encode()
@@ -193,13 +213,20 @@ class StanClient:
         """The answer to a ConnectRequest, whatever it is."""
         request = messages.encode(
             messages.ConnectRequest(
-                client_id=self.client_id, heartbeat_inbox=self._heartbeat_inbox, conn_id=self.conn_id, protocol=1
+                client_id=self.client_id,
+                heartbeat_inbox=self._heartbeat_inbox,
+                conn_id=self.conn_id,
+                protocol=1,
             )
         )
-        return messages.parse(messages.ConnectResponse, self._ask(self._subjects.discovery, request))
+        return messages.parse(
+            messages.ConnectResponse, self._ask(self._subjects.discovery, request)
+        )
 
     def move(self, port: int, **login: Any) -> None:
-        """Go on with the same identity on a new NATS connection, as a client does that reconnects."""
+        """Go on with the same identity on a new NATS connection, as a client does that
+        reconnects.
+        """
         self.nats.close()
         self.nats = NatsConnection(port, **login)
         self.nats.listen(self._acks_inbox, self._on_pub_ack)
@@ -207,25 +234,33 @@ class StanClient:
 
     def close(self) -> None:
         """Unregister and disconnect."""
-        self._ask(self._subjects.close, messages.encode(messages.CloseRequest(client_id=self.client_id)))
+        self._ask(
+            self._subjects.close, messages.encode(messages.CloseRequest(client_id=self.client_id))
+        )
         self.nats.close()
 
     def ping(self) -> str:
         """The error text, empty when the server knows this connection."""
-        answer = self._ask(self._subjects.pings, messages.encode(messages.Ping(conn_id=self.conn_id)))
+        answer = self._ask(
+            self._subjects.pings, messages.encode(messages.Ping(conn_id=self.conn_id))
+        )
         return messages.parse(messages.PingResponse, answer).error.decode()
 
     def settle_acks(self) -> None:
-        """Return when the server has noted what it delivered here, and the acks for it, where a kill does not reach.
+        """Return when the server has noted what it delivered here, and the acks for it, where a
+        kill does not reach.
 
-        Notes follow their batch's answers, and the first ping may be in one batch with the acks: hence the second.
+        Notes follow their batch's answers, and the first ping may be in one batch with the acks:
+        hence the second.
         """
         for _ in range(2):
             assert self.ping() == ""
 
     # Publishing
 
-    def offer(self, channel: bytes, *payloads: bytes, guids: list[bytes] | None = None) -> list[bytes]:
+    def offer(
+        self, channel: bytes, *payloads: bytes, guids: list[bytes] | None = None
+    ) -> list[bytes]:
         """Publish in one write without waiting for acks; gives the guids."""
         guids = guids or [_NUID.next().encode() for _ in payloads]
         frames = [
@@ -234,7 +269,11 @@ class StanClient:
                 self._acks_inbox,
                 messages.encode(
                     messages.PubMsg(
-                        client_id=self.client_id, conn_id=self.conn_id, guid=guid, subject=channel, data=payload
+                        client_id=self.client_id,
+                        conn_id=self.conn_id,
+                        guid=guid,
+                        subject=channel,
+                        data=payload,
                     )
                 ),
             )
@@ -251,7 +290,10 @@ class StanClient:
 
     def settle(self, guids: list[bytes]) -> None:
         """Wait until each of ``guids`` was answered, well or not."""
-        self.nats.pump(lambda: all(guid in self.acks or guid in self.errors for guid in guids), "answers to publishes")
+        self.nats.pump(
+            lambda: all(guid in self.acks or guid in self.errors for guid in guids),
+            "answers to publishes",
+        )
 
     # Subscribing
 
@@ -286,7 +328,8 @@ class StanClient:
             ack_wait_in_secs=ack_wait,
         )
         answer = messages.parse(
-            messages.SubscriptionResponse, self._ask(self._subjects.subscribe, messages.encode(request))
+            messages.SubscriptionResponse,
+            self._ask(self._subjects.subscribe, messages.encode(request)),
         )
         assert answer.error == b"", answer.error
         subscription.ack_inbox = answer.ack_inbox
@@ -318,7 +361,9 @@ class StanClient:
         marker = b"marker " + _NUID.next().encode()
         self.publish(channel, marker)
         subscription = self.subscribe(channel)
-        self.nats.pump(lambda: any(m.data == marker for m in subscription.received[-1024:]), "the marker")
+        self.nats.pump(
+            lambda: any(m.data == marker for m in subscription.received[-1024:]), "the marker"
+        )
         assert subscription.sequences == list(range(1, len(subscription.received) + 1))
         return {message.sequence: message.data for message in subscription.received}
 

@@ -1,7 +1,9 @@
-"""Runs a command under the system calls that a systemd unit allows: ``python -m tests.ft.filtered UNIT COMMAND ...``.
+"""Runs a command under the system calls that a systemd unit allows: ``python -m tests.ft.filtered
+UNIT COMMAND ...``.
 
-Reads ``SystemCallFilter=`` as systemd does (first an allow list, then taken away and added), asks ``systemd-analyze``
-what its sets hold, and hands the result to libseccomp. What is not allowed fails with EPERM, as the unit says.
+Reads ``SystemCallFilter=`` as systemd does (first an allow list, then taken away and added), asks
+``systemd-analyze`` what its sets hold, and hands the result to libseccomp. What is not allowed
+fails with EPERM, as the unit says.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ _EPERM = 0x00050000 | errno.EPERM
 def _members(name: str) -> set[str]:
     if not name.startswith("@"):
         return {name}
-    done = subprocess.run(["systemd-analyze", "syscall-filter", name], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        ["systemd-analyze", "syscall-filter", name], check=True, capture_output=True, text=True
+    )
     words = [line.strip() for line in done.stdout.splitlines()[1:]]
     return set().union(*(_members(word) for word in words if word and not word.startswith("#")))
 
@@ -43,7 +47,10 @@ def restrict(calls: set[str]) -> None:
     context = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(_EPERM)))
     for name in sorted(calls):
         number = library.seccomp_syscall_resolve_name(name.encode())
-        if number >= 0 and library.seccomp_rule_add(context, ctypes.c_uint32(_ALLOW), number, 0) != 0:
+        if (
+            number >= 0
+            and library.seccomp_rule_add(context, ctypes.c_uint32(_ALLOW), number, 0) != 0
+        ):
             raise OSError(f"libseccomp does not take {name}")
     if library.seccomp_load(context) != 0:
         raise OSError("libseccomp does not load the filter")

@@ -1,6 +1,8 @@
-"""A publisher that never waits for a single ack, and remembers what it was promised, over kills and takeovers.
+"""A publisher that never waits for a single ack, and remembers what it was promised, over kills and
+takeovers.
 
-Each payload is unique, so a payload names its publish: what is read back is judged by payloads alone.
+Each payload is unique, so a payload names its publish: what is read back is judged by payloads
+alone.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Load:
             if self.unanswered < _WINDOW:
                 self._offer(client)
             client.nats.read(0.001)
-        # In the socket, applied, committed, or acked a moment ago: the server dies among all of these.
+        # In the socket, applied, committed, or acked a moment ago: the server dies among all of
+        # these.
         for _ in range(4):
             self._offer(client)
 
@@ -76,12 +79,16 @@ class Load:
             self.give_up()
 
     def judge(self, contents: dict[int, bytes]) -> None:
-        """Fail unless everything acked is among ``contents`` (sequence -> payload), each publish once."""
+        """Fail unless everything acked is among ``contents`` (sequence -> payload), each publish
+        once.
+        """
         stored = set(contents.values())
         assert len(stored) == len(contents), "one publish was stored twice"
         acked = [guid for client in self._clients for guid in client.acks]
         gone = [self._payloads[guid][:16] for guid in acked if self._payloads[guid] not in stored]
-        assert not gone, f"{len(gone)} of {len(acked)} acked publishes are gone, the first: {gone[:5]}"
+        assert not gone, (
+            f"{len(gone)} of {len(acked)} acked publishes are gone, the first: {gone[:5]}"
+        )
         for client in self._clients:
             assert not client.errors
             assert set(client.acks.values()) == {1}, "one publish was acked twice"

@@ -1,4 +1,7 @@
-"""Small file systems in mount namespaces of their own, as the datastore of real servers. Needs root."""
+"""Small file systems in mount namespaces of their own, as the datastore of real servers.
+
+Needs root.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,12 @@ if TYPE_CHECKING:
 
 
 class Volume:
-    """``steps`` are shell commands, each run when ``step`` asks for it; ``$0`` is the directory, ``$1`` the image.
+    """``steps`` are shell commands, each run when ``step`` asks for it.
 
-    Whatever happens to the test, a frozen file system is thawed and unmounted with its namespace: the holder traps its
-    own end.
+    ``$0`` is the directory, ``$1`` the image.
+
+    Whatever happens to the test, a frozen file system is thawed and unmounted with its namespace:
+    the holder traps its own end.
     """
 
     def __init__(self, stage: Stage, *steps: str) -> None:
@@ -29,8 +34,18 @@ class Volume:
         with image.open("wb") as file:
             file.truncate(32 << 20)
         words = 'mkfs.ext4 -q "$1" && mount -o loop "$1" "$0" && echo step-0\n'
-        words += "".join(f"read -r _ && {step} && echo step-{i}\n" for i, step in enumerate(steps, 1))
-        command = ["unshare", "-m", "sh", "-c", f"{{ {words} read -r _\n}} >&2", str(stage.store), str(image)]
+        words += "".join(
+            f"read -r _ && {step} && echo step-{i}\n" for i, step in enumerate(steps, 1)
+        )
+        command = [
+            "unshare",
+            "-m",
+            "sh",
+            "-c",
+            f"{{ {words} read -r _\n}} >&2",
+            str(stage.store),
+            str(image),
+        ]
         self._holder = Child(command, stage.directory / "volume.log", piped=True)
         stage.adopt(self._holder)
         self._done = 0
@@ -53,7 +68,8 @@ class Frozen:
     """A volume that is frozen and thawed by turns."""
 
     def __init__(self, stage: Stage) -> None:
-        freeze, thaw = 'fsfreeze -f "$0"', 'fsfreeze -u "$0"'
+        freeze = 'fsfreeze -f "$0"'
+        thaw = 'fsfreeze -u "$0"'
         self.volume = Volume(stage, freeze, thaw, freeze, thaw)
         self._frozen = False
 
@@ -74,7 +90,8 @@ class Frozen:
 class SmallDisk:
     """A tmpfs of a few MiB, half of it taken by a file that can be removed to make room.
 
-    ``wrap`` stands before a command that shall see it; ``seen`` is the datastore's directory for who does not.
+    ``wrap`` stands before a command that shall see it; ``seen`` is the datastore's directory for
+    who does not.
     """
 
     SIZE = 6 << 20
@@ -82,7 +99,9 @@ class SmallDisk:
     def __init__(self, stage: Stage) -> None:
         _require_root()
         stage.store.mkdir()
-        words = f'mount -t tmpfs -o size={self.SIZE} tmpfs "$0" && echo mounted && exec sleep infinity'
+        words = (
+            f'mount -t tmpfs -o size={self.SIZE} tmpfs "$0" && echo mounted && exec sleep infinity'
+        )
         holder = stage.run("holder", ["unshare", "-m", "sh", "-c", words, str(stage.store)])
         holder.wait_for("mounted")
         self.wrap = ["nsenter", "-t", str(holder.pid), "-m", f"--wd={ROOT}"]

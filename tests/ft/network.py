@@ -1,4 +1,6 @@
-"""Hosts in network namespaces that the test made: a hub in the middle, and cables that can be cut in each direction."""
+"""Hosts in network namespaces that the test made: a hub in the middle, and cables that can be cut
+in each direction.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.nats.embedded import binary_path
+from ftstan.nats.binary import binary_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,18 +28,27 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Network:
-    """A hub with a nats-server, and a namespace for each of ``hosts``, all in one network 10.77.0.0/24."""
+    """A hub with a nats-server, and a namespace for each of ``hosts``, all in one network
+    10.77.0.0/24.
+    """
 
     def __init__(self, stage: Stage, hosts: list[str]) -> None:
         for tool in ("ip", "nft", "nsenter", "unshare"):
             if shutil.which(tool) is None or os.geteuid() != 0:
                 pytest.fail(
-                    f"network namespaces need root and the command {tool}: tools/system_packages.sh", pytrace=False
+                    f"network namespaces need root and the command {tool}: "
+                    "tools/system_packages.sh",
+                    pytrace=False,
                 )
         self._stage = stage
         self._holders: dict[str, Child] = {}
         hub = self._namespace("hub")
-        self._inside("hub", "ip link add br0 type bridge", f"ip addr add {HUB}/24 dev br0", "ip link set br0 up")
+        self._inside(
+            "hub",
+            "ip link add br0 type bridge",
+            f"ip addr add {HUB}/24 dev br0",
+            "ip link set br0 up",
+        )
         for number, host in enumerate(hosts, 2):
             holder = self._namespace(host)
             self._inside(
@@ -50,7 +61,8 @@ class Network:
         assert hub.running
 
     def _namespace(self, name: str) -> Child:
-        # Not exec: the shell is the child that the stage ends, and the namespace goes with its last process.
+        # Not exec: the shell is the child that the stage ends, and the namespace goes with its last
+        # process.
         words = ["unshare", "-n", "sh", "-c", "ip link set lo up && echo made && exec sleep 3600"]
         holder = self._holders[name] = self._stage.run(f"net-{name}", words)
         holder.wait_for("made")
@@ -79,13 +91,22 @@ class Network:
 
     def nats(self) -> Child:
         """Start the hub's nats-server."""
-        words = [*self.enter("hub"), binary_path(), "-a", "0.0.0.0", "-p", str(NATS_PORT)]  # in a namespace
+        words = [
+            *self.enter("hub"),
+            binary_path(),
+            "-a",
+            "0.0.0.0",
+            "-p",
+            str(NATS_PORT),
+        ]  # in a namespace
         server = self._stage.run("nats", words)
         server.wait_for("Server is ready")
         return server
 
     def cut(self, host: str, *, hears: bool = False, speaks: bool = False) -> None:
-        """Drop what ``host`` sends (unless it ``speaks``) and what it would get (unless it ``hears``)."""
+        """Drop what ``host`` sends (unless it ``speaks``) and what it would get (unless it
+        ``hears``).
+        """
         rules = []
         if not speaks:
             rules += [

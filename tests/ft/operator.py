@@ -41,7 +41,16 @@ class Operator:
     def ft(self, verb: str, *words: str) -> Said:
         """Run ``ftstanctl ft <verb>``."""
         # A busy machine must not turn a late answer into none.
-        where = ["--server", self.url, "--cluster", self.cluster, "--group", self.group, "--timeout", "3"]
+        where = [
+            "--server",
+            self.url,
+            "--cluster",
+            self.cluster,
+            "--group",
+            self.group,
+            "--timeout",
+            "3",
+        ]
         return run("ft", verb, *where, *words)
 
     def change(self, verb: str, *words: str) -> Said:
@@ -62,7 +71,8 @@ class Operator:
 
 def run(*words: str) -> Said:
     """Run ``ftstanctl`` with ``words``."""
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = ctl.main(words)
     return Said(status, out.getvalue(), err.getvalue())

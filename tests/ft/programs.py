@@ -1,6 +1,8 @@
-"""Whole programs run to their end, for tests that judge what they print: the demo, the benchmarks, the README's tour.
+"""Whole programs run to their end, for tests that judge what they print: the demo, the benchmarks,
+the README's tour.
 
-Each runs in a process group of its own, and nothing of that group outlives the call, whatever happened.
+Each runs in a process group of its own, and nothing of that group outlives the call, whatever
+happened.
 """
 
 from __future__ import annotations

@@ -86,16 +86,30 @@ def test_channels_clients_and_subscriptions_are_shown_as_they_are(stage: Stage) 
             "quarantined": False,
         },
     }
-    until(lambda: operator.look("sub", "ls")["subscriptions"][0]["pending_count"] == 2, "two deliveries")
-    (sub,) = operator.look("sub", "ls", "--channel", "orders.new", "--client", "me")["subscriptions"]
-    assert (sub["client_id"], sub["durable_name"], sub["is_offline"], sub["last_sent"]) == ("me", "d", False, 2)
+    until(
+        lambda: operator.look("sub", "ls")["subscriptions"][0]["pending_count"] == 2,
+        "two deliveries",
+    )
+    (sub,) = operator.look("sub", "ls", "--channel", "orders.new", "--client", "me")[
+        "subscriptions"
+    ]
+    assert (sub["client_id"], sub["durable_name"], sub["is_offline"], sub["last_sent"]) == (
+        "me",
+        "d",
+        False,
+        2,
+    )
     assert operator.look("sub", "ls", "--client", "another") == {"subscriptions": []}
     assert operator.look("sub", "info", "orders.new", str(sub["id"]))["subscription"] == sub
     assert operator.ask("sub", "info", "orders.new", "99").status == 1
     (row,) = operator.look("client", "ls")["clients"]
     assert (row["id"], row["subscriptions"]) == ("me", 1)
     assert operator.look("client", "info", "me")["client"]["subscriptions"] == [sub]
-    for noun, verb, word in (("channel", "ls", "orders.new"), ("client", "ls", "me"), ("sub", "ls", "orders.new")):
+    for noun, verb, word in (
+        ("channel", "ls", "orders.new"),
+        ("client", "ls", "me"),
+        ("sub", "ls", "orders.new"),
+    ):
         said = operator.ask(noun, verb)
         assert said.status == 0
         assert word in said.out
@@ -119,7 +133,9 @@ def test_a_long_list_comes_in_pieces_and_whole(stage: Stage) -> None:
         client.subscribe(names[1].encode(), acks=False)
     del subscription
     rows = operator.look("sub", "ls")["subscriptions"]
-    assert [(row["channel"], row["id"]) for row in rows] == [(names[0], 1)] + [(names[1], n) for n in range(1, 451)]
+    assert [(row["channel"], row["id"]) for row in rows] == [(names[0], 1)] + [
+        (names[1], n) for n in range(1, 451)
+    ]
 
 
 def test_a_channel_is_made_within_the_limits_and_is_there_after_a_kill(stage: Stage) -> None:
@@ -134,7 +150,11 @@ def test_a_channel_is_made_within_the_limits_and_is_there_after_a_kill(stage: St
     client.connect()
     client.publish(b"made.by.hand", b"a")
     assert operator.change("channel", "create", "second").status == 0
-    for name, why in (("third", "too many channels"), ("second", "there is a channel"), ("a..b", "cannot name")):
+    for name, why in (
+        ("third", "too many channels"),
+        ("second", "there is a channel"),
+        ("a..b", "cannot name"),
+    ):
         said = operator.change("channel", "create", name)
         assert said.status == 1, said
         assert why in said.err
@@ -154,7 +174,10 @@ def test_a_deleted_channel_stays_away_and_subscriptions_need_a_word_more(stage: 
     assert "--force" in refused.err
     assert operator.channels()["orders"]["msgs"] == 2
     done = operator.change("channel", "delete", "orders", "--yes", "--force")
-    assert (done.status, done.out) == (0, "channel orders: deleted with 2 messages and 1 subscriptions\n")
+    assert (done.status, done.out) == (
+        0,
+        "channel orders: deleted with 2 messages and 1 subscriptions\n",
+    )
     server.kill()
     server = stage.file_server("b")
     server.wait_for(READY)
@@ -165,7 +188,9 @@ def test_a_deleted_channel_stays_away_and_subscriptions_need_a_word_more(stage: 
     assert again.read_to(b"orders", 1) == {1: b"new"}
 
 
-def test_what_was_purged_stays_away_when_the_active_is_killed_straight_after_the_answer(stage: Stage) -> None:
+def test_what_was_purged_stays_away_when_the_active_is_killed_straight_after_the_answer(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     active, standby = stage.pair_on(nats)
     client = StanClient(nats.port)
@@ -174,20 +199,38 @@ def test_what_was_purged_stays_away_when_the_active_is_killed_straight_after_the
     client.publish(b"all", b"a", b"b", b"c")
     client.subscribe(b"orders", durable=b"d", acks=False)
     operator = Admin(nats.port, "--dir", str(stage.store))
-    until(lambda: operator.look("sub", "ls")["subscriptions"][0]["pending_count"] == 20, "twenty deliveries")
-    done = operator.change("channel", "purge", "orders", "--up-to", "15", "--yes", "--output", "json")
+    until(
+        lambda: operator.look("sub", "ls")["subscriptions"][0]["pending_count"] == 20,
+        "twenty deliveries",
+    )
+    done = operator.change(
+        "channel", "purge", "orders", "--up-to", "15", "--yes", "--output", "json"
+    )
     words = "purged 15 messages, 5 are left, the next one gets sequence 21"
-    assert (done.status, done.json) == (0, {"channel": "orders", "done": words, "purged": 15, "left": 5, "next": 21})
+    assert (done.status, done.json) == (
+        0,
+        {"channel": "orders", "done": words, "purged": 15, "left": 5, "next": 21},
+    )
     until(lambda: audit(active), "the line about it")
-    assert audit(active)[0].endswith(f') asked for: channel-purge "orders" up to sequence 15: {words}')
+    assert audit(active)[0].endswith(
+        f') asked for: channel-purge "orders" up to sequence 15: {words}'
+    )
     done = operator.change("channel", "purge", "all", "--yes")
     assert done.out == "channel all: purged 3 messages, 0 are left, the next one gets sequence 4\n"
     active.kill()
     standby.wait_until_active()
-    beside = {row["name"]: row for row in run("store", "ls", str(stage.store), "--output", "json").json["channels"]}
-    assert [(beside[name]["msgs"], beside[name]["first"]) for name in ("all", "orders")] == [(0, 4), (5, 16)]
+    beside = {
+        row["name"]: row
+        for row in run("store", "ls", str(stage.store), "--output", "json").json["channels"]
+    }
+    assert [(beside[name]["msgs"], beside[name]["first"]) for name in ("all", "orders")] == [
+        (0, 4),
+        (5, 16),
+    ]
     rows = operator.channels()
-    assert [(row["name"], row["msgs"], row["first_seq"], row["last_seq"]) for row in rows.values()] == [
+    assert [
+        (row["name"], row["msgs"], row["first_seq"], row["last_seq"]) for row in rows.values()
+    ] == [
         ("all", 0, 4, 3),
         ("orders", 5, 16, 20),
     ]
@@ -202,7 +245,9 @@ def test_what_was_purged_stays_away_when_the_active_is_killed_straight_after_the
     assert operator.channels()["orders"]["first_seq"] == 19
     until(lambda: audit(standby), "the line about it")
     words = "purged 3 messages, 2 are left, the next one gets sequence 21"
-    assert audit(standby)[0].endswith(f') asked for: channel-purge "orders" but its newest 2: {words}')
+    assert audit(standby)[0].endswith(
+        f') asked for: channel-purge "orders" but its newest 2: {words}'
+    )
 
 
 def test_a_kicked_client_is_gone_also_after_a_kill_and_its_durable_stays(stage: Stage) -> None:
@@ -230,8 +275,15 @@ def test_what_destroys_asks_first_and_without_a_terminal_wants_a_word(
     client = StanClient(server.port)
     client.connect()
     client.publish(b"orders", b"a")
-    purges = [("channel", "purge", "orders", *bound) for bound in ((), ("--keep", "3"), ("--up-to", "1"))]
-    for words in (*purges, ("channel", "delete", "orders"), ("client", "kick", "me"), ("server", "drain")):
+    purges = [
+        ("channel", "purge", "orders", *bound) for bound in ((), ("--keep", "3"), ("--up-to", "1"))
+    ]
+    for words in (
+        *purges,
+        ("channel", "delete", "orders"),
+        ("client", "kick", "me"),
+        ("server", "drain"),
+    ):
         said = operator.change(*words)
         assert said.status == 1, said
         assert "add --yes" in said.err
@@ -249,7 +301,10 @@ def test_what_destroys_asks_first_and_without_a_terminal_wants_a_word(
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     assert "nothing was done" in operator.change("channel", "delete", "orders").err
     said = operator.change("channel", "purge", "orders", "--up-to", "1")
-    assert "purge the messages up to sequence 1 (there are 1 to 1) of channel orders? type yes" in said.err
+    assert (
+        "purge the messages up to sequence 1 (there are 1 to 1) of channel orders? type yes"
+        in said.err
+    )
     assert operator.channels()["orders"]["msgs"] == 1
     monkeypatch.setattr(sys, "stdin", Terminal("yes\n"))
     said = operator.change("channel", "delete", "orders")
@@ -257,7 +312,9 @@ def test_what_destroys_asks_first_and_without_a_terminal_wants_a_word(
     assert "delete channel orders with 1 messages" in said.err
 
 
-def test_nothing_is_changed_without_the_key_and_every_change_is_a_line_in_the_log(stage: Stage, tmp_path: Path) -> None:
+def test_nothing_is_changed_without_the_key_and_every_change_is_a_line_in_the_log(
+    stage: Stage, tmp_path: Path
+) -> None:
     server, operator = serving(stage)
     wrong = tmp_path / "wrong.key"
     wrong.write_text(secrets.token_hex(32) + "\n")
@@ -293,7 +350,9 @@ def test_nothing_is_changed_without_the_key_and_every_change_is_a_line_in_the_lo
     done, refused = audit(server)
     assert by in done
     assert done.endswith('asked for: channel-create "orders": created')
-    assert refused.endswith('asked for: channel-create "orders": refused: there is a channel "orders" already')
+    assert refused.endswith(
+        'asked for: channel-create "orders": refused: there is a channel "orders" already'
+    )
 
 
 def test_the_same_request_twice_is_carried_out_once(stage: Stage) -> None:
@@ -323,7 +382,15 @@ def test_only_the_active_says_what_is_served(stage: Stage) -> None:
     assert set(operator.channels()) == {"orders"}
     until(lambda: len(operator.look("server", "ls")["servers"]) == 2, "the standby to answer, too")
     key = bytes.fromhex((stage.store / KEY_NAME).read_text().strip())
-    for verb in (Verb.CHANNELS, Verb.CLIENTS, Verb.SUBS, Verb.CREATE, Verb.DELETE, Verb.PURGE, Verb.KICK):
+    for verb in (
+        Verb.CHANNELS,
+        Verb.CLIENTS,
+        Verb.SUBS,
+        Verb.CREATE,
+        Verb.DELETE,
+        Verb.PURGE,
+        Verb.KICK,
+    ):
         request = seal(
             Request(verb, name="orders", force=True),
             Recipient(CLUSTER, id_of(standby)),
@@ -331,10 +398,16 @@ def test_only_the_active_says_what_is_served(stage: Stage) -> None:
             now_ns=time.time_ns(),
             nonce=secrets.token_bytes(16),
         )
-        answer = NatsConnection(nats.port).request(control_subject(CLUSTER, id_of(standby)), request)
+        answer = NatsConnection(nats.port).request(
+            control_subject(CLUSTER, id_of(standby)), request
+        )
         assert answer is not None
         said = decode_answer(answer.payload)
-        assert (said.ok, said.error, said.rows) == (False, "this server does not serve clients now", ())
+        assert (said.ok, said.error, said.rows) == (
+            False,
+            "this server does not serve clients now",
+            (),
+        )
     servers = {row["server"]: row["state"] for row in operator.look("server", "ls")["servers"]}
     assert servers == {id_of(active): "FT_ACTIVE", id_of(standby): "FT_STANDBY"}
     assert "is 2 servers" in operator.change("server", "reload").err
@@ -354,7 +427,9 @@ def test_a_drain_hands_over_and_leaves_with_status_0(stage: Stage) -> None:
     standby.wait_until_active()
 
 
-def test_a_reload_takes_over_what_the_file_says_and_a_wrong_file_changes_nothing(stage: Stage, tmp_path: Path) -> None:
+def test_a_reload_takes_over_what_the_file_says_and_a_wrong_file_changes_nothing(
+    stage: Stage, tmp_path: Path
+) -> None:
     file = tmp_path / "stan.conf"
     file.write_text("streaming { store_limits { max_channels: 1 } }\n")
     server, operator = serving(stage, "-sc", str(file))
@@ -421,7 +496,9 @@ def test_of_partitions_the_one_that_owns_a_channel_is_asked_and_a_kick_is_done_b
     client.subscribe(b"foo")
     client.subscribe(b"baz")
     until(lambda: len(operator.look("client", "ls")["clients"]) == 1, "the client")
-    assert [row["channel"] for row in operator.look("client", "info", "me")["client"]["subscriptions"]] == [
+    assert [
+        row["channel"] for row in operator.look("client", "info", "me")["client"]["subscriptions"]
+    ] == [
         "baz",
         "foo",
     ]

@@ -1,4 +1,7 @@
-"""The benchmarks run to their end and print every row. What the figures are is no matter of a test."""
+"""The benchmarks run to their end and print every row.
+
+What the figures are is no matter of a test.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,17 @@ def test_a_small_bench_prints_a_figure_in_every_column_of_every_row(tmp_path: Pa
     table = tmp_path / "rows.json"
     outcome = run_to_end(
         [
-            *(sys.executable, "-m", "benchmarks", "--count", "2000", "--old", "4000", "--rounds", "1"),
+            *(
+                sys.executable,
+                "-m",
+                "benchmarks",
+                "--count",
+                "2000",
+                "--old",
+                "4000",
+                "--rounds",
+                "1",
+            ),
             *("--recover", "20000", "--channels", "20", "--idle", "0.2"),
             *("--json", str(table), "--plots", str(tmp_path)),
         ]
@@ -58,7 +71,9 @@ def test_a_small_bench_prints_a_figure_in_every_column_of_every_row(tmp_path: Pa
     for row in rows:
         assert row["per_second"] > 0, row
         assert len(row["delays"]) == (0 if row["pattern"] == "old messages" else 3), row
-        assert all(row[figure] > 0 for figure in ("server_cpu", "peak_mb")) == (row["what"] != BARE), row
+        assert all(row[figure] > 0 for figure in ("server_cpu", "peak_mb")) == (
+            row["what"] != BARE
+        ), row
     assert outcome.text.count("idle CPU") == 2
     for name in ("throughput.svg", "cpu.svg"):
         root = ET.fromstring((tmp_path / name).read_text())  # we wrote it
@@ -83,4 +98,9 @@ def test_a_delay_runs_from_the_chunk_of_a_message_to_the_read_that_answered_it()
 
 
 def test_percentiles_count_messages_and_not_reads() -> None:
-    assert percentiles([(9.0, 1), (1.0, 98), (5.0, 1)], (0.5, 0.98, 0.99, 1.0)) == [1.0, 1.0, 5.0, 9.0]
+    assert percentiles([(9.0, 1), (1.0, 98), (5.0, 1)], (0.5, 0.98, 0.99, 1.0)) == [
+        1.0,
+        1.0,
+        5.0,
+        9.0,
+    ]

@@ -1,4 +1,7 @@
-"""The scale benchmark runs to its end and prints every row. What the figures are is no matter of a test."""
+"""The scale benchmark runs to its end and prints every row.
+
+What the figures are is no matter of a test.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,11 @@ def test_a_small_scale_bench_prints_every_row_of_every_case() -> None:
         ]
     )
     assert outcome.status == 0, outcome.shown()
-    rows = [found[1] for line in outcome.lines if (found := re.fullmatch(r"  (\S.*?)((?: +\d+\.\d+){6})", line))]
+    rows = [
+        found[1]
+        for line in outcome.lines
+        if (found := re.fullmatch(r"  (\S.*?)((?: +\d+\.\d+){6})", line))
+    ]
     assert rows == [name for names in COSTS.values() for name in names], outcome.shown()
     text = outcome.text
     assert text.count("idle CPU %") == 4, outcome.shown()

@@ -1,4 +1,6 @@
-"""``ftstanctl check-store`` on real file systems: ext4, tmpfs, one whose lock two can hold, and two sides at once."""
+"""``ftstanctl check-store`` on real file systems: ext4, tmpfs, one whose lock two can hold, and two
+sides at once.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,16 @@ TMPFS = 'mount -t tmpfs -o size=2G tmpfs "$0"'
 
 def check(stage: Stage, name: str, place: Path, *words: str, mount: str = "") -> Child:
     """The command, below a mount of its own if there is one to make."""
-    command = [sys.executable, "-m", "ftstan.cli.ctl", "check-store", str(place), "--output", "json", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "ftstan.cli.ctl",
+        "check-store",
+        str(place),
+        "--output",
+        "json",
+        *words,
+    ]
     if not mount:
         return stage.run(name, command)
     if os.geteuid() != 0:
@@ -44,7 +55,11 @@ def said(child: Child) -> dict[str, Any]:
 
 def left(child: Child) -> list[str]:
     """What the directory held when the check was over."""
-    return [line for line in child.text().splitlines() if not line.startswith("{") and line != "lost+found"]
+    return [
+        line
+        for line in child.text().splitlines()
+        if not line.startswith("{") and line != "lost+found"
+    ]
 
 
 def outcomes(page: dict[str, Any], check_name: str) -> list[str]:
@@ -60,7 +75,17 @@ def test_ext4_is_suitable_and_nothing_is_left_there(stage: Stage) -> None:
     bad = [row for row in page["findings"] if row["outcome"] == "bad" and row["check"] != "sync"]
     assert bad == []
     names = {row["check"] for row in page["findings"]}
-    assert {"mount", "lock", "release", "names", "direct", "offsets", "visibility", "sync", "clock"} <= names
+    assert {
+        "mount",
+        "lock",
+        "release",
+        "names",
+        "direct",
+        "offsets",
+        "visibility",
+        "sync",
+        "clock",
+    } <= names
     for name in ("lock", "release", "names", "direct", "offsets", "visibility"):
         assert outcomes(page, name) == ["good"]
     assert page["findings"][0]["figures"]["fstype"] == "ext4"
@@ -112,7 +137,9 @@ def test_the_phases_of_an_attack_follow_each_other(stage: Stage) -> None:
     assert refused.status() == 3
     assert "on the storage that is attacked" in refused.text()
     journal.write_text("1 0\n")
-    lost = check(stage, "lost", stage.store, "--phase", "verify", "--journal", str(journal), "--remove")
+    lost = check(
+        stage, "lost", stage.store, "--phase", "verify", "--journal", str(journal), "--remove"
+    )
     assert lost.status() == 2
     assert said(lost)["findings"][0]["figures"]["lost"] == 1
     assert list(stage.store.iterdir()) == []
@@ -136,6 +163,8 @@ def test_wrong_words_are_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_that_is_missing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_that_is_missing_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["check-store", str(tmp_path / "none")]) == 3
     assert "is no directory" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""Real servers started from configuration files: both halves carry them out, and secrets stay where they belong."""
+"""Real servers started from configuration files: both halves carry them out, and secrets stay where
+they belong.
+"""
 
 from __future__ import annotations
 
@@ -106,5 +108,7 @@ def test_a_yaml_file_does_the_same(stage: Stage) -> None:
 
 
 def test_a_member_of_a_group_reads_its_file_too(stage: Stage) -> None:
-    server, _ = started(stage, NATS + STREAMING.replace("store: file", "store: file, ft_group: g"), "s.conf", *LOGIN)
+    server, _ = started(
+        stage, NATS + STREAMING.replace("store: file", "store: file, ft_group: g"), "s.conf", *LOGIN
+    )
     assert "Server is active" in server.text()

@@ -49,10 +49,17 @@ def sealed(store: Path, request: Request, server_id: str, key: bytes | None = No
     if key is None:
         until((store / KEY_NAME).exists, "the administrators' key")
         key = bytes.fromhex((store / KEY_NAME).read_text().strip())
-    return seal(request, Recipient(CLUSTER, server_id), key=key, now_ns=time.time_ns(), nonce=secrets.token_bytes(16))
+    return seal(
+        request,
+        Recipient(CLUSTER, server_id),
+        key=key,
+        now_ns=time.time_ns(),
+        nonce=secrets.token_bytes(16),
+    )
 
 
-# ---- status ----------------------------------------------------------------------------------------------------------
+# ---- status
+# --------------------------------------------------------------------------------------------------
 
 
 def test_status_shows_every_member_and_says_that_the_pair_is_healthy(stage: Stage) -> None:
@@ -63,13 +70,27 @@ def test_status_shows_every_member_and_says_that_the_pair_is_healthy(stage: Stag
     assert said.status == 0, said
     assert (said.json["health"], said.json["problems"]) == ("healthy", [])
     nodes = {node["server"]: node for node in said.json["nodes"]}
-    active, standby = nodes[id_of(a)], nodes[id_of(b)]
+    active = nodes[id_of(a)]
+    standby = nodes[id_of(b)]
     owner = owner_of(stage.store)
-    assert (active["state"], active["phase"], active["serving"], active["epoch"]) == ("FT_ACTIVE", "active", True, 1)
+    assert (active["state"], active["phase"], active["serving"], active["epoch"]) == (
+        "FT_ACTIVE",
+        "active",
+        True,
+        1,
+    )
     assert (standby["state"], standby["serving"], standby["epoch"]) == ("FT_STANDBY", False, 0)
     for node, server in ((active, a), (standby, b)):
-        assert (node["pid"], node["host"], node["version"]) == (server.pid, socket.gethostname(), __version__)
-        assert (node["cluster"], node["group"], node["store_id"]) == (CLUSTER, GROUP, owner.store_id.hex())
+        assert (node["pid"], node["host"], node["version"]) == (
+            server.pid,
+            socket.gethostname(),
+            __version__,
+        )
+        assert (node["cluster"], node["group"], node["store_id"]) == (
+            CLUSTER,
+            GROUP,
+            owner.store_id.hex(),
+        )
         assert (node["holder"], node["holder_epoch"]) == (owner.describe(), 1)
         assert (node["mixed"], node["paused"], node["warm_lag"]) == (False, False, None)
         assert node["probe_age"] is not None
@@ -106,13 +127,21 @@ def test_who_cannot_ask_is_told_why_with_status_3(stage: Stage) -> None:
     assert "hint: check --server (or FTSTAN_SERVER)" in gone.err
     assert Operator(nats.url, group="another").ft("status").status == 2
     assert run("ft", "status", "--server", nats.url).status == 3
-    for words in (["status", "--expect", "many"], ["status", "--timeout", "0"], ["dance"], ["mixed", "maybe"], []):
+    for words in (
+        ["status", "--expect", "many"],
+        ["status", "--timeout", "0"],
+        ["dance"],
+        ["mixed", "maybe"],
+        [],
+    ):
         said = run("ft", *words)
         assert said.status == 3, words
         assert "hint: see ftstanctl ft" in said.err
 
 
-def test_the_server_to_ask_can_come_from_the_environment(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_to_ask_can_come_from_the_environment(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nats = stage.nats()
     stage.pair_on(nats)
     monkeypatch.setenv("FTSTAN_SERVER", nats.url)
@@ -123,13 +152,16 @@ def test_members_behind_credentials_are_asked_with_them(stage: Stage) -> None:
     a = stage.member("a", "-user", "me", "-pass", "secret")
     a.wait_until_active()
     operator = Operator(f"nats://127.0.0.1:{a.port}")
-    assert operator.status("--user", "me", "--pass", "secret").json["nodes"][0]["server"] == id_of(a)
+    assert operator.status("--user", "me", "--pass", "secret").json["nodes"][0]["server"] == id_of(
+        a
+    )
     refused = operator.status("--user", "me", "--pass", "wrong")
     assert refused.status == 3
     assert "Authorization Violation" in refused.err
 
 
-# ---- switchover ------------------------------------------------------------------------------------------------------
+# ---- switchover
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_switchover_hands_over_to_the_standby_that_was_named(stage: Stage) -> None:
@@ -141,7 +173,8 @@ def test_a_switchover_hands_over_to_the_standby_that_was_named(stage: Stage) -> 
     client.connect()
     client.publish(CHANNEL, b"before")
     operator = Operator(nats.url, stage.store)
-    former, target = id_of(a), id_of(c)
+    former = id_of(a)
+    target = id_of(c)
     said = operator.change("switchover", "--to", target[:10], "--output", "json", "--wait", "60")
     assert said.status == 0, said
     assert (said.json["from"], said.json["to"], said.json["epoch"]) == (former, target, 2)
@@ -153,10 +186,16 @@ def test_a_switchover_hands_over_to_the_standby_that_was_named(stage: Stage) -> 
     assert client.read_to(CHANNEL, 2) == {1: b"before", 2: b"after"}
     newest, first = operator.epochs()
     assert (newest["server"], newest["cause"], newest["after"]) == (target, "switchover", 1)
-    assert (first["server"], first["cause"], first["until_ns"]) == (former, "first_start", newest["since_ns"])
+    assert (first["server"], first["cause"], first["until_ns"]) == (
+        former,
+        "first_start",
+        newest["since_ns"],
+    )
 
 
-def test_a_switchover_through_the_nats_server_that_ends_with_the_former_active_is_seen_to_its_end(stage: Stage) -> None:
+def test_a_switchover_through_the_nats_server_that_ends_with_the_former_active_is_seen_to_its_end(
+    stage: Stage,
+) -> None:
     a, b = stage.routed_pair()
     urls = ",".join(f"nats://{HOST}:{server.port}" for server in (a, b))
     said = Operator(urls, stage.store).change("switchover", "--output", "json", "--wait", "60")
@@ -166,7 +205,9 @@ def test_a_switchover_through_the_nats_server_that_ends_with_the_former_active_i
     assert b.ft_status == 200
 
 
-def test_a_switchover_that_would_help_nobody_is_refused_and_the_active_goes_on(stage: Stage) -> None:
+def test_a_switchover_that_would_help_nobody_is_refused_and_the_active_goes_on(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     a = stage.member("a", "-ns", nats.url)
     a.wait_until_active()
@@ -175,8 +216,12 @@ def test_a_switchover_that_would_help_nobody_is_refused_and_the_active_goes_on(s
     assert (alone.status, alone.err.splitlines()[0]) == (1, "no standby could take over")
     b = stage.member("b", "-ns", nats.url)
     b.wait_until_standing_by()
-    active, standby = id_of(a), id_of(b)
-    for word, error in ((active, "is the active one already"), ("nobody", 'no member "nobody" answered')):
+    active = id_of(a)
+    standby = id_of(b)
+    for word, error in (
+        (active, "is the active one already"),
+        ("nobody", 'no member "nobody" answered'),
+    ):
         refused = operator.change("switchover", "--to", word)
         assert refused.status == 1
         assert error in refused.err
@@ -203,7 +248,8 @@ def test_a_switchover_without_anybody_who_serves_ends_with_status_2(stage: Stage
     assert b.ft_status == 204
 
 
-# ---- pause and resume ------------------------------------------------------------------------------------------------
+# ---- pause and resume
+# ------------------------------------------------------------------------------------------------
 
 
 def test_a_paused_standby_does_not_take_over_until_it_is_resumed(stage: Stage) -> None:
@@ -211,7 +257,10 @@ def test_a_paused_standby_does_not_take_over_until_it_is_resumed(stage: Stage) -
     a, b = stage.pair_on(nats)
     operator = Operator(nats.url, stage.store)
     standby = id_of(b)
-    assert operator.change("pause", standby[:8]).out == f"{standby} on {socket.gethostname()}: paused by the operator\n"
+    assert (
+        operator.change("pause", standby[:8]).out
+        == f"{standby} on {socket.gethostname()}: paused by the operator\n"
+    )
     degraded = operator.status()
     assert degraded.status == 1
     assert degraded.json["problems"][0] == "no standby could take over"
@@ -236,20 +285,25 @@ def test_an_active_cannot_be_paused(stage: Stage) -> None:
     assert "hint: run ftstanctl ft switchover first" in said.err
 
 
-# ---- who may ---------------------------------------------------------------------------------------------------------
+# ---- who may
+# --------------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_changed_for_who_lacks_the_key_and_each_refusal_says_why(stage: Stage) -> None:
     nats = stage.nats()
     a, b = stage.pair_on(nats)
-    active, standby = id_of(a), id_of(b)
+    active = id_of(a)
+    standby = id_of(b)
     switch = Request(Verb.SWITCHOVER)
     own = sealed(stage.store, switch, standby)
     for payload, error in (
         (plain(switch), "is not sealed with the group's key"),
         (sealed(stage.store, switch, active, key=bytes(32)), "is not sealed with this group's key"),
         (own, f"the request is for server {standby}"),
-        (seal(switch, Recipient(CLUSTER, active), key=_key(stage), now_ns=1, nonce=bytes(16)), "has expired"),
+        (
+            seal(switch, Recipient(CLUSTER, active), key=_key(stage), now_ns=1, nonce=bytes(16)),
+            "has expired",
+        ),
         (b"\xff" * 100, "a request is a JSON object"),
         (b"{" + b" " * 100_000, "a request is a JSON object"),
     ):
@@ -258,7 +312,10 @@ def test_nothing_is_changed_for_who_lacks_the_key_and_each_refusal_says_why(stag
         assert error in answer.error
         assert answer.hint
     # It is a true request for the standby, which has nothing to hand over; and only once.
-    assert ask(nats, standby, own).error == "this server is not the active one: there is nothing to hand over"
+    assert (
+        ask(nats, standby, own).error
+        == "this server is not the active one: there is nothing to hand over"
+    )
     assert ask(nats, standby, own).error == "the request was sent before"
     assert (a.ft_status, b.ft_status) == (200, 204)
     assert "ft: a control request was refused" in a.text()
@@ -274,7 +331,9 @@ def _key(stage: Stage) -> bytes:
     return bytes.fromhex((stage.store / KEY_NAME).read_text().strip())
 
 
-def test_the_key_is_its_owners_alone_outlives_owners_and_a_copy_will_do(stage: Stage, tmp_path: Path) -> None:
+def test_the_key_is_its_owners_alone_outlives_owners_and_a_copy_will_do(
+    stage: Stage, tmp_path: Path
+) -> None:
     nats = stage.nats()
     a, b = stage.pair_on(nats)
     key = stage.store / KEY_NAME
@@ -297,17 +356,24 @@ def test_the_key_is_its_owners_alone_outlives_owners_and_a_copy_will_do(stage: S
     # A new key counts, for the standby, too, and the old one does not.
     key.write_text("ab" * 32 + "\n")
     copy.chmod(0o600)
-    until(lambda: operator.ft("resume", "--admin-key", str(copy)).status == 1, "the old key to be refused")
+    until(
+        lambda: operator.ft("resume", "--admin-key", str(copy)).status == 1,
+        "the old key to be refused",
+    )
     assert Operator(nats.url, stage.store).change("resume").status == 0
 
 
-# ---- history ---------------------------------------------------------------------------------------------------------
+# ---- history
+# --------------------------------------------------------------------------------------------------
 
 
-def test_history_tells_who_why_and_how_long_from_the_active_and_from_the_directory(stage: Stage) -> None:
+def test_history_tells_who_why_and_how_long_from_the_active_and_from_the_directory(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     a, b = stage.pair_on(nats)
-    first, second = id_of(a), id_of(b)
+    first = id_of(a)
+    second = id_of(b)
     a.signal(signal.SIGTERM)
     assert a.status() == 143
     b.wait_until_active()
@@ -320,7 +386,11 @@ def test_history_tells_who_why_and_how_long_from_the_active_and_from_the_directo
     assert [epoch["cause"] for epoch in epochs[1:]] == ["released", "first_start"]
     assert epochs[0]["cause"] in {"lock_free", "silence"}
     assert epochs[1]["after"] == 1
-    assert [epoch["until_ns"] for epoch in epochs] == [0, epochs[0]["since_ns"], epochs[1]["since_ns"]]
+    assert [epoch["until_ns"] for epoch in epochs] == [
+        0,
+        epochs[0]["since_ns"],
+        epochs[1]["since_ns"],
+    ]
     c.kill()
     # Nobody can be asked any more; the directory can.
     assert operator.ft("history").status == 2
@@ -331,10 +401,13 @@ def test_history_tells_who_why_and_how_long_from_the_active_and_from_the_directo
     assert "released by its owner (epoch 1)" in two.out
 
 
-# ---- mixed -----------------------------------------------------------------------------------------------------------
+# ---- mixed
+# --------------------------------------------------------------------------------------------------
 
 
-def test_mixed_is_recorded_by_the_active_while_it_serves_and_its_successor_is_found(stage: Stage) -> None:
+def test_mixed_is_recorded_by_the_active_while_it_serves_and_its_successor_is_found(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     a, _ = stage.pair_on(nats)
     client = StanClient(nats.port)
@@ -343,7 +416,10 @@ def test_mixed_is_recorded_by_the_active_while_it_serves_and_its_successor_is_fo
     operator = Operator(nats.url, stage.store)
     said = operator.change("mixed", "on", "--output", "json")
     assert (said.status, said.json) == (0, {"mixed": True, "epoch": 2})
-    until(lambda: any(node["fit"] for node in operator.status().json["nodes"]), "an original to be able to follow")
+    until(
+        lambda: any(node["fit"] for node in operator.status().json["nodes"]),
+        "an original to be able to follow",
+    )
     client.publish(CHANNEL, b"two")
     owner = owner_of(stage.store)
     assert (owner.epoch, owner.server_id, owner.ft_mixed) == (2, id_of(a), True)
@@ -364,7 +440,9 @@ def test_mixed_is_recorded_by_the_active_while_it_serves_and_its_successor_is_fo
     ]
 
 
-def test_mixed_is_recorded_in_the_directory_when_nobody_serves_and_never_beside_an_owner(stage: Stage) -> None:
+def test_mixed_is_recorded_in_the_directory_when_nobody_serves_and_never_beside_an_owner(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     a = stage.member("a", "-ns", nats.url)
     a.wait_until_active()
@@ -383,13 +461,17 @@ def test_mixed_is_recorded_in_the_directory_when_nobody_serves_and_never_beside_
     assert owner_of(stage.store).ft_mixed
 
 
-# ---- monitoring ------------------------------------------------------------------------------------------------------
+# ---- monitoring
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_page_of_ours_shows_what_status_shows_and_what_came_of_the_lock(stage: Stage) -> None:
     nats = stage.nats()
     a, b = stage.pair_on(nats)
-    until(lambda: json.loads(b.get("/streaming/ftz")[1])["lock_tries"]["busy"] > 1, "the standby to poll")
+    until(
+        lambda: json.loads(b.get("/streaming/ftz")[1])["lock_tries"]["busy"] > 1,
+        "the standby to poll",
+    )
     page = json.loads(a.get("/streaming/ftz")[1])
     node = next(node for node in Operator(nats.url).status().json["nodes"] if node["serving"])
     moving = {"probe_age", "uptime"}
@@ -411,14 +493,24 @@ def test_a_standalone_server_has_the_page_too(stage: Stage) -> None:
     server = stage.file_server("again")
     server.wait_for("Streaming Server is ready")
     page = json.loads(server.get("/streaming/ftz")[1])
-    assert (page["state"], page["phase"], page["serving"], page["group"]) == ("STANDALONE", "active", True, "")
+    assert (page["state"], page["phase"], page["serving"], page["group"]) == (
+        "STANDALONE",
+        "active",
+        True,
+        "",
+    )
     assert (page["epoch"], page["recovery"]) == (2, {"channels": 1, "of": 1})
     epochs = run("ft", "history", "--dir", str(stage.store), "--output", "json").json["epochs"]
     assert [epoch["cause"] for epoch in epochs] == ["standalone_start", "first_start"]
     memory = stage.server("memory")
     memory.wait_for("Streaming Server is ready")
     page = json.loads(memory.get("/streaming/ftz")[1])
-    assert (page["serving"], page["epoch"], page["holder"], page["probe_age"]) == (True, 0, "", None)
+    assert (page["serving"], page["epoch"], page["holder"], page["probe_age"]) == (
+        True,
+        0,
+        "",
+        None,
+    )
 
 
 def test_nobody_listens_to_clients_while_the_active_recovers(stage: Stage) -> None:
@@ -427,10 +519,19 @@ def test_nobody_listens_to_clients_while_the_active_recovers(stage: Stage) -> No
     a = stage.member("a", "-ns", nats.url, wrap=storage.wrap)
     a.wait_for("Recovering the state...")
     subjects = Subjects.for_cluster(CLUSTER)
-    asked = (subjects.discovery, f"{subjects.publish}.foo", subjects.subscribe, subjects.close, subjects.pings)
-    # NATS itself says at once that nobody listens, with an empty message; a server would answer these with an error.
+    asked = (
+        subjects.discovery,
+        f"{subjects.publish}.foo",
+        subjects.subscribe,
+        subjects.close,
+        subjects.pings,
+    )
+    # NATS itself says at once that nobody listens, with an empty message; a server would answer
+    # these with an error.
     answers = [NatsConnection(nats.port).request(subject, b"") for subject in asked]
-    assert [answer.payload if answer is not None else None for answer in answers] == [b""] * len(asked)
+    assert [answer.payload if answer is not None else None for answer in answers] == [b""] * len(
+        asked
+    )
     assert json.loads(a.get("/streaming/ftz")[1])["phase"] == "recovering"
     storage.answer()
     a.wait_until_active()
@@ -445,10 +546,14 @@ def test_every_page_answers_while_the_active_recovers_and_again_and_again(stage:
     a = stage.member("a", "-ns", nats.url, wrap=storage.wrap)
     a.wait_for("Recovering the state...")
     for _ in range(5):
-        assert a.serverz()["state"] == "FT_ACTIVE"
+        assert a.serverz()["state"] == "FT_STANDBY"
         assert a.ft_status == 204
         page = json.loads(a.get("/streaming/ftz")[1])
-        assert (page["state"], page["phase"], page["serving"]) == ("FT_ACTIVE", "recovering", False)
+        assert (page["state"], page["phase"], page["serving"]) == (
+            "FT_STANDBY",
+            "recovering",
+            False,
+        )
         assert (page["epoch"], page["recovery"]) == (1, {"channels": 0, "of": 0})
     said = Operator(nats.url, stage.store).status()
     assert (said.status, said.json["problems"][0]) == (

@@ -1,4 +1,6 @@
-"""The dashboard in a browser: it goes on from a peer when its own member dies, and anybody can use it."""
+"""The dashboard in a browser: it goes on from a peer when its own member dies, and anybody can use
+it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.processes
 
 #: WCAG 2.1: contrast of text, of large text and what is no text.
-TEXT_CONTRAST, LARGE_CONTRAST = 4.5, 3.0
+TEXT_CONTRAST = 4.5
+LARGE_CONTRAST = 3.0
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +88,9 @@ def test_a_page_whose_own_member_was_killed_shows_the_new_epoch_through_the_peer
     expect(page.locator("#group tbody tr")).to_have_count(2, timeout=PATIENCE_S * 1000)
     active.kill()
     state(page, "serves, epoch 2")
-    expect(page.locator("#through")).to_contain_text(f"seen through {standby.url.partition('//')[2]}")
+    expect(page.locator("#through")).to_contain_text(
+        f"seen through {standby.url.partition('//')[2]}"
+    )
     expect(page.locator("#said")).to_contain_text("epoch 2")
     expect(page.locator("#channels tbody tr").first).to_contain_text("orders")
     expect(page.locator("#takeovers li")).to_have_count(2, timeout=PATIENCE_S * 1000)
@@ -93,19 +98,26 @@ def test_a_page_whose_own_member_was_killed_shows_the_new_epoch_through_the_peer
     expect(page.locator("#plots line.mark")).to_have_count(4)
 
 
-def test_a_standby_shows_the_group_through_the_one_that_serves(stage: Stage, browser: Browser) -> None:
+def test_a_standby_shows_the_group_through_the_one_that_serves(
+    stage: Stage, browser: Browser
+) -> None:
     active, standby = stage.routed_pair()
     page = opened(browser, standby)
     state(page, "serves, epoch 1")
-    expect(page.locator("#through")).to_contain_text(f"seen through {active.url.partition('//')[2]}")
+    expect(page.locator("#through")).to_contain_text(
+        f"seen through {active.url.partition('//')[2]}"
+    )
     expect(page.locator("#group tbody .tag.on")).to_have_text("active")
 
 
-def test_who_lags_and_who_is_stalled_stands_first_and_names_are_never_markup(stage: Stage, browser: Browser) -> None:
+def test_who_lags_and_who_is_stalled_stands_first_and_names_are_never_markup(
+    stage: Stage, browser: Browser
+) -> None:
     server = alone(stage)
     client = StanClient(server.port, "slow-reader")
     client.connect()
-    behind, evil = b"a<b", "<img src=x onerror=alert(1)>"
+    behind = b"a<b"
+    evil = "<img src=x onerror=alert(1)>"
     client.publish(behind, *(b"%d" % i for i in range(9)))
     client.publish(b"a", b"one")
     client.subscribe(b"a")
@@ -122,7 +134,9 @@ def test_who_lags_and_who_is_stalled_stands_first_and_names_are_never_markup(sta
     assert page.locator("main img").count() == 0
 
 
-def test_the_page_is_whole_and_the_browser_is_told_to_load_nothing(stage: Stage, browser: Browser) -> None:
+def test_the_page_is_whole_and_the_browser_is_told_to_load_nothing(
+    stage: Stage, browser: Browser
+) -> None:
     server = alone(stage)
     page = browser.new_page()
     asked: list[str] = []
@@ -233,4 +247,4 @@ CONTRASTS = """() => {
       const style = getComputedStyle(e);
       return [e.textContent.trim(), ratio(light(parse(style.color)), light(behind(e))), parseFloat(style.fontSize)];
     });
-}"""
+}"""  # noqa: E501

@@ -1,4 +1,6 @@
-"""The dashboard and members that ask for a token: it goes to nobody whose name was not shown before it was typed."""
+"""The dashboard and members that ask for a token: it goes to nobody whose name was not shown before
+it was typed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from ftstan.ft.digest import is_page_url
 from ftstan.monitor.http import Monitor
 from tests.browser import launch
 from tests.processes import HOST, PATIENCE_S
-from tests.unit.test_monitor import FakeViews
+from tests.unit.monitor.test_pages import FakeViews
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,12 +32,33 @@ class Views(FakeViews):
 
     def __init__(self, host: str, peer: str = "", *, serving: bool) -> None:
         super().__init__()
-        self._host, self._peer, self._serving = host, peer, serving
+        self._host = host
+        self._peer = peer
+        self._serving = serving
 
     async def dashboard(self) -> dict[str, Any]:
-        node = {"server": self._host, "host": self._host, "serving": self._serving, "phase": "waiting", "state": "S"}
-        node |= {"cluster": "c", "group": "g", "holder_epoch": 1, "uptime": 1, "probe_age": None, "version": "0"}
-        peer = {"server": "peer", "host": "peer", "monitor": self._peer, "state": "FT_ACTIVE", "phase": "active"}
+        node = {
+            "server": self._host,
+            "host": self._host,
+            "serving": self._serving,
+            "phase": "waiting",
+            "state": "S",
+        }
+        node |= {
+            "cluster": "c",
+            "group": "g",
+            "holder_epoch": 1,
+            "uptime": 1,
+            "probe_age": None,
+            "version": "0",
+        }
+        peer = {
+            "server": "peer",
+            "host": "peer",
+            "monitor": self._peer,
+            "state": "FT_ACTIVE",
+            "phase": "active",
+        }
         counted = dict.fromkeys(("clients", "channels", "subscriptions", "msgs", "bytes"), 0)
         return {
             "now_ms": 1,
@@ -59,7 +82,10 @@ def pages() -> Iterator[tuple[str, list[str]]]:
     shown: list[str] = []
 
     async def gate(request: web.Request) -> web.StreamResponse | None:
-        headers = {"Access-Control-Allow-Origin": "*", "Access-Control-Allow-Headers": "Authorization"}
+        headers = {
+            "Access-Control-Allow-Origin": "*",
+            "Access-Control-Allow-Headers": "Authorization",
+        }
         if request.method == "OPTIONS":
             return web.Response(status=204, headers=headers)
         shown.append(request.headers.get("Authorization", ""))
@@ -82,7 +108,9 @@ def pages() -> Iterator[tuple[str, list[str]]]:
     loop.close()
 
 
-def test_a_member_that_asks_for_a_token_gets_it_when_somebody_has_typed_it(pages: tuple[str, list[str]]) -> None:
+def test_a_member_that_asks_for_a_token_gets_it_when_somebody_has_typed_it(
+    pages: tuple[str, list[str]],
+) -> None:
     url, shown = pages
     with sync_playwright() as playwright:
         browser = launch(playwright)

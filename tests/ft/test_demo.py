@@ -1,4 +1,6 @@
-"""The demo as it is started by hand, short: its verdict is clean, and would not be if an acked message were missing."""
+"""The demo as it is started by hand, short: its verdict is clean, and would not be if an acked
+message were missing.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,9 @@ def test_a_demo_that_has_lost_the_last_acked_message_exits_1_and_names_it(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     *_, last = (record for record in written_by(run, "last-reader") if isinstance(record, Read))
-    assert last.id in {record.id for record in written_by(run, "publisher") if isinstance(record, Ack)}
+    assert last.id in {
+        record.id for record in written_by(run, "publisher") if isinstance(record, Ack)
+    }
 
     def keep(record: ledger.Record) -> bool:
         return not (isinstance(record, Read | Delivery) and record.id == last.id)

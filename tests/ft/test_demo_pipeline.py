@@ -1,4 +1,6 @@
-"""The pipeline's demo as it is started by hand, short: every place holds the same messages though a node was killed."""
+"""The pipeline's demo as it is started by hand, short: every place holds the same messages though a
+node was killed.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,17 @@ PLACES = (
 
 
 def test_a_short_demo_agrees_in_every_place_though_its_active_is_killed() -> None:
-    outcome = run_to_end([sys.executable, "-m", "demo.pipeline", "--messages", str(LEAST)], limit=LIMIT_S)
+    outcome = run_to_end(
+        [sys.executable, "-m", "demo.pipeline", "--messages", str(LEAST)], limit=LIMIT_S
+    )
     assert outcome.status == EXIT_AGREED, outcome.shown()
     assert len(re.findall(r"kill -9 of [AB], the active node, under load", outcome.text)) == 1
     assert re.search(r"archived [\d,]+ messages of [1-9]\d* slices", outcome.text)
     assert "the audit is clean: 3 channels" in outcome.text
     cell = r" +(\d+) ([0-9a-f]{6})"
     rows = {
-        place: re.findall(rf"^{place:<30}{cell * len(CHANNELS)} *$", outcome.text, re.MULTILINE) for place in PLACES
+        place: re.findall(rf"^{place:<30}{cell * len(CHANNELS)} *$", outcome.text, re.MULTILINE)
+        for place in PLACES
     }
     ((published,),) = {tuple(found) for found in rows.values()}
     assert [int(count) for count in published[::2]] == [LEAST // len(CHANNELS)] * len(CHANNELS)

@@ -1,4 +1,6 @@
-"""Short drills on real groups: a kill and a switchover under supervisord, and nodes that are reached by commands."""
+"""Short drills on real groups: a kill and a switchover under supervisord, and nodes that are
+reached by commands.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,17 @@ def drill(stage: Stage, fault: str) -> tuple[Child, Path]:
     file = stage.directory / "short.yaml"
     file.write_text(SHORT.format(fault=fault))
     out = stage.directory / "run"
-    words = [sys.executable, "-m", "ftstan.cli.ctl", "drill", str(file), "--out", str(out), "--output", "json"]
+    words = [
+        sys.executable,
+        "-m",
+        "ftstan.cli.ctl",
+        "drill",
+        str(file),
+        "--out",
+        str(out),
+        "--output",
+        "json",
+    ]
     return stage.run("drill", [*words, "--junit", str(stage.directory / "j.xml")]), out
 
 
@@ -91,7 +103,10 @@ def test_a_short_local_drill_is_passed_and_leaves_its_evidence(stage: Stage, fau
 
 def test_a_drill_that_is_ended_leaves_nothing_running(stage: Stage) -> None:
     child, out = drill(stage, "{do: pause, for: 600s}")
-    until(lambda: "pause of" in (child.text() + _ledger_text(out)) or _paused(out), "the fault to begin")
+    until(
+        lambda: "pause of" in (child.text() + _ledger_text(out)) or _paused(out),
+        "the fault to begin",
+    )
     pids = _pids(out)
     assert len(pids) == 3
     child.signal(signal.SIGTERM)
@@ -122,8 +137,12 @@ def _paused(out: Path) -> bool:
     return False
 
 
-def test_nodes_that_somebody_else_runs_are_hurt_by_commands_and_the_channel_goes_afterwards(stage: Stage) -> None:
-    result, lines = _remote_drill(stage, "faults: [kill, switchover]", "commands: {kill: '@signalProcess {name} KILL'}")
+def test_nodes_that_somebody_else_runs_are_hurt_by_commands_and_the_channel_goes_afterwards(
+    stage: Stage,
+) -> None:
+    result, lines = _remote_drill(
+        stage, "faults: [kill, switchover]", "commands: {kill: '@signalProcess {name} KILL'}"
+    )
     assert result.passed, lines
     assert {outage.fault for outage in result.verdict.outages} == {"kill", "switchover"}
     records = _records(stage)
@@ -152,21 +171,37 @@ commands:
 """
 
 
-def test_hosts_are_hurt_by_commands_and_whoever_starts_them_again_starts_the_nodes(stage: Stage) -> None:
-    """Of two nodes and a NATS server that are gone at the same time nobody stays away, clients included."""
+def test_hosts_are_hurt_by_commands_and_whoever_starts_them_again_starts_the_nodes(
+    stage: Stage,
+) -> None:
+    """Of two nodes and a NATS server that are gone at the same time nobody stays away, clients
+    included.
+    """
     result, lines = _remote_drill(stage, HOST_FAULTS, HOST_COMMANDS)
     assert result.passed, lines
-    found = [(record.fault, record.ends_epoch) for record in _records(stage) if isinstance(record, Fault)]
-    assert found == [("kill-host", True), ("freeze-host", False), ("restart-storage", False), ("reboot-all", True)]
+    found = [
+        (record.fault, record.ends_epoch) for record in _records(stage) if isinstance(record, Fault)
+    ]
+    assert found == [
+        ("kill-host", True),
+        ("freeze-host", False),
+        ("restart-storage", False),
+        ("reboot-all", True),
+    ]
     away = {outage.fault: outage.ms or 0.0 for outage in result.verdict.outages}
     assert away["reboot-all"] > 2000
-    assert [switch.fault for switch in result.verdict.switches] == ["start", "kill-host", "reboot-all"]
+    assert [switch.fault for switch in result.verdict.switches] == [
+        "start",
+        "kill-host",
+        "reboot-all",
+    ]
 
 
 def _remote_drill(stage: Stage, faults: str, commands: str) -> tuple[Result, str]:
     """The group is a local drill's; the drill that is tested knows only addresses and commands.
 
-    ``@`` in a command: a word of supervisord, for the programs named behind it; a word in capitals is a signal.
+    ``@`` in a command: a word of supervisord, for the programs named behind it; a word in capitals
+    is a signal.
     """
     for name in ("host", "run"):
         os.mkdir(stage.directory / name)
@@ -219,8 +254,14 @@ async def _until_answered(group: RemoteGroup) -> None:
 
 def _remote(host: LocalGroup, rest: str) -> Scenario:
     nodes = "".join(f"  - {{name: {x.name}, monitor: '{x.monitor}'}}\n" for x in host.members)
-    text = f"driver: remote\ncluster: {CLUSTER}\ngroup: {GROUP}\nservers: [{host.access.servers[0]}]\nnodes:\n{nodes}"
-    return read(f"{text}workload: {{rate: 100, publishers: 1, queue: 0}}\nsettle: 200ms\n{rest}", "remote.yaml")
+    text = (
+        f"driver: remote\ncluster: {CLUSTER}\ngroup: {GROUP}\nservers: "
+        f"[{host.access.servers[0]}]\nnodes:\n{nodes}"
+    )
+    return read(
+        f"{text}workload: {{rate: 100, publishers: 1, queue: 0}}\nsettle: 200ms\n{rest}",
+        "remote.yaml",
+    )
 
 
 def _access(host: LocalGroup) -> Access:

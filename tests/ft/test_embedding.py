@@ -1,4 +1,6 @@
-"""Servers inside a program: several of them, started and stopped from anywhere, and none that harms the program."""
+"""Servers inside a program: several of them, started and stopped from anywhere, and none that harms
+the program.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ def run() -> Iterator[Callable[..., StanServer]]:
     servers: list[StanServer] = []
 
     def start(
-        options: ftstan.ServerOptions | None = None, on_fenced: Callable[[FtstanError], None] | None = None
+        options: ftstan.ServerOptions | None = None,
+        on_fenced: Callable[[FtstanError], None] | None = None,
     ) -> StanServer:
         server = ftstan.run_server_with(options, ANY_PORT, on_fenced=on_fenced)
         servers.append(server)
@@ -77,7 +80,9 @@ def file_options(directory: Path, cluster: str = "test-cluster") -> ftstan.Serve
 
 def take(directory: Path) -> None:
     """Become the owner of a datastore, whoever serves it."""
-    owner = StoreOwner(LocalDisk(), str(directory), server_id="other", clock=SystemClock(), in_group=False)
+    owner = StoreOwner(
+        LocalDisk(), str(directory), server_id="other", clock=SystemClock(), in_group=False
+    )
     owner.activate(cause=Cause.STOLEN, without_lock=True)
     owner.close()
 
@@ -85,21 +90,30 @@ def take(directory: Path) -> None:
 def programs() -> list[tuple[str, str]]:
     """The programs of the page, and what each prints."""
     page = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
-    found = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    found = re.findall(
+        r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL
+    )
     assert len(found) == page.count("```python")
     return found
 
 
 @pytest.mark.parametrize(("program", "printed"), programs())
-def test_each_program_of_the_page_prints_what_the_page_says(program: str, printed: str, tmp_path: Path) -> None:
+def test_each_program_of_the_page_prints_what_the_page_says(
+    program: str, printed: str, tmp_path: Path
+) -> None:
     (tmp_path / "program.py").write_text(program, encoding="utf-8")
     before = network_of_its_own(" 4222 4223 8223 ")
-    outcome = run_to_end([*before, "env", f"PYTHONPATH={ROOT}", sys.executable, "-P", "program.py"], tmp_path)
+    outcome = run_to_end(
+        [*before, "env", f"PYTHONPATH={ROOT}", sys.executable, "-P", "program.py"], tmp_path
+    )
     assert (outcome.status, outcome.text) == (0, printed), outcome.shown()
 
 
-def test_servers_in_one_process_serve_each_its_own_clients(run: Callable[..., StanServer], tmp_path: Path) -> None:
-    one, two = run(), run(file_options(tmp_path, "two"))
+def test_servers_in_one_process_serve_each_its_own_clients(
+    run: Callable[..., StanServer], tmp_path: Path
+) -> None:
+    one = run()
+    two = run(file_options(tmp_path, "two"))
     client(one).publish(b"channel", b"of one")
     client(two).publish(b"channel", b"of two")
     assert one.stop() == 0
@@ -109,7 +123,9 @@ def test_servers_in_one_process_serve_each_its_own_clients(run: Callable[..., St
     assert [*again.read_to(b"channel", 2).values()] == [b"of two", b"still"]
 
 
-def test_a_fenced_server_ends_alone_and_says_so_once(run: Callable[..., StanServer], tmp_path: Path) -> None:
+def test_a_fenced_server_ends_alone_and_says_so_once(
+    run: Callable[..., StanServer], tmp_path: Path
+) -> None:
     told: list[FtstanError] = []
     fenced = run(file_options(tmp_path, "fenced"), told.append)
     other = run()
@@ -130,7 +146,9 @@ def test_a_fenced_server_ends_alone_and_says_so_once(run: Callable[..., StanServ
 
 
 class HangingDisk(ShuttableDisk):
-    """Storage whose writes hang while the gate is shut, as a hard NFS mount's do when its server is away."""
+    """Storage whose writes hang while the gate is shut, as a hard NFS mount's do when its server is
+    away.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +179,8 @@ def test_a_server_whose_storage_hangs_ends_without_it_and_writes_nothing_when_it
 
     monkeypatch.setattr(embed, "ShuttableDisk", new_disk)
     told: list[FtstanError] = []
-    server, other = run(file_options(tmp_path, "hangs"), told.append), run()
+    server = run(file_options(tmp_path, "hangs"), told.append)
+    other = run()
     disk = disks[0]
     publisher = client(server)
     publisher.publish(b"channel", b"acked")
@@ -313,7 +332,9 @@ def test_partitions_in_one_program_and_the_end_of_one_that_another_objects_to_la
 ) -> None:
     def options(*channels: str) -> ftstan.ServerOptions:
         listed = tuple((channel, ChannelLimits(0, 0, 0, 0, 0)) for channel in channels)
-        return ftstan.ServerOptions(partitioning=True, limits=StoreLimits(channels=listed), nats_servers=urls)
+        return ftstan.ServerOptions(
+            partitioning=True, limits=StoreLimits(channels=listed), nats_servers=urls
+        )
 
     urls: tuple[str, ...] = ()
     with pytest.raises(FtstanError, match="stan: no configured channel"):
@@ -321,7 +342,9 @@ def test_partitions_in_one_program_and_the_end_of_one_that_another_objects_to_la
     first = run(options("foo.*"))
     urls = (first.client_url,)
     second = run(options("bar"))
-    with pytest.raises(FtstanError, match=r'channel "\*\.zed" causes conflict with channels on server "\w{22}"'):
+    with pytest.raises(
+        FtstanError, match=r'channel "\*\.zed" causes conflict with channels on server "\w{22}"'
+    ):
         run(options("*.zed"))
     client = StanClient(port(first), "me")
     client.connect()

@@ -1,4 +1,5 @@
-"""A pair under load, and what operators, kernels and networks do to it: every ack survives, and one owner serves.
+"""A pair under load, and what operators, kernels and networks do to it: every ack survives, and one
+owner serves.
 
 ``docs/ft.md``, faults, has the list; the faults that are not here have modules of their own.
 """
@@ -62,10 +63,13 @@ def fatal(server: Server) -> list[str]:
     return [line for line in server.lines() if line.startswith("[FTL]")]
 
 
-# ---- pauses ----------------------------------------------------------------------------------------------------------
+# ---- pauses
+# --------------------------------------------------------------------------------------------------
 
 
-def test_an_owner_that_is_paused_under_load_and_keeps_its_lock_goes_on_and_answers_all(stage: Stage) -> None:
+def test_an_owner_that_is_paused_under_load_and_keeps_its_lock_goes_on_and_answers_all(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     a, b = pair(stage, nats)
     _, load = loaded(nats)
@@ -73,7 +77,8 @@ def test_an_owner_that_is_paused_under_load_and_keeps_its_lock_goes_on_and_answe
 
     a.signal(signal.SIGSTOP)
     load.press(2000)
-    # Refused twice: the second time the standby has waited out a whole interval in which nobody was heard.
+    # Refused twice: the second time the standby has waited out a whole interval in which nobody was
+    # heard.
     b.wait_for(REFUSED)
     load.press(2000)
     a.signal(signal.SIGCONT)
@@ -85,9 +90,12 @@ def test_an_owner_that_is_paused_under_load_and_keeps_its_lock_goes_on_and_answe
     judge(load, nats)
 
 
-def test_an_owner_whose_lock_moved_while_it_was_paused_under_load_acks_nothing_any_more(stage: Stage) -> None:
+def test_an_owner_whose_lock_moved_while_it_was_paused_under_load_acks_nothing_any_more(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
-    # Only the confirm behind each batch is left to protect the log: the watch would look at the lock file as well.
+    # Only the confirm behind each batch is left to protect the log: the watch would look at the
+    # lock file as well.
     a, b = pair(stage, nats, "-ft_probe_interval", "1h")
     _, load = loaded(nats)
 
@@ -106,7 +114,9 @@ def test_an_owner_whose_lock_moved_while_it_was_paused_under_load_acks_nothing_a
 
 
 def test_an_owner_that_nats_dropped_during_a_pause_comes_back_and_serves_on(stage: Stage) -> None:
-    """NATS keeps so much for who does not read, and then closes the connection: what is published meanwhile is lost."""
+    """NATS keeps so much for who does not read, and then closes the connection: what is published
+    meanwhile is lost.
+    """
     nats = stage.nats(settings='max_pending: 1MB\nwrite_deadline: "1s"\n')
     a, b = pair(stage, nats)
     _, load = loaded(nats)
@@ -129,7 +139,8 @@ def test_an_owner_that_nats_dropped_during_a_pause_comes_back_and_serves_on(stag
     judge(load, nats)
 
 
-# ---- NATS ------------------------------------------------------------------------------------------------------------
+# ---- NATS
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_nats_server_that_is_killed_and_comes_back_changes_no_role(stage: Stage) -> None:
@@ -151,7 +162,9 @@ def test_a_nats_server_that_is_killed_and_comes_back_changes_no_role(stage: Stag
     judge(load, back)
 
 
-def test_while_no_member_has_nats_nobody_takes_the_store_and_the_standby_does_when_it_is_back(stage: Stage) -> None:
+def test_while_no_member_has_nats_nobody_takes_the_store_and_the_standby_does_when_it_is_back(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     a, b = pair(stage, nats, "-ft_nats_timeout", "1s")
     client, load = loaded(nats)
@@ -172,10 +185,13 @@ def test_while_no_member_has_nats_nobody_takes_the_store_and_the_standby_does_wh
     judge(load, back)
 
 
-# ---- the datastore ---------------------------------------------------------------------------------------------------
+# ---- the datastore
+# --------------------------------------------------------------------------------------------------
 
 
-def test_an_owner_whose_lock_file_is_removed_under_load_leaves_the_store_to_the_standby(stage: Stage) -> None:
+def test_an_owner_whose_lock_file_is_removed_under_load_leaves_the_store_to_the_standby(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     a, b = pair(stage, nats)
     _, load = loaded(nats)
@@ -190,7 +206,7 @@ def test_an_owner_whose_lock_file_is_removed_under_load_leaves_the_store_to_the_
     judge(load, nats)
 
 
-def test_an_empty_directory_in_place_of_the_datastore_is_nobodys_store_and_the_real_one_has_every_ack(
+def test_an_empty_directory_in_its_place_is_nobodys_and_the_real_store_has_every_ack(
     stage: Stage,
 ) -> None:
     nats = stage.nats()
@@ -226,7 +242,8 @@ def test_storage_that_freezes_under_load_costs_the_owner_its_store_and_nobody_an
     load.press(1000)
     a.wait_for("no heartbeats until it answers")
     a.wait_for("[FTL]")
-    # A thread that waits in a frozen file system keeps even a process that has ended, and its lock with it.
+    # A thread that waits in a frozen file system keeps even a process that has ended, and its lock
+    # with it.
     frozen.thaw()
 
     assert a.status() == 75
@@ -238,7 +255,9 @@ def test_storage_that_freezes_under_load_costs_the_owner_its_store_and_nobody_an
 
 
 class Publisher:
-    """Publishes batches of large messages to two channels, and waits for each to be answered, well or not."""
+    """Publishes batches of large messages to two channels, and waits for each to be answered, well
+    or not.
+    """
 
     CHANNELS = (CHANNEL, b"bills")
     """Two, because errors of the storage itself on more than one channel would end the process."""
@@ -253,7 +272,8 @@ class Publisher:
         offered: list[bytes] = []
         for channel in self.CHANNELS:
             batch = [
-                b"%b %d " % (channel, n) + bytes(size) for n in range(len(self._payloads), len(self._payloads) + 8)
+                b"%b %d " % (channel, n) + bytes(size)
+                for n in range(len(self._payloads), len(self._payloads) + 8)
             ]
             guids = self.client.offer(channel, *batch)
             self._payloads |= zip(guids, batch, strict=True)
@@ -262,11 +282,16 @@ class Publisher:
         return all(guid in self.client.acks for guid in offered)
 
     def fill(self) -> None:
-        """Publish until nothing is accepted any more, not even small messages; the errors must say why."""
+        """Publish until nothing is accepted any more, not even small messages.
+
+        The errors must say why.
+        """
         for size in (30_000, 100):
             while self.offer(size):
                 pass
-        assert {text for texts in self.client.errors.values() for text in texts if NO_SPACE not in text} == set()
+        assert {
+            text for texts in self.client.errors.values() for text in texts if NO_SPACE not in text
+        } == set()
 
     def wait_for_room(self) -> None:
         """Publish until all is accepted again."""
@@ -274,10 +299,17 @@ class Publisher:
         self.client.nats.pump(lambda: self.offer(100), "room to be noticed")
 
     def judge(self, nats: Nats, *, died: bool) -> None:
-        """Everything acked is there once. What got an error is not, unless its owner ``died``: then it may be."""
+        """Everything acked is there once.
+
+        What got an error is not, unless its owner ``died``: then it may be.
+        """
         reader = StanClient(nats.port, "reader")
         reader.connect()
-        stored = [data for channel in self.CHANNELS for data in list(reader.read_all(channel).values())[:-1]]
+        stored = [
+            data
+            for channel in self.CHANNELS
+            for data in list(reader.read_all(channel).values())[:-1]
+        ]
         acked = {self._payloads[guid] for guid in self.client.acks}
         assert len(stored) == len(set(stored))
         assert acked <= set(stored) <= set(self._payloads.values())

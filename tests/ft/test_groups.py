@@ -1,4 +1,6 @@
-"""Several groups on one NATS network, each with a directory of its own: none hears, answers or moves another."""
+"""Several groups on one NATS network, each with a directory of its own: none hears, answers or
+moves another.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,8 @@ def test_what_happens_in_one_group_leaves_the_other_alone(
     stage: Stage, first: tuple[str, str], second: tuple[str, str]
 ) -> None:
     nats = stage.nats()
-    one, two = start(stage, nats, *first), start(stage, nats, *second)
+    one = start(stage, nats, *first)
+    two = start(stage, nats, *second)
     ears = Listener(nats, one), Listener(nats, two)
 
     # Heartbeats stay in their group.
@@ -153,7 +156,8 @@ def test_what_happens_in_one_group_leaves_the_other_alone(
 
 def test_clients_of_two_clusters_keep_what_is_theirs_across_a_takeover_in_one(stage: Stage) -> None:
     nats = stage.nats()
-    one, two = start(stage, nats, "east", "group"), start(stage, nats, "west", "group")
+    one = start(stage, nats, "east", "group")
+    two = start(stage, nats, "west", "group")
     clients = {pair.cluster: StanClient(nats.port, cluster=pair.cluster) for pair in (one, two)}
     for cluster, client in clients.items():
         client.connect()
@@ -162,5 +166,8 @@ def test_clients_of_two_clusters_keep_what_is_theirs_across_a_takeover_in_one(st
     one.b.wait_until_active()
     for cluster, client in clients.items():
         client.publish(CHANNEL, f"{cluster} 2".encode())
-        assert client.read_to(CHANNEL, 2) == {1: f"{cluster} 1".encode(), 2: f"{cluster} 2".encode()}
+        assert client.read_to(CHANNEL, 2) == {
+            1: f"{cluster} 1".encode(),
+            2: f"{cluster} 2".encode(),
+        }
     assert two.is_as_it_was()

@@ -1,7 +1,9 @@
-"""One hostile client beside a well-behaved one: a real server, which must not be busy with what is refused.
+"""One hostile client beside a well-behaved one: a real server, which must not be busy with what is
+refused.
 
-The bystander publishes 50 messages a second; its figures are printed (``-s``) and not asserted on, for the machine is
-not ours alone. Asserted is what the server spends: seconds of processor time, several times what it takes here.
+The bystander publishes 50 messages a second; its figures are printed (``-s``) and not asserted on,
+for the machine is not ours alone. Asserted is what the server spends: seconds of processor time,
+several times what it takes here.
 """
 
 from __future__ import annotations
@@ -28,12 +30,16 @@ pytestmark = pytest.mark.processes
 
 PACE_S = 0.02
 DISCOVERY = f"_STAN.discover.{CLUSTER}"
-#: Two spellings of two words that the hash of before could not tell apart (``tests/unit/test_keymap.py``).
+#: Two spellings of two words that the hash of before could not tell apart
+#: (``tests/unit/broker/test_keymap.py``).
 ALIKE = (b"a" * 16, bytes([97] * 7 + [97 ^ 0x80] + [97] * 4 + [97 ^ 0x04] + [97] * 2 + [97 ^ 0x80]))
 
 
 class Bystander:
-    """A client on a connection and a thread of its own. ``waits``: seconds from each publish to its ack."""
+    """A client on a connection and a thread of its own.
+
+    ``waits``: seconds from each publish to its ack.
+    """
 
     def __init__(self, server: Server) -> None:
         self._client = StanClient(server.port, client_id="bystander")
@@ -60,7 +66,8 @@ class Bystander:
     def figures(self, what: str, first: int) -> None:
         """Print those from the ``first`` on."""
         waits = sorted(self.waits[first:])
-        p99, most = waits[len(waits) * 99 // 100] * 1000, waits[-1] * 1000
+        p99 = waits[len(waits) * 99 // 100] * 1000
+        most = waits[-1] * 1000
         print(f"bystander, {what}: {len(waits)} publishes, p99 {p99:.1f} ms, most {most:.1f} ms")
 
 
@@ -84,7 +91,8 @@ def test_close_requests_of_a_megabyte_are_refused_without_being_decoded(stage: S
     with Bystander(server) as bystander:
         time.sleep(2)
         bystander.figures("idle", 0)
-        before, began = len(bystander.waits), spent(server)
+        before = len(bystander.waits)
+        began = spent(server)
         for _ in range(12):
             answer = nats.request(f"_STAN.close.{CLUSTER}", request)
             assert answer is not None
@@ -101,13 +109,18 @@ def test_close_requests_of_a_megabyte_are_refused_without_being_decoded(stage: S
 def test_connection_ids_made_to_collide_cost_nothing(stage: Stage) -> None:
     server = start(stage)
     nats = NatsConnection(server.port)
-    names = [b"".join(parts) for parts in itertools.islice(itertools.product(ALIKE, repeat=11), 2048)]
+    names = [
+        b"".join(parts) for parts in itertools.islice(itertools.product(ALIKE, repeat=11), 2048)
+    ]
     with Bystander(server) as bystander:
         time.sleep(2)
         bystander.figures("idle", 0)
-        before, began = len(bystander.waits), spent(server)
+        before = len(bystander.waits)
+        began = spent(server)
         for i, name in enumerate(names + names[:1] * 4000):
-            request = messages.ConnectRequest(client_id=b"c%d" % i, heartbeat_inbox=b"hb", conn_id=name)
+            request = messages.ConnectRequest(
+                client_id=b"c%d" % i, heartbeat_inbox=b"hb", conn_id=name
+            )
             nats.publish(DISCOVERY, messages.encode(request))
         last = messages.ConnectRequest(client_id=b"last", heartbeat_inbox=b"hb", conn_id=b"last")
         answer = nats.request(DISCOVERY, messages.encode(last))

@@ -23,12 +23,16 @@ FILES = 256
 def crowd(server: Server, count: int) -> list[socket.socket]:
     """Connections from many addresses that ask nothing."""
     return [
-        socket.create_connection((HOST, server.monitor), timeout=10, source_address=(f"127.0.1.{n % 20 + 1}", 0))
+        socket.create_connection(
+            (HOST, server.monitor), timeout=10, source_address=(f"127.0.1.{n % 20 + 1}", 0)
+        )
         for n in range(count)
     ]
 
 
-def test_idle_connections_leave_descriptors_for_the_child_and_the_log_readable(stage: Stage) -> None:
+def test_idle_connections_leave_descriptors_for_the_child_and_the_log_readable(
+    stage: Stage,
+) -> None:
     server = stage.file_server("server")
     server.wait_for(READY)
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (FILES, FILES))

@@ -25,7 +25,9 @@ def start(stage: Stage, ports: list[int]) -> Server:
     return server
 
 
-def test_every_acked_publish_survives_ten_kills_at_one_sequence_with_one_content(stage: Stage) -> None:
+def test_every_acked_publish_survives_ten_kills_at_one_sequence_with_one_content(
+    stage: Stage,
+) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -85,10 +87,14 @@ def test_a_durable_goes_on_after_a_kill_with_what_was_pending(stage: Stage) -> N
     client.connect()
     again = client.subscribe(CHANNEL, durable=b"audit", acks=False)
     client.nats.pump(lambda: len(again.received) == 10, "the ten that were not acked")
-    assert [(m.sequence, m.data, m.redelivered) for m in again.received] == [(n, b"%d" % n, True) for n in range(1, 11)]
+    assert [(m.sequence, m.data, m.redelivered) for m in again.received] == [
+        (n, b"%d" % n, True) for n in range(1, 11)
+    ]
 
 
-def test_a_publish_that_our_client_repeats_after_a_kill_is_acked_and_stored_once(stage: Stage) -> None:
+def test_a_publish_that_our_client_repeats_after_a_kill_is_acked_and_stored_once(
+    stage: Stage,
+) -> None:
     ports = free_ports(2)
     words = ("-dedup_window", "1000")
     server = stage.file_server("server", *words, port=ports[0], monitor=ports[1])

@@ -56,7 +56,9 @@ def start(stage: Stage, name: str, text: str) -> tuple[Server, StanClient]:
 def left(client: StanClient, channel: bytes, last: int) -> list[int]:
     """Sequences that a new subscription gets, up to the last one."""
     subscription = client.subscribe(channel)
-    client.nats.pump(lambda: subscription.sequences[-1:] == [last], f"message {last} of {channel.decode()}")
+    client.nats.pump(
+        lambda: subscription.sequences[-1:] == [last], f"message {last} of {channel.decode()}"
+    )
     return subscription.sequences
 
 
@@ -67,7 +69,9 @@ def refused(client: StanClient, channel: bytes) -> list[str]:
     return client.errors.get(guid, [])
 
 
-def test_a_server_keeps_to_the_limits_of_its_file_and_to_other_ones_when_it_starts_again(stage: Stage) -> None:
+def test_a_server_keeps_to_the_limits_of_its_file_and_to_other_ones_when_it_starts_again(
+    stage: Stage,
+) -> None:
     server, client = start(stage, "first", FILE)
     lines = [line.removeprefix("[INF] STREAM: ") for line in server.lines()]
     assert LIST in "\n".join(lines)
@@ -108,7 +112,8 @@ def test_a_file_whose_limits_cannot_be_is_refused_before_anything_is_touched(sta
     assert not stage.store.exists()
 
 
-# ---- changed while serving, in a program ----------------------------------------------------------------------------
+# ---- changed while serving, in a program
+# ----------------------------------------------------------------------------
 
 
 def program(stage: Stage, nats: Nats, group: str = "") -> StanServer:
@@ -131,7 +136,9 @@ def test_a_program_gives_its_server_other_limits_while_it_serves(stage: Stage) -
         client.connect()
         client.publish(b"orders", *(b"%d" % n for n in range(10)))
         assert left(client, b"orders", 10) == list(range(3, 11))
-        assert server.set_limits(StoreLimits(channel=ChannelLimits(max_msgs=2))) == ["Messages: 8 -> 2"]
+        assert server.set_limits(StoreLimits(channel=ChannelLimits(max_msgs=2))) == [
+            "Messages: 8 -> 2"
+        ]
         client.publish(b"orders", b"x")
         assert left(client, b"orders", 11) == [10, 11]
         with pytest.raises(ConfigError, match="cannot be negative"):
@@ -145,7 +152,8 @@ def test_a_program_gives_its_server_other_limits_while_it_serves(stage: Stage) -
 
 def test_a_standby_that_was_given_other_limits_serves_with_them(stage: Stage) -> None:
     nats = stage.nats()
-    active, standby = program(stage, nats, "group"), program(stage, nats, "group")
+    active = program(stage, nats, "group")
+    standby = program(stage, nats, "group")
     try:
         active.start()
         until(lambda: active.is_serving, "the first member to serve")
@@ -153,7 +161,9 @@ def test_a_standby_that_was_given_other_limits_serves_with_them(stage: Stage) ->
         client = StanClient(nats.port)
         client.connect()
         client.publish(b"orders", *(b"%d" % n for n in range(10)))
-        few = StoreLimits(channel=ChannelLimits(max_msgs=2), channels=(("bar", replace(INHERIT, max_msgs=4)),))
+        few = StoreLimits(
+            channel=ChannelLimits(max_msgs=2), channels=(("bar", replace(INHERIT, max_msgs=4)),)
+        )
         standby.set_limits(few)
         assert left(client, b"orders", 10) == list(range(3, 11))
         active.stop()

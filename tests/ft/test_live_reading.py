@@ -1,7 +1,9 @@
-"""A datastore read again and again while a pair publishes into it, rolls slices away and loses its active member.
+"""A datastore read again and again while a pair publishes into it, rolls slices away and loses its
+active member.
 
-Without Spark: what its tasks do is done here, in one process. Every look is right in itself: no gap, nothing that a
-later owner does not have, every record whole; and a slice that goes while it is read is an error or told.
+Without Spark: what its tasks do is done here, in one process. Every look is right in itself: no
+gap, nothing that a later owner does not have, every record whole; and a slice that goes while it is
+read is an error or told.
 """
 
 from __future__ import annotations
@@ -47,12 +49,19 @@ Messages = dict[str, dict[int, bytes]]
 
 
 def rows(pieces: Iterable[Piece], report: ReadingReport, *, strict: bool) -> Messages:
-    """Channel, sequence and data of everything in the parts. Each sequence is there once and whole."""
+    """Channel, sequence and data of everything in the parts.
+
+    Each sequence is there once and whole.
+    """
     found: Messages = {}
     for piece in pieces:
         columns = ("channel", "sequence", "data", "crc_ok")
-        for batch in piece.read(columns, report=report, fail_on_data_loss=strict, refuse_encrypted=False):
-            for channel, sequence, data, whole in zip(*(batch.column(n).to_pylist() for n in columns), strict=True):
+        for batch in piece.read(
+            columns, report=report, fail_on_data_loss=strict, refuse_encrypted=False
+        ):
+            for channel, sequence, data, whole in zip(
+                *(batch.column(n).to_pylist() for n in columns), strict=True
+            ):
                 assert whole, (channel, sequence)
                 assert sequence not in found.setdefault(channel, {}), (channel, sequence)
                 found[channel][sequence] = data
@@ -109,7 +118,10 @@ class Looker:
 
 @contextlib.contextmanager
 def published(urls: Sequence[str]) -> Iterator[dict[str, list[bytes]]]:
-    """Publish to all channels until the block is left, whoever serves; everything is acknowledged by then."""
+    """Publish to all channels until the block is left, whoever serves.
+
+    Everything is acknowledged by then.
+    """
     stopping = threading.Event()
     sent: dict[str, list[bytes]] = {channel: [] for channel in CHANNELS}
 
@@ -139,7 +151,8 @@ def settled(stage: Stage, sent: dict[str, list[bytes]]) -> bool:
     """Whether everything is confirmed, and no slice will move any more."""
     ends = Store(str(stage.store)).ends(CHANNELS)
     return not list(stage.store.glob("*/*.bak")) and all(
-        behind > len(sent[channel]) and behind - first < KEPT + SLICE for channel, (first, behind) in ends.items()
+        behind > len(sent[channel]) and behind - first < KEPT + SLICE
+        for channel, (first, behind) in ends.items()
     )
 
 
@@ -148,7 +161,9 @@ def everything(stage: Stage) -> Messages:
     found: Messages = {channel: {} for channel in CHANNELS}
     for path in (stage.directory / "spool", stage.store):
         place = opened(ReadOptions.of({"path": str(path)}))
-        pieces = place.plan(dict.fromkeys(place.channels, EVERYTHING), max_bytes=1 << 27, min_parts=1)
+        pieces = place.plan(
+            dict.fromkeys(place.channels, EVERYTHING), max_bytes=1 << 27, min_parts=1
+        )
         for channel, messages in rows(pieces, ReadingReport(), strict=True).items():
             for sequence, data in messages.items():
                 assert found[channel].setdefault(sequence, data) == data
@@ -165,26 +180,42 @@ def test_every_look_at_a_store_whose_slices_roll_and_whose_active_dies_is_whole(
     a, b = stage.pair_on(nats, *WORDS, "-file_slice_archive_script", str(script))
     looker = Looker(Store(str(stage.store)))
     with published([nats.url]) as sent:
-        until(lambda: all(stage.store.joinpath(c, "confirmed.bin").exists() for c in CHANNELS), "the channels")
-        looker.until(lambda: looker.last() > KEPT + SLICE and looker.whole >= 10, "slices that rolled")
+        until(
+            lambda: all(stage.store.joinpath(c, "confirmed.bin").exists() for c in CHANNELS),
+            "the channels",
+        )
+        looker.until(
+            lambda: looker.last() > KEPT + SLICE and looker.whole >= 10, "slices that rolled"
+        )
 
         # A plan that is read when all its slices have gone.
-        old, ends = looker.store.plan(CHANNELS), looker.store.ends(CHANNELS)
+        old = looker.store.plan(CHANNELS)
+        ends = looker.store.ends(CHANNELS)
         looker.until(
-            lambda: all(looker.store.ends(CHANNELS)[c][0] >= ends[c][1] for c in CHANNELS), "the end of a plan's slices"
+            lambda: all(looker.store.ends(CHANNELS)[c][0] >= ends[c][1] for c in CHANNELS),
+            "the end of a plan's slices",
         )
         with pytest.raises(StoreError, match=GONE):
             rows(old, ReadingReport(), strict=True)
         report = ReadingReport()
         assert rows(old, report, strict=False) == {}
-        assert {finding.channel for finding in report.findings if finding.kind is ReadingKind.LOSS} == set(CHANNELS)
+        assert {
+            finding.channel for finding in report.findings if finding.kind is ReadingKind.LOSS
+        } == set(CHANNELS)
 
         planned = looker.store.plan(CHANNELS)
         a.kill()
-        assert all(gaps(messages) == 0 for messages in rows(planned, ReadingReport(), strict=False).values())
+        assert all(
+            gaps(messages) == 0
+            for messages in rows(planned, ReadingReport(), strict=False).values()
+        )
         looker.until(lambda: b.ft_status == http.HTTPStatus.OK, "a takeover")
-        begun, whole = looker.last(), looker.whole
-        looker.until(lambda: looker.last() > begun + KEPT and looker.whole >= whole + 10, "slices of the next owner")
+        begun = looker.last()
+        whole = looker.whole
+        looker.until(
+            lambda: looker.last() > begun + KEPT and looker.whole >= whole + 10,
+            "slices of the next owner",
+        )
     until(lambda: settled(stage, sent), "the last slices in the spool", SPOOLED_S)
     b.signal(signal.SIGTERM)
     b.status()

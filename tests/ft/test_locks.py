@@ -1,4 +1,6 @@
-"""The store lock and its directory as real processes see them: removed, replaced, held by an owner that is gone."""
+"""The store lock and its directory as real processes see them: removed, replaced, held by an owner
+that is gone.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def fatal_lines(server: Server) -> list[str]:
 
 
 def test_a_standby_passes_a_paused_owner_whose_lock_file_was_removed(stage: Stage) -> None:
-    """The standby waits on the removed file, where it would be refused for as long as the owner is paused."""
+    """The standby waits on the removed file, where it would be refused for as long as the owner is
+    paused.
+    """
     nats = stage.nats()
     a, b = stage.pair_on(nats)
     client = StanClient(nats.port)
@@ -88,7 +92,10 @@ def test_without_the_option_nothing_is_stolen_and_the_holder_is_named(stage: Sta
     a.signal(signal.SIGSTOP)
 
     b.wait_for("ft: unable to get store lock at this time, going back to standby")
-    b.wait_for("ft: the datastore's lock is held, and no owner is heard: it was taken last by epoch 1 of server")
+    b.wait_for(
+        "ft: the datastore's lock is held, and no owner is heard: it was taken last by epoch 1 "
+        "of server"
+    )
 
     (named,) = [line for line in b.lines() if "lock is held" in line]
     assert f"pid {a.pid}" in named
@@ -132,7 +139,7 @@ def test_a_standby_whose_directory_was_replaced_by_an_empty_one_stays_standby_an
     assert client.read_to(CHANNEL, 2) == {1: b"one", 2: b"two"}
 
 
-def test_a_member_that_starts_on_an_empty_directory_while_its_group_serves_another_does_not_become_active(
+def test_a_member_on_an_empty_directory_beside_a_serving_group_does_not_become_active(
     stage: Stage,
 ) -> None:
     nats = stage.nats()
@@ -140,7 +147,9 @@ def test_a_member_that_starts_on_an_empty_directory_while_its_group_serves_anoth
     a.wait_until_active()
     elsewhere = stage.directory / "elsewhere"
 
-    b = stage.server("b", "-store", "file", "-dir", str(elsewhere), "-ft_group", "test-group", "-ns", nats.url)
+    b = stage.server(
+        "b", "-store", "file", "-dir", str(elsewhere), "-ft_group", "test-group", "-ns", nats.url
+    )
     b.wait_for(NOT_THE_GROUPS)
     a.kill()
     b.wait_for(NOT_THE_GROUPS, times=2)
@@ -161,7 +170,9 @@ def test_a_standby_whose_directory_was_emptied_says_so_while_its_owner_serves(st
     assert (a.ft_status, b.ft_status) == (200, 204)
 
 
-def test_a_member_that_starts_before_its_nats_server_stands_by_and_serves_when_it_comes(stage: Stage) -> None:
+def test_a_member_that_starts_before_its_nats_server_stands_by_and_serves_when_it_comes(
+    stage: Stage,
+) -> None:
     (port,) = free_ports(1)
     a = stage.member("a", "-ns", f"nats://127.0.0.1:{port}")
     a.wait_for(STANDING_BY)

@@ -1,4 +1,6 @@
-"""Debug and trace lines of a real server, beside those that the original wrote at the same operations."""
+"""Debug and trace lines of a real server, beside those that the original wrote at the same
+operations.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,13 @@ _STARTS = {
     "last": messages.StartPosition.LAST_RECEIVED,
     "seq": messages.StartPosition.SEQUENCE_START,
 }
-#: Where ours differs on purpose (docs/compat/logging.md): what arrives malformed is told by kind, at a falling rate.
+#: Where ours differs on purpose (docs/compat/logging.md): what arrives malformed is told by kind,
+#: at a falling rate.
 OURS = {
-    '[ERR] STREAM: [Client:me] Invalid channel "a.*" in subscription request from _STAN.sub.test-cluster': (
-        '[WRN] STREAM: malformed subscribe: 1 since the last such line, the first one: client "me": '
+    '[ERR] STREAM: [Client:me] Invalid channel "a.*" in subscription request from '
+    "_STAN.sub.test-cluster": (
+        "[WRN] STREAM: malformed subscribe: 1 since the last such line, the first one: client "
+        '"me": '
         "stan: invalid subject"
     ),
 }
@@ -82,7 +87,9 @@ class Player:
         inbox = b"_INBOX.hb." + client
         self.nats.listen(inbox, lambda beat: self.nats.publish(beat.reply, b""))
         self.nats.flush()
-        request = messages.ConnectRequest(client_id=client, heartbeat_inbox=inbox, conn_id=client, protocol=1)
+        request = messages.ConnectRequest(
+            client_id=client, heartbeat_inbox=inbox, conn_id=client, protocol=1
+        )
         answer = self.ask(self._subjects.discovery, messages.encode(request))
         return messages.parse(messages.ConnectResponse, answer).error
 
@@ -94,11 +101,14 @@ class Player:
             subject=operation["channel"].encode(),
             data=operation["data"].encode(),
         )
-        answer = self.ask(f"{self._subjects.publish}.{operation['channel']}", messages.encode(message))
+        answer = self.ask(
+            f"{self._subjects.publish}.{operation['channel']}", messages.encode(message)
+        )
         return messages.parse(messages.PubAck, answer).error
 
     def subscribe(self, operation: dict[str, Any]) -> bytes:
-        name, client = operation["name"], operation["client"]
+        name = operation["name"]
+        client = operation["client"]
         inbox = f"_INBOX.{client}.{name}".encode()
         self._channels[name] = operation["channel"].encode()
         self._received[name] = 0
@@ -142,11 +152,15 @@ class Player:
         request = messages.UnsubscribeRequest(
             client_id=b"me", subject=self._channels[name], inbox=self._ack_inboxes[name]
         )
-        return messages.parse(messages.SubscriptionResponse, self.ask(subject, messages.encode(request))).error
+        return messages.parse(
+            messages.SubscriptionResponse, self.ask(subject, messages.encode(request))
+        ).error
 
     def close(self, operation: dict[str, Any]) -> bytes:
         request = messages.CloseRequest(client_id=operation["client"].encode())
-        return messages.parse(messages.CloseResponse, self.ask(self._subjects.close, messages.encode(request))).error
+        return messages.parse(
+            messages.CloseResponse, self.ask(self._subjects.close, messages.encode(request))
+        ).error
 
 
 def test_every_operation_leaves_the_lines_that_the_original_leaves(stage: Stage) -> None:

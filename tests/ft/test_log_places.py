@@ -1,4 +1,6 @@
-"""The log of real servers, wherever it goes: never a secret in it, and never a server that waits for it."""
+"""The log of real servers, wherever it goes: never a secret in it, and never a server that waits
+for it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ pytestmark = pytest.mark.processes
 
 CHANNEL = b"orders"
 #: Long enough that no other text holds them by chance.
-SECRETS = {name: f"hidden-{name}-0123456789" for name in ("password", "token", "route", "jwt", "sig", "nkey", "wrong")}
+SECRETS = {
+    name: f"hidden-{name}-0123456789"
+    for name in ("password", "token", "route", "jwt", "sig", "nkey", "wrong")
+}
 SEED = "SUAIBDPBAUTWCWBKIO6XHQNINK5FWJW4OHLXC3HQ2KFE4PEJUA44CNHTC4"
 
 
@@ -43,7 +48,13 @@ def connected(port: int, client_id: str = "me", **login: str) -> StanClient:
 
 def present_everything(port: int) -> None:
     """Say everything that a client can present, as it could stand in a trace."""
-    connect = {"verbose": False, "jwt": SECRETS["jwt"], "sig": SECRETS["sig"], "nkey": SECRETS["nkey"], "name": SEED}
+    connect = {
+        "verbose": False,
+        "jwt": SECRETS["jwt"],
+        "sig": SECRETS["sig"],
+        "nkey": SECRETS["nkey"],
+        "name": SEED,
+    }
     with socket.create_connection((HOST, port), PATIENCE_S) as sock, sock.makefile("rb") as file:
         sock.sendall(b"CONNECT " + json.dumps(connect).encode() + b"\r\nPING\r\n")
         # Until the server ends it: then everything has been traced.
@@ -56,13 +67,26 @@ class TestSecrets:
     @pytest.mark.parametrize("login", ["password", "token"])
     def test_no_login_is_in_any_log_at_any_level(self, stage: Stage, form: str, login: str) -> None:
         (route,) = free_ports(1)
-        words = ["-user", "ivan", "-pass", SECRETS["password"]] if login == "password" else ["-auth", SECRETS["token"]]
+        words = (
+            ["-user", "ivan", "-pass", SECRETS["password"]]
+            if login == "password"
+            else ["-auth", SECRETS["token"]]
+        )
         words += ["-cluster", f"nats://boss:{SECRETS['route']}@{HOST}:{route}"]
         words += ["-routes", f"nats://boss:{SECRETS['route']}@{HOST}:{route}"]
         path = stage.directory / "all.log"
-        server = stage.server("server", "-SDV", "-DVV", "-log_format", form, "-l", str(path), *words)
-        until(lambda: path.exists() and READY.removeprefix("STREAM: ") in path.read_text(), "the server to be ready")
-        own = {"user": "ivan", "password": SECRETS["password"]} if login == "password" else {"token": SECRETS["token"]}
+        server = stage.server(
+            "server", "-SDV", "-DVV", "-log_format", form, "-l", str(path), *words
+        )
+        until(
+            lambda: path.exists() and READY.removeprefix("STREAM: ") in path.read_text(),
+            "the server to be ready",
+        )
+        own = (
+            {"user": "ivan", "password": SECRETS["password"]}
+            if login == "password"
+            else {"token": SECRETS["token"]}
+        )
         client = connected(server.port, **own)
         client.publish(CHANNEL, b"one")
         with contextlib.suppress(NatsError):
@@ -80,12 +104,16 @@ class TestSecrets:
         assert [name for name, secret in (*SECRETS.items(), ("seed", SEED)) if secret in text] == []
 
     def test_no_login_of_an_external_nats_server_is_in_the_log(self, stage: Stage) -> None:
-        nats = stage.nats(settings=f'authorization {{ user: ivan, password: "{SECRETS["password"]}" }}\n')
+        nats = stage.nats(
+            settings=f'authorization {{ user: ivan, password: "{SECRETS["password"]}" }}\n'
+        )
         url = f"nats://ivan:{SECRETS['password']}@{HOST}:{nats.port}"
         server = ready(stage.server("server", "-SDV", "-ns", url))
         nats.kill()
         server.wait_for("has been disconnected")
-        wrong = stage.server("wrong", "-SDV", "-ns", f"nats://ivan:{SECRETS['wrong']}@{HOST}:{nats.port}")
+        wrong = stage.server(
+            "wrong", "-SDV", "-ns", f"nats://ivan:{SECRETS['wrong']}@{HOST}:{nats.port}"
+        )
         assert wrong.status() == 1
         text = server.text() + wrong.text()
         assert "nats://[REDACTED]@" in text
@@ -97,7 +125,10 @@ class TestFormats:
     def test_json_has_an_object_on_each_line_and_says_what_is_known(self, stage: Stage) -> None:
         path = stage.directory / "json.log"
         server = stage.file_server("server", "-log_format", "json", "-l", str(path), "-SD")
-        until(lambda: path.exists() and "Streaming Server is ready" in path.read_text(), "the server to be ready")
+        until(
+            lambda: path.exists() and "Streaming Server is ready" in path.read_text(),
+            "the server to be ready",
+        )
         client = connected(server.port)
         client.publish(CHANNEL, b"one")
         client.close()
@@ -119,7 +150,9 @@ class TestFormats:
             daemon.bind((HOST, 0))
             daemon.settimeout(PATIENCE_S)
             port = daemon.getsockname()[1]
-            server = stage.server("server", "-r", f"udp://{HOST}:{port}", "-st", "bogus", "-syslog_name", "stan")
+            server = stage.server(
+                "server", "-r", f"udp://{HOST}:{port}", "-st", "bogus", "-syslog_name", "stan"
+            )
             assert server.status() == 1
             texts: list[str] = []
             while not texts or "Failed to start" not in texts[-1]:
@@ -135,7 +168,9 @@ class TestFormats:
 
     def test_everything_goes_to_the_syslog_and_nothing_to_the_terminal(self, stage: Stage) -> None:
         with socket.create_server((HOST, 0)) as daemon:
-            server = stage.server("server", "-remote_syslog", f"tcp://{HOST}:{daemon.getsockname()[1]}")
+            server = stage.server(
+                "server", "-remote_syslog", f"tcp://{HOST}:{daemon.getsockname()[1]}"
+            )
             daemon.settimeout(PATIENCE_S)
             connection, _ = daemon.accept()
             connection.settimeout(PATIENCE_S)
@@ -152,7 +187,9 @@ class TestFormats:
 
 
 class TestTrouble:
-    def test_a_full_disk_under_the_log_stops_nothing_and_is_told_when_there_is_room(self, stage: Stage) -> None:
+    def test_a_full_disk_under_the_log_stops_nothing_and_is_told_when_there_is_room(
+        self, stage: Stage
+    ) -> None:
         disk = SmallDisk(stage)
         path = stage.store / "x.log"
         server = stage.server("server", "-l", str(path), wrap=disk.wrap)
@@ -169,7 +206,11 @@ class TestTrouble:
         server.signal(signal.SIGINT)
         assert server.status() == 0
         text = seen.read_text()
-        missing = [channel for channel in channels if f'Channel "{channel.decode()}" has been created\n' not in text]
+        missing = [
+            channel
+            for channel in channels
+            if f'Channel "{channel.decode()}" has been created\n' not in text
+        ]
         assert missing
         (count,) = re.findall(r"\[WRN\] (\d+) log lines are lost: No space left on device", text)
         assert int(count) == len(missing)

@@ -1,4 +1,6 @@
-"""A takeover of a store with more channels than are opened at once, and what its owner tells standbys of them."""
+"""A takeover of a store with more channels than are opened at once, and what its owner tells
+standbys of them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ CHANNELS = [b"channel.%d" % n for n in range(70)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_every_channel_goes_on_where_it_ended_and_its_subscriptions_too(stage: Stage, number: signal.Signals) -> None:
+def test_every_channel_goes_on_where_it_ended_and_its_subscriptions_too(
+    stage: Stage, number: signal.Signals
+) -> None:
     nats = stage.nats()
     active, standby = stage.pair_on(nats)
     client = StanClient(nats.port)
@@ -58,7 +62,9 @@ def test_an_owner_says_each_second_where_its_channels_end(stage: Stage) -> None:
     observer.listen(group_subject(CLUSTER, GROUP), on_message)
     observer.flush()
     client.publish(b"orders", b"one", b"two")
-    observer.pump(lambda: any(e.last == 2 for d in heard for e in d.ends), "a digest with both messages")
+    observer.pump(
+        lambda: any(e.last == 2 for d in heard for e in d.ends), "a digest with both messages"
+    )
 
     (end,) = heard[-1].ends
     assert (end.name, heard[-1].server_id) == (b"orders", active.serverz()["server_id"])

@@ -1,4 +1,6 @@
-"""Every step of ``docs/migrating.md``, played with real servers of ours and a peer that keeps the original's rules."""
+"""Every step of ``docs/migrating.md``, played with real servers of ours and a peer that keeps the
+original's rules.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ def stop(server: Child) -> None:
 
 def tool(stage: Stage, *words: str) -> str:
     """Run ``ftstanctl store``; must succeed."""
-    child = stage.run("tool-" + words[0], [sys.executable, "-m", "ftstan.cli.ctl", "store", *words, str(stage.store)])
+    child = stage.run(
+        "tool-" + words[0],
+        [sys.executable, "-m", "ftstan.cli.ctl", "store", *words, str(stage.store)],
+    )
     assert child.status() == 0, child.tail()
     return child.text()
 
@@ -41,7 +46,9 @@ def numbered(start: int, count: int) -> list[bytes]:
 
 
 def test_every_step_names_a_test_of_this_module_and_every_test_plays_a_step() -> None:
-    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if re.match(r"\| \d", line)]
+    rows = [
+        line for line in PAGE.read_text(encoding="utf-8").splitlines() if re.match(r"\| \d", line)
+    ]
     named = [row.rsplit("|", 2)[1].strip().strip("`") for row in rows]
     assert len(named) == 14
     assert set(named) == {name for name, test in globals().items() if hasattr(test, "pytestmark")}

@@ -1,4 +1,6 @@
-"""Groups with members of both kinds: real servers of ours and Go-rules peers on one directory and one nats-server."""
+"""Groups with members of both kinds: real servers of ours and Go-rules peers on one directory and
+one nats-server.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ def hear_heartbeats(client: StanClient, count: int) -> None:
 
 
 @pytest.mark.parametrize("how", ENDS, ids=lambda how: how.name)
-def test_the_store_goes_from_kind_to_kind_and_back_and_nothing_acked_is_lost(stage: Stage, how: signal.Signals) -> None:
+def test_the_store_goes_from_kind_to_kind_and_back_and_nothing_acked_is_lost(
+    stage: Stage, how: signal.Signals
+) -> None:
     nats = stage.nats()
     go_1 = original(stage, "go-1", nats)
     go_1.wait_for(READY)
@@ -112,14 +116,19 @@ def test_the_store_goes_from_kind_to_kind_and_back_and_nothing_acked_is_lost(sta
     reader.connect()
     contents = reader.read_all(CHANNEL)
     load.judge(contents)
-    assert [server.lines().count(f"[INF] STREAM: {MIXED_ON}") for server in (ours_1, ours_2)] == [1, 1]
+    assert [server.lines().count(f"[INF] STREAM: {MIXED_ON}") for server in (ours_1, ours_2)] == [
+        1,
+        1,
+    ]
 
     ours_2.signal(signal.SIGTERM)
     assert ours_2.status() == 143
     assert read_by_original(stage.store) == contents
 
 
-def test_what_was_purged_is_not_there_for_an_original_when_our_server_is_killed_straight_after(stage: Stage) -> None:
+def test_what_was_purged_is_not_there_for_an_original_when_our_server_is_killed_straight_after(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     server = stage.member("a", "-ns", nats.url, "-ft_mixed", "on")
     server.wait_until_active()
@@ -127,13 +136,17 @@ def test_what_was_purged_is_not_there_for_an_original_when_our_server_is_killed_
     client.connect()
     client.publish(CHANNEL, *(b"%d" % i for i in range(1, 13)))
     operator = Admin(nats.port, "--dir", str(stage.store))
-    assert operator.change("channel", "purge", CHANNEL.decode(), "--up-to", "9", "--yes").status == 0
+    assert (
+        operator.change("channel", "purge", CHANNEL.decode(), "--up-to", "9", "--yes").status == 0
+    )
     server.kill()
     assert read_by_original(stage.store) == {10: b"10", 11: b"11", 12: b"12"}
 
 
 def pause_until_taken_over(stage: Stage, owner: Child, successor: Child) -> None:
-    """Stop the owner, take its lock away as a file server may do, and wait until the other one serves."""
+    """Stop the owner, take its lock away as a file server may do, and wait until the other one
+    serves.
+    """
     owner.signal(signal.SIGSTOP)
     (stage.store / LOCK_NAME).unlink()
     successor.wait_for(READY, successor.lines().count(f"[INF] {READY}") + 1)
@@ -153,7 +166,10 @@ def test_an_original_that_wakes_up_dies_and_the_store_stays_ours(stage: Stage) -
     client.publish(CHANNEL, *after[:100])
     go.signal(signal.SIGCONT)
     assert go.status() == 2
-    assert f'panic: ft: serverID "{server.serverz()["server_id"]}" claims to be active, aborting' in go.text()
+    assert (
+        f'panic: ft: serverID "{server.serverz()["server_id"]}" claims to be active, aborting'
+        in go.text()
+    )
     client.publish(CHANNEL, *after[100:])
 
     contents = client.read_all(CHANNEL)
@@ -163,7 +179,9 @@ def test_an_original_that_wakes_up_dies_and_the_store_stays_ours(stage: Stage) -
     assert read_by_original(stage.store) == contents
 
 
-def test_our_server_that_wakes_up_leaves_the_store_to_an_original_and_writes_nothing(stage: Stage) -> None:
+def test_our_server_that_wakes_up_leaves_the_store_to_an_original_and_writes_nothing(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     server = ours(stage, "ours", nats, "-ft_mixed", "on")
     server.wait_until_active()
@@ -204,7 +222,9 @@ def record(server: Server) -> EpochRecord:
 
 
 class Flood:
-    """Heartbeats without an epoch, a hundred a second, from somebody who may publish where the group beats."""
+    """Heartbeats without an epoch, a hundred a second, from somebody who may publish where the
+    group beats.
+    """
 
     def __init__(self, nats: Nats) -> None:
         self._link = NatsConnection(nats.port)
@@ -227,7 +247,9 @@ class Flood:
             self._link.flush()
 
 
-def test_forged_heartbeats_without_an_epoch_record_nothing_and_keep_nobody_from_taking_over(stage: Stage) -> None:
+def test_forged_heartbeats_without_an_epoch_record_nothing_and_keep_nobody_from_taking_over(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     active = ours(stage, "active", nats)
     active.wait_until_active()
@@ -236,7 +258,10 @@ def test_forged_heartbeats_without_an_epoch_record_nothing_and_keep_nobody_from_
     client.connect()
     client.publish(CHANNEL, b"before")
     before = record(active)
-    told = 'ft: serverID "gogogogogogogogogogogo" says without an epoch that it is active: this group is not mixed'
+    told = (
+        'ft: serverID "gogogogogogogogogogogo" says without an epoch that it is active: this '
+        "group is not mixed"
+    )
     with Flood(nats):
         for server in (active, standby):
             server.wait_for(told)
@@ -252,7 +277,9 @@ def test_forged_heartbeats_without_an_epoch_record_nothing_and_keep_nobody_from_
         assert MIXED_ON not in server.text()
 
 
-def test_the_operators_word_makes_the_group_mixed_in_the_record_and_in_every_member(stage: Stage) -> None:
+def test_the_operators_word_makes_the_group_mixed_in_the_record_and_in_every_member(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     active = ours(stage, "active", nats)
     active.wait_until_active()
@@ -272,17 +299,27 @@ def test_the_operators_word_makes_the_group_mixed_in_the_record_and_in_every_mem
     active.wait_for("ft: mixed group: an original server can follow now: 1 channels are fit for it")
     client.publish(CHANNEL, b"after")
     after = record(active)
-    assert (after.ft_mixed, after.epoch, after.store_id) == (True, before.epoch + 1, before.store_id)
-    assert [(node["mixed"], node["fit"]) for node in operator.status().json["nodes"] if node["epoch"]] == [(True, True)]
+    assert (after.ft_mixed, after.epoch, after.store_id) == (
+        True,
+        before.epoch + 1,
+        before.store_id,
+    )
+    assert [
+        (node["mixed"], node["fit"]) for node in operator.status().json["nodes"] if node["epoch"]
+    ] == [(True, True)]
 
     def last_beat() -> Heartbeat:
         beat = decode_heartbeat(heard[-1].payload)
         assert beat is not None
         return beat
 
-    client.nats.publish(heartbeat_subject(CLUSTER, GROUP), heartbeat(b"gogogogogogogogogogogo", Instant(1000, 0), 0))
+    client.nats.publish(
+        heartbeat_subject(CLUSTER, GROUP), heartbeat(b"gogogogogogogogogogogo", Instant(1000, 0), 0)
+    )
     client.nats.pump(
-        lambda: last_beat().epoch == after.epoch and last_beat().activated_ns < 1000 * 1_000_000_000,
+        lambda: (
+            last_beat().epoch == after.epoch and last_beat().activated_ns < 1000 * 1_000_000_000
+        ),
         "a heartbeat with the new epoch that is older than that of the original",
     )
 
@@ -298,7 +335,9 @@ def test_a_group_on_a_store_of_the_original_is_mixed_unless_the_operator_says_ot
 ) -> None:
     nats = stage.nats()
     write_tree(archived_tree("v0.25.6/clean.tar.gz"), stage.store)
-    server = stage.member("server", "-ns", nats.url, "-ft_mixed", word, cluster=stored_cluster(stage.store))
+    server = stage.member(
+        "server", "-ns", nats.url, "-ft_mixed", word, cluster=stored_cluster(stage.store)
+    )
     server.wait_for(READY)
     assert record(server).ft_mixed is expected
     assert (f"[INF] STREAM: {MIXED_ON}" in server.lines()) is expected

@@ -36,7 +36,10 @@ def with_umask(umask: str) -> list[str]:
 
 
 def modes(store: Path) -> dict[str, int]:
-    return {str(path.relative_to(store.parent)): path.lstat().st_mode & 0o7777 for path in [store, *store.rglob("*")]}
+    return {
+        str(path.relative_to(store.parent)): path.lstat().st_mode & 0o7777
+        for path in [store, *store.rglob("*")]
+    }
 
 
 def fill(stage: Stage, name: str, *words: str, wrap: list[str]) -> None:
@@ -52,7 +55,8 @@ def fill(stage: Stage, name: str, *words: str, wrap: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("umask", "file", "directory"), [("000", 0o640, 0o750), ("022", 0o640, 0o750), ("077", 0o600, 0o700)]
+    ("umask", "file", "directory"),
+    [("000", 0o640, 0o750), ("022", 0o640, 0o750), ("077", 0o600, 0o700)],
 )
 def test_what_is_made_anew_is_the_owners_and_the_groups_to_read_whatever_the_umask(
     stage: Stage, umask: str, file: int, directory: int
@@ -73,7 +77,8 @@ def test_what_is_there_keeps_its_owner_and_its_mode(stage: Stage) -> None:
     before = modes(stage.store)
     fill(stage, "bar", wrap=with_umask("022"))
     after = modes(stage.store)
-    kept = [name for name in before if name in after]
+    # The watch is a new file in each activation, and only in one that lasts for a second.
+    kept = [name for name in before if name in after and not name.endswith("/ft.watch")]
     assert {"store/server.dat", "store/clients.dat", "store/foo/subs.dat"} <= set(kept)
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
 
@@ -89,7 +94,8 @@ def test_a_member_under_another_user_is_told_how_to_cure_it(stage: Stage) -> Non
     assert root.status() == 1
     assert f"belongs to nobody (uid {NOBODY}), and this server runs as root (uid 0)" in root.text()
     assert (
-        f"Hint: run every member as nobody (uid {NOBODY}), or give the datastore to one user: chown -R" in root.text()
+        f"Hint: run every member as nobody (uid {NOBODY}), or give the datastore to one user: "
+        "chown -R" in root.text()
     )
     stranger = stage.member("stranger", "-ns", nats.url, wrap=as_user(STRANGER))
     assert stranger.status() == 1
@@ -107,16 +113,24 @@ def test_a_member_under_another_user_is_told_how_to_cure_it(stage: Stage) -> Non
     assert f"belongs to nobody (uid {NOBODY})" in lone.text()
 
 
-def test_a_datastore_that_everybody_may_write_to_is_told_and_refused_where_that_is_asked(stage: Stage) -> None:
+def test_a_datastore_that_everybody_may_write_to_is_told_and_refused_where_that_is_asked(
+    stage: Stage,
+) -> None:
     stage.store.mkdir()
     stage.store.chmod(0o777)
     loose = stage.file_server("loose")
     loose.wait_for(READY)
-    assert f"[WRN] STREAM: everybody may write to the datastore {stage.store} (mode 0777); run: chmod" in loose.text()
+    assert (
+        f"[WRN] STREAM: everybody may write to the datastore {stage.store} (mode 0777); run: chmod"
+        in loose.text()
+    )
     loose.end()
     strict = stage.file_server("strict", "-strict_permissions")
     assert strict.status() == 1
-    assert f"Failed to start: everybody may write to the datastore {stage.store} (mode 0777)" in strict.text()
+    assert (
+        f"Failed to start: everybody may write to the datastore {stage.store} (mode 0777)"
+        in strict.text()
+    )
     stage.store.chmod(0o750)
     (stage.store / "server.dat").chmod(0o666)
     file = stage.file_server("file", "-strict_permissions")

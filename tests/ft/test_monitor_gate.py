@@ -1,4 +1,6 @@
-"""Who sees the monitoring pages of a real server: with a token, with a certificate, and load balancers."""
+"""Who sees the monitoring pages of a real server: with a token, with a certificate, and load
+balancers.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def asked(
         else http.client.HTTPSConnection(HOST, port, timeout=PATIENCE_S, context=context)
     )
     try:
-        connection.request(method, path, headers={name: value.encode() for name, value in (headers or {}).items()})
+        connection.request(
+            method, path, headers={name: value.encode() for name, value in (headers or {}).items()}
+        )
         answer = connection.getresponse()
         return answer.status, dict(answer.getheaders()), answer.read()
     finally:
@@ -90,7 +94,13 @@ def test_nobody_sees_a_page_without_the_token(stage: Stage) -> None:
         status, headers = ask(server, path)
         assert status == 401, path
         assert headers["WWW-Authenticate"].startswith("Bearer")
-    for wrong in (bearer(""), bearer("hunter2"), bearer(TOKEN + "x"), basic(TOKEN, ""), {"Authorization": "Basic %%%"}):
+    for wrong in (
+        bearer(""),
+        bearer("hunter2"),
+        bearer(TOKEN + "x"),
+        basic(TOKEN, ""),
+        {"Authorization": "Basic %%%"},
+    ):
         assert ask(server, "/streaming/serverz", wrong)[0] == 401, wrong
     assert TOKEN not in server.text()
 
@@ -102,7 +112,9 @@ def test_the_token_opens_every_page_as_a_header_or_as_a_browsers_password(stage:
     assert ask(server, "/nothing", bearer(TOKEN))[0] == 404
 
 
-def test_a_script_of_another_site_gets_no_page_with_the_login_that_a_browser_keeps(stage: Stage) -> None:
+def test_a_script_of_another_site_gets_no_page_with_the_login_that_a_browser_keeps(
+    stage: Stage,
+) -> None:
     server = protected(stage)
     for page in ("/streaming/clientsz", "/varz", "/dashboard/data"):
         status, headers, body = asked(server, f"{page}?callback=f", basic("anybody", TOKEN))
@@ -111,7 +123,9 @@ def test_a_script_of_another_site_gets_no_page_with_the_login_that_a_browser_kee
     assert ask(server, "/streaming/clientsz?callback=f")[0] == 401
 
 
-def test_load_balancers_are_answered_without_a_token_where_the_operator_says_so(stage: Stage) -> None:
+def test_load_balancers_are_answered_without_a_token_where_the_operator_says_so(
+    stage: Stage,
+) -> None:
     server = protected(stage, "-monitor_open_health")
     for path in HEALTH:
         assert ask(server, path)[0] in {200, 204, 503}, path
@@ -135,7 +149,9 @@ def test_no_client_id_and_no_inbox_is_on_a_page_that_is_open_beside_a_token(stag
         assert secret in asked(server, page, bearer(TOKEN))[2], page
 
 
-def test_a_page_of_another_member_may_ask_whether_to_send_the_token_and_learns_nothing_else(stage: Stage) -> None:
+def test_a_page_of_another_member_may_ask_whether_to_send_the_token_and_learns_nothing_else(
+    stage: Stage,
+) -> None:
     server = protected(stage)
     status, headers = ask(server, "/streaming/serverz", method="OPTIONS")
     assert (status, headers["Access-Control-Allow-Headers"]) == (204, "Authorization")
@@ -144,8 +160,19 @@ def test_a_page_of_another_member_may_ask_whether_to_send_the_token_and_learns_n
 def test_a_client_certificate_opens_the_pages_and_that_of_another_authority_does_not(
     stage: Stage, certificates: Certificates
 ) -> None:
-    pair, ca = certificates.server, certificates.ca.cert
-    words = ["-tls", "-tlscert", pair.cert, "-tlskey", pair.key, "-tls_client_cacert", ca, "-monitor_client_ca", ca]
+    pair = certificates.server
+    ca = certificates.ca.cert
+    words = [
+        "-tls",
+        "-tlscert",
+        pair.cert,
+        "-tlskey",
+        pair.key,
+        "-tls_client_cacert",
+        ca,
+        "-monitor_client_ca",
+        ca,
+    ]
     (port,) = free_ports(1)
     server = stage.server("server", *words, "-m", "0", "-ms", str(port))
     server.wait_for(READY)
@@ -163,7 +190,9 @@ def test_a_client_certificate_opens_the_pages_and_that_of_another_authority_does
         ask(server, "/streaming/serverz", context=context(certificates.stranger))
 
 
-def test_certificates_cannot_be_asked_for_without_https(stage: Stage, certificates: Certificates) -> None:
+def test_certificates_cannot_be_asked_for_without_https(
+    stage: Stage, certificates: Certificates
+) -> None:
     server = stage.server("server", "-monitor_client_ca", certificates.ca.cert)
     assert server.status() == 1
     assert "monitor_client_ca needs HTTPS" in server.text()

@@ -1,4 +1,6 @@
-"""Monitoring of real servers: health of a pair through a takeover, metrics, and pages that wait for nobody."""
+"""Monitoring of real servers: health of a pair through a takeover, metrics, and pages that wait for
+nobody.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from ftstan.ft.subjects import group_subject
 from tests.ft.client import NatsConnection, StanClient
 from tests.ft.operator import Operator
 from tests.processes import CLUSTER, GROUP, HOST, Server, Stage, free_ports, until
-from tests.unit.test_alerts import used
+from tests.unit.monitor.test_alerts import used
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +43,9 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 def value(server: Server, name: str, **labels: str) -> float:
     """The one sample with these labels."""
-    (found,) = [s.value for s in server.metrics()[name].samples if labels.items() <= s.labels.items()]
+    (found,) = [
+        s.value for s in server.metrics()[name].samples if labels.items() <= s.labels.items()
+    ]
     return found
 
 
@@ -66,10 +70,16 @@ def test_load_balancers_follow_a_takeover_and_metrics_tell_of_it(stage: Stage) -
     assert value(active, "ftstan_channel_messages", channel="orders") == 2
     assert value(active, "ftstan_commit_seconds", le="+Inf") >= 1
     until(lambda: value(active, "ftstan_probe_seconds", le="+Inf") >= 1, "a probe of storage")
-    assert 0 < value(active, "ftstan_datastore_free_bytes") <= value(active, "ftstan_datastore_size_bytes")
+    assert (
+        0
+        < value(active, "ftstan_datastore_free_bytes")
+        <= value(active, "ftstan_datastore_size_bytes")
+    )
     for server in (active, standby):
         _, body = server.get("/metrics")
-        checked = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, check=False)
+        checked = subprocess.run(
+            ["promtool", "check", "metrics"], input=body, capture_output=True, check=False
+        )
         assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
     active.kill()
     until(lambda: health(standby) == [200, 200, 200, 503], "the takeover")
@@ -86,7 +96,12 @@ def test_every_metric_that_the_alerts_read_is_on_the_pages_of_a_pair(stage: Stag
     client.publish(b"orders", b"one")
 
     def exported() -> set[str]:
-        return {sample.name for server in pair for family in server.metrics().values() for sample in family.samples}
+        return {
+            sample.name
+            for server in pair
+            for family in server.metrics().values()
+            for sample in family.samples
+        }
 
     # A probe of storage comes after a second, and so does what a standby reads ahead.
     until(lambda: used() <= exported(), "every metric of the alert rules")
@@ -109,14 +124,25 @@ def test_the_owner_tells_who_is_there_and_a_standby_says_nothing_unasked(stage: 
     active, standby = stage.routed_pair()
     wire = NatsConnection(standby.port)
     heard: list[tuple[bytes, dict[str, Any]]] = []
-    wire.listen(group_subject(CLUSTER, GROUP), lambda m: heard.append((m.reply, json.loads(m.payload))))
+    wire.listen(
+        group_subject(CLUSTER, GROUP), lambda m: heard.append((m.reply, json.loads(m.payload)))
+    )
 
     def told() -> list[list[str]]:
-        return next((m["members"] for _, m in reversed(heard) if m["type"] == "members" and len(m["members"]) == 2), [])
+        return next(
+            (
+                m["members"]
+                for _, m in reversed(heard)
+                if m["type"] == "members" and len(m["members"]) == 2
+            ),
+            [],
+        )
 
     wire.pump(told, "the owner to tell of two members")
     servers = {server.serverz()["server_id"]: server for server in (active, standby)}
-    assert {row[0]: row[2] for row in told()} == {server: node.url for server, node in servers.items()}
+    assert {row[0]: row[2] for row in told()} == {
+        server: node.url for server, node in servers.items()
+    }
     assert {row[3] for row in told()} == {"FT_ACTIVE", "FT_STANDBY"}
     owner = active.serverz()["server_id"]
     for reply, message in heard:
@@ -133,14 +159,19 @@ def test_an_advertised_address_is_what_others_are_told(stage: Stage) -> None:
     assert json.loads(server.get("/streaming/ftz")[1])["monitor"] == "http://stan.example:80"
 
 
-def test_a_message_that_nobody_acknowledges_is_seen_as_pending_stalled_lagging_and_sent_again(stage: Stage) -> None:
+def test_a_message_that_nobody_acknowledges_is_seen_as_pending_stalled_lagging_and_sent_again(
+    stage: Stage,
+) -> None:
     server = stage.server("alone")
     until(lambda: server.get("/active")[0] == http.HTTPStatus.OK, "the server")
     client = StanClient(server.port)
     client.connect()
     client.publish(b"orders", *(b"%d" % i for i in range(5)))
     subscription = client.subscribe(b"orders", max_in_flight=2, ack_wait=1, acks=False)
-    client.nats.pump(lambda: any(message.redelivered for message in subscription.received), "a message sent again")
+    client.nats.pump(
+        lambda: any(message.redelivered for message in subscription.received),
+        "a message sent again",
+    )
     assert value(server, "ftstan_pending_messages") == 2
     assert value(server, "ftstan_stalled_subscriptions") == 1
     assert value(server, "ftstan_channel_lag_messages", channel="orders") == 3
@@ -153,7 +184,10 @@ def test_a_link_that_was_made_again_is_counted(stage: Stage) -> None:
     until(lambda: server.get("/active")[0] == http.HTTPStatus.OK, "the server")
     port = nats.port
     nats.kill()
-    until(lambda: server.get("/readyz")[0] == http.HTTPStatus.SERVICE_UNAVAILABLE, "the server to notice")
+    until(
+        lambda: server.get("/readyz")[0] == http.HTTPStatus.SERVICE_UNAVAILABLE,
+        "the server to notice",
+    )
     assert value(server, "ftstan_nats_connected", connection="general") == 0
     assert server.get("/livez")[0] == http.HTTPStatus.OK
     stage.nats("again", port)
@@ -161,7 +195,8 @@ def test_a_link_that_was_made_again_is_counted(stage: Stage) -> None:
     assert value(server, "ftstan_nats_reconnects", connection="general") == 1
 
 
-# ---- in this process, where a test can hold the data plane ---------------------------------------------------------
+# ---- in this process, where a test can hold the data plane
+# ---------------------------------------------------------
 
 
 @pytest.fixture
@@ -178,7 +213,9 @@ def server() -> Iterator[ftstan.StanServer]:
 
 
 def page(server: ftstan.StanServer, path: str) -> Any:
-    with urllib.request.urlopen(f"http://{HOST}:{server.options.monitor.http_port}{path}", timeout=60) as answer:
+    with urllib.request.urlopen(
+        f"http://{HOST}:{server.options.monitor.http_port}{path}", timeout=60
+    ) as answer:
         return json.load(answer)
 
 
@@ -192,7 +229,8 @@ def test_no_page_waits_for_a_data_plane_that_is_busy(server: ftstan.StanServer) 
     client = connected(server)
     client.publish(b"orders", b"one")
     client.subscribe(b"orders")
-    go_on, held = threading.Event(), threading.Event()
+    go_on = threading.Event()
+    held = threading.Event()
     node = server._node
     assert node is not None
 
@@ -233,7 +271,8 @@ def test_a_long_page_visits_the_data_plane_in_portions(server: ftstan.StanServer
     assert len(visits) == 4
 
 
-# ---- starts that are refused ---------------------------------------------------------------------------------------
+# ---- starts that are refused
+# ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -243,13 +282,18 @@ def test_a_long_page_visits_the_data_plane_in_portions(server: ftstan.StanServer
             MonitorOptions(host=HOST, http_port=1, https_port=2),
             "Can't start monitoring: can't specify both HTTP (1) and HTTPs (2) ports",
         ),
-        (MonitorOptions(host=HOST, https_port=2), "Can't start monitoring: TLS cert and key required for HTTPS"),
+        (
+            MonitorOptions(host=HOST, https_port=2),
+            "Can't start monitoring: TLS cert and key required for HTTPS",
+        ),
     ],
 )
 def test_ports_that_do_not_go_together_refuse_the_start_in_the_words_of_the_original(
     monitor: MonitorOptions, text: str
 ) -> None:
     with pytest.raises(ConfigError) as error:
-        ftstan.run_server_with(ftstan.ServerOptions(monitor=monitor), ftstan.NatsOptions(host=HOST, port=-1))
+        ftstan.run_server_with(
+            ftstan.ServerOptions(monitor=monitor), ftstan.NatsOptions(host=HOST, port=-1)
+        )
     assert error.value.text == text
     assert error.value.hint

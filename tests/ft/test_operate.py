@@ -1,7 +1,9 @@
-"""``docs/operate.md`` with a pair on this host: its blocks are typed as they stand there, and do what the page says.
+"""``docs/operate.md`` with a pair on this host: its blocks are typed as they stand there, and do
+what the page says.
 
-Hands do what stands for other programs: they stop and start the pair for ``systemctl``, and copy for ``rsync``. What a
-host with the package is needed for is left to ``tests/packaging`` and ``tests/unit/test_operate_doc.py``.
+Hands do what stands for other programs: they stop and start the pair for ``systemctl``, and copy
+for ``rsync``. What a host with the package is needed for is left to ``tests/packaging`` and
+``tests/unit/docs/test_operate.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import pytest
 from tests.ft.client import StanClient
 from tests.ft.operator import Said, run
 from tests.processes import CLUSTER, GROUP, HOST, until
-from tests.unit.test_operate_doc import OPERATE, blocks_of
+from tests.unit.docs.test_operate import OPERATE, blocks_of
 
 if TYPE_CHECKING:
     from tests.processes import Nats, Server, Stage
@@ -27,12 +29,20 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 #: Left out here: another host, a package, the unit.
-ELSEWHERE = ("apt ", "ftstan -c ", "ftstanctl systemd-dropin", "systemctl daemon-reload", "systemctl enable")
+ELSEWHERE = (
+    "apt ",
+    "ftstan -c ",
+    "ftstanctl systemd-dropin",
+    "systemctl daemon-reload",
+    "systemctl enable",
+)
 
 
 def section(title: str) -> list[list[str]]:
     """The blocks of commands below a heading."""
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)^## ", OPERATE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    found = re.search(
+        rf"^## {re.escape(title)}\n(.*?)^## ", OPERATE.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
     assert found is not None, title
     return blocks_of(found[1])
 
@@ -91,8 +101,14 @@ class Hands:
             case "ftstanctl", *words:
                 return self._ctl(words)
             case "curl", *words:
-                page = [word.replace("host1:8222", f"{HOST}:{self.active.monitor}") for word in words]
-                subprocess.run(["curl", "-o", str(self.stage.directory / "page"), *page], check=True, timeout=60)
+                page = [
+                    word.replace("host1:8222", f"{HOST}:{self.active.monitor}") for word in words
+                ]
+                subprocess.run(
+                    ["curl", "-o", str(self.stage.directory / "page"), *page],
+                    check=True,
+                    timeout=60,
+                )
             case "systemctl", "stop", _:
                 self.stop(self.standby, self.active)
             case "systemctl", "restart", _:
@@ -112,8 +128,11 @@ class Hands:
 
     def _ctl(self, words: list[str]) -> Said:
         if "switchover" in words:
-            former, successor = self.active, self.standby
-            said = run(*(successor.serverz()["server_id"] if word == "host2" else word for word in words))
+            former = self.active
+            successor = self.standby
+            said = run(
+                *(successor.serverz()["server_id"] if word == "host2" else word for word in words)
+            )
             assert said.status == 0, said
             # The unit would start it again.
             assert former.status() == 75
@@ -129,12 +148,17 @@ class Hands:
             words += ["--timeout", "3"]
         said = run(*words)
         # 1: this host alone carries a group with limits; what a repair would mend is still there.
-        assert said.status in ({0, 1} if {"check-store", "--dry-run"} & set(words) else {0}), (words, said)
+        assert said.status in ({0, 1} if {"check-store", "--dry-run"} & set(words) else {0}), (
+            words,
+            said,
+        )
         return said
 
     def publish(self, channel: bytes, *data: bytes) -> None:
         """Store messages; each is acknowledged."""
-        client = StanClient(self.nats.port, client_id=f"publisher-{self.started}-{channel.decode()}")
+        client = StanClient(
+            self.nats.port, client_id=f"publisher-{self.started}-{channel.decode()}"
+        )
         client.connect()
         client.publish(channel, *data)
         client.close()
@@ -185,7 +209,9 @@ def test_a_restore_brings_back_what_was_copied(hands: Hands) -> None:
     hands.start()
     hands.publish(b"orders", b"after the copy")
     assert hands.stored("orders") == 3
-    (block,) = [block for block in section("Back up and restore") if "systemctl stop ftstan" in block]
+    (block,) = [
+        block for block in section("Back up and restore") if "systemctl stop ftstan" in block
+    ]
     for line in block:
         hands.type(line)
     assert hands.stored("orders") == 2

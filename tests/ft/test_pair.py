@@ -1,4 +1,6 @@
-"""A fault-tolerant pair as real processes: exactly one serves, the other takes over, the former owner is fenced."""
+"""A fault-tolerant pair as real processes: exactly one serves, the other takes over, the former
+owner is fenced.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,17 @@ def owner_of(store: Path) -> EpochRecord:
 
 
 def stream_lines(server: Server) -> list[str]:
-    """What the streaming half logged; the nats-server's lines about routes come whenever they come."""
+    """What the streaming half logged.
+
+    The nats-server's lines about routes come whenever they come.
+    """
     start = "[INF] STREAM: "
     return [line.removeprefix(start) for line in server.lines() if line.startswith(start)]
 
 
-def test_of_a_routed_pair_exactly_one_is_active_and_the_standby_shows_nothing_of_the_store(stage: Stage) -> None:
+def test_of_a_routed_pair_exactly_one_is_active_and_the_standby_shows_nothing_of_the_store(
+    stage: Stage,
+) -> None:
     a, b = stage.routed_pair()
     client = StanClient(b.port)
     client.connect()
@@ -56,9 +63,13 @@ def test_of_a_routed_pair_exactly_one_is_active_and_the_standby_shows_nothing_of
     client.nats.pump(lambda: subscription.sequences == [1, 2], "two deliveries")
 
     assert (a.ft_status, b.ft_status) == (200, 204)
-    active, standby = a.serverz(), b.serverz()
+    active = a.serverz()
+    standby = b.serverz()
     assert (active["state"], standby["state"]) == ("FT_ACTIVE", "FT_STANDBY")
-    assert (active["ft_phase"], standby["ft_phase"]) == ("active", "listening for the active server")
+    assert (active["ft_phase"], standby["ft_phase"]) == (
+        "active",
+        "listening for the active server",
+    )
     assert (active["cluster_id"], standby["cluster_id"]) == (CLUSTER, "")
     assert active["server_id"] != standby["server_id"]
     assert {name: standby[name] for name in COUNTERS} == dict.fromkeys(COUNTERS, 0)
@@ -72,7 +83,9 @@ def test_of_a_routed_pair_exactly_one_is_active_and_the_standby_shows_nothing_of
     }
 
 
-def test_the_other_node_serves_after_a_kill_and_a_client_of_its_nats_server_needs_nothing(stage: Stage) -> None:
+def test_the_other_node_serves_after_a_kill_and_a_client_of_its_nats_server_needs_nothing(
+    stage: Stage,
+) -> None:
     a, b = stage.routed_pair()
     client = StanClient(b.port)
     client.connect()
@@ -89,10 +102,13 @@ def test_the_other_node_serves_after_a_kill_and_a_client_of_its_nats_server_need
 
     assert client.ping() == ""
     client.publish(CHANNEL, b"after")
-    client.nats.pump(lambda: plain.sequences == list(range(1, 102)), "every message on the plain subscription")
+    client.nats.pump(
+        lambda: plain.sequences == list(range(1, 102)), "every message on the plain subscription"
+    )
     # The pending ones come again after the ack wait, and only they.
     client.nats.pump(
-        lambda: {m.sequence for m in durable.received if m.redelivered} >= set(range(51, 101)), "redeliveries"
+        lambda: {m.sequence for m in durable.received if m.redelivered} >= set(range(51, 101)),
+        "redeliveries",
     )
     assert not [m for m in durable.received if m.redelivered and m.sequence <= 50]
     client.nats.pump(lambda: 101 in durable.sequences, "the new message on the durable")
@@ -104,7 +120,9 @@ def test_the_other_node_serves_after_a_kill_and_a_client_of_its_nats_server_need
     assert b.serverz()["clients"] == 1
 
 
-def test_every_acked_publish_survives_when_the_active_is_killed_under_load_again_and_again(stage: Stage) -> None:
+def test_every_acked_publish_survives_when_the_active_is_killed_under_load_again_and_again(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     active, standby = stage.pair_on(nats)
     client = StanClient(nats.port)
@@ -116,7 +134,8 @@ def test_every_acked_publish_survives_when_the_active_is_killed_under_load_again
         active.kill()
         standby.wait_until_active()
         load.give_up()
-        active, standby = standby, stage.member(f"n{number}", "-ns", nats.url)
+        active = standby
+        standby = stage.member(f"n{number}", "-ns", nats.url)
         standby.wait_until_standing_by()
     load.run(1000)
     reader = StanClient(nats.port, "reader")
@@ -145,7 +164,8 @@ def test_an_owner_that_stops_says_so_only_after_it_has_unlocked(stage: Stage) ->
     nats = stage.nats()
     a = stage.member("a", "-ns", nats.url)
     a.wait_until_active()
-    server_id, epoch = a.serverz()["server_id"], owner_of(stage.store)
+    server_id = a.serverz()["server_id"]
+    epoch = owner_of(stage.store)
     observer = NatsConnection(nats.port)
     heard: list[Released] = []
     granted: list[bool] = []
@@ -193,12 +213,18 @@ def test_a_standby_leaves_without_touching_the_active(stage: Stage) -> None:
     assert b.status() == 143
     observer.flush()
     # The owner asks now and then who is there.
-    assert [message for message in heard if json.loads(message.payload).get("type") not in {"who", "members"}] == []
+    assert [
+        message
+        for message in heard
+        if json.loads(message.payload).get("type") not in {"who", "members"}
+    ] == []
     assert (a.running, a.ft_status) == (True, 200)
 
 
 def test_a_paused_owner_whose_lock_moved_is_fenced_and_acks_nothing(stage: Stage) -> None:
-    """The worst that an operator can do: delete the lock file while its holder is paused, and start another node."""
+    """The worst that an operator can do: delete the lock file while its holder is paused, and start
+    another node.
+    """
     nats = stage.nats()
     a = stage.member("a", "-ns", nats.url)
     a.wait_until_active()
@@ -210,7 +236,8 @@ def test_a_paused_owner_whose_lock_moved_is_fenced_and_acks_nothing(stage: Stage
     (stage.store / LOCK_NAME).unlink()
     b = stage.member("b", "-ns", nats.url)
     b.wait_until_active()
-    # NATS keeps these for the paused owner too: it finds them when it wakes up, with no idea of what happened.
+    # NATS keeps these for the paused owner too: it finds them when it wakes up, with no idea of
+    # what happened.
     offered = [b"between %d" % i for i in range(50)]
     between = client.publish(CHANNEL, *offered)
     a.signal(signal.SIGCONT)
@@ -236,7 +263,9 @@ def test_a_paused_owner_whose_lock_moved_is_fenced_and_acks_nothing(stage: Stage
     assert again.read_to(CHANNEL, 101) == expected
 
 
-def test_an_owner_that_wakes_up_and_finds_its_lock_file_gone_leaves_the_store_to_the_standby(stage: Stage) -> None:
+def test_an_owner_that_wakes_up_and_finds_its_lock_file_gone_leaves_the_store_to_the_standby(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     a, b = stage.pair_on(nats)
     client = StanClient(nats.port)
@@ -263,7 +292,9 @@ def test_a_forged_heartbeat_with_a_higher_epoch_stops_nobody(stage: Stage) -> No
     client = StanClient(nats.port)
     client.connect()
     owner = owner_of(stage.store)
-    forged = Heartbeat("forged", time.time_ns(), owner.epoch + 1000, owner.store_id, BeatPhase.SERVING)
+    forged = Heartbeat(
+        "forged", time.time_ns(), owner.epoch + 1000, owner.store_id, BeatPhase.SERVING
+    )
     for _ in range(20):
         client.nats.publish(heartbeat_subject(CLUSTER, GROUP), encode_heartbeat(forged))
         client.publish(CHANNEL, b"served")
@@ -276,7 +307,9 @@ def test_a_forged_heartbeat_with_a_higher_epoch_stops_nobody(stage: Stage) -> No
     client.publish(CHANNEL, b"served by the other")
 
 
-def test_heartbeats_on_the_wire_are_those_of_the_original_with_fields_that_it_skips(stage: Stage) -> None:
+def test_heartbeats_on_the_wire_are_those_of_the_original_with_fields_that_it_skips(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     a = stage.member("a", "-ns", nats.url)
     a.wait_until_active()
@@ -290,11 +323,18 @@ def test_heartbeats_on_the_wire_are_those_of_the_original_with_fields_that_it_sk
     for arrived in heard:
         assert arrived.reply == b""
         control = messages.parse(messages.CtrlMsg, arrived.payload)
-        assert (control.msg_type, control.server_id) == (messages.CtrlMsg.FT_HEARTBEAT, server_id.encode())
+        assert (control.msg_type, control.server_id) == (
+            messages.CtrlMsg.FT_HEARTBEAT,
+            server_id.encode(),
+        )
         assert (len(control.data), control.data[0]) == (15, 1)
         beat = decode_heartbeat(arrived.payload)
         assert beat is not None
-        assert (beat.epoch, beat.store_id, beat.activated_ns) == (owner.epoch, owner.store_id, owner.since_ns)
+        assert (beat.epoch, beat.store_id, beat.activated_ns) == (
+            owner.epoch,
+            owner.store_id,
+            owner.since_ns,
+        )
 
 
 def test_the_lines_of_a_member_are_those_that_operators_know(stage: Stage) -> None:

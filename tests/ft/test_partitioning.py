@@ -35,7 +35,9 @@ def part(stage: Stage, name: str, channels: str, *words: str, **more: Any) -> Se
     """A server that serves ``channels`` (names between commas) alone. Does not wait."""
     entries = "\n".join(f'        "{entry}": {{}}' for entry in channels.split(",") if entry)
     file = stage.directory / f"{name}.conf"
-    file.write_text(f"partitioning: true\nstore_limits: {{\n    channels: {{\n{entries}\n    }}\n}}\n")
+    file.write_text(
+        f"partitioning: true\nstore_limits: {{\n    channels: {{\n{entries}\n    }}\n}}\n"
+    )
     return stage.server(name, "-sc", str(file), *words, **more)
 
 
@@ -54,7 +56,10 @@ def client_of(nats: Nats, name: str = "me") -> StanClient:
 
 
 class Peer:
-    """Another partition, as far as the exchange goes. ``asked``: the lists that were sent; ``answers`` to give."""
+    """Another partition, as far as the exchange goes.
+
+    ``asked``: the lists that were sent; ``answers`` to give.
+    """
 
     def __init__(self, nats: Nats, sender: Sender, *answers: bytes | None) -> None:
         self.connection = NatsConnection(nats.port)
@@ -92,7 +97,8 @@ class Peer:
         return not answers
 
     def _send(self, payload: bytes) -> list[Arrived]:
-        inbox, answers = self.connection.inbox(), list[Arrived]()
+        inbox = self.connection.inbox()
+        answers = list[Arrived]()
         self.connection.listen(inbox, answers.append)
         self.connection.publish(LISTS, payload, inbox)
         return answers
@@ -103,7 +109,8 @@ class Peer:
             self.connection.read(0.05)
 
 
-# ---- one cluster of two --------------------------------------------------------------------------------------------
+# ---- one cluster of two
+# --------------------------------------------------------------------------------------------
 
 
 def test_two_partitions_are_one_cluster_to_their_clients(stage: Stage) -> None:
@@ -142,7 +149,10 @@ def test_a_third_server_with_a_channel_of_the_others_ends_and_they_go_on(
     assert third.status() == 1
     fatal = [line for line in third.lines() if line.startswith("[FTL]")]
     assert len(fatal) == 1
-    text = rf'\[FTL\] STREAM: Failed to start: channel "{offender}" causes conflict with channels on server "\w{{22}}"'
+    text = (
+        rf'\[FTL\] STREAM: Failed to start: channel "{offender}" causes conflict with channels '
+        rf'on server "\w{{22}}"'
+    )
     assert re.fullmatch(text, fatal[0])
     assert READY not in third.text()
     assert all(server.running for server in servers)
@@ -155,7 +165,8 @@ def test_a_partitioned_server_without_channels_does_not_start(stage: Stage) -> N
     assert "[FTL] STREAM: Failed to start: stan: no configured channel" in server.lines()
 
 
-# ---- the exchange --------------------------------------------------------------------------------------------------
+# ---- the exchange
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_list_is_answered_byte_for_byte_as_by_the_original(stage: Stage) -> None:
@@ -163,7 +174,10 @@ def test_a_list_is_answered_byte_for_byte_as_by_the_original(stage: Stage) -> No
     peer = Peer(nats, Sender(b"Gv6m3Rpu8U4wfDhDbjJHq5"))
     server = part(stage, "a", "foo,bar.*", "-ns", nats.url)
     sender, names = peer.wait_for_list()
-    assert peer.asked[-1].payload == partition.requests(Sender(sender.server_id), [b"foo", b"bar.*"], 1 << 20)[0]
+    assert (
+        peer.asked[-1].payload
+        == partition.requests(Sender(sender.server_id), [b"foo", b"bar.*"], 1 << 20)[0]
+    )
     assert (len(sender.server_id), sender.store_id, names) == (22, b"", [b"foo", b"bar.*"])
     server.wait_for(READY)
     head = b"\x08\x04\x12\x16" + sender.server_id
@@ -187,7 +201,10 @@ def test_an_objection_that_comes_late_still_ends_the_server(stage: Stage) -> Non
     client.publish(b"foo", b"acked")
     peer.answer(b"foo")
     assert server.status() == 1
-    text = '[FTL] STREAM: Partitioning error: channel "foo" causes conflict with channels on server "somebody"'
+    text = (
+        '[FTL] STREAM: Partitioning error: channel "foo" causes conflict with channels on server '
+        '"somebody"'
+    )
     assert [line for line in server.lines() if line.startswith("[FTL]")] == [text]
     # It stopped cleanly: what was acked is served by the next one.
     peer.connection.close()
@@ -196,7 +213,9 @@ def test_an_objection_that_comes_late_still_ends_the_server(stage: Stage) -> Non
     assert client_of(nats, "reader").read_to(b"foo", 1) == {1: b"acked"}
 
 
-def test_a_strange_answer_keeps_a_server_from_starting_and_does_not_end_one_that_serves(stage: Stage) -> None:
+def test_a_strange_answer_keeps_a_server_from_starting_and_does_not_end_one_that_serves(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     peer = Peer(nats, Sender(b"somebody"))
     server = part(stage, "a", "foo", "-ns", nats.url)
@@ -211,7 +230,9 @@ def test_a_strange_answer_keeps_a_server_from_starting_and_does_not_end_one_that
 
 
 @pytest.mark.parametrize("channel", ["shared", "*.b"])
-def test_two_servers_with_one_channel_find_out_when_their_nats_servers_are_joined(stage: Stage, channel: str) -> None:
+def test_two_servers_with_one_channel_find_out_when_their_nats_servers_are_joined(
+    stage: Stage, channel: str
+) -> None:
     route_a, route_b = free_ports(2)
     a_nats = stage.nats("nats-a", settings=_cluster(route_a))
     b_nats = stage.nats("nats-b", settings=_cluster(route_b))
@@ -233,12 +254,14 @@ def _cluster(port: int, *routes: str) -> str:
     return f'cluster {{ name: joined, listen: "{HOST}:{port}", routes: [{listed}] }}\n'
 
 
-# ---- partitions that come and go -----------------------------------------------------------------------------------
+# ---- partitions that come and go
+# -----------------------------------------------------------------------------------
 
 
 def test_a_partition_that_is_added_or_started_anew_drops_no_client(stage: Stage) -> None:
     nats = stage.nats()
-    # Heartbeats come often and may be late: this client answers them only while it waits for something.
+    # Heartbeats come often and may be late: this client answers them only while it waits for
+    # something.
     beats = ("-hbi", "500ms", "-hbt", "60s")
     a = part(stage, "a", "foo", "-ns", nats.url, *beats)
     a.wait_for(READY)
@@ -264,11 +287,14 @@ def _has_heard(client: StanClient, heartbeats: int) -> bool:
     return client.heartbeats > heartbeats
 
 
-# ---- with fault tolerance ------------------------------------------------------------------------------------------
+# ---- with fault tolerance
+# ------------------------------------------------------------------------------------------
 
 
 class Mesh:
-    """The example of the reference: partitions ``foo`` and ``bar``, each a pair, and a full mesh of NATS servers."""
+    """The example of the reference: partitions ``foo`` and ``bar``, each a pair, and a full mesh of
+    NATS servers.
+    """
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -303,10 +329,12 @@ def test_each_of_two_partitions_fails_over_while_the_other_serves(stage: Stage) 
     bar1, bar2 = mesh.pair("bar")
     wait_for_mesh([foo1, foo2, bar1, bar2])
     # A client of each pair's standby host: its NATS server stays when the active dies.
-    client, other = StanClient(foo2.port, "one"), StanClient(bar2.port, "two")
+    client = StanClient(foo2.port, "one")
+    other = StanClient(bar2.port, "two")
     for one in (client, other):
         until(partial(_is_known_to_both, one), "the four NATS servers to be one")
-    foo, bar = Load(b"foo.orders"), Load(b"bar.orders")
+    foo = Load(b"foo.orders")
+    bar = Load(b"bar.orders")
     foo.join(client)
     bar.join(other)
     foo.run(300)
@@ -338,12 +366,16 @@ def test_each_of_two_partitions_fails_over_while_the_other_serves(stage: Stage) 
 
 
 def _is_known_to_both(client: StanClient) -> bool:
-    """Whether the client is registered with both partitions, as one that connects when the mesh is whole."""
+    """Whether the client is registered with both partitions, as one that connects when the mesh is
+    whole.
+    """
     answers: list[Arrived] = []
     inbox = client.nats.inbox()
     sid = client.nats.listen(inbox, answers.append)
     client.ask_to_connect()
-    client.nats.publish(SUBJECTS.pings, messages.encode(messages.Ping(conn_id=client.conn_id)), inbox)
+    client.nats.publish(
+        SUBJECTS.pings, messages.encode(messages.Ping(conn_id=client.conn_id)), inbox
+    )
     client.nats.read(0.2)
     client.nats.read(0.2)
     client.nats.send(b"UNSUB %d\r\n" % sid)
@@ -403,7 +435,9 @@ def test_a_conflict_at_a_takeover_ends_the_one_that_takes_over(stage: Stage) -> 
     assert other.running
 
 
-def test_a_stop_of_one_partition_under_load_leaves_no_publish_without_an_answer(stage: Stage) -> None:
+def test_a_stop_of_one_partition_under_load_leaves_no_publish_without_an_answer(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     channels = (b"orders", b"o.zed", b"o.a")
     words = ("-store", "file", "-dir", str(stage.store), "-ft_group_name", "g", "-ns", nats.url)
@@ -435,10 +469,14 @@ def test_a_stop_of_one_partition_under_load_leaves_no_publish_without_an_answer(
         load.judge(reader.read_all(channel))
 
 
-def test_the_lines_of_a_start_are_those_of_the_original_with_the_list_behind_the_limits(stage: Stage) -> None:
+def test_the_lines_of_a_start_are_those_of_the_original_with_the_list_behind_the_limits(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     file = stage.directory / "s.conf"
-    file.write_text('partitioning: true\nstore_limits { channels { foo { max_msgs: 5 }, "bar.>" { } } }\n')
+    file.write_text(
+        'partitioning: true\nstore_limits { channels { foo { max_msgs: 5 }, "bar.>" { } } }\n'
+    )
     server = stage.server("a", "-sc", str(file), "-ns", nats.url)
     server.wait_for(READY)
     lines = [line.removeprefix("[INF] STREAM: ") for line in server.lines()]

@@ -1,4 +1,6 @@
-"""Members whose network is cut, in both directions or in one, with the shared storage at hand all the time."""
+"""Members whose network is cut, in both directions or in one, with the shared storage at hand all
+the time.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def test_an_active_that_is_cut_off_gives_way_and_nothing_acked_is_lost(
     load.judge(client_on(network, "hub", "reader").read_all(CHANNEL))
 
 
-def test_a_standby_that_is_cut_off_takes_nothing_and_is_a_standby_again_afterwards(stage: Stage) -> None:
+def test_a_standby_that_is_cut_off_takes_nothing_and_is_a_standby_again_afterwards(
+    stage: Stage,
+) -> None:
     network = Network(stage, ["a", "b"])
     network.nats()
     a, b = pair(stage, network)
@@ -90,7 +94,9 @@ def test_a_short_cut_changes_nobodys_role(stage: Stage) -> None:
     assert client.read_to(CHANNEL, 2) == {1: b"before", 2: b"after"}
 
 
-def test_of_a_routed_pair_that_cannot_talk_the_owner_serves_its_side_and_the_other_takes_nothing(stage: Stage) -> None:
+def test_of_a_routed_pair_that_cannot_talk_the_owner_serves_its_side_and_the_other_takes_nothing(
+    stage: Stage,
+) -> None:
     network = Network(stage, ["a", "b"])
     routes = {host: f"nats://{network.addresses[host]}:6222" for host in ("a", "b")}
     a = stage.member("a", "-cluster", routes["a"], "-routes", routes["b"], wrap=network.enter("a"))

@@ -1,4 +1,6 @@
-"""A planned hand-over between real processes: no publish goes without an answer, and none is stored twice."""
+"""A planned hand-over between real processes: no publish goes without an answer, and none is stored
+twice.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +44,15 @@ class Observer:
         self.connection.flush()
 
     def wait_for(self, kind: type[Message]) -> Message:
-        self.connection.pump(lambda: any(isinstance(m, kind) for m in self.heard), f"a message {kind.__name__}")
+        self.connection.pump(
+            lambda: any(isinstance(m, kind) for m in self.heard), f"a message {kind.__name__}"
+        )
         return next(m for m in self.heard if isinstance(m, kind))
 
 
-def test_a_stop_under_load_leaves_no_publish_without_an_answer_and_stores_none_twice(stage: Stage) -> None:
+def test_a_stop_under_load_leaves_no_publish_without_an_answer_and_stores_none_twice(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     active, standby = stage.pair_on(nats)
     client = StanClient(nats.port)
@@ -59,7 +65,8 @@ def test_a_stop_under_load_leaves_no_publish_without_an_answer_and_stores_none_t
         load.run(3000)
         assert active.status() == 143
         standby.wait_until_active()
-        active, standby = standby, stage.member(f"n{number}", "-ns", nats.url)
+        active = standby
+        standby = stage.member(f"n{number}", "-ns", nats.url)
         standby.wait_until_standing_by()
     load.settle()
     client.nats.flush()
@@ -69,7 +76,9 @@ def test_a_stop_under_load_leaves_no_publish_without_an_answer_and_stores_none_t
     load.judge(reader.read_all(CHANNEL))
 
 
-def test_the_owner_names_its_successor_and_every_publish_that_it_took_meanwhile(stage: Stage) -> None:
+def test_the_owner_names_its_successor_and_every_publish_that_it_took_meanwhile(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     a, b = stage.pair_on(nats)
     observer = Observer(nats)
@@ -85,7 +94,9 @@ def test_the_owner_names_its_successor_and_every_publish_that_it_took_meanwhile(
     b.wait_until_active()
 
 
-def test_a_successor_that_is_not_told_what_was_answered_stores_nothing_of_what_it_kept(stage: Stage) -> None:
+def test_a_successor_that_is_not_told_what_was_answered_stores_nothing_of_what_it_kept(
+    stage: Stage,
+) -> None:
     nats = stage.nats()
     a, b = stage.pair_on(nats)
     client = StanClient(nats.port)
@@ -93,7 +104,8 @@ def test_a_successor_that_is_not_told_what_was_answered_stores_nothing_of_what_i
     client.publish(CHANNEL, b"one")
     observer = Observer(nats)
     owner = owner_of(stage.store)
-    # As an owner that dies in the middle of a hand-over would leave it: announced, and then silence.
+    # As an owner that dies in the middle of a hand-over would leave it: announced, and then
+    # silence.
     observer.say(encode(Leaving(owner.server_id, owner.epoch, owner.store_id, PUBLISHES)))
     observer.wait_for(Subscribed)
     client.publish(CHANNEL, b"two")
@@ -102,7 +114,10 @@ def test_a_successor_that_is_not_told_what_was_answered_stores_nothing_of_what_i
     client.publish(CHANNEL, b"three")
     assert client.read_to(CHANNEL, 3) == {1: b"one", 2: b"two", 3: b"three"}
     assert set(client.acks.values()) == {1}
-    until(lambda: "1 publishes that arrived during a hand-over are not answered" in b.text(), "the count of them")
+    until(
+        lambda: "1 publishes that arrived during a hand-over are not answered" in b.text(),
+        "the count of them",
+    )
 
 
 def test_a_hand_over_that_another_owner_came_between_is_not_used(stage: Stage) -> None:
@@ -116,7 +131,9 @@ def test_a_hand_over_that_another_owner_came_between_is_not_used(stage: Stage) -
     observer.say(encode(stale))
     observer.wait_for(Subscribed)
     client.publish(CHANNEL, b"one")
-    took = Took(owner.server_id, owner.epoch + 7, owner.store_id, b.serverz()["server_id"], 0, 1, ())
+    took = Took(
+        owner.server_id, owner.epoch + 7, owner.store_id, b.serverz()["server_id"], 0, 1, ()
+    )
     observer.say(encode(took))
     a.kill()
     b.wait_until_active()
@@ -150,7 +167,14 @@ def test_garbage_on_the_groups_subject_changes_nothing(stage: Stage) -> None:
     observer = Observer(nats)
     owner = owner_of(stage.store)
     foreign = Leaving("somebody", owner.epoch, bytes(16), PUBLISHES)
-    for payload in (b"", b"{}", b'{"type":"leaving"}', b'{"type":"took","keys":7}', b"\xff" * 100, encode(foreign)):
+    for payload in (
+        b"",
+        b"{}",
+        b'{"type":"leaving"}',
+        b'{"type":"took","keys":7}',
+        b"\xff" * 100,
+        encode(foreign),
+    ):
         observer.say(payload)
     client = StanClient(nats.port)
     client.connect()

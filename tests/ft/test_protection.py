@@ -1,4 +1,6 @@
-"""What a node does about itself, with real processes: storage frozen, NATS gone, the process paused."""
+"""What a node does about itself, with real processes: storage frozen, NATS gone, the process
+paused.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,13 @@ def connected(port: int, name: str = "me") -> StanClient:
     return client
 
 
-# ---- storage ---------------------------------------------------------------------------------------------------------
+# ---- storage
+# --------------------------------------------------------------------------------------------------
 
 
-def test_an_idle_owner_whose_storage_hangs_says_so_and_ends_with_75(stage: Stage, frozen: Frozen) -> None:
+def test_an_idle_owner_whose_storage_hangs_says_so_and_ends_with_75(
+    stage: Stage, frozen: Frozen
+) -> None:
     server = stage.file_server("server", wrap=frozen.volume.wrap)
     server.wait_for(READY)
     frozen.freeze()
@@ -50,7 +55,8 @@ def test_an_idle_owner_whose_storage_hangs_says_so_and_ends_with_75(stage: Stage
     server.wait_for("[FTL]")
     (line,) = fatal(server)
     assert "storage has not answered for 10s" in line
-    # A thread that waits in a frozen file system keeps even a killed process: the kernel lets go of it now.
+    # A thread that waits in a frozen file system keeps even a killed process: the kernel lets go of
+    # it now.
     frozen.thaw()
     assert server.status() == 75
     assert len(fatal(server)) == 1
@@ -79,7 +85,9 @@ def test_an_owner_that_publishes_into_frozen_storage_acks_nothing_and_the_standb
     assert {n: contents[n] for n in range(1, 21)} == {n + 1: b"%d" % n for n in range(20)}
 
 
-def test_storage_that_hangs_for_a_moment_costs_heartbeats_and_nothing_else(stage: Stage, frozen: Frozen) -> None:
+def test_storage_that_hangs_for_a_moment_costs_heartbeats_and_nothing_else(
+    stage: Stage, frozen: Frozen
+) -> None:
     nats = stage.nats()
     a = stage.member("a", "-ns", nats.url, wrap=frozen.volume.wrap)
     a.wait_until_active()
@@ -94,7 +102,8 @@ def test_storage_that_hangs_for_a_moment_costs_heartbeats_and_nothing_else(stage
     a.wait_for("no heartbeats until it answers")
     observer.flush()
     beats.clear()
-    # Longer than an interval, and no more than that: the process gives up by itself a few seconds later.
+    # Longer than an interval, and no more than that: the process gives up by itself a few seconds
+    # later.
     time.sleep(1.5)
     observer.flush()
     silent = len(beats)
@@ -107,7 +116,9 @@ def test_storage_that_hangs_for_a_moment_costs_heartbeats_and_nothing_else(stage
     assert client.read_to(CHANNEL, 2) == {1: b"one", 2: b"two"}
 
 
-def test_a_signal_to_an_owner_whose_storage_hangs_does_not_wait_for_ever(stage: Stage, frozen: Frozen) -> None:
+def test_a_signal_to_an_owner_whose_storage_hangs_does_not_wait_for_ever(
+    stage: Stage, frozen: Frozen
+) -> None:
     server = stage.file_server("server", wrap=frozen.volume.wrap)
     server.wait_for(READY)
     connected(server.port).publish(CHANNEL, b"one")
@@ -136,7 +147,9 @@ def test_a_signal_ends_a_node_that_waits_for_storage_while_it_starts(
 
 
 def goes_on_waiting(pid: int) -> bool:
-    """Whether a thread is found waiting in the file system each time: reading a module makes it wait once, too."""
+    """Whether a thread is found waiting in the file system each time: reading a module makes it
+    wait once, too.
+    """
     for _ in range(20):
         if b"D" not in states(pid):
             return False
@@ -168,7 +181,10 @@ def test_the_watch_leaves_its_word_in_the_datastore(stage: Stage) -> None:
     until(lambda: counter(stage.store) >= 2, "two probes")
     record = decode_watch((stage.store / WATCH_NAME).read_bytes())
     assert record is not None
-    assert (record.server_id, record.epoch) == (server.serverz()["server_id"], owner_of(stage.store).epoch)
+    assert (record.server_id, record.epoch) == (
+        server.serverz()["server_id"],
+        owner_of(stage.store).epoch,
+    )
 
 
 def counter(store: Path) -> int:
@@ -186,7 +202,8 @@ def test_state_files_that_somebody_replaced_are_written_again_from_memory(stage:
     client.publish(CHANNEL, b"one")
     paths = [stage.store / name for name in ("server.dat", "clients.dat", "orders/subs.dat")]
     for path in paths:
-        # What a former owner's late rename does: another file under the name, with an older content.
+        # What a former owner's late rename does: another file under the name, with an older
+        # content.
         other = path.with_name("other")
         other.write_bytes(b"\x01\x00\x00\x00")
         other.rename(path)
@@ -201,7 +218,8 @@ def test_state_files_that_somebody_replaced_are_written_again_from_memory(stage:
     assert later.serverz()["subscriptions"] == 1
 
 
-# ---- recovery --------------------------------------------------------------------------------------------------------
+# ---- recovery
+# --------------------------------------------------------------------------------------------------
 
 
 def test_during_a_long_recovery_monitoring_answers_and_a_signal_ends_it(stage: Stage) -> None:
@@ -211,7 +229,8 @@ def test_during_a_long_recovery_monitoring_answers_and_a_signal_ends_it(stage: S
         first.wait_for(READY)
         connected(first.port).publish(b"c", *(b"%d" % n for n in range(size)))
         first.kill()
-        # As many as are opened before a store serves; other names for the same bytes are damage, and read slowly.
+        # As many as are opened before a store serves; other names for the same bytes are damage,
+        # and read slowly.
         for n in range(60):
             shutil.copytree(stage.store / "c", stage.store / f"c{n}", dirs_exist_ok=True)
 
@@ -219,7 +238,7 @@ def test_during_a_long_recovery_monitoring_answers_and_a_signal_ends_it(stage: S
         server.wait_for("Recovering the state...")
         page = server.serverz()
         server.signal(signal.SIGTERM)
-        assert page["state"] == "FT_ACTIVE"
+        assert (page["state"], page["ft_phase"]) == ("FT_STANDBY", "recovering")
         assert server.status() == 143
         assert fatal(server) == []
         if page["cluster_id"] == "" and "STREAM: Recovered" not in server.text():
@@ -227,7 +246,8 @@ def test_during_a_long_recovery_monitoring_answers_and_a_signal_ends_it(stage: S
     pytest.fail("every store was recovered before the signal came")
 
 
-# ---- the service manager ---------------------------------------------------------------------------------------------
+# ---- the service manager
+# ---------------------------------------------------------------------------------------------
 
 
 def test_a_service_manager_is_told_how_the_node_is(stage: Stage) -> None:
@@ -254,11 +274,15 @@ def test_a_service_manager_is_told_how_the_node_is(stage: Stage) -> None:
         assert server.status() == 143
 
 
-# ---- NATS ------------------------------------------------------------------------------------------------------------
+# ---- NATS
+# --------------------------------------------------------------------------------------------------
 
 
-def test_an_owner_cut_off_from_nats_leaves_cleanly_and_comes_back_as_a_standby(stage: Stage) -> None:
-    nats_a, nats_b = stage.nats("nats-a"), stage.nats("nats-b")
+def test_an_owner_cut_off_from_nats_leaves_cleanly_and_comes_back_as_a_standby(
+    stage: Stage,
+) -> None:
+    nats_a = stage.nats("nats-a")
+    nats_b = stage.nats("nats-b")
     a = stage.member("a", "-ns", nats_a.url, "-ft_nats_timeout", "1s")
     a.wait_until_active()
     client = connected(nats_a.port)
@@ -313,7 +337,11 @@ def test_a_standalone_server_looks_for_nats_for_ever(stage: Stage) -> None:
 def test_an_embedded_nats_server_that_does_not_come_back_counts_as_gone(stage: Stage) -> None:
     a = stage.member("a", "-ft_nats_timeout", "2s")
     a.wait_until_active()
-    (child,) = (pid for pid in children(a.pid) if b"nats-server" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    (child,) = (
+        pid
+        for pid in children(a.pid)
+        if b"nats-server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
     os.kill(child, signal.SIGKILL)
     # Somebody else takes its port before it is started again.
     taken = None
@@ -327,7 +355,8 @@ def test_an_embedded_nats_server_that_does_not_come_back_counts_as_gone(stage: S
     assert "cut off from NATS" in fatal(a)[0]
 
 
-# ---- pauses ----------------------------------------------------------------------------------------------------------
+# ---- pauses
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_pause_is_no_silence_of_storage_and_no_absence_of_nats(stage: Stage) -> None:
@@ -345,7 +374,8 @@ def test_a_pause_is_no_silence_of_storage_and_no_absence_of_nats(stage: Stage) -
     assert (a.running, fatal(a)) == (True, [])
 
 
-# ---- activations that storage refuses --------------------------------------------------------------------------------
+# ---- activations that storage refuses
+# --------------------------------------------------------------------------------
 
 
 def test_a_store_that_refuses_every_member_costs_no_process_and_few_epochs(stage: Stage) -> None:
@@ -362,7 +392,10 @@ def test_a_store_that_refuses_every_member_costs_no_process_and_few_epochs(stage
         manager.bind(str(stage.directory / "notify"))
         manager.settimeout(60)
         told = ["env", f"NOTIFY_SOCKET={stage.directory}/notify"]
-        members = [stage.member("a", "-ns", nats.url, wrap=told), stage.member("b", "-ns", nats.url)]
+        members = [
+            stage.member("a", "-ns", nats.url, wrap=told),
+            stage.member("b", "-ns", nats.url),
+        ]
         for member in members:
             member.wait_for("could not become active")
         members[0].wait_for("next try in", times=2)
@@ -370,10 +403,14 @@ def test_a_store_that_refuses_every_member_costs_no_process_and_few_epochs(stage
         while not status.startswith("STATUS=FT_STANDBY: backing off after"):
             status = manager.recv(4096).decode()
         assert "unable to recover server file" in status
-    assert [(member.running, member.ft_status, fatal(member)) for member in members] == [(True, 204, [])] * 2
+    assert [(member.running, member.ft_status, fatal(member)) for member in members] == [
+        (True, 204, [])
+    ] * 2
 
     (stage.store / "server.dat").write_bytes(whole)
-    until(lambda: [member.ft_status for member in members].count(200) == 1, "service after the repair")
+    until(
+        lambda: [member.ft_status for member in members].count(200) == 1, "service after the repair"
+    )
     assert connected(nats.port, "reader").read_to(CHANNEL, 1) == {1: b"one"}
 
 

@@ -1,7 +1,9 @@
-"""The tour of the README, word for word: its commands are run in a scratch directory, and what it promises comes true.
+"""The tour of the README, word for word: its commands are run in a scratch directory, and what it
+promises comes true.
 
-Only the pauses are longer than a reader's. The ports are the README's own: where the kernel lets us, the tour has a
-network of its own, with a loopback interface only; elsewhere it waits until the ports are free.
+Only the pauses are longer than a reader's. The ports are the README's own: where the kernel lets
+us, the tour has a network of its own, with a loopback interface only; elsewhere it waits until the
+ports are free.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ class Tour:
     directory: Path
 
 
-#: Under the sanitizer build everything is started with its runtime preloaded, and curl hangs with that.
+#: Under the sanitizer build everything is started with its runtime preloaded, and curl hangs with
+#: that.
 UNSANITIZED = 'curl() { env -u LD_PRELOAD curl "$@"; }'
 
 
@@ -71,7 +74,9 @@ def network_of_its_own(script: str) -> list[str]:
     if subprocess.run([*UNSHARE, "true"], check=False, capture_output=True).returncode == 0:
         return [*UNSHARE, sys.executable, "-c", LOOPBACK_UP]
     ports = {int(word) for word in re.findall(r"\b[4-8]22\d\b", script)}
-    until(lambda: all(map(free, ports)), f"the ports of the README's tour to be free: {sorted(ports)}")
+    until(
+        lambda: all(map(free, ports)), f"the ports of the README's tour to be free: {sorted(ports)}"
+    )
     return []
 
 
@@ -106,7 +111,9 @@ def statuses(lines: list[str]) -> list[tuple[int, int]]:
     return [(int(line[1]), int(line[2])) for line in found if line is not None]
 
 
-def test_a_client_publishes_three_messages_and_reads_them_and_the_first_three_again_the_second_time(tour: Tour) -> None:
+def test_a_client_publishes_three_messages_and_reads_them_and_the_first_three_again_the_second_time(
+    tour: Tour,
+) -> None:
     orders = ["order 1", "order 2", "order 3"]
     assert received(tour.server) == [*enumerate(orders, 1), *enumerate(orders + orders, 1)]
     guids = [line for line in tour.server if re.fullmatch(r"acked [0-9A-Za-z]{22}", line)]
@@ -115,7 +122,11 @@ def test_a_client_publishes_three_messages_and_reads_them_and_the_first_three_ag
 
 def test_the_monitoring_page_counts_what_was_published(tour: Tour) -> None:
     page = json.loads("\n".join(tour.server[tour.server.index("{") :]))
-    assert (page["cluster_id"], page["state"], page["channels"]) == ("test-cluster", "STANDALONE", 1)
+    assert (page["cluster_id"], page["state"], page["channels"]) == (
+        "test-cluster",
+        "STANDALONE",
+        1,
+    )
     assert page["total_msgs"] == 6
 
 
@@ -129,7 +140,9 @@ def test_the_standby_takes_over_and_the_killed_node_comes_back_as_a_standby(tour
 
 
 def test_every_acknowledged_order_is_there_after_the_takeover(tour: Tour) -> None:
-    acked = [line.removeprefix("acked ") for line in tour.pair if re.fullmatch(r"acked order \d+", line)]
+    acked = [
+        line.removeprefix("acked ") for line in tour.pair if re.fullmatch(r"acked order \d+", line)
+    ]
     assert acked
     log = received(tour.pair)
     assert [sequence for sequence, _ in log] == list(range(1, len(log) + 1))
@@ -137,6 +150,13 @@ def test_every_acknowledged_order_is_there_after_the_takeover(tour: Tour) -> Non
 
 
 def test_the_log_shows_the_takeover_in_the_words_that_operators_know(tour: Tour) -> None:
-    lines = [line.partition("STREAM: ")[2] for line in (tour.directory / "b.log").read_text().splitlines()]
-    told = [line for line in lines if line in {"Starting in standby mode", "Server is active", "Shutting down."}]
+    lines = [
+        line.partition("STREAM: ")[2]
+        for line in (tour.directory / "b.log").read_text().splitlines()
+    ]
+    told = [
+        line
+        for line in lines
+        if line in {"Starting in standby mode", "Server is active", "Shutting down."}
+    ]
     assert told == ["Starting in standby mode", "Server is active", "Shutting down."]

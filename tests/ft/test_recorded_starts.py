@@ -1,7 +1,8 @@
 """Starts of the original with logins, TLS and external NATS servers, made again with whole servers.
 
 The same exit status, telling line and answers to clients; every exception is named and argued in
-``docs/compat/config.md``. A line of ours may go on where the original's ends: with the names of files and servers.
+``docs/compat/config.md``. A line of ours may go on where the original's ends: with the names of
+files and servers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ftstan.nats.embedded import binary_path
+from ftstan.nats.binary import binary_path
 from tests.certificates import Certificates
 from tests.processes import HOST, PATIENCE_S, READY, ROOT, free_ports, until
 
@@ -31,32 +32,77 @@ pytestmark = pytest.mark.processes
 DATA = Path(__file__).parent.parent / "data/cli"
 CASES: dict[str, dict[str, Any]] = {
     case["id"]: case
-    for name, key in (("auth-tls", "cases"), ("files", "invocations"), ("invocations", "invocations"))
+    for name, key in (
+        ("auth-tls", "cases"),
+        ("files", "invocations"),
+        ("invocations", "invocations"),
+    )
     for case in json.loads((DATA / f"{name}.json").read_text("utf-8"))[key]
 } | {
     name: {
         **case,
         "id": name,
-        "argv": [{"23960": "{port}", "23961": "{http}"}.get(word, word) for word in case["command_line"]],
+        "argv": [
+            {"23960": "{port}", "23961": "{http}"}.get(word, word) for word in case["command_line"]
+        ],
         "files": {name: (DATA / "config" / name).read_text("utf-8")},
     }
     for name, case in json.loads((DATA / "config.json").read_text("utf-8"))["files"].items()
 }
 
-#: What only a running server decides. The cases that are refused before are in ``tests/unit/test_tls_recorded.py``.
+#: What only a running server decides. The cases that are refused before are in
+#: ``tests/unit/config/test_tls_recorded.py``.
 PLAYED = (
     *("auth/flag-user-pass", "auth/flag-user-only", "auth/flag-pass-only", "auth/flag-token"),
-    *("auth/flag-user-pass-and-token", "auth/flag-special-characters", "auth/file-single-user-flag-overrides"),
-    *("auth/file-users-none-for-server", "auth/file-users-flag", "auth/file-users-flag-unknown-user"),
-    *("auth/file-users-flag-token", "auth/file-users-streaming-keys-mixed-with-flag", "auth/file-empty-users-array"),
-    *("auth/bcrypt-users-flag", "auth/bcrypt-single-user", "auth/nkey-user-seed", "auth/nkey-user-wrong-seed"),
-    *("tls/server-no-client-settings", "tls/server-client-ca", "tls/verify-client-complete", "tls/noip-server-name"),
+    *(
+        "auth/flag-user-pass-and-token",
+        "auth/flag-special-characters",
+        "auth/file-single-user-flag-overrides",
+    ),
+    *(
+        "auth/file-users-none-for-server",
+        "auth/file-users-flag",
+        "auth/file-users-flag-unknown-user",
+    ),
+    *(
+        "auth/file-users-flag-token",
+        "auth/file-users-streaming-keys-mixed-with-flag",
+        "auth/file-empty-users-array",
+    ),
+    *(
+        "auth/bcrypt-users-flag",
+        "auth/bcrypt-single-user",
+        "auth/nkey-user-seed",
+        "auth/nkey-user-wrong-seed",
+    ),
+    *(
+        "tls/server-no-client-settings",
+        "tls/server-client-ca",
+        "tls/verify-client-complete",
+        "tls/noip-server-name",
+    ),
     *("tls/file-flag-tls-false", "tls/secure-no-server-tls", "precedence/tls-false-sc"),
-    *("external/user-in-url-wrong", "external/user-url-beats-flags", "external/token-in-url", "external/tls-ca-file"),
+    *(
+        "external/user-in-url-wrong",
+        "external/user-url-beats-flags",
+        "external/token-in-url",
+        "external/tls-ca-file",
+    ),
     *("external/tls-name-in-url", "external/user-list-flags"),
-    *("store/file-dir-is-a-file", "store/file-dir-cannot-create", "store/other-cluster-id", "store/other-crc-poly"),
+    *(
+        "store/file-dir-is-a-file",
+        "store/file-dir-cannot-create",
+        "store/other-cluster-id",
+        "store/other-crc-poly",
+    ),
     *("store/garbage-server-file", "store/truncate-twice"),
-    *("net/port-taken", "net/http-port-taken", "net/port-out-of-range", "net/port-minus-two", "net/bad-host"),
+    *(
+        "net/port-taken",
+        "net/http-port-taken",
+        "net/port-out-of-range",
+        "net/port-minus-two",
+        "net/bad-host",
+    ),
     *("net/ns-unreachable", "net/ns-list-unreachable", "net/ns-user-unreachable"),
     *("key-nats-url-unreachable.conf", "key-secure.conf", "nats-max-payload-small.conf"),
     "nats-users-without-own.conf",
@@ -66,10 +112,14 @@ PLAYED = (
 #: Where we differ on purpose, and what is said here; empty: it starts.
 DIFFERENT = {
     "auth/nkey-seed-not-demanded": "",
-    "tls/verify-client-ca-only": "[FTL] STREAM: Failed to start: remote error: tls: certificate required",
-    "tls/noip-client-ca": "[FTL] STREAM: Failed to start: x509: cannot validate certificate for 127.0.0.1 because",
-    "tls/noip-wrong-server-name": "[FTL] STREAM: Failed to start: x509: certificate is not valid for other.example",
-    "external/plain-tls-scheme": "[FTL] STREAM: Failed to start: nats: secure connection not available",
+    "tls/verify-client-ca-only": "[FTL] STREAM: Failed to start: remote error: tls: certificate "
+    "required",
+    "tls/noip-client-ca": "[FTL] STREAM: Failed to start: x509: cannot validate certificate for "
+    "127.0.0.1 because",
+    "tls/noip-wrong-server-name": "[FTL] STREAM: Failed to start: x509: certificate is not valid "
+    "for other.example",
+    "external/plain-tls-scheme": "[FTL] STREAM: Failed to start: nats: secure connection not "
+    "available",
     "external/tls-ca-flag": "",
     "store/empty-server-file": "",
     "store/wrong-file-version": "",
@@ -91,7 +141,10 @@ LOGINS = {
     "TLS with client certificate": {},
     "TLS with a certificate of another CA": {},
 }
-CERTIFICATES = {"TLS with client certificate": "client", "TLS with a certificate of another CA": "badclient"}
+CERTIFICATES = {
+    "TLS with client certificate": "client",
+    "TLS with a certificate of another CA": "badclient",
+}
 
 
 @pytest.fixture(scope="module")
@@ -109,14 +162,25 @@ def ported(text: str, ports: dict[str, str]) -> str:
 
 
 def external(stage: Stage, tls: Path, port: str, words: list[str]) -> None:
-    """The NATS server of the case: the original's flags are its own, but for those of the streaming half."""
+    """The NATS server of the case: the original's flags are its own, but for those of the streaming
+    half.
+    """
     end = next((n for n, word in enumerate(words) if word.startswith("-tls_client_")), len(words))
     path = [str(tls.parent / word) if word.startswith("tls/") else word for word in words[:end]]
     stage.run("nats", [binary_path(), "-a", HOST, "-p", port, *path]).wait_for("Server is ready")
 
 
 def started(stage: Stage, name: str, words: list[str]) -> Child:
-    command = ["env", "-C", str(stage.directory), sys.executable, "-P", "-m", "ftstan.cli.server", *words]
+    command = [
+        "env",
+        "-C",
+        str(stage.directory),
+        sys.executable,
+        "-P",
+        "-m",
+        "ftstan.cli.server",
+        *words,
+    ]
     return stage.run(name, command, {**os.environ, "PYTHONPATH": str(ROOT)})
 
 
@@ -171,12 +235,20 @@ def played(case: dict[str, Any], ports: dict[str, str], stage: Stage, tls: Path)
         before = [case["argv"]]
     for number, words in enumerate(before):
         ended(stage, f"before{number}", [ported(word, ports) for word in words]).end()
-    return ended(stage, case["id"].replace("/", "-"), [ported(word, ports) for word in case["argv"]])
+    return ended(
+        stage, case["id"].replace("/", "-"), [ported(word, ports) for word in case["argv"]]
+    )
 
 
 @pytest.fixture
 def ports() -> dict[str, str]:
-    return dict(zip(("port", "port2", "port3", "http", "http2", "route"), map(str, free_ports(6)), strict=True))
+    return dict(
+        zip(
+            ("port", "port2", "port3", "http", "http2", "route"),
+            map(str, free_ports(6)),
+            strict=True,
+        )
+    )
 
 
 def unported(text: str, ports: dict[str, str]) -> str:
@@ -190,12 +262,16 @@ def test_a_recorded_start_ends_as_that_of_the_original(
     case = CASES[name]
     with contextlib.ExitStack() as stack:
         if name.endswith("port-taken"):
-            stack.enter_context(socket.create_server((HOST, int(ports["http" if "http" in name else "port"]))))
+            stack.enter_context(
+                socket.create_server((HOST, int(ports["http" if "http" in name else "port"])))
+            )
         server = played(case, ports, stage, tls)
     if case["started"]:
         assert server.running, server.tail()
         for probe in case.get("probes", []):
-            assert answers(int(ports["port"]), probe["client"], tls) == probe["answer"], probe["client"]
+            assert answers(int(ports["port"]), probe["client"], tls) == probe["answer"], probe[
+                "client"
+            ]
         server.signal(signal.SIGINT)
     else:
         expected = case.get("line") or next(line for line in case["stderr"] if "[FTL]" in line)

@@ -1,4 +1,6 @@
-"""Routes with and without their login, through real nats-servers: who joins, and where the password does not show."""
+"""Routes with and without their login, through real nats-servers: who joins, and where the password
+does not show.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,15 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 PASSWORD = "s3cret@of/routes"
 STAN = "s3cret-of-stan"
-#: What ``docs/security.md`` calls the least: who names no user may say everything but what servers say.
+#: What ``docs/security.md`` calls the least: who names no user may say everything but what servers
+#: say.
 USERS = f"""
 authorization {{
-  CLIENT = {{ publish: {{ deny: ["_STAN.ft.>", "_STAN.part.>", "_FTSTAN.>"] }}, subscribe: {{ deny: ["_FTSTAN.>"] }} }}
+  CLIENT = {{ publish: {{ deny: ["_STAN.ft.>", "_STAN.part.>", "_FTSTAN.>"] }}, subscribe: {{ deny: ["_STAN.ft.>", "_STAN.part.>", "_FTSTAN.>"] }} }}
   users: [ {{ user: stan, password: "{STAN}" }}, {{ user: client, password: c, permissions: $CLIENT }} ]
 }}
 no_auth_user: client
-"""
+"""  # noqa: E501
 LOGIN = f"authorization {{ user: routes, password: '{PASSWORD}' }}"
 #: Every page, of ours and of the embedded NATS server.
 PAGES = (
@@ -56,8 +59,12 @@ PAGES = (
 )
 
 
-def member(stage: Stage, name: str, own: int, other: int, cluster: str = LOGIN, *words: str) -> Server:
-    """A member of the group whose configuration names the login of routes, if it does, in one place."""
+def member(
+    stage: Stage, name: str, own: int, other: int, cluster: str = LOGIN, *words: str
+) -> Server:
+    """A member of the group whose configuration names the login of routes, if it does, in one
+    place.
+    """
     file = stage.directory / f"{name}.conf"
     listen = f'listen: "{HOST}:{own}", routes: ["nats://{HOST}:{other}"]'
     login = f"streaming {{ user: stan, password: {STAN}, ft_group: {GROUP} }}"
@@ -67,14 +74,19 @@ def member(stage: Stage, name: str, own: int, other: int, cluster: str = LOGIN, 
 
 def stranger(stage: Stage, name: str, url: str, more: str = "") -> Nats:
     """A nats-server of somebody else, which asks nobody for anything and wants to be a route."""
-    text = f'cluster {{ name: "ftstan-test-cluster", listen: "{HOST}:-1", routes: ["{url}"]{more} }}\n'
+    text = (
+        f'cluster {{ name: "ftstan-test-cluster", listen: "{HOST}:-1", routes: ["{url}"]{more} }}\n'
+    )
     return stage.nats(name, settings=text)
 
 
 def joins(server: Server, *others: Server) -> None:
     """Wait until a stranger is a route beside ``others``."""
     known = {remote for other in others for remote, _ in other.routes()}
-    until(lambda: {remote for remote, _ in server.routes()} - known, f"the stranger to join\n{server.tail()}")
+    until(
+        lambda: {remote for remote, _ in server.routes()} - known,
+        f"the stranger to join\n{server.tail()}",
+    )
 
 
 def refusals(server: Server) -> int:
@@ -86,8 +98,12 @@ def more_refusals(server: Server, before: int) -> bool:
     return refusals(server) > before
 
 
-def test_a_stranger_joins_a_listener_without_a_login_and_hears_and_says_what_clients_may_not(stage: Stage) -> None:
-    """What the refusal is about: this is the member that starts with ``-ft_allow open_routes`` alone."""
+def test_a_stranger_joins_a_listener_without_a_login_and_hears_and_says_what_clients_may_not(
+    stage: Stage,
+) -> None:
+    """What the refusal is about: this is the member that starts with ``-ft_allow open_routes``
+    alone.
+    """
     own, other = free_ports(2)
     refused = member(stage, "refused", own, other, "")
     assert refused.status() == 1
@@ -105,7 +121,9 @@ def test_a_stranger_joins_a_listener_without_a_login_and_hears_and_says_what_cli
     listener.pump(lambda: beats, "a heartbeat of the member")
 
 
-def test_a_stranger_does_not_join_a_listener_with_a_login_and_who_knows_it_does(stage: Stage) -> None:
+def test_a_stranger_does_not_join_a_listener_with_a_login_and_who_knows_it_does(
+    stage: Stage,
+) -> None:
     own, other = free_ports(2)
     server = member(stage, "server", own, other)
     server.wait_until_active()
@@ -122,8 +140,12 @@ def test_a_stranger_does_not_join_a_listener_with_a_login_and_who_knows_it_does(
 def test_a_stranger_without_a_certificate_does_not_join_a_listener_with_authorities(
     stage: Stage, certificates: Certificates, verify: str
 ) -> None:
-    pair, ca = certificates.server, certificates.ca.cert
-    tls = f'tls {{ cert_file: "{pair.cert}", key_file: "{pair.key}", ca_file: "{ca}", timeout: 10 {verify} }}'
+    pair = certificates.server
+    ca = certificates.ca.cert
+    tls = (
+        f'tls {{ cert_file: "{pair.cert}", key_file: "{pair.key}", ca_file: "{ca}", timeout: 10 '
+        f"{verify} }}"
+    )
     own, other = free_ports(2)
     server = member(stage, "server", own, other, tls)
     server.wait_until_active()
@@ -154,10 +176,16 @@ def test_a_pair_says_the_login_once_and_it_shows_nowhere(stage: Stage) -> None:
     secrets = (PASSWORD, quote(PASSWORD, safe=""), STAN)
     for server in (a, b):
         pages = {page: server.get(page) for page in PAGES}
-        assert {page: status for page, (status, _) in pages.items() if status == HTTPStatus.NOT_FOUND} == {}
+        assert {
+            page: status for page, (status, _) in pages.items() if status == HTTPStatus.NOT_FOUND
+        } == {}
         assert b'"routes"' in pages["/routez?subs=1"][1]
-        assert [page for page, (_, body) in pages.items() if any(s.encode() in body for s in secrets)] == []
-        lines = [Path(f"/proc/{pid}/cmdline").read_text() for pid in (server.pid, *children(server.pid))]
+        assert [
+            page for page, (_, body) in pages.items() if any(s.encode() in body for s in secrets)
+        ] == []
+        lines = [
+            Path(f"/proc/{pid}/cmdline").read_text() for pid in (server.pid, *children(server.pid))
+        ]
         assert any("nats-server" in line and "nats.conf" in line for line in lines), lines
         assert not any(secret in line for line in lines for secret in secrets)
         # The trace of both sides of the route is there.
@@ -166,7 +194,9 @@ def test_a_pair_says_the_login_once_and_it_shows_nowhere(stage: Stage) -> None:
 
 
 def test_members_get_a_login_one_after_the_other(stage: Stage) -> None:
-    """One that has it already shows it to one that asks nobody: the group is together while it is given out."""
+    """One that has it already shows it to one that asks nobody: the group is together while it is
+    given out.
+    """
     route_a, route_b = free_ports(2)
     a = member(stage, "a", route_a, route_b, "", "-ft_allow", "open_routes")
     a.wait_until_active()

@@ -1,4 +1,6 @@
-"""Logins and TLS of whole servers: alone, in a group, embedded and external, and for who asks them questions."""
+"""Logins and TLS of whole servers: alone, in a group, embedded and external, and for who asks them
+questions.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,14 @@ USER = "UAB2CB576PHBBPQ5ODORRZ2LYCMWPZGWGCN2KDK7DXOIMZASKUY3RLKK"
 
 def client_flags(certificates: Certificates) -> list[str]:
     pair = certificates.client
-    return ["-tls_client_cacert", certificates.ca.cert, "-tls_client_cert", pair.cert, "-tls_client_key", pair.key]
+    return [
+        "-tls_client_cacert",
+        certificates.ca.cert,
+        "-tls_client_cert",
+        pair.cert,
+        "-tls_client_key",
+        pair.key,
+    ]
 
 
 def server_flags(certificates: Certificates) -> list[str]:
@@ -69,7 +78,9 @@ class TestTls:
         self, stage: Stage, certificates: Certificates
     ) -> None:
         verify = ["-tlsverify", "-tlscacert", certificates.ca.cert]
-        server = stage.file_server("server", *server_flags(certificates), *verify, *client_flags(certificates))
+        server = stage.file_server(
+            "server", *server_flags(certificates), *verify, *client_flags(certificates)
+        )
         server.wait_for(READY)
         client = StanClient(server.port, **as_client(certificates))
         client.connect()
@@ -80,8 +91,11 @@ class TestTls:
         assert got.sequences == list(range(1, 201))
         client.close()
 
-    def test_both_maps_of_a_file_say_the_same(self, stage: Stage, certificates: Certificates) -> None:
-        ca, pair = certificates.ca.cert, certificates.client
+    def test_both_maps_of_a_file_say_the_same(
+        self, stage: Stage, certificates: Certificates
+    ) -> None:
+        ca = certificates.ca.cert
+        pair = certificates.client
         ours = f'client_ca: "{ca}", client_cert: "{pair.cert}", client_key: "{pair.key}"'
         text = f"{certificates.server_lines(verify=True)}streaming {{ tls {{ {ours} }} }}\n"
         server = configured(stage, "server", text)
@@ -89,7 +103,9 @@ class TestTls:
         StanClient(server.port, **as_client(certificates)).connect()
         # Off by the flag, whatever the file says: then our own settings have nothing to hold on to.
         off = configured(stage, "off", text, "-tls=false")
-        assert failure(off).startswith("STREAM: Failed to start: nats: secure connection not available")
+        assert failure(off).startswith(
+            "STREAM: Failed to start: nats: secure connection not available"
+        )
         plain = configured(stage, "plain", certificates.server_lines(verify=True), "-tls=false")
         plain.wait_for(READY)
         StanClient(plain.port).connect()
@@ -102,7 +118,10 @@ class TestTls:
             (["-tls_client_cacert", "OTHER"], "x509: certificate signed by unknown authority"),
             (
                 ["-tls_client_cacert", "none.pem"],
-                "nats: error loading or parsing rootCA file: open none.pem: no such file or directory",
+                (
+                    "nats: error loading or parsing rootCA file: open none.pem: no such file or "
+                    "directory"
+                ),
             ),
             (
                 ["-tls_client_cacert", "CA", "-tls_client_cert", "CERT"],
@@ -113,8 +132,14 @@ class TestTls:
     def test_a_start_that_cannot_be_trusted_fails_in_one_line(
         self, stage: Stage, certificates: Certificates, ours: list[str], text: str
     ) -> None:
-        places = {"OTHER": certificates.other_ca.cert, "CA": certificates.ca.cert, "CERT": certificates.client.cert}
-        server = stage.file_server("server", *server_flags(certificates), *(places.get(word, word) for word in ours))
+        places = {
+            "OTHER": certificates.other_ca.cert,
+            "CA": certificates.ca.cert,
+            "CERT": certificates.client.cert,
+        }
+        server = stage.file_server(
+            "server", *server_flags(certificates), *(places.get(word, word) for word in ours)
+        )
         assert failure(server).startswith(f"STREAM: Failed to start: {text}")
         # Files are read before anything is touched.
         assert text.startswith("x509") or not stage.store.exists()
@@ -126,7 +151,9 @@ class TestTls:
             (["-tlskey", certificates.client.key], "tls: private key does not match public key"),
             (["-tlskey", "none.key"], "open none.key: no such file or directory"),
         ):
-            server = stage.file_server("server", "-tls", "-tlscert", certificates.server.cert, *words)
+            server = stage.file_server(
+                "server", "-tls", "-tlscert", certificates.server.cert, *words
+            )
             assert server.status() == 1, server.tail()
             # Before a log exists: as in the original the line stands alone.
             assert server.lines()[0].startswith(f"error parsing X509 certificate/key pair: {text}")
@@ -136,13 +163,17 @@ class TestTls:
     def test_ciphers_and_the_least_version_are_those_of_the_file_and_a_certificate_names_its_user(
         self, stage: Stage, certificates: Certificates
     ) -> None:
-        ca, pair, server = certificates.ca.cert, certificates.client, certificates.server
+        ca = certificates.ca.cert
+        pair = certificates.client
+        server = certificates.server
         text = (
-            f'tls {{ cert_file: "{server.cert}", key_file: "{server.key}", ca_file: "{ca}", verify_and_map: true\n'
+            f'tls {{ cert_file: "{server.cert}", key_file: "{server.key}", ca_file: "{ca}", '
+            "verify_and_map: true\n"
             '  cipher_suites: ["TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"]\n'
             '  curve_preferences: ["CurveP384"], timeout: 10 }\n'
             'authorization { users: [ { user: "CN=client" } ] }\n'
-            f'streaming {{ tls {{ client_ca: "{ca}", client_cert: "{pair.cert}", client_key: "{pair.key}" }} }}\n'
+            f'streaming {{ tls {{ client_ca: "{ca}", client_cert: "{pair.cert}", client_key: '
+            f'"{pair.key}" }} }}\n'
         )
         running = configured(stage, "server", text)
         running.wait_for(READY)
@@ -167,16 +198,27 @@ class TestTls:
         with pytest.raises(ssl.SSLError):
             greet(ssl.TLSVersion.TLSv1_1)
 
-    def test_a_server_that_does_not_verify_says_so(self, stage: Stage, certificates: Certificates) -> None:
-        server = configured(stage, "server", "streaming { tls { skip_verify: true } }\n", *server_flags(certificates))
+    def test_a_server_that_does_not_verify_says_so(
+        self, stage: Stage, certificates: Certificates
+    ) -> None:
+        server = configured(
+            stage,
+            "server",
+            "streaming { tls { skip_verify: true } }\n",
+            *server_flags(certificates),
+        )
         server.wait_for(READY)
-        assert "[WRN] STREAM: TLS certificate chain and hostname will not be verified. DO NOT USE IN PRODUCTION!" in (
-            server.lines()
+        assert (
+            "[WRN] STREAM: TLS certificate chain and hostname will not be verified. DO NOT USE "
+            "IN PRODUCTION!" in (server.lines())
         )
 
 
 class TestLogins:
-    USERS = "authorization { users = [ { user: alice, password: foo }, { user: bob, password: bar } ] }\n"
+    USERS = (
+        "authorization { users = [ { user: alice, password: foo }, { user: bob, password: bar } "
+        "] }\n"
+    )
 
     def test_with_several_users_the_server_must_be_told_which_it_is(self, stage: Stage) -> None:
         nobody = configured(stage, "nobody", self.USERS)
@@ -185,13 +227,19 @@ class TestLogins:
             ("flags", self.USERS, ["-user", "alice", "-pass", "foo"]),
             ("keys", f"{self.USERS}streaming {{ user: alice, password: foo }}\n", []),
             # Each value by itself: the user of the flag, the password of the file.
-            ("mixed", f"{self.USERS}streaming {{ user: alice, password: bar }}\n", ["-user", "bob"]),
+            (
+                "mixed",
+                f"{self.USERS}streaming {{ user: alice, password: bar }}\n",
+                ["-user", "bob"],
+            ),
         ):
             server = configured(stage, name, text, *words)
             server.wait_for(READY)
             StanClient(server.port, user="bob", password="bar").connect()
             server.end()
-        wrong = configured(stage, "wrong", f"{self.USERS}streaming {{ user: alice, password: bar }}\n")
+        wrong = configured(
+            stage, "wrong", f"{self.USERS}streaming {{ user: alice, password: bar }}\n"
+        )
         assert failure(wrong).startswith("STREAM: Failed to start: nats: Authorization Violation")
 
     def test_a_seed_file_lets_the_server_in_and_a_bad_one_is_told_before_anything_is_touched(
@@ -201,9 +249,14 @@ class TestLogins:
         seed = stage.directory / "seed"
         text = f'{users}streaming {{ nkey_seed_file: "{seed}" }}\n'
         missing = configured(stage, "missing", text)
-        assert failure(missing) == f"STREAM: Failed to start: nats: open {seed}: no such file or directory"
+        assert (
+            failure(missing)
+            == f"STREAM: Failed to start: nats: open {seed}: no such file or directory"
+        )
         seed.write_text("not a seed\n")
-        assert failure(configured(stage, "bad", text)) == "STREAM: Failed to start: no nkey seed found"
+        assert (
+            failure(configured(stage, "bad", text)) == "STREAM: Failed to start: no nkey seed found"
+        )
         seed.write_text(SEED)
         server = configured(stage, "good", text)
         server.wait_for(READY)
@@ -215,7 +268,8 @@ def test_a_group_takes_over_and_is_asked_and_steered_through_tls_and_a_login(
     stage: Stage, certificates: Certificates
 ) -> None:
     nats = stage.nats(
-        settings=certificates.server_lines(verify=True) + "authorization { user: stan, password: hunter2 }\n"
+        settings=certificates.server_lines(verify=True)
+        + "authorization { user: stan, password: hunter2 }\n"
     )
     words = ["-ns", nats.url, "-user", "stan", "-pass", "hunter2", *client_flags(certificates)]
     a = stage.member("a", *words)
@@ -243,18 +297,22 @@ def test_a_group_takes_over_and_is_asked_and_steered_through_tls_and_a_login(
     assert "hunter2" not in a.text() + b.text()
 
 
-def test_a_renewed_certificate_of_ours_is_used_when_the_link_comes_back(stage: Stage, tmp_path: Path) -> None:
+def test_a_renewed_certificate_of_ours_is_used_when_the_link_comes_back(
+    stage: Stage, tmp_path: Path
+) -> None:
     own = Certificates.make(tmp_path / "own")
     settings = own.server_lines(verify=True)
     nats = stage.nats(settings=settings)
     server = stage.file_server("server", "-ns", nats.url, *client_flags(own))
     server.wait_for(READY)
-    # The authority is replaced, and with it everything it signed: the old certificate opens nothing any more.
+    # The authority is replaced, and with it everything it signed: the old certificate opens nothing
+    # any more.
     fresh = Certificates.make(tmp_path / "fresh")
     nats.kill()
     replace_pair(own.server, fresh.server)
     replace_pair(own.client, fresh.client)
-    own_ca, fresh_ca = own.directory / "ca.pem", fresh.directory / "ca.pem"
+    own_ca = own.directory / "ca.pem"
+    fresh_ca = fresh.directory / "ca.pem"
     own_ca.write_bytes(fresh_ca.read_bytes())
     stage.nats("again", port=nats.port, settings=settings)
     server.wait_for("reconnected to NATS Server")
@@ -266,7 +324,8 @@ def test_a_renewed_certificate_of_ours_is_used_when_the_link_comes_back(stage: S
 def test_a_reload_shows_renewed_certificates_to_clients_and_visitors_and_a_bad_file_changes_nothing(
     stage: Stage, tmp_path: Path
 ) -> None:
-    own, fresh = Certificates.make(tmp_path / "own"), Certificates.make(tmp_path / "fresh")
+    own = Certificates.make(tmp_path / "own")
+    fresh = Certificates.make(tmp_path / "fresh")
     (pages,) = free_ports(1)
     text = f'{own.server_lines()}streaming {{ tls {{ client_ca: "{own.ca.cert}" }} }}\n'
     server = configured(stage, "server", text, "-m", "0", "-ms", str(pages))
@@ -277,7 +336,8 @@ def test_a_reload_shows_renewed_certificates_to_clients_and_visitors_and_a_bad_f
             if port != pages:
                 raw.recv(65536)
             context = ssl.create_default_context()
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
             with context.wrap_socket(raw) as secured:
                 return ssl.DER_cert_to_PEM_cert(secured.getpeercert(binary_form=True) or b"")
 
@@ -308,8 +368,15 @@ def test_embedded_servers_route_to_each_other_through_tls_and_take_over(
     certificates: Certificates, tmp_path: Path
 ) -> None:
     pair = certificates.server
-    tls = ServerTlsOptions(enabled=True, cert_file=pair.cert, key_file=pair.key, ca_file=certificates.ca.cert)
-    route_tls = {"cert_file": pair.cert, "key_file": pair.key, "ca_file": certificates.ca.cert, "timeout": 10}
+    tls = ServerTlsOptions(
+        enabled=True, cert_file=pair.cert, key_file=pair.key, ca_file=certificates.ca.cert
+    )
+    route_tls = {
+        "cert_file": pair.cert,
+        "key_file": pair.key,
+        "ca_file": certificates.ca.cert,
+        "timeout": 10,
+    }
     route_a, route_b = (f"nats://{HOST}:{port}" for port in free_ports(2))
 
     def member(listen: str, other: str) -> StanServer:
@@ -324,7 +391,9 @@ def test_embedded_servers_route_to_each_other_through_tls_and_take_over(
         options = ServerOptions(
             cluster_id=CLUSTER, store="FILE", dir=str(tmp_path / "store"), ft_group=GROUP, nats=nats
         )
-        return StanServer(replace(options, file=FileOptions(), link=LinkOptions(client_ca=certificates.ca.cert)))
+        return StanServer(
+            replace(options, file=FileOptions(), link=LinkOptions(client_ca=certificates.ca.cert))
+        )
 
     with member(route_a, route_b) as first:
         until(lambda: first.state == "FT_ACTIVE" and first.is_serving, "the first to serve")

@@ -1,4 +1,5 @@
-"""Real servers under a service manager: what it is told, when they wait, and what the unit lets them do.
+"""Real servers under a service manager: what it is told, when they wait, and what the unit lets
+them do.
 
 The manager is a socket of the test; the unit's filter of system calls is the kernel's own.
 """
@@ -52,7 +53,9 @@ class Manager:
         return self._socket.recv(4096).decode()
 
     def wait_for(self, beginning: str) -> list[str]:
-        """Everything that was said up to the first that begins so, which is the last of the list."""
+        """Everything that was said up to the first that begins so, which is the last of the
+        list.
+        """
         heard = [self.next()]
         deadline = time.monotonic() + PATIENCE_S
         while not heard[-1].startswith(beginning):
@@ -113,11 +116,20 @@ def test_a_standby_stays_and_feeds_the_watchdog_while_storage_hangs_and_takes_ov
 
 def failing(stage: Stage, manager: Manager, name: str) -> Child:
     """A server whose configuration is not there."""
-    words = [*manager.wrap, sys.executable, "-m", "ftstan.cli.server", "-c", str(stage.directory / "none.conf")]
+    words = [
+        *manager.wrap,
+        sys.executable,
+        "-m",
+        "ftstan.cli.server",
+        "-c",
+        str(stage.directory / "none.conf"),
+    ]
     return stage.run(name, words)
 
 
-def test_starts_that_fail_make_the_next_one_wait_and_a_stop_ends_that_wait(stage: Stage, manager: Manager) -> None:
+def test_starts_that_fail_make_the_next_one_wait_and_a_stop_ends_that_wait(
+    stage: Stage, manager: Manager
+) -> None:
     first = failing(stage, manager, "first")
     assert first.status() == 1
     assert "waiting" not in first.text()
@@ -152,14 +164,25 @@ def nats_of(server: Child) -> int:
     raise AssertionError(f"no nats-server\n{server.tail()}")
 
 
-def test_a_pair_serves_archives_and_fails_over_within_the_system_calls_of_the_unit(stage: Stage) -> None:
+def test_a_pair_serves_archives_and_fails_over_within_the_system_calls_of_the_unit(
+    stage: Stage,
+) -> None:
     wrap = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
     wrap += [sys.executable, "-m", "tests.ft.filtered", str(UNIT)]
     archived = stage.directory / "archived"
     script = stage.directory / "archive.sh"
-    script.write_text(f'#!/bin/sh\nset -e\nmkdir -p {archived}\ncp "$2" {archived}\nrm -f "$2" "$3"\n')
+    script.write_text(
+        f'#!/bin/sh\nset -e\nmkdir -p {archived}\ncp "$2" {archived}\nrm -f "$2" "$3"\n'
+    )
     script.chmod(0o755)
-    limits = ["-file_slice_max_msgs", "5", "-file_slice_archive_script", str(script), "-max_msgs", "5"]
+    limits = [
+        "-file_slice_max_msgs",
+        "5",
+        "-file_slice_archive_script",
+        str(script),
+        "-max_msgs",
+        "5",
+    ]
     route_a, route_b = (f"nats://{HOST}:{port}" for port in free_ports(2))
     a = stage.member("a", *limits, "-cluster", route_a, "-routes", route_b, wrap=wrap)
     a.wait_until_active()

@@ -84,7 +84,9 @@ class TestLameDuck:
         assert client.ping() == ""
         assert client.read_to(CHANNEL, 2) == {1: b"one", 2: b"two"}
 
-    def test_under_load_drain_after_drain_loses_nothing_and_acks_nothing_twice(self, stage: Stage) -> None:
+    def test_under_load_drain_after_drain_loses_nothing_and_acks_nothing_twice(
+        self, stage: Stage
+    ) -> None:
         nats = stage.nats()
         active, standby = stage.pair_on(nats)
         load = Load(CHANNEL)
@@ -95,7 +97,8 @@ class TestLameDuck:
             load.run(3000)
             assert active.status() == 0
             standby.wait_until_active()
-            active, standby = standby, stage.member(f"n{number}", "-ns", nats.url)
+            active = standby
+            standby = stage.member(f"n{number}", "-ns", nats.url)
             standby.wait_until_standing_by()
         load.settle()
         assert load.unanswered == 0
@@ -135,7 +138,9 @@ class TestLameDuck:
         assert b.status() == 0
         assert a.ft_status == 200
 
-    def test_an_active_without_a_standby_says_so_and_leaves_all_the_same(self, stage: Stage) -> None:
+    def test_an_active_without_a_standby_says_so_and_leaves_all_the_same(
+        self, stage: Stage
+    ) -> None:
         nats = stage.nats()
         a = stage.member("a", "-ns", nats.url)
         a.wait_until_active()
@@ -159,7 +164,9 @@ class TestReload:
         until(lambda: said in server.text()[before:], f"{said!r} in the log")
         return server.text()[before:]
 
-    def test_log_levels_and_the_nats_part_change_while_clients_are_served(self, stage: Stage) -> None:
+    def test_log_levels_and_the_nats_part_change_while_clients_are_served(
+        self, stage: Stage
+    ) -> None:
         server, file = self.start(stage, "streaming { }")
         client = connected(server.port)
         client.publish(CHANNEL, b"one")
@@ -181,6 +188,44 @@ class TestReload:
         assert client.read_to(CHANNEL, 2) == {1: b"one", 2: b"two"}
         assert not list(Path(tempfile.gettempdir()).glob(f"ftstan-nats-*/{file.name}"))
 
+    def test_what_is_logged_changes_as_the_file_says_also_behind_a_reopened_log(
+        self, stage: Stage
+    ) -> None:
+        written = stage.directory / "stan.log"
+        file = stage.directory / "stan.conf"
+        file.write_text("streaming { }")
+        server = stage.server("server", "-c", str(file), "-l", str(written))
+        until(lambda: written.exists() and READY in written.read_text(), "a server that is ready")
+
+        def reload(text: str, last: str) -> list[str]:
+            before = len(written.read_text())
+            file.write_text(text)
+            server.signal(signal.SIGHUP)
+            until(lambda: last in written.read_text()[before:], f"{last!r} in the log")
+            lines = written.read_text()[before:].splitlines()
+            return [line.partition("[INF] ")[2] for line in lines if "[INF] " in line]
+
+        on = "debug: true, trace: true, logtime: false\nstreaming { sd: true, sv: true }"
+        lines = reload(on, "STREAM: Reloaded: stan_trace = true")
+        assert lines[-3:] == [
+            "Reloaded: logtime = false",
+            "STREAM: Reloaded: stan_debug = true",
+            "STREAM: Reloaded: stan_trace = true",
+        ]
+        assert {"Reloaded: debug = true", "Reloaded: trace = true"} <= set(lines)
+        written.rename(stage.directory / "stan.log.1")
+        server.signal(signal.SIGUSR1)
+        until(lambda: written.exists() and "re-opened" in written.read_text(), "another log")
+        lines = reload("streaming { }", "STREAM: Reloaded: stan_trace = false")
+        assert lines[-3:] == [
+            "Reloaded: logtime = true",
+            "STREAM: Reloaded: stan_debug = false",
+            "STREAM: Reloaded: stan_trace = false",
+        ]
+        assert {"Reloaded: debug = false", "Reloaded: trace = false"} <= set(lines)
+        connected(server.port, "quiet")
+        assert "Client:quiet" not in written.read_text()
+
     def test_limits_change_for_channels_that_are_there(self, stage: Stage) -> None:
         server, file = self.start(stage, "streaming { }")
         client = connected(server.port)
@@ -197,12 +242,20 @@ class TestReload:
         reader.nats.pump(lambda: 11 in subscription.sequences, "the last message")
         assert subscription.sequences == [8, 9, 10, 11]
 
-    def test_under_load_only_the_new_limit_takes_anything_whatever_the_file_says_meanwhile(self, stage: Stage) -> None:
+    def test_under_load_only_the_new_limit_takes_anything_whatever_the_file_says_meanwhile(
+        self, stage: Stage
+    ) -> None:
         nats = stage.nats()
-        server, file = self.start(stage, "streaming { }", "-store", "file", "-dir", str(stage.store), "-ns", nats.url)
+        server, file = self.start(
+            stage, "streaming { }", "-store", "file", "-dir", str(stage.store), "-ns", nats.url
+        )
         load = Load(CHANNEL)
         load.join(connected(nats.port))
-        texts = ["max_msgs: 1000000", "max_bytes: 9GB", "max_msgs: 1000000, channels { orders { max_age: '9h' } }"]
+        texts = [
+            "max_msgs: 1000000",
+            "max_bytes: 9GB",
+            "max_msgs: 1000000, channels { orders { max_age: '9h' } }",
+        ]
         for text in texts:
             load.run(500)
             file.write_text(f"streaming {{ store_limits {{ {text} }} }}")
@@ -225,7 +278,9 @@ class TestReload:
         subscription = late.subscribe(CHANNEL)
         late.nats.pump(lambda: last + 1 in subscription.sequences, "the last message")
         assert subscription.sequences == list(range(last - 98, last + 2))
-        assert [m.data for m in subscription.received[:-1]] == [stored[s] for s in subscription.sequences[:-1]]
+        assert [m.data for m in subscription.received[:-1]] == [
+            stored[s] for s in subscription.sequences[:-1]
+        ]
 
     def test_limits_that_a_standby_reads_hold_when_it_takes_over(self, stage: Stage) -> None:
         nats = stage.nats()
@@ -238,7 +293,9 @@ class TestReload:
         client = connected(nats.port)
         client.publish(CHANNEL, *(b"%d" % n for n in range(10)))
         client.publish(b"other", *(b"%d" % n for n in range(10)))
-        file.write_text("streaming { store_limits { max_msgs: 50, channels { orders { max_msgs: 4 } } } }")
+        file.write_text(
+            "streaming { store_limits { max_msgs: 50, channels { orders { max_msgs: 4 } } } }"
+        )
         self.reload(b, 'STREAM: Reloaded: "orders": ')
         # It reads ahead with other limits than those who serves has, and takes nothing from it.
         assert client.read_to(CHANNEL, 10) == {n + 1: b"%d" % n for n in range(10)}
@@ -252,7 +309,9 @@ class TestReload:
         assert subscription.sequences == [8, 9, 10, 11]
         assert late.read_to(b"other", 11) == {n + 1: b"%d" % n for n in range(11)}
 
-    def test_a_renewed_certificate_and_another_login_are_used_without_a_restart(self, stage: Stage) -> None:
+    def test_a_renewed_certificate_and_another_login_are_used_without_a_restart(
+        self, stage: Stage
+    ) -> None:
         certificates = Certificates.make(stage.directory / "certificates")
         own = certificates.server
         tls = f'tls {{ cert_file: "{own.cert}", key_file: "{own.key}" }}\n'
@@ -264,15 +323,21 @@ class TestReload:
         # The connection with the former login is closed; the new one comes with the new login.
         server.wait_for('connection "_NSS-test-cluster-general" reconnected')
         login = LinkOptions(user="u", password="two", client_ca=certificates.ca.cert)
-        link = Link([f"nats://{HOST}:{server.port}"], name="test", clock=SystemClock(), options=login)
+        link = Link(
+            [f"nats://{HOST}:{server.port}"], name="test", clock=SystemClock(), options=login
+        )
         link.connect(PATIENCE_S)
         link.close()
         wrong = replace(login, password="one")
         with pytest.raises(NatsError, match="Authorization"):
-            Link([f"nats://{HOST}:{server.port}"], name="test", clock=SystemClock(), options=wrong).connect(PATIENCE_S)
+            Link(
+                [f"nats://{HOST}:{server.port}"], name="test", clock=SystemClock(), options=wrong
+            ).connect(PATIENCE_S)
         assert "two" not in server.text()
 
-    def test_a_file_with_an_error_changes_nothing_and_is_one_line_with_its_place(self, stage: Stage) -> None:
+    def test_a_file_with_an_error_changes_nothing_and_is_one_line_with_its_place(
+        self, stage: Stage
+    ) -> None:
         server, file = self.start(stage, "streaming { }")
         file.write_text("debug: true\nstreaming { sd: true, store_limits { max_msgs: many } }")
         text = self.reload(server, "Reload: ")
@@ -285,13 +350,20 @@ class TestReload:
 
     def test_what_cannot_change_is_named(self, stage: Stage) -> None:
         server, file = self.start(stage, "streaming { }")
-        file.write_text("debug: true\nstreaming { hb_interval: '7s', store: file, dir: x, sd: true }")
+        file.write_text(
+            "debug: true\nstreaming { hb_interval: '7s', store: file, dir: x, sd: true }"
+        )
         text = self.reload(server, "without a restart")
-        assert '[ERR] STREAM: Reload: cannot change "store", "dir", "hb_interval" without a restart' in text
+        assert (
+            '[ERR] STREAM: Reload: cannot change "store", "dir", "hb_interval" without a restart'
+            in text
+        )
         connected(server.port)
         assert "[DBG]" not in server.text()
 
-    def test_what_the_nats_server_refuses_is_told_in_its_words_and_changes_nothing(self, stage: Stage) -> None:
+    def test_what_the_nats_server_refuses_is_told_in_its_words_and_changes_nothing(
+        self, stage: Stage
+    ) -> None:
         server, file = self.start(stage, "streaming { }")
         file.write_text("max_connections: 1, server_name: other\nstreaming { sd: true }")
         text = self.reload(server, "[ERR]")
@@ -302,10 +374,15 @@ class TestReload:
 
     def test_without_a_file_it_says_so(self, stage: Stage) -> None:
         server = ready(stage.server("server"))
-        self.reload(server, "STREAM: Reload: can only reload config when a file is provided using -c or --config")
+        self.reload(
+            server,
+            "STREAM: Reload: can only reload config when a file is provided using -c or --config",
+        )
         connected(server.port).publish(CHANNEL, b"one")
 
-    def test_signals_in_quick_succession_are_carried_out_one_after_the_other(self, stage: Stage) -> None:
+    def test_signals_in_quick_succession_are_carried_out_one_after_the_other(
+        self, stage: Stage
+    ) -> None:
         server, file = self.start(stage, "streaming { }")
         file.write_text("streaming { sd: true }")
         for _ in range(5):
@@ -316,8 +393,12 @@ class TestReload:
         assert "[ERR]" not in server.text()
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGQUIT, 0), (signal.SIGINT, 0), (signal.SIGTERM, 143)])
-def test_each_signal_to_stop_stops_cleanly(stage: Stage, number: signal.Signals, status: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGQUIT, 0), (signal.SIGINT, 0), (signal.SIGTERM, 143)]
+)
+def test_each_signal_to_stop_stops_cleanly(
+    stage: Stage, number: signal.Signals, status: int
+) -> None:
     server = ready(stage.server("server"))
     server.signal(number)
     assert server.status() == status

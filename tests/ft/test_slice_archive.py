@@ -1,4 +1,6 @@
-"""Real servers whose slices go through the archive script that we ship: every message is in the store or the spool."""
+"""Real servers whose slices go through the archive script that we ship: every message is in the
+store or the spool.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,18 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def archived(stage: Stage) -> dict[int, bytes]:
-    """Sequence and record of every message in the spool; one that is there twice must be the same."""
+    """Sequence and record of every message in the spool.
+
+    One that is there twice must be the same.
+    """
     found: dict[int, bytes] = {}
     listing = spool.slices(str(stage.directory / "spool"))
     assert listing.broken == []
     for s in listing.slices:
         with open(s.dat, "rb") as file:
-            block, _, why = records.scan_data(file.read()[4 : s.manifest.end], CHANNEL, 0, records.Crc())
+            block, _, why = records.scan_data(
+                file.read()[4 : s.manifest.end], CHANNEL, 0, records.Crc()
+            )
         assert (why, len(block)) == ("", s.manifest.count)
         for k in range(len(block)):
             payload = block.payload(k)
@@ -70,7 +77,9 @@ def test_what_a_pair_was_given_is_in_the_store_or_in_the_spool_after_its_active_
     b.wait_until_active()
     for n in range(151, 301):
         client.publish(CHANNEL, payloads[n])
-    until(lambda: archived(stage).keys() >= set(range(1, 281)), "every removed message in the spool")
+    until(
+        lambda: archived(stage).keys() >= set(range(1, 281)), "every removed message in the spool"
+    )
     until(lambda: not left_over(stage), "an end of every script")
     found = archived(stage)
     assert all(payloads[n] in record for n, record in found.items())
@@ -79,7 +88,9 @@ def test_what_a_pair_was_given_is_in_the_store_or_in_the_spool_after_its_active_
     assert found.keys() | set(rest.sequences) == payloads.keys()
 
 
-def test_a_spool_that_refuses_holds_up_no_publish_and_gets_its_slices_later(stage: Stage, script: str) -> None:
+def test_a_spool_that_refuses_holds_up_no_publish_and_gets_its_slices_later(
+    stage: Stage, script: str
+) -> None:
     folder = stage.directory / "spool"
     folder.rename(stage.directory / "away")
     server = stage.file_server("server", *LIMITS, "-file_slice_archive_script", script)

@@ -1,4 +1,6 @@
-"""A standalone server as a real process: how it starts, what it refuses, how it survives its surroundings."""
+"""A standalone server as a real process: how it starts, what it refuses, how it survives its
+surroundings.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,16 @@ import pytest
 from ftstan.base.errors import NatsError
 from tests.ft.client import NatsConnection, StanClient
 from tests.ft.mounts import SmallDisk
-from tests.processes import CLUSTER, HOST, READY, alive, children, free_ports, until, wait_until_gone
+from tests.processes import (
+    CLUSTER,
+    HOST,
+    READY,
+    alive,
+    children,
+    free_ports,
+    until,
+    wait_until_gone,
+)
 
 if TYPE_CHECKING:
     from tests.processes import Child, Server, Stage
@@ -72,7 +83,8 @@ def connected(port: int, client_id: str = "me", **login: str) -> StanClient:
 class TestStart:
     def lines(self, server: Server, *expected: list[str]) -> None:
         patterns = [pattern for group in expected for pattern in group]
-        # The monitor's line stands among those of the nats-server in the original; which comes first is not promised.
+        # The monitor's line stands among those of the nats-server in the original; which comes
+        # first is not promised.
         shown = [line for line in server.lines() if not re.fullmatch(MONITOR[0], line)]
         assert len(server.lines()) == len(shown) + 1
         for line, pattern in zip(shown, patterns, strict=True):
@@ -95,7 +107,15 @@ class TestStart:
             rf"\[INF\] STREAM: Store location: {re.escape(str(stage.store))}",
         ]
         server = ready(stage.file_server("first"))
-        self.lines(server, STARTING, NATS_SERVER, RECOVERING, [r"\[INF\] STREAM: No recovered state"], place, LIMITS)
+        self.lines(
+            server,
+            STARTING,
+            NATS_SERVER,
+            RECOVERING,
+            [r"\[INF\] STREAM: No recovered state"],
+            place,
+            LIMITS,
+        )
         connected(server.port).publish(CHANNEL, b"one")
         server.signal(signal.SIGINT)
         assert server.status() == 0
@@ -106,12 +126,16 @@ class TestStart:
 
 
 class TestRefusals:
-    def test_a_second_server_on_one_directory_gives_up_and_names_the_holder(self, stage: Stage) -> None:
+    def test_a_second_server_on_one_directory_gives_up_and_names_the_holder(
+        self, stage: Stage
+    ) -> None:
         first = ready(stage.file_server("first"))
         second = stage.file_server("second", cluster="another")
         assert second.status() == 1
         (line,) = fatal(second)
-        assert line.startswith(f"[FTL] STREAM: Failed to start: datastore {stage.store} is in use by ")
+        assert line.startswith(
+            f"[FTL] STREAM: Failed to start: datastore {stage.store} is in use by "
+        )
         assert str(first.pid) in line
         assert first.serverz()["server_id"] in line
         connected(first.port).publish(CHANNEL, b"the first one serves")
@@ -130,7 +154,11 @@ class TestRefusals:
         second = stage.server("second", "-ns", nats.url)
         assert second.status() == 1
         assert fatal(second) == [
-            f'[FTL] STREAM: Failed to start: discovered another streaming server with cluster ID "{CLUSTER}"'
+            (
+                "[FTL] STREAM: Failed to start: discovered another streaming server with cluster "
+                "ID "
+                f'"{CLUSTER}"'
+            )
         ]
         connected(nats.port).publish(CHANNEL, b"the first one serves")
         assert first.serverz()["clients"] == 1
@@ -142,7 +170,11 @@ class TestRefusals:
         second = stage.file_server("second", cluster="another")
         assert second.status() == 1
         assert fatal(second) == [
-            f'[FTL] STREAM: Failed to start: cluster ID "another" does not match recovered value of "{CLUSTER}"'
+            (
+                '[FTL] STREAM: Failed to start: cluster ID "another" does not match recovered '
+                "value "
+                f'of "{CLUSTER}"'
+            )
         ]
 
     def test_a_taken_client_port_is_one_line(self, stage: Stage) -> None:
@@ -151,7 +183,10 @@ class TestRefusals:
             server = stage.server("server", port=port)
             assert server.status() == 1
         assert fatal(server) == [
-            f'[FTL] Error listening on port: {HOST}:{port}, "listen tcp {HOST}:{port}: bind: address already in use"'
+            (
+                f'[FTL] Error listening on port: {HOST}:{port}, "listen tcp {HOST}:{port}: bind: '
+                'address already in use"'
+            )
         ]
 
     def test_a_nats_server_that_is_not_there_is_one_line(self, stage: Stage) -> None:
@@ -159,11 +194,15 @@ class TestRefusals:
         server = stage.server("server", "-ns", f"nats://{HOST}:{port}")
         assert server.status() == 1
         (line,) = fatal(server)
-        assert line.startswith("[FTL] STREAM: Failed to start: nats: no servers available for connection")
+        assert line.startswith(
+            "[FTL] STREAM: Failed to start: nats: no servers available for connection"
+        )
 
 
 class TestNats:
-    def test_a_nats_server_that_is_killed_is_started_again_and_publishes_go_on(self, stage: Stage) -> None:
+    def test_a_nats_server_that_is_killed_is_started_again_and_publishes_go_on(
+        self, stage: Stage
+    ) -> None:
         server = ready(stage.file_server("server"))
         client = connected(server.port)
         client.publish(CHANNEL, b"one")
@@ -203,7 +242,8 @@ class TestNats:
         assert secret not in server.text()
 
     def test_the_second_nats_server_is_used_when_the_first_dies(self, stage: Stage) -> None:
-        first, second = stage.nats("nats-1"), stage.nats("nats-2")
+        first = stage.nats("nats-1")
+        second = stage.nats("nats-2")
         server = ready(stage.file_server("server", "-ns", f"{first.url},{second.url}"))
         client = connected(first.port)
         client.publish(CHANNEL, b"one")
@@ -227,7 +267,10 @@ class TestSignals:
 
         server.signal(signal.SIGUSR1)
 
-        until(lambda: log.exists() and "STREAM: File log re-opened" in log.read_text(), "the new log file")
+        until(
+            lambda: log.exists() and "STREAM: File log re-opened" in log.read_text(),
+            "the new log file",
+        )
         assert READY in old.read_text()
         assert READY not in log.read_text()
         connected(server.port).publish(CHANNEL, b"one")
@@ -270,11 +313,14 @@ class TestFullDisk:
         for _ in range(3):
             offer(100_000)
         assert client.acks
-        assert all("No space left on device" in text for texts in client.errors.values() for text in texts)
+        assert all(
+            "No space left on device" in text for texts in client.errors.values() for text in texts
+        )
         assert server.running
         assert server.metrics()["ftstan_failed_commits"].samples[0].value >= 1
 
-        # Reading needs no room: the subscription that was there goes on to the last message that was acked.
+        # Reading needs no room: the subscription that was there goes on to the last message that
+        # was acked.
         expected = {payloads[guid] for guid in client.acks}
         for count in range(1, len(expected) + 1):
             client.nats.pump(partial(slow.has, count), f"message {count} of {len(expected)}")
@@ -290,4 +336,7 @@ class TestFullDisk:
         client.move(later.port)
         assert client.ping() == ""
         contents = client.read_to(CHANNEL, len(expected) + 1)
-        assert contents == {**{m.sequence: m.data for m in slow.received}, len(expected) + 1: b"room again"}
+        assert contents == {
+            **{m.sequence: m.data for m in slow.received},
+            len(expected) + 1: b"room again",
+        }

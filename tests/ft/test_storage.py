@@ -1,4 +1,6 @@
-"""Storage that changes under a running server, and the operator's archive script, with real processes."""
+"""Storage that changes under a running server, and the operator's archive script, with real
+processes.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,15 @@ def connected(server: Server) -> StanClient:
 
 
 class TestFailedDisk:
-    """The file system gives up while a server uses it: ext4 answers everything that writes with EIO or EROFS."""
+    """The file system gives up while a server uses it: ext4 answers everything that writes with EIO
+    or EROFS.
+    """
 
     def mounted(self, stage: Stage) -> Child:
-        """A small ext4 on the datastore's directory; each line on standard input takes it one step further."""
+        """A small ext4 on the datastore's directory.
+
+        Each line on standard input takes it one step further.
+        """
         stage.store.mkdir()
         image = stage.directory / "image"
         with image.open("wb") as file:
@@ -45,7 +52,9 @@ class TestFailedDisk:
         return holder
 
     def start(self, stage: Stage, holder: Child, name: str) -> Server:
-        server = stage.file_server(name, wrap=["nsenter", "-t", str(holder.pid), "-m", f"--wd={ROOT}"])
+        server = stage.file_server(
+            name, wrap=["nsenter", "-t", str(holder.pid), "-m", f"--wd={ROOT}"]
+        )
         server.wait_for(READY)
         return server
 
@@ -54,7 +63,9 @@ class TestFailedDisk:
         holder.stdin.flush()
         holder.wait_for(expected)
 
-    def test_the_server_ends_with_75_and_the_next_one_has_every_acked_message(self, stage: Stage) -> None:
+    def test_the_server_ends_with_75_and_the_next_one_has_every_acked_message(
+        self, stage: Stage
+    ) -> None:
         holder = self.mounted(stage)
         server = self.start(stage, holder, "server")
         client = connected(server)
@@ -92,7 +103,9 @@ def test_the_archive_script_gets_what_the_limits_removed(stage: Stage) -> None:
     assert sorted(p.name for p in kept.iterdir() if p.name.endswith(".dat.bak")) == [
         f"msgs.{n}.dat.bak" for n in (1, 2, 3)
     ]
-    server.wait_for(f"Output of archive script for {CHANNEL.decode()} ({stage.store}/orders/msgs.1.dat.bak and ")
+    server.wait_for(
+        f"Output of archive script for {CHANNEL.decode()} ({stage.store}/orders/msgs.1.dat.bak and "
+    )
     left = client.subscribe(CHANNEL)
     client.nats.pump(lambda: left.has(4), "the messages that are left")
     assert left.sequences == [7, 8, 9, 10]

@@ -1,1 +1,3 @@
-"""Hostile input, by the thousand: whatever arrives, the server answers or ignores it, and goes on."""
+"""Hostile input, by the thousand: whatever arrives, the server answers or ignores it, and goes
+on.
+"""

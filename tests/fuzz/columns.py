@@ -1,4 +1,6 @@
-"""What ``targets`` states about Spark's reader: the entries that it selects, and the rows that it makes of a slice."""
+"""What ``targets`` states about Spark's reader: the entries that it selects, and the rows that it
+makes of a slice.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ def selected(index: bytes, pick: int) -> None:
     low, high = sorted(known[(pick + k) % len(known)][0] for k in range(2)) if known else (0, _MOST)
     times = sorted(signed(known[(pick + k) % len(known)][2]) for k in range(2)) if known else [0, 0]
     runs = select(index, low, high, times[0], times[1])
-    rows = [k for k, e in enumerate(known) if low <= e[0] <= high and times[0] <= signed(e[2]) <= times[1]]
+    rows = [
+        k
+        for k, e in enumerate(known)
+        if low <= e[0] <= high and times[0] <= signed(e[2]) <= times[1]
+    ]
     assert [k for i, j in runs for k in range(i, j)] == rows
     assert all(a[1] < b[0] for a, b in itertools.pairwise(runs))
     after = known[0][0] - 1 if known and known[0][0] else 0
@@ -57,14 +63,20 @@ def built(index: bytes, data: bytes, base: int) -> None:
     builder.begin(channel, "foo", 3)
     bad = builder.add(index, 0, len(known), data, base)
     builder.lost(1, base, "lost")
-    assert [row[:2] for row in bad] == [e[:2] for e, payload in zip(known, good, strict=True) if payload is None]
+    assert [row[:2] for row in bad] == [
+        e[:2] for e, payload in zip(known, good, strict=True) if payload is None
+    ]
     batch = builder.finish()
     batch.validate(full=True)
     rows = batch.to_pylist()
     assert len(rows) == len(known) + 1
     for row, entry, payload in zip(rows, known, good, strict=False):
         sequence, offset, timestamp = map(signed, entry[:3])
-        assert (row["sequence"], row["timestamp_ns"], row["offset"]) == (sequence, timestamp, offset)
+        assert (row["sequence"], row["timestamp_ns"], row["offset"]) == (
+            sequence,
+            timestamp,
+            offset,
+        )
         assert row["crc_ok"] == (payload is not None) == (row["problem"] is None)
         fields = models.message(payload) if payload is not None else None
         if fields is None:

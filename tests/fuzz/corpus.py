@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DATA = Path(__file__).parents[1] / "data"
-#: Bytes of a seed at the most, and seeds of a target: an input is quick to run, and a corpus quick to read.
-LARGEST, MOST = 2048, 200
+#: Bytes of a seed at the most, and seeds of a target: an input is quick to run, and a corpus quick
+#: to read.
+LARGEST = 2048
+MOST = 200
 
 
 @cache
@@ -28,7 +30,11 @@ def _recorded() -> list[dict[str, Any]]:
     lines = []
     for path in sorted((DATA / "wire").glob("*.jsonl.gz")):
         with gzip.open(path, "rt", encoding="utf-8") as file:
-            lines += [line for line in map(json.loads, file) if line["op"] in {"MSG", "HMSG", "INFO", "-ERR", "PING"}]
+            lines += [
+                line
+                for line in map(json.loads, file)
+                if line["op"] in {"MSG", "HMSG", "INFO", "-ERR", "PING"}
+            ]
     return lines
 
 
@@ -50,11 +56,23 @@ def _frame(line: dict[str, Any], sid: str) -> bytes:
     if line["op"] in {"MSG", "HMSG"}:
         payload = bytes.fromhex(line["payload_hex"])
         headers = line.get("hdr", "").encode()
-        sizes = [b"%d" % len(headers)] * (line["op"] == "HMSG") + [b"%d" % (len(headers) + len(payload))]
-        words = [name, line["subject"].encode(), sid.encode(), line.get("reply", "").encode(), *sizes]
+        sizes = [b"%d" % len(headers)] * (line["op"] == "HMSG") + [
+            b"%d" % (len(headers) + len(payload))
+        ]
+        words = [
+            name,
+            line["subject"].encode(),
+            sid.encode(),
+            line.get("reply", "").encode(),
+            *sizes,
+        ]
         control = b" ".join(w for w in words if w)
         return b"%b\r\n%b%b\r\n" % (control, headers, payload)
-    return b"%b %b\r\n" % (name, json.dumps(line["json"]).encode()) if "json" in line else name + b"\r\n"
+    return (
+        b"%b %b\r\n" % (name, json.dumps(line["json"]).encode())
+        if "json" in line
+        else name + b"\r\n"
+    )
 
 
 def _streams(sid: str = "") -> list[bytes]:
@@ -64,7 +82,8 @@ def _streams(sid: str = "") -> list[bytes]:
 
 def _cut(data: bytes, *, typed: bool) -> bytes:
     """Whole records of the beginning, as many as fit in a seed."""
-    end, found = 0, models.record_at(data, 0, typed=typed)
+    end = 0
+    found = models.record_at(data, 0, typed=typed)
     while isinstance(found, models.Found) and found.end <= LARGEST:
         end = found.end
         found = models.record_at(data, end, typed=typed)
@@ -73,7 +92,10 @@ def _cut(data: bytes, *, typed: bool) -> bytes:
 
 def _frames() -> Iterator[bytes]:
     yield from (b"\x02" + stream for stream in _streams())
-    yield b"\x02+OK\r\n-ERR 'Authorization Violation'\r\nPONG\r\nping\r\nMSG\ta  7\t \tr 0\r\n\r\nINFO {}\n"
+    yield (
+        b"\x02+OK\r\n-ERR 'Authorization Violation'\r\nPONG\r\nping\r\nMSG\ta  7\t \tr "
+        b"0\r\n\r\nINFO {}\n"
+    )
 
 
 def _codec() -> Iterator[bytes]:
@@ -107,7 +129,9 @@ def _slices() -> Iterator[tuple[bytes, bytes]]:
     for name, index in _files().items():
         if name.endswith(".idx") and index:
             data = _cut(_files()[name.removesuffix("idx") + "dat"], typed=False)
-            fit = [e for e in models.entries(index) if e[1] + 8 + e[3] <= len(data) + 4][: LARGEST // 64]
+            fit = [e for e in models.entries(index) if e[1] + 8 + e[3] <= len(data) + 4][
+                : LARGEST // 64
+            ]
             yield index[: 32 * len(fit)], data
 
 
@@ -125,7 +149,9 @@ def _subreplay() -> Iterator[bytes]:
     for name, data in _files().items():
         if name.endswith("subs.dat"):
             yield bytes([CHECK, 128]) + _cut(data, typed=True)
-            yield bytes([CHECK | MEND, 200]) + _cut(data, typed=True) + b"\x02\0\0\5\0\0\0\0\x08\x01"
+            yield (
+                bytes([CHECK | MEND, 200]) + _cut(data, typed=True) + b"\x02\0\0\5\0\0\0\0\x08\x01"
+            )
 
 
 def _traffic() -> Iterator[bytes]:
@@ -134,13 +160,23 @@ def _traffic() -> Iterator[bytes]:
         guid = PREFIX + b"%012d" % number
         ack = b"\x0a" + varint(len(guid)) + guid + (b"\x12\x03no!" if number == 3 else b"")
         song = b"\x08" + varint(number + 1) + b"\x12\x03foo\x22\x14" + bytes(8) + MARK + b"more"
-        yield b"\x00" + b"".join(b"MSG in 3 %d\r\n%b\r\n" % (len(payload), payload) for payload in (ack, song))
+        yield b"\x00" + b"".join(
+            b"MSG in 3 %d\r\n%b\r\n" % (len(payload), payload) for payload in (ack, song)
+        )
 
 
-_MAKERS = dict(zip(TARGETS, (_frames, _codec, _records, _index, _subreplay, _decode, _traffic), strict=True))
+_MAKERS = dict(
+    zip(TARGETS, (_frames, _codec, _records, _index, _subreplay, _decode, _traffic), strict=True)
+)
 
 
 def seeds(target: str) -> list[bytes]:
-    """Different inputs for the target, up to ``MOST`` of up to a few ``LARGEST`` bytes; always the same."""
-    found = sorted({seed for seed in _MAKERS[target]() if len(seed) <= 3 * LARGEST}, key=lambda seed: (len(seed), seed))
+    """Different inputs for the target, up to ``MOST`` of up to a few ``LARGEST`` bytes.
+
+    Always the same.
+    """
+    found = sorted(
+        {seed for seed in _MAKERS[target]() if len(seed) <= 3 * LARGEST},
+        key=lambda seed: (len(seed), seed),
+    )
     return found if len(found) <= MOST else Random(1).sample(found, MOST)

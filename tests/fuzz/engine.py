@@ -1,10 +1,12 @@
-"""Runs the fuzz targets with libFuzzer, steered by what the C code of the parsers does (``docs/testing.md``).
+"""Runs the fuzz targets with libFuzzer, steered by what the C code of the parsers does
+(``docs/testing.md``).
 
-``python -m tests.fuzz.engine SECONDS WORKERS TARGET...`` starts a process for each target (none named: all),
-``WORKERS`` at a time, and says what each did; the end status is 1 if one found something. It needs ``atheris``,
-extensions built with ``FTSTAN_FUZZ_BUILD=1`` and the sanitizers loaded before Python, as ``make fuzz`` has them.
-Corpora grow in ``build/fuzz-corpus``, where an input that was a finding is left too, named after its target: with
-``--one TARGET FILE`` instead of those words the target runs on it once more.
+``python -m tests.fuzz.engine SECONDS WORKERS TARGET...`` starts a process for each target (none
+named: all), ``WORKERS`` at a time, and says what each did; the end status is 1 if one found
+something. It needs ``atheris``, extensions built with ``FTSTAN_FUZZ_BUILD=1`` and the sanitizers
+loaded before Python, as ``make fuzz`` has them. Corpora grow in ``build/fuzz-corpus``, where an
+input that was a finding is left too, named after its target: with ``--one TARGET FILE`` instead of
+those words the target runs on it once more.
 """
 
 from __future__ import annotations
@@ -21,8 +23,15 @@ from tests.fuzz.corpus import seeds
 from tests.fuzz.targets import TARGETS
 
 CORPUS = Path("build/fuzz-corpus")
-#: Options of libFuzzer: inputs of up to 4 KiB, ten seconds each, a memory that does not grow without end.
-LIMITS = ("-max_len=4096", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=1")
+#: Options of libFuzzer: inputs of up to 4 KiB, ten seconds each, a memory that does not grow
+#: without end.
+LIMITS = (
+    "-max_len=4096",
+    "-timeout=10",
+    "-rss_limit_mb=2048",
+    "-print_final_stats=1",
+    "-verbosity=1",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +61,12 @@ def run(target: str, seconds: int) -> Outcome:
     corpus.mkdir(parents=True, exist_ok=True)
     for seed in seeds(target):
         (corpus / hashlib.sha1(seed, usedforsecurity=False).hexdigest()).write_bytes(seed)
-    words = [*LIMITS, f"-max_total_time={seconds}", f"-artifact_prefix={CORPUS / target}-", str(corpus)]
+    words = [
+        *LIMITS,
+        f"-max_total_time={seconds}",
+        f"-artifact_prefix={CORPUS / target}-",
+        str(corpus),
+    ]
     status, log = start(target, words)
     return read_log(target, status, log)
 
@@ -84,13 +98,16 @@ def main(words: list[str]) -> int:
         status, log = start(words[1], words[2:])
         print(log.read_text(encoding="utf-8", errors="replace"))
         return status
-    seconds, workers, targets = int(words[0]), int(words[1]), words[2:] or list(TARGETS)
+    seconds = int(words[0])
+    workers = int(words[1])
+    targets = words[2:] or list(TARGETS)
     failed = 0
     with ThreadPoolExecutor(workers) as pool:
         for outcome in pool.map(lambda target: run(target, seconds), targets):
             verdict = "held" if outcome.status == 0 else f"FAILED, see {outcome.log}"
             print(
-                f"{outcome.target:10} {outcome.executions:10,} inputs, {outcome.coverage:5,} branches, "
+                f"{outcome.target:10} {outcome.executions:10,} inputs, {outcome.coverage:5,} "
+                "branches, "
                 f"{outcome.corpus:5,} inputs kept: {verdict}",
                 flush=True,
             )

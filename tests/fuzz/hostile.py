@@ -1,9 +1,9 @@
 """Hostile clients against a broker: seeded, quick, and judged after every batch.
 
-Payloads begin as a valid message of the subject with values that a real program, or a malicious one, would use; then
-most of them are damaged. What must hold whatever arrives is in ``Attack``; whether a payload can be decoded at all is
-judged by an oracle that does not share our code. ``python -m tests.fuzz.hostile [SEED]`` (``make soak-fuzz``) goes on
-until it is stopped.
+Payloads begin as a valid message of the subject with values that a real program, or a malicious
+one, would use; then most of them are damaged. What must hold whatever arrives is in ``Attack``;
+whether a payload can be decoded at all is judged by an oracle that does not share our code.
+``python -m tests.fuzz.hostile [SEED]`` (``make soak-fuzz``) goes on until it is stopped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ OPTIONS = BrokerOptions(max_channels=40, limits=LIMITS)
 CANARY = b"canary"
 UNREADABLE = b"\0"
 
-#: Subject, message, what must answer a payload that cannot be decoded (``None``: nothing), and the message of answers.
+#: Subject, message, what must answer a payload that cannot be decoded (``None``: nothing), and the
+#: message of answers.
 REQUESTS: tuple[tuple[str, str, str | None, str], ...] = (
     (SUBJECTS.discovery, "ConnectRequest", c.INVALID_CONNECT, "ConnectResponse"),
     (SUBJECTS.subscribe, "SubscriptionRequest", c.INVALID_SUBSCRIBE, "SubscriptionResponse"),
@@ -42,8 +43,32 @@ REQUESTS: tuple[tuple[str, str, str | None, str], ...] = (
 )
 
 _IDS = [b"c0", b"c1", b"c2", b"c3", b"", b"a b", b"\xff", b"c0\x00", b"x" * 300, CANARY + b"2"]
-_CHANNELS = [b"foo", b"bar", b"a.b.c", b"", b".", b"foo.*", b">", b"a..b", b"a/b", b"FOO", b"\xff", b"c" * 250]
-_INBOXES = [b"in.1", b"in.2", b"in.3", b"", b"a b", b"in\r\nPUB x 0\r\n\r\n", b"*", b">", b"in\x00", b"i" * 5000]
+_CHANNELS = [
+    b"foo",
+    b"bar",
+    b"a.b.c",
+    b"",
+    b".",
+    b"foo.*",
+    b">",
+    b"a..b",
+    b"a/b",
+    b"FOO",
+    b"\xff",
+    b"c" * 250,
+]
+_INBOXES = [
+    b"in.1",
+    b"in.2",
+    b"in.3",
+    b"",
+    b"a b",
+    b"in\r\nPUB x 0\r\n\r\n",
+    b"*",
+    b">",
+    b"in\x00",
+    b"i" * 5000,
+]
 #: What later requests need to know of one that was granted.
 _LATER = ("client_id", "conn_id", "subject", "inbox", "durable_name")
 _NUMBERS = [0, 1, 2, 10, 30, -1, -(2**31), 2**31 - 1, 2**31, 2**63 - 1, -(2**63), 2**64 - 1]
@@ -59,7 +84,10 @@ def _check(holds: object, what: str) -> None:
 
 
 def is_decodable(name: str, data: bytes) -> bool:
-    """Whether the original would read ``data`` as the message ``name``; what is too large is not looked at."""
+    """Whether the original would read ``data`` as the message ``name``.
+
+    What is too large is not looked at.
+    """
     try:
         decode(name, data if len(data) <= MAX_REQUEST else UNREADABLE)
     except UndecodableError:
@@ -68,7 +96,10 @@ def is_decodable(name: str, data: bytes) -> bool:
 
 
 class Attack:
-    """A broker with one honest client, the canary, and everybody else. ``met`` counts what happened."""
+    """A broker with one honest client, the canary, and everybody else.
+
+    ``met`` counts what happened.
+    """
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
@@ -82,7 +113,8 @@ class Attack:
         self._granted: dict[str, list[dict[str, Value]]] = {name: [] for _, name, _, _ in REQUESTS}
         """What the server agreed to: half of the requests go on from there."""
 
-    # ---- making payloads -----------------------------------------------------------------------------------------
+    # ---- making payloads
+    # -----------------------------------------------------------------------------------------
 
     def _value(self, name: str, kind: str) -> Value:
         rng = self.rng
@@ -118,20 +150,27 @@ class Attack:
         rng = self.rng
         if rng.random() < 0.3:
             return {}
-        connected, subscribed = self._granted["ConnectRequest"], self._granted["SubscriptionRequest"]
+        connected = self._granted["ConnectRequest"]
+        subscribed = self._granted["SubscriptionRequest"]
         match name:
             case "SubscriptionRequest" if connected:
                 limits: dict[str, Value] = {
                     "max_in_flight": rng.choice([1, 5]),
                     "ack_wait_in_secs": rng.choice([1, 30]),
                 }
-                start: dict[str, Value] = {"subject": b"foo", "inbox": b"in.1", "start_position": rng.randrange(5)}
+                start: dict[str, Value] = {
+                    "subject": b"foo",
+                    "inbox": b"in.1",
+                    "start_position": rng.randrange(5),
+                }
                 return {"client_id": rng.choice(connected[-5:])["client_id"], **limits, **start}
             case "UnsubscribeRequest" if subscribed:
                 return rng.choice(subscribed[-5:])
             case "Ping" | "CloseRequest" | "PubMsg" if connected:
                 last = rng.choice(connected[-5:])
-                return {k: last[k] for k in ("client_id", "conn_id")} | {"subject": rng.choice([b"foo", b"bar"])}
+                return {k: last[k] for k in ("client_id", "conn_id")} | {
+                    "subject": rng.choice([b"foo", b"bar"])
+                }
         return {}
 
     def _damage(self, data: bytes) -> bytes:
@@ -149,12 +188,16 @@ class Attack:
                 raw[at:at] = rng.randbytes(rng.randrange(1, 12))
             case 3:
                 # A length that reaches beyond the end, or beyond memory.
-                raw += varint(rng.randrange(1, 16) << 3 | 2) + varint(rng.choice([7, 2**31, 2**40, 2**63, 2**64 - 1]))
+                raw += varint(rng.randrange(1, 16) << 3 | 2) + varint(
+                    rng.choice([7, 2**31, 2**40, 2**63, 2**64 - 1])
+                )
             case 4:
                 raw = bytearray(rng.randbytes(rng.randrange(64)))
             case 5:
                 # The right field in a wrong wire type.
-                raw += varint(rng.randrange(1, 12) << 3 | rng.choice([0, 1, 3, 4, 5, 6, 7])) + rng.randbytes(8)
+                raw += varint(
+                    rng.randrange(1, 12) << 3 | rng.choice([0, 1, 3, 4, 5, 6, 7])
+                ) + rng.randbytes(8)
             case 6:
                 raw += bytes([0x80]) * rng.randrange(1, 15)
             case 7:
@@ -168,11 +211,21 @@ class Attack:
         data = self._message(name)
         return self._damage(data) if self.rng.random() < 0.6 else data
 
-    # ---- attacking -----------------------------------------------------------------------------------------------
+    # ---- attacking
+    # ----------------------------------------------------------------------------------------------
 
     def run(self, count: int) -> None:
-        """Send ``count`` hostile messages and judge what comes of them. Raises ``BrokenPromiseError``."""
-        kinds: list[Callable[[], None]] = [self._request, self._request, self._publish, self._ack, self._inbox]
+        """Send ``count`` hostile messages and judge what comes of them.
+
+        Raises ``BrokenPromiseError``.
+        """
+        kinds: list[Callable[[], None]] = [
+            self._request,
+            self._request,
+            self._publish,
+            self._ack,
+            self._inbox,
+        ]
         for i in range(count):
             self.rng.choice(kinds)()
             if self.rng.random() < 0.02:
@@ -202,10 +255,15 @@ class Attack:
             refusal = refusal if reply else None
         self.judge(name, refusal, answer_name, data, answers)
 
-    def judge(self, name: str, refusal: str | None, answer_name: str, data: bytes, answers: list[bytes]) -> None:
-        """Judge what came for ``data``, and remember what was granted; the first words are those of ``REQUESTS``.
+    def judge(
+        self, name: str, refusal: str | None, answer_name: str, data: bytes, answers: list[bytes]
+    ) -> None:
+        """Judge what came for ``data``, and remember what was granted.
 
-        With a ``refusal`` what cannot be decoded must have been answered. Raises ``BrokenPromiseError``.
+        The first words are those of ``REQUESTS``.
+
+        With a ``refusal`` what cannot be decoded must have been answered. Raises
+        ``BrokenPromiseError``.
         """
         if not is_decodable(name, data):
             self.met[f"undecodable {name}"] += 1
@@ -234,7 +292,11 @@ class Attack:
         reply = self.rng.choice([self.driver.reply(), self.driver.reply(), b"", b"hb.c0"])
         suffix = self.rng.choice([b"foo", b"canary.x", b"$"])
         self.driver.frame(SUBJECTS.publish.encode() + b"." + suffix, data, reply)
-        answers = [o.payload for o in self.driver.run() if reply.startswith(b"_INBOX.reply") and o.subject == reply]
+        answers = [
+            o.payload
+            for o in self.driver.run()
+            if reply.startswith(b"_INBOX.reply") and o.subject == reply
+        ]
         _check(len(answers) <= 1, f"a publish was answered {len(answers)} times: {data!r}")
         for answer in answers:
             error = decode("PubAck", answer)["error"]
@@ -242,7 +304,10 @@ class Attack:
             try:
                 decode("PubMsg", data)
             except UndecodableError:
-                _check(error == b"stan: invalid publish request", f"an undecodable publish got {error!r}: {data!r}")
+                _check(
+                    error == b"stan: invalid publish request",
+                    f"an undecodable publish got {error!r}: {data!r}",
+                )
                 self.met["undecodable PubMsg"] += 1
 
     def ack_inbox(self) -> bytes:
@@ -255,12 +320,19 @@ class Attack:
         self.met["Ack"] += 1
 
     def _inbox(self) -> None:
-        """Something for the server's own inbox, where heartbeat answers come: status lines of nobody, too."""
+        """Something for the server's own inbox, where heartbeat answers come: status lines of
+        nobody, too.
+        """
         inboxes = [s for s in self.driver.subs.values() if s.endswith(b".*")]
-        subject = inboxes[0].removesuffix(b"*") + self.rng.choice([b"1", b"2", b"x", b"99999999999999999999999"])
+        subject = inboxes[0].removesuffix(b"*") + self.rng.choice(
+            [b"1", b"2", b"x", b"99999999999999999999999"]
+        )
         if self.rng.random() < 0.5:
             self.driver.status(
-                subject, self.rng.choice([b"NATS/1.0 503\r\n\r\n", b"NATS/1.0\r\nA: b\r\n\r\n", b"\r\n\r\n"])
+                subject,
+                self.rng.choice(
+                    [b"NATS/1.0 503\r\n\r\n", b"NATS/1.0\r\nA: b\r\n\r\n", b"\r\n\r\n"]
+                ),
             )
         else:
             self.driver.frame(subject, self.rng.randbytes(self.rng.randrange(50)))
@@ -272,13 +344,16 @@ class Attack:
         self._sung += 1
         song = b"song %d" % self._sung
         acks = self.driver.publish(song, channel=CANARY, client_id=CANARY)
-        _check([(a.guid, a.error) for a in acks] == [(song, b"")], f"the canary's publish got {acks}")
+        _check(
+            [(a.guid, a.error) for a in acks] == [(song, b"")], f"the canary's publish got {acks}"
+        )
         heard = sequences(self.driver.out, b"canary.in")
         _check(heard and heard[-1] == self._sung, f"the canary heard {heard} and not {self._sung}")
         acks_inbox = next(s for sid, s in sorted(self.driver.subs.items()) if sid >= 64)
         self.driver.ack(acks_inbox, self._sung, channel=CANARY)
 
-    # ---- what is left --------------------------------------------------------------------------------------------
+    # ---- what is left
+    # --------------------------------------------------------------------------------------------
 
     def clean_up(self) -> dict[str, int]:
         """Close everybody but the canary; what the broker holds then."""
@@ -307,7 +382,8 @@ def blocks() -> int:
 
 def main(seed: int) -> None:
     """Attack until stopped; every seed is a broker of its own."""
-    total, start = 0, time.monotonic()
+    total = 0
+    start = time.monotonic()
     while True:
         attack = Attack(seed)
         try:
@@ -316,7 +392,11 @@ def main(seed: int) -> None:
             print(f"seed {seed}")
             raise
         total += 5000
-        print(f"seed {seed}: {total} messages in {time.monotonic() - start:.0f} s, {dict(attack.met)}", flush=True)
+        print(
+            f"seed {seed}: {total} messages in {time.monotonic() - start:.0f} s, "
+            f"{dict(attack.met)}",
+            flush=True,
+        )
         seed += 1
 
 

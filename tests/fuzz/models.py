@@ -1,8 +1,8 @@
 """What a file store's bytes say, read slowly: the second opinion of ``targets``.
 
-Written from the statements of the scanners (``docs/compat/filestore.md``) with whole numbers that cannot wrap and
-slices that cannot reach beyond the end. Messages are decoded by ``tests.oracle.godecode``. Nothing is imported from
-``ftstan``.
+Written from the statements of the scanners (``docs/compat/filestore.md``) with whole numbers that
+cannot wrap and slices that cannot reach beyond the end. Messages are decoded by
+``tests.oracle.godecode``. Nothing is imported from ``ftstan``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class Found:
 
 
 def record_at(data: bytes, at: int, *, typed: bool) -> Found | str:
-    """The record at ``at``, or why there is none: what a scan says of that place, the checksum left out."""
+    """The record at ``at``, or why there is none: what a scan says of that place, the checksum left
+    out.
+    """
     if at == len(data):
         return ""
     if len(data) - at < 8:
@@ -84,7 +86,9 @@ def message(payload: bytes) -> dict[str, Value] | None:
 
 
 def scan_typed(data: bytes, *, check_crc: bool) -> tuple[list[tuple[int, bytes]], int, str]:
-    """Records of a typed file, the position behind the last good one, the first word of what is there."""
+    """Records of a typed file, the position behind the last good one, the first word of what is
+    there.
+    """
     out: list[tuple[int, bytes]] = []
     at = 0
     while True:
@@ -97,7 +101,9 @@ def scan_typed(data: bytes, *, check_crc: bool) -> tuple[list[tuple[int, bytes]]
         at = found.end
 
 
-def scan_data(data: bytes, channel: bytes, after: int, *, check_crc: bool) -> tuple[list[tuple[int, Found]], int, str]:
+def scan_data(
+    data: bytes, channel: bytes, after: int, *, check_crc: bool
+) -> tuple[list[tuple[int, Found]], int, str]:
     """Sequences and records of ``channel`` at the start of ``data``, and as ``scan_typed``."""
     out: list[tuple[int, Found]] = []
     at = 0
@@ -122,7 +128,10 @@ def scan_data(data: bytes, channel: bytes, after: int, *, check_crc: bool) -> tu
 
 
 def next_record(data: bytes, start: int, channel: bytes, after: int) -> int:
-    """The first place from ``start`` on with a whole message that begins with its sequence; -1: none."""
+    """The first place from ``start`` on with a whole message that begins with its sequence.
+
+    -1: none.
+    """
     for at in range(start, len(data) - 9):
         found = record_at(data, at, typed=False) if data[at + 8] == 8 else ""
         if isinstance(found, str) or len(found.payload) < 2 or not found.is_sound:
@@ -137,7 +146,12 @@ def next_typed(data: bytes, start: int, kinds: int) -> int:
     """The same for records of types from 1 on that have a payload."""
     for at in range(start, len(data) - 8):
         found = record_at(data, at, typed=True)
-        if isinstance(found, Found) and 1 <= found.kind <= kinds and found.payload and found.is_sound:
+        if (
+            isinstance(found, Found)
+            and 1 <= found.kind <= kinds
+            and found.payload
+            and found.is_sound
+        ):
             return at
     return -1
 
@@ -173,16 +187,26 @@ def chain(index: bytes, *, check_crc: bool, end: int = 4, after: int = 0) -> Cha
             out.clean = False
             break
         out.taken.append(entry)
-        out.end, after = offset + 8 + size, sequence
+        out.end = offset + 8 + size
+        after = sequence
     return out
 
 
-def read_through(data: bytes, index: bytes, base: int, channel: bytes | None) -> Iterator[bytes | None]:
-    """The record of each entry, ``None`` where it is not what was written; ``data`` begins at offset ``base``."""
+def read_through(
+    data: bytes, index: bytes, base: int, channel: bytes | None
+) -> Iterator[bytes | None]:
+    """The record of each entry, ``None`` where it is not what was written.
+
+    ``data`` begins at offset ``base``.
+    """
     for sequence, offset, _, size, _ in entries(index):
         at = offset - base
         payload = data[at + 8 : at + 8 + size] if at >= 0 else b""
-        if at < 0 or at + 8 + size > len(data) or HEAD.unpack_from(data, at)[1] != zlib.crc32(payload):
+        if (
+            at < 0
+            or at + 8 + size > len(data)
+            or HEAD.unpack_from(data, at)[1] != zlib.crc32(payload)
+        ):
             yield None
             continue
         fields = message(payload)
@@ -208,7 +232,9 @@ class Subs:
     records: int = 0
 
     def feed(self, data: bytes, *, check_crc: bool) -> tuple[int, str]:
-        """Take records: the position behind the last good one, and the first words of what is there."""
+        """Take records: the position behind the last good one, and the first words of what is
+        there.
+        """
         at = 0
         while True:
             found = record_at(data, at, typed=True)
@@ -229,7 +255,8 @@ class Subs:
         fields = decode("SubStateUpdate" if found.kind > 3 else "SubState", found.payload)
         sub_id = int(fields["id"])
         if found.kind > 3:
-            sub, sequence = self.subs.get(sub_id), int(fields["seqno"])
+            sub = self.subs.get(sub_id)
+            sequence = int(fields["seqno"])
             if sub is None or sequence == 0:
                 return
             if found.kind == 4:

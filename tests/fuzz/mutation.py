@@ -1,4 +1,6 @@
-"""Inputs made of seeds by chance, for runs without libFuzzer: every change follows from the seed of ``rng``."""
+"""Inputs made of seeds by chance, for runs without libFuzzer: every change follows from the seed of
+``rng``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
-_NUMBERS = [0, 1, 7, 8, 31, 32, 127, 128, 255, 2**16 - 1, 2**24 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1]
+_NUMBERS = [
+    0,
+    1,
+    7,
+    8,
+    31,
+    32,
+    127,
+    128,
+    255,
+    2**16 - 1,
+    2**24 - 1,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**63,
+    2**64 - 1,
+]
 
 
 def mutated(seeds: Sequence[bytes], rng: Random) -> bytes:
@@ -27,7 +46,9 @@ def mutated(seeds: Sequence[bytes], rng: Random) -> bytes:
                 data[at:at] = rng.randbytes(rng.randrange(1, 12))
             case 4:
                 size = rng.choice([1, 2, 4, 8])
-                data[at : at + size] = (rng.choice(_NUMBERS) % 2 ** (8 * size)).to_bytes(size, "little")
+                data[at : at + size] = (rng.choice(_NUMBERS) % 2 ** (8 * size)).to_bytes(
+                    size, "little"
+                )
             case 5:
                 # A piece of another input, where it lay there or somewhere else.
                 other = rng.choice(seeds)

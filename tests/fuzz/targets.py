@@ -1,8 +1,8 @@
 """One fuzz target for every parser in C: bytes in, and statements that hold whatever they are.
 
-A target raises ``AssertionError`` when one does not; reads beyond a buffer are for the sanitizers of the build that
-runs it. The first bytes of an input choose what the others are taken for; the seeds of ``corpus`` are made like that.
-``engine`` runs them.
+A target raises ``AssertionError`` when one does not; reads beyond a buffer are for the sanitizers
+of the build that runs it. The first bytes of an input choose what the others are taken for; the
+seeds of ``corpus`` are made like that. ``engine`` runs them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 CRC = records.Crc()
 CHANNEL = b"foo"
 #: Bits of the first byte of an input.
-MEND, CHECK, ANY_CHANNEL, TYPED = 1, 2, 4, 8
+MEND = 1
+CHECK = 2
+ANY_CHANNEL = 4
+TYPED = 8
 #: The order in which a first byte names messages.
 MESSAGES = tuple(TABLES)
 MARK = b"the mark"
@@ -44,7 +47,10 @@ _HOT: dict[str, tuple[Callable[[bytes], tuple[Any, ...]], tuple[str, ...]]] = {
 
 
 def _pieces(data: bytes, seed: int) -> list[bytes]:
-    """``data`` cut at up to eight places that follow from ``seed``; of every size that matters, byte by byte too."""
+    """``data`` cut at up to eight places that follow from ``seed``.
+
+    Of every size that matters, byte by byte too.
+    """
     if seed == 0:
         return [data[i : i + 1] for i in range(len(data))]
     rng = Random(seed)
@@ -52,13 +58,16 @@ def _pieces(data: bytes, seed: int) -> list[bytes]:
     return [data[a:b] for a, b in itertools.pairwise(edges)]
 
 
-# ---- the NATS protocol -----------------------------------------------------------------------------------------------
+# ---- the NATS protocol
+# -----------------------------------------------------------------------------------------------
 
 
 def _as_sent(event: tuple[Any, ...]) -> bytes:
     match event:
         case ("MSG", subject, sid, reply, payload):
-            line = b" ".join(w for w in (b"MSG", subject, b"%d" % sid, reply, b"%d" % len(payload)) if w)
+            line = b" ".join(
+                w for w in (b"MSG", subject, b"%d" % sid, reply, b"%d" % len(payload)) if w
+            )
             return b"%b\r\n%b\r\n" % (line, payload)
         case ("HMSG", subject, sid, reply, headers, payload):
             sizes = b"%d %d" % (len(headers), len(headers) + len(payload))
@@ -71,7 +80,8 @@ def _as_sent(event: tuple[Any, ...]) -> bytes:
 
 
 def _events(pieces: list[bytes], max_payload: int) -> tuple[list[tuple[Any, ...]], bool]:
-    parser, events = Parser(max_payload), []
+    parser = Parser(max_payload)
+    events = []
     try:
         for piece in pieces:
             events += parser.feed(piece)
@@ -81,10 +91,14 @@ def _events(pieces: list[bytes], max_payload: int) -> tuple[list[tuple[Any, ...]
 
 
 def frames(data: bytes) -> None:
-    """Any split gives the same frames; what was read and is written again reads the same; what is sent is readable."""
+    """Any split gives the same frames.
+
+    What was read and is written again reads the same; what is sent is readable.
+    """
     if not data:
         return
-    stream, max_payload = data[1:], 64 if data[0] & 1 else 1 << 20
+    stream = data[1:]
+    max_payload = 64 if data[0] & 1 else 1 << 20
     events, broken = _events([stream[i : i + 1] for i in range(len(stream))], max_payload)
     for pieces in ([stream], _pieces(stream, data[0])):
         got, also = _events(pieces, max_payload)
@@ -92,7 +106,8 @@ def frames(data: bytes) -> None:
         assert got == events if not broken else got == events[: len(got)]
     again = b"".join(map(_as_sent, events))
     assert _events([again], max_payload) == (events, False)
-    counter, count = Parser(max_payload), sum(e[0] in {"MSG", "HMSG"} for e in events)
+    counter = Parser(max_payload)
+    count = sum(e[0] in {"MSG", "HMSG"} for e in events)
     assert counter.count_messages(again) == count
     out = OutBuf()
     sent = b""
@@ -101,17 +116,25 @@ def frames(data: bytes) -> None:
             out.publish(event[1], event[3], event[4])
             words = [b"PUB", event[1], event[3], b"%d" % len(event[4])]
             sent += b" ".join(w for w in words if w) + b"\r\n" + event[4] + b"\r\n"
-    assert bytes(memoryview(out)) == sent == b"".join(pub_frame(e[1], e[3], e[4]) for e in events if e[0] == "MSG")
+    assert (
+        bytes(memoryview(out))
+        == sent
+        == b"".join(pub_frame(e[1], e[3], e[4]) for e in events if e[0] == "MSG")
+    )
 
 
-# ---- STAN messages ---------------------------------------------------------------------------------------------------
+# ---- STAN messages
+# --------------------------------------------------------------------------------------------------
 
 
 def messages_(data: bytes) -> None:
-    """Every message is read or refused as the oracle does, the hot readers too, and survives being written again."""
+    """Every message is read or refused as the oracle does, the hot readers too, and survives being
+    written again.
+    """
     if not data:
         return
-    name, raw = MESSAGES[data[0] % len(MESSAGES)], data[1:]
+    name = MESSAGES[data[0] % len(MESSAGES)]
+    raw = data[1:]
     cls = getattr(messages, name)
     try:
         expected = decode(name, raw)
@@ -126,11 +149,21 @@ def messages_(data: bytes) -> None:
         assert hot(raw) == tuple(expected[field] for field in names)
         assert hot(messages.encode(read)) == hot(raw)
     if name == "MsgProto":
-        sequence, subject, reply, payload, timestamp, redelivered, count = codec.decode_msg_proto(raw)
+        sequence, subject, reply, payload, timestamp, redelivered, count = codec.decode_msg_proto(
+            raw
+        )
         stored = codec.encode_msg_proto(sequence, subject, reply, payload, timestamp)
         suffix = codec.redelivery_suffix(count) if redelivered else b""
         again = codec.decode_msg_proto(stored + suffix)
-        assert again == (sequence, subject, reply, payload, timestamp, redelivered, count if redelivered else 0)
+        assert again == (
+            sequence,
+            subject,
+            reply,
+            payload,
+            timestamp,
+            redelivered,
+            count if redelivered else 0,
+        )
     if name == "CtrlMsg":
         assert codec.is_ctrl_msg(raw) == raw.startswith(b"\x08")
 
@@ -153,16 +186,22 @@ def _refused(name: str, raw: bytes, refusal: UndecodableError) -> None:
         assert not codec.is_ctrl_msg(raw)
 
 
-# ---- records of the file store ---------------------------------------------------------------------------------------
+# ---- records of the file store
+# ---------------------------------------------------------------------------------------
 
 
 def records_(data: bytes) -> None:
-    """Scans of data and state files find what the model finds, and what they found is written as it was read."""
+    """Scans of data and state files find what the model finds, and what they found is written as it
+    was read.
+    """
     if len(data) < 3:
         return
-    flags, start, after = data[0], data[1], data[2]
+    flags = data[0]
+    start = data[1]
+    after = data[2]
     raw = models.mended(data[3:], typed=bool(flags & TYPED)) if flags & MEND else data[3:]
-    channel, check = b"" if flags & ANY_CHANNEL else CHANNEL, bool(flags & CHECK)
+    channel = b"" if flags & ANY_CHANNEL else CHANNEL
+    check = bool(flags & CHECK)
     if flags & TYPED:
         _typed(raw, start, check=check)
         return
@@ -178,7 +217,12 @@ def records_(data: bytes) -> None:
     assert sealed == models.mended(raw[:end], typed=False)
     index = records.index_entries(block, 0, len(block), 4, CRC)
     chain = records.scan_index(index, CRC)
-    assert (chain.count, chain.last, chain.end, chain.clean) == (len(block), block.last, end + 4, True)
+    assert (chain.count, chain.last, chain.end, chain.clean) == (
+        len(block),
+        block.last,
+        end + 4,
+        True,
+    )
     same, nothing = records.read_block(sealed, index, CRC)
     assert nothing == ""
     assert [same.payload(i) for i in range(len(same))] == [found.payload for _, found in expected]
@@ -187,7 +231,9 @@ def records_(data: bytes) -> None:
         bytes(memoryview(records.cut(block, half)))
         == sealed[: max([f.end for s, f in expected if s <= half], default=0)]
     )
-    assert records.next_record(raw, start, channel, after, CRC) == models.next_record(raw, start, channel, after)
+    assert records.next_record(raw, start, channel, after, CRC) == models.next_record(
+        raw, start, channel, after
+    )
 
 
 def _typed(raw: bytes, start: int, *, check: bool) -> None:
@@ -201,18 +247,29 @@ def _typed(raw: bytes, start: int, *, check: bool) -> None:
 
 
 def index(data: bytes) -> None:
-    """Entries prove what the model says, in one piece or several, and lead to no byte that is not there."""
+    """Entries prove what the model says, in one piece or several, and lead to no byte that is not
+    there.
+    """
     if len(data) < 4:
         return
-    flags, many, cut, pick = data[0], data[1] * 32, data[2] * 32, data[3]
-    raw, slice_ = data[4 : 4 + many], data[4 + many :]
+    flags = data[0]
+    many = data[1] * 32
+    cut = data[2] * 32
+    pick = data[3]
+    raw = data[4 : 4 + many]
+    slice_ = data[4 + many :]
     if flags & MEND:
-        raw, slice_ = models.mended_index(raw), models.mended(slice_, typed=False)
+        raw = models.mended_index(raw)
+        slice_ = models.mended(slice_, typed=False)
     check = bool(flags & CHECK)
     expected = models.chain(raw, check_crc=check)
     got = records.scan_index(raw, CRC, check)
     ends = expected.taken[:1] + expected.taken[-1:]
-    assert (got.count, got.end, got.clean) == (len(expected.taken), expected.end % 2**64, expected.clean)
+    assert (got.count, got.end, got.clean) == (
+        len(expected.taken),
+        expected.end % 2**64,
+        expected.clean,
+    )
     assert got.contiguous == expected.contiguous
     found = ((got.first, got.first_ts), (got.last, got.last_ts))
     assert list(found[: len(ends)]) == [(e[0], columns.signed(e[2])) for e in ends]
@@ -220,7 +277,11 @@ def index(data: bytes) -> None:
         front = records.scan_index(raw[:cut], CRC, check)
         if front.clean:
             back = records.scan_index(raw[cut:], CRC, check, front.end, front.last)
-            assert (front.count + back.count, back.end, back.clean) == (got.count, got.end, got.clean)
+            assert (front.count + back.count, back.end, back.clean) == (
+                got.count,
+                got.end,
+                got.clean,
+            )
     _entries(raw, pick)
     columns.selected(raw, pick)
     _through(raw, slice_)
@@ -242,7 +303,9 @@ def _entries(raw: bytes, pick: int) -> None:
         assert records.find_entry(raw, pick) == below
     stamps = [columns.signed(e[2]) for e in known]
     younger = stamps[pick % len(stamps)] if stamps else 0
-    assert records.first_younger(raw, younger) == next((k for k, at in enumerate(stamps) if at >= younger), len(stamps))
+    assert records.first_younger(raw, younger) == next(
+        (k for k, at in enumerate(stamps) if at >= younger), len(stamps)
+    )
     sums = list(itertools.accumulate(8 + e[3] for e in known))
     most = sums[pick % len(sums)] if sums else 0
     fit = sum(total <= most for total in sums)
@@ -255,8 +318,12 @@ def _through(raw: bytes, slice_: bytes) -> None:
     base = known[0][1] if known else 0
     good = list(models.read_through(slice_, raw, base, None))
     block, bad = records.read_readable(slice_, raw, CRC)
-    assert [block.payload(i) for i in range(len(block))] == [payload for payload in good if payload is not None]
-    assert [row[0] for row in bad] == [e[0] for e, payload in zip(known, good, strict=True) if payload is None]
+    assert [block.payload(i) for i in range(len(block))] == [
+        payload for payload in good if payload is not None
+    ]
+    assert [row[0] for row in bad] == [
+        e[0] for e, payload in zip(known, good, strict=True) if payload is None
+    ]
     first = list(itertools.takewhile(lambda payload: payload is not None, good))
     block, why = records.read_block(slice_, raw, CRC)
     assert [block.payload(i) for i in range(len(block))] == first
@@ -266,14 +333,19 @@ def _through(raw: bytes, slice_: bytes) -> None:
 
 
 def subreplay(data: bytes) -> None:
-    """The records of a ``subs.dat`` add up to what the model says, in one piece and going on behind a cut."""
+    """The records of a ``subs.dat`` add up to what the model says, in one piece and going on behind
+    a cut.
+    """
     if len(data) < 2:
         return
-    flags, raw = data[0], data[2:]
+    flags = data[0]
+    raw = data[2:]
     if flags & MEND:
         raw = models.mended(raw, typed=True)
     check = bool(flags & CHECK)
-    model, whole, halves = models.Subs(), SubReplay(CRC, check), SubReplay(CRC, check)
+    model = models.Subs()
+    whole = SubReplay(CRC, check)
+    halves = SubReplay(CRC, check)
     end, why = model.feed(raw, check_crc=check)
     got_end, got_why = whole.feed(raw)
     assert got_end == end
@@ -290,25 +362,36 @@ def subreplay(data: bytes) -> None:
             events.sent(sub_id, sequence)
     written = records.encode_events(events, CRC)
     assert whole.feed(written) == (len(written), "")
-    assert [(payload, pending) for payload, _, pending in whole.result()] == [(p, pending) for p, _, pending in state]
+    assert [(payload, pending) for payload, _, pending in whole.result()] == [
+        (p, pending) for p, _, pending in state
+    ]
 
 
-# ---- readers beside the server ---------------------------------------------------------------------------------------
+# ---- readers beside the server
+# ---------------------------------------------------------------------------------------
 
 
 def spark(data: bytes) -> None:
-    """Rows of Spark: one for each entry, with what the model reads, and columns that Arrow finds whole."""
+    """Rows of Spark: one for each entry, with what the model reads, and columns that Arrow finds
+    whole.
+    """
     if len(data) < 3:
         return
-    flags, many, lag = data[0], data[1] * 32, data[2]
-    raw, slice_ = data[3 : 3 + many], data[3 + many :]
+    flags = data[0]
+    many = data[1] * 32
+    lag = data[2]
+    raw = data[3 : 3 + many]
+    slice_ = data[3 + many :]
     if flags & MEND:
-        raw, slice_ = models.mended_index(raw), models.mended(slice_, typed=False)
+        raw = models.mended_index(raw)
+        slice_ = models.mended(slice_, typed=False)
     columns.built(raw, slice_, lag)
 
 
 def traffic(data: bytes) -> None:
-    """A load's connection ends in the same state however its stream is split, and never writes more than it may."""
+    """A load's connection ends in the same state however its stream is split, and never writes more
+    than it may.
+    """
     if not data:
         return
     for make in (_publisher, _subscriber):
@@ -319,7 +402,8 @@ def _publisher() -> Traffic:
     out = Publisher()
     out.open(1 << 20)
     out.begin(
-        b"pub", b"acks", client_id=b"c", conn_id=b"k", channel=CHANNEL, guid_prefix=PREFIX, mark=MARK, size=20, count=8,
+        b"pub", b"acks", client_id=b"c", conn_id=b"k", channel=CHANNEL, guid_prefix=PREFIX,
+        mark=MARK, size=20, count=8,
         window=3,
     )  # fmt: skip
     out.fill(1 << 16)
@@ -345,8 +429,15 @@ def _outcome(connection: Traffic, pieces: list[bytes]) -> tuple[object, ...]:
                 connection.feed(b"")
     except WireError as broken:
         error = type(broken).__name__
-    counts = [getattr(connection, name, None) for name in ("done", "refused", "refusal", "again", "complaint")]
-    assert sum(count for _, count in connection.delays.counts()) == connection.delays.count <= connection.done
+    counts = [
+        getattr(connection, name, None)
+        for name in ("done", "refused", "refusal", "again", "complaint")
+    ]
+    assert (
+        sum(count for _, count in connection.delays.counts())
+        == connection.delays.count
+        <= connection.done
+    )
     return (error, counts, connection.answers, bytes(memoryview(connection.out)))
 
 

@@ -1,4 +1,6 @@
-"""20,000 hostile messages: answered or ignored, nothing leaked, and the honest client never notices."""
+"""20,000 hostile messages: answered or ignored, nothing leaked, and the honest client never
+notices.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ def test_whatever_arrives_is_answered_or_ignored_and_leaves_nothing_behind(seed:
     attack = Attack(seed)
     attack.run(EACH)
     MET.update(attack.met)
-    assert attack.clean_up() == {"clients": 1, "connection ids": 1, "ack inboxes": 1, "live subscriptions": 1}
+    assert attack.clean_up() == {
+        "clients": 1,
+        "connection ids": 1,
+        "ack inboxes": 1,
+        "live subscriptions": 1,
+    }
     for _, name, _, _ in REQUESTS:
         assert attack.met[f"undecodable {name}"]
         assert attack.met[f"{name} granted"]
@@ -41,7 +48,10 @@ def test_what_is_malformed_is_counted_and_told_in_few_lines_that_nobody_can_forg
     }
     for kind, names in undecodable.items():
         assert totals[kind] >= sum(attack.met[f"undecodable {name}"] for name in names) > 0
-    assert totals["unsubscribe"] + totals["subscription close"] == attack.met["undecodable UnsubscribeRequest"]
+    assert (
+        totals["unsubscribe"] + totals["subscription close"]
+        == attack.met["undecodable UnsubscribeRequest"]
+    )
     assert min(totals["publish"], totals["ack"], totals["heartbeat answer"]) > 0
     told = [line for line in log.splitlines() if "STREAM: malformed " in line]
     for kind in totals:

@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HELD = Held(
-    descriptors=20, threads=8, connections=3, nats_subscriptions=70, clients=1, live_subscriptions=1, memory=1 << 26
+    descriptors=20,
+    threads=8,
+    connections=3,
+    nats_subscriptions=70,
+    clients=1,
+    live_subscriptions=1,
+    memory=1 << 26,
 )
 
 
@@ -33,10 +39,14 @@ def test_one_more_than_before_is_a_leak(name: str) -> None:
 
 def test_descriptors_of_idle_connections_are_no_leak() -> None:
     assert leaks(HELD, replace(HELD, descriptors=HELD.descriptors + IDLE)) == []
-    assert leaks(HELD, replace(HELD, descriptors=HELD.descriptors + IDLE + 1)) == ["descriptors: 20 before, 24 after"]
+    assert leaks(HELD, replace(HELD, descriptors=HELD.descriptors + IDLE + 1)) == [
+        "descriptors: 20 before, 24 after"
+    ]
     assert leaks(HELD, replace(HELD, descriptors=HELD.descriptors - 1)) == []
 
 
 def test_memory_may_grow_a_little() -> None:
     assert leaks(HELD, replace(HELD, memory=HELD.memory + GROWTH)) == []
-    assert leaks(HELD, replace(HELD, memory=HELD.memory + GROWTH + 1)) == ["memory: 64 MiB before, 96 MiB after"]
+    assert leaks(HELD, replace(HELD, memory=HELD.memory + GROWTH + 1)) == [
+        "memory: 64 MiB before, 96 MiB after"
+    ]

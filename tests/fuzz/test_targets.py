@@ -1,4 +1,6 @@
-"""The fuzz targets hold on what real servers wrote and on damage of it, and notice parsers that are wrong."""
+"""The fuzz targets hold on what real servers wrote and on damage of it, and notice parsers that are
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ def test_a_target_holds_on_what_real_servers_said_and_wrote(name: str) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_target_holds_on_damage_and_on_nothing(name: str) -> None:
-    rng, found = Random(f"damage of {name}"), seeds(name)
+    rng = Random(f"damage of {name}")
+    found = seeds(name)
     for size in range(5):
         TARGETS[name](bytes(size))
     for _ in range(DAMAGED):
@@ -50,14 +53,17 @@ def test_a_target_holds_on_damage_and_on_nothing(name: str) -> None:
 
 def _run(name: str) -> None:
     """The target on its seeds and on damage of them."""
-    rng, found = Random(1), seeds(name)
+    rng = Random(1)
+    found = seeds(name)
     for data in (*found, *(mutated(found, rng) for _ in range(DAMAGED))):
         TARGETS[name](data)
 
 
 def _entries(*fields: tuple[int, int, int]) -> bytes:
     """Entries of an index: sequence, offset and size; the checksums are for the target to mend."""
-    return b"".join(models.ENTRY.pack(sequence, offset, 0, size, 0) for sequence, offset, size in fields)
+    return b"".join(
+        models.ENTRY.pack(sequence, offset, 0, size, 0) for sequence, offset, size in fields
+    )
 
 
 def _twice(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,7 +99,12 @@ class _StopsEarly(SubReplay):
         ("records", records, "next_typed", lambda *_: 0),
         ("index", records, "find_entry", lambda *_: 0),
         ("index", columns, "ending", decode.beginning),
-        ("index", records, "read_readable", lambda data, index, crc: (records.read_block(data, b"", crc)[0], [])),
+        (
+            "index",
+            records,
+            "read_readable",
+            lambda data, index, crc: (records.read_block(data, b"", crc)[0], []),
+        ),
         ("subreplay", targets, "SubReplay", _StopsEarly),
         ("decode", columns, "_CRC", records.Crc(7)),
         ("traffic", targets, "_pieces", lambda data, _seed: [data[:-1], data[-2:]]),
@@ -116,7 +127,10 @@ def test_what_a_run_of_the_fuzzer_did_is_read_from_its_log(tmp_path: Path) -> No
     )
     outcome = read_log("frames", 0, log)
     assert (outcome.executions, outcome.coverage, outcome.corpus) == (5001, 97, 52)
-    log.write_text("#4096\tNEW    cov: 97 ft: 345 corp: 52/13Kb lim: 4096 exec/s: 2048\n==1==ERROR: AddressSanitizer\n")
+    log.write_text(
+        "#4096\tNEW    cov: 97 ft: 345 corp: 52/13Kb lim: 4096 exec/s: 2048\n==1==ERROR: "
+        "AddressSanitizer\n"
+    )
     assert read_log("frames", 77, log).executions == 4096
 
 
@@ -131,9 +145,15 @@ def test_what_a_run_of_the_fuzzer_did_is_read_from_its_log(tmp_path: Path) -> No
         ("records", bytes([targets.CHECK, 0, 0]) + b"\1\0\0"),
         ("index", bytes([targets.CHECK, 0, 0, 0])),
         # The second entry's record begins before the first one's.
-        ("index", bytes([targets.MEND, 2, 1, 0]) + _entries((1, 100, 20), (2, 96, 20)) + bytes(200)),
+        (
+            "index",
+            bytes([targets.MEND, 2, 1, 0]) + _entries((1, 100, 20), (2, 96, 20)) + bytes(200),
+        ),
         # So does this one's, by nearly all that 64 bits can say.
-        ("index", bytes([targets.MEND, 2, 1, 0]) + _entries((1, 2**64 - 1, 0), (0, 0, 0)) + bytes(200)),
+        (
+            "index",
+            bytes([targets.MEND, 2, 1, 0]) + _entries((1, 2**64 - 1, 0), (0, 0, 0)) + bytes(200),
+        ),
         # A size with the eight bytes of a header is more than 32 bits.
         ("index", bytes([targets.MEND, 2, 1, 0]) + _entries((1, 4, 2**32 - 8), (2, 4, 20))),
         ("index", bytes([targets.MEND, 2, 1, 0]) + _entries((1, 4, 2**32 - 8), (2, 4 + 2**32, 20))),

@@ -1,7 +1,8 @@
-"""Histories of clients, messages and servers: every rule is one thing that happens, held to the reference.
+"""Histories of clients, messages and servers: every rule is one thing that happens, held to the
+reference.
 
-Rules take small numbers: ``which`` counts round the live subscriptions, oldest first. A failing history is printed as a
-script of such lines.
+Rules take small numbers: ``which`` counts round the live subscriptions, oldest first. A failing
+history is printed as a script of such lines.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ LATER = st.sampled_from([0.0, 7.0, 15.0])
 ENDS = st.sampled_from(["unsubscribe", "close"])
 FEW = st.integers(0, 2)
 WHICH = st.integers(0, 7)
-ODD, EVEN = 0.0037, 0.05
+ODD = 0.0037
+EVEN = 0.05
 NAMES = {
     "plain": (b"", b""),
     "durable": (b"dur", b""),
@@ -108,7 +110,11 @@ class MemoryMachine(RuleBasedStateMachine):
     @invariant()
     def the_server_has_the_clients_and_subscriptions_of_the_reference(self) -> None:
         driver = self.servers.driver
-        heard = {subject for subject in driver.subs.values() if subject.startswith(b"_INBOX.") and len(subject) == 29}
+        heard = {
+            subject
+            for subject in driver.subs.values()
+            if subject.startswith(b"_INBOX.") and len(subject) == 29
+        }
         assert heard == {m.ack_inbox for m in self.reference.members}
         assert {c.client_id for c in driver.broker.clients.values()} == set(self.reference.clients)
 
@@ -119,14 +125,18 @@ class MemoryMachine(RuleBasedStateMachine):
         self.connects(b"ann")
         self.connects(b"bob")
         for i, kind in enumerate(kinds):
-            self.subscribes(which=i, channel=b"foo", kind=kind, start="first", window=window, ack_wait=2)
+            self.subscribes(
+                which=i, channel=b"foo", kind=kind, start="first", window=window, ack_wait=2
+            )
 
     @rule(client=CLIENTS)
     def connects(self, client: bytes) -> None:
         """A client whose id is taken waits for the probe of the one that has it."""
-        driver, reference = self.servers.driver, self.reference
+        driver = self.servers.driver
+        reference = self.reference
         new = Client(client, self._fresh(b"hb"), self._fresh(b"conn"), 0.0)
-        # A probe must not end in the instant in which something else is due: their order would be open.
+        # A probe must not end in the instant in which something else is due: their order would be
+        # open.
         driver.wait(ODD)
         self._watch()
         old = reference.clients.get(client)
@@ -140,27 +150,38 @@ class MemoryMachine(RuleBasedStateMachine):
             out = self._probe(old, new)
         driver.wait(EVEN - ODD)
         self._watch()
-        (answer,) = [messages.parse(messages.ConnectResponse, o.payload) for o in out if o.subject == reply]
+        (answer,) = [
+            messages.parse(messages.ConnectResponse, o.payload) for o in out if o.subject == reply
+        ]
         taken = old is not None and old.answers
         assert answer.error == (b"stan: clientID already registered" if taken else b"")
 
     def _probe(self, old: Client, new: Client) -> list[Out]:
         driver = self.servers.driver
-        before, start = len(driver.out), self.servers.now
+        before = len(driver.out)
+        start = self.servers.now
         if not old.answers:
-            self.reference.later(start + PROBE_TIMEOUT * old.listens, lambda t: self.reference.connect(new, t))
+            self.reference.later(
+                start + PROBE_TIMEOUT * old.listens, lambda t: self.reference.connect(new, t)
+            )
         driver.run()
-        (probe,) = [i for i in range(before, len(driver.out)) if driver.out[i].subject == old.hb_inbox]
+        (probe,) = [
+            i for i in range(before, len(driver.out)) if driver.out[i].subject == old.hb_inbox
+        ]
         driver.out.pop(probe)
         driver.wait(PROBE_TIMEOUT)
         return driver.out[before:]
 
     @precondition(lambda self: self.reference.clients)
-    @rule(which=WHICH, how=st.sampled_from(["answers", "is silent", "does not listen"]), seconds=LATER)
+    @rule(
+        which=WHICH, how=st.sampled_from(["answers", "is silent", "does not listen"]), seconds=LATER
+    )
     def client_now(self, which: int, how: str, seconds: float) -> None:
         """What becomes of heartbeats from now on, and some time."""
-        driver, client = self.servers.driver, self._client(which)
-        client.answers, client.listens = how == "answers", how != "does not listen"
+        driver = self.servers.driver
+        client = self._client(which)
+        client.answers = how == "answers"
+        client.listens = how != "does not listen"
         (driver.alive.add if client.answers else driver.alive.discard)(client.hb_inbox)
         (driver.absent.discard if client.listens else driver.absent.add)(client.hb_inbox)
         self.time_passes(seconds)
@@ -184,7 +205,10 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(channel=CHANNELS)
     def who_is_not_connected_is_refused(self, channel: bytes) -> None:
-        assert self.servers.driver.ping(b"nobody") == b"client has been replaced or is no longer registered"
+        assert (
+            self.servers.driver.ping(b"nobody")
+            == b"client has been replaced or is no longer registered"
+        )
         assert self.servers.driver.close(b"nobody") == b"stan: unknown clientID"
         self.published.append(b"refused")
         self._offer(channel, b"refused", b"nobody")
@@ -209,7 +233,9 @@ class MemoryMachine(RuleBasedStateMachine):
 
     def _offer(self, channel: bytes, data: bytes, conn_id: bytes) -> None:
         payload = pub_msg(data, channel, data, conn_id=conn_id)
-        self.servers.driver.frame(f"{SUBJECTS.publish}.{channel.decode()}", payload, b"_STAN.acks.here")
+        self.servers.driver.frame(
+            f"{SUBJECTS.publish}.{channel.decode()}", payload, b"_STAN.acks.here"
+        )
 
     def _acknowledged(self, error: bytes = b"") -> None:
         """The next batch answers all that was published, in the order in which it was."""
@@ -220,18 +246,39 @@ class MemoryMachine(RuleBasedStateMachine):
     # Subscriptions
 
     @precondition(lambda self: self.reference.clients)
-    @rule(which=WHICH, channel=CHANNELS, kind=KINDS, start=STARTS, window=WINDOWS, ack_wait=ACK_WAITS)
-    def subscribes(self, *, which: int, channel: bytes, kind: str, start: str, window: int, ack_wait: int) -> None:
+    @rule(
+        which=WHICH, channel=CHANNELS, kind=KINDS, start=STARTS, window=WINDOWS, ack_wait=ACK_WAITS
+    )
+    def subscribes(
+        self, *, which: int, channel: bytes, kind: str, start: str, window: int, ack_wait: int
+    ) -> None:
         durable, queue = NAMES[kind]
         position, sequence, delta = POSITIONS[start]
         self._subscribe(
-            Request(self._client(which).client_id, channel, durable, queue, position, sequence, delta, window, ack_wait)
+            Request(
+                self._client(which).client_id,
+                channel,
+                durable,
+                queue,
+                position,
+                sequence,
+                delta,
+                window,
+                ack_wait,
+            )
         )
 
     @precondition(lambda self: self.reference.clients)
-    @rule(which=WHICH, kind=st.sampled_from(["queue", "durable queue"]), window=WINDOWS, ack_wait=ACK_WAITS)
+    @rule(
+        which=WHICH,
+        kind=st.sampled_from(["queue", "durable queue"]),
+        window=WINDOWS,
+        ack_wait=ACK_WAITS,
+    )
     def joins(self, which: int, kind: str, window: int, ack_wait: int) -> None:
-        self.subscribes(which=which, channel=b"foo", kind=kind, start="first", window=window, ack_wait=ack_wait)
+        self.subscribes(
+            which=which, channel=b"foo", kind=kind, start="first", window=window, ack_wait=ack_wait
+        )
 
     @precondition(lambda self: self.reference.offline() and self.reference.clients)
     @rule(which=WHICH, window=WINDOWS, ack_wait=ACK_WAITS, meanwhile=FEW)
@@ -245,14 +292,24 @@ class MemoryMachine(RuleBasedStateMachine):
 
     def _subscribe(self, request: Request, meanwhile: int = 0) -> bytes:
         """The error, which is that of the reference."""
-        driver, inbox, reply = self.servers.driver, self._fresh(b"in"), self.servers.driver.reply()
-        driver.frame(SUBJECTS.subscribe, messages.encode(_subscription_request(request, inbox)), reply)
+        driver = self.servers.driver
+        inbox = self._fresh(b"in")
+        reply = self.servers.driver.reply()
+        driver.frame(
+            SUBJECTS.subscribe, messages.encode(_subscription_request(request, inbox)), reply
+        )
         for _ in range(meanwhile):
-            self._offer(request.channel, self._fresh(b"message"), self.reference.clients[request.client_id].conn_id)
+            self._offer(
+                request.channel,
+                self._fresh(b"message"),
+                self.reference.clients[request.client_id].conn_id,
+            )
         out = driver.run()
         (answer,) = [i for i, o in enumerate(out) if o.subject == reply]
         response = messages.parse(messages.SubscriptionResponse, out[answer].payload)
-        assert response.error == self.reference.subscribe(request, inbox, response.ack_inbox, self.servers.now)
+        assert response.error == self.reference.subscribe(
+            request, inbox, response.ack_inbox, self.servers.now
+        )
         assert inbox not in [o.subject for o in out[:answer]], "a message before the response"
         for ack in pub_acks(out):
             assert ack.error == b""
@@ -282,7 +339,10 @@ class MemoryMachine(RuleBasedStateMachine):
     def _leave(self, member: Member, how: str) -> bytes:
         subject = SUBJECTS.unsubscribe if how == "unsubscribe" else SUBJECTS.sub_close
         return self.servers.driver.leave(
-            subject, member.ack_inbox, channel=member.line.channel, client_id=member.client.client_id
+            subject,
+            member.ack_inbox,
+            channel=member.line.channel,
+            client_id=member.client.client_id,
         ).error
 
     # Acks
@@ -347,7 +407,10 @@ class FileMachine(MemoryMachine):
     servers: FileServers
 
     def _start(self, end: Callable[[], None], down: float, meanwhile: int) -> None:
-        """Another server starts when the present one has ended; messages are published in its first batch."""
+        """Another server starts when the present one has ended.
+
+        Messages are published in its first batch.
+        """
         self._watch()
         self.reference.advance(self.servers.now)
         self.servers.clock.advance(down)
@@ -375,7 +438,9 @@ class FileMachine(MemoryMachine):
     @precondition(lambda self: self.reference.clients)
     @rule(channel=st.sampled_from([b"late", b"foo"]))
     def another_server_takes_over(self, channel: bytes) -> None:
-        """What the former owner is asked for is neither answered nor, once its successor has written, stored."""
+        """What the former owner is asked for is neither answered nor, once its successor has
+        written, stored.
+        """
         self.time_passes(1.0)
         if not self.reference.clients:
             return

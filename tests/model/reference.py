@@ -1,9 +1,11 @@
-"""The reference: what clients of a server must, may and must not see, told from ``docs/compat/protocol.md`` alone.
+"""The reference: what clients of a server must, may and must not see, told from
+``docs/compat/protocol.md`` alone.
 
-The reference is told what clients ask for, and shown what leaves the server. It keeps one ``Line`` for every position
-in a channel: a plain subscription, a durable, or a queue group, with the members that are served from it. Whatever
-leaves is checked when it leaves (``delivered``), and what should have left, at the end of every step (``settle``).
-Times are seconds; the server's clock is the reference's, so that every bound is exact but for ``EARLY`` and ``LATE``.
+The reference is told what clients ask for, and shown what leaves the server. It keeps one ``Line``
+for every position in a channel: a plain subscription, a durable, or a queue group, with the members
+that are served from it. Whatever leaves is checked when it leaves (``delivered``), and what should
+have left, at the end of every step (``settle``). Times are seconds; the server's clock is the
+reference's, so that every bound is exact but for ``EARLY`` and ``LATE``.
 """
 
 from __future__ import annotations
@@ -18,10 +20,15 @@ if TYPE_CHECKING:
 
     from tests.compat.driver import Delivery
 
-HB_INTERVAL, HB_TIMEOUT, HB_FAIL_COUNT = 5.0173, 1.00917, 2
-"""Odd, so that no heartbeat fails in the instant in which something else is due: their order would be open."""
+HB_INTERVAL = 5.0173
+HB_TIMEOUT = 1.00917
+HB_FAIL_COUNT = 2
+"""Odd, so that no heartbeat fails in the instant in which something else is due: their order would
+be open.
+"""
 PROBE_TIMEOUT = 0.5
-EARLY, LATE = 0.0151, 0.0005
+EARLY = 0.0151
+LATE = 0.0005
 
 
 @dataclass(slots=True)
@@ -47,7 +54,10 @@ class Sent:
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A live subscription. ``first``: what it must get before anything new; ``wake``: by when its ack timer has run."""
+    """A live subscription.
+
+    ``first``: what it must get before anything new; ``wake``: by when its ack timer has run.
+    """
 
     inbox: bytes
     ack_inbox: bytes
@@ -107,9 +117,12 @@ class Line:
         return len(self.held(member)) < member.window
 
     def choose(self, *, again: bool) -> Member | None:
-        """The member that gets the next message; the head of the list goes to its end when it is chosen.
+        """The member that gets the next message.
 
-        A member is asked until it has refused: one that redeliveries have filled takes more of them until then.
+        The head of the list goes to its end when it is chosen.
+
+        A member is asked until it has refused: one that redeliveries have filled takes more of them
+        until then.
         """
         willing = [m for m in self.members if not m.stalled]
         willing = [m for m in willing if not m.marked] or [m for m in willing if not again]
@@ -129,7 +142,12 @@ class Line:
     def release(self, sequence: int) -> None:
         """Its holder does not wait for its ack any more."""
         sent = self.pending.pop(sequence, None)
-        if sent is not None and sent.holder is not None and sent.holder.stalled and self.is_open(sent.holder):
+        if (
+            sent is not None
+            and sent.holder is not None
+            and sent.holder.stalled
+            and self.is_open(sent.holder)
+        ):
             sent.holder.stalled = False
             self.offered = True
 
@@ -187,7 +205,10 @@ class Reference:
         return b""
 
     def leave(self, member: Member, at: float, *, unsubscribe: bool) -> None:
-        """A member's messages go to the others; the last one takes the line with it, or leaves it offline."""
+        """A member's messages go to the others.
+
+        The last one takes the line with it, or leaves it offline.
+        """
         line = member.line
         self.members.remove(member)
         i = line.members.index(member)
@@ -218,7 +239,8 @@ class Reference:
         """Another server goes on with the store."""
         self.due.clear()
         for client in self.clients.values():
-            client.failures, client.next_beat = 0, at + HB_INTERVAL
+            client.failures = 0
+            client.next_beat = at + HB_INTERVAL
         for line in self.lines.values():
             line.counts.clear()
             line.recovering = line.queue
@@ -229,22 +251,33 @@ class Reference:
                 sent.expiry = stored + sent.holder.ack_wait if sent.holder else None
                 sent.earliest = 0.0
             for member in line.members:
-                member.marked, member.stalled = False, not line.is_open(member)
+                member.marked = False
+                member.stalled = not line.is_open(member)
                 member.wake = at + member.ack_wait
-                member.first = [s for s in sorted(line.held(member)) if (line.pending[s].expiry or 0.0) <= at + EARLY]
+                member.first = [
+                    s
+                    for s in sorted(line.held(member))
+                    if (line.pending[s].expiry or 0.0) <= at + EARLY
+                ]
 
     # What leaves the server
 
     def heartbeat(self, client: Client, at: float) -> None:
-        """A reply takes the marks of its failures away; none is a failure, at once if nobody listens."""
+        """A reply takes the marks of its failures away.
+
+        None is a failure, at once if nobody listens.
+        """
         self.advance(at)
-        assert self.clients.get(client.client_id) is client, "a heartbeat to a client that is not registered"
+        assert self.clients.get(client.client_id) is client, (
+            "a heartbeat to a client that is not registered"
+        )
         client.next_beat = at + HB_TIMEOUT + HB_INTERVAL
         if client.answers:
             client.failures = 0
             for member in self.members:
                 if member.client is client and member.marked:
-                    member.marked, member.wake = False, at + member.ack_wait
+                    member.marked = False
+                    member.wake = at + member.ack_wait
         else:
             self.due.append((at + HB_TIMEOUT * client.listens, lambda t: self._failed(client, t)))
             self.advance(at)
@@ -265,7 +298,9 @@ class Reference:
         assert found, "a message to a subscription that has ended"
         stored = self.channels[found[0].line.channel]
         assert 0 < message.sequence <= len(stored), "a message that was never stored"
-        assert message.data == stored[message.sequence - 1][0], "another message than the one that was stored"
+        assert message.data == stored[message.sequence - 1][0], (
+            "another message than the one that was stored"
+        )
         if message.redelivered:
             self._again(found[0], message, at)
         else:
@@ -284,13 +319,16 @@ class Reference:
         member.stalled = not line.is_open(member)
 
     def _again(self, member: Member, message: Delivery, at: float) -> None:
-        line, sequence = member.line, message.sequence
+        line = member.line
+        sequence = message.sequence
         assert sequence in line.pending, "acknowledged, or never sent, and yet redelivered"
         sent = line.pending[sequence]
         holder = sent.holder
         assert holder is not None
         line.counts[sequence] = line.counts.get(sequence, 0) + 1
-        assert message.count == line.counts[sequence], f"the count should be {line.counts[sequence]}"
+        assert message.count == line.counts[sequence], (
+            f"the count should be {line.counts[sequence]}"
+        )
         if member.first:
             assert sequence == member.first.pop(0), "not in order, or not by whom it was held"
         else:
@@ -318,13 +356,16 @@ class Reference:
     def _due(self, holder: Member, sequence: int, sent: Sent, at: float) -> None:
         assert sent.expiry is not None
         assert at >= max(sent.expiry - EARLY, sent.earliest - LATE), "redelivered before it was due"
-        assert holder.line.queue or not holder.marked, "redelivered to a client that misses its heartbeats"
+        assert holder.line.queue or not holder.marked, (
+            "redelivered to a client that misses its heartbeats"
+        )
         this_pass = (at, round(sent.expiry, 6), sequence)
         if holder.last_pass[0] == at:
             assert holder.last_pass < this_pass, "redelivered out of order"
         else:
             assert at <= self._latest(holder) + LATE, "redelivered too late"
-            # The next pass is for what was not due in this one, also if something that was expires again before it.
+            # The next pass is for what was not due in this one, also if something that was expires
+            # again before it.
             expiries = [holder.line.pending[s].expiry or 0.0 for s in holder.line.held(holder)]
             following = min((e for e in expiries if e > at + EARLY), default=0.0)
             holder.wake = max(at + holder.ack_wait, following)
@@ -359,7 +400,9 @@ class Reference:
             self._refuse(line)
             for member in line.members:
                 assert not member.first, f"{member.first} had to come first, and did not"
-                assert line.position == len(self.channels[line.channel]) or not line.is_open(member), "not delivered"
+                assert line.position == len(self.channels[line.channel]) or not line.is_open(
+                    member
+                ), "not delivered"
                 if line.held(member) and (line.queue or not member.marked):
                     assert at <= self._latest(member) + LATE, "not redelivered"
 
@@ -382,6 +425,13 @@ def _position(request: Request, messages: list[tuple[bytes, float]], at: float) 
         case StartPosition.SEQUENCE_START:
             return last if request.sequence > last else max(request.sequence - 1, 0)
         case StartPosition.TIME_DELTA_START:
-            return next((i for i, (_, t) in enumerate(messages) if request.delta > 0 and t >= at - request.delta), last)
+            return next(
+                (
+                    i
+                    for i, (_, t) in enumerate(messages)
+                    if request.delta > 0 and t >= at - request.delta
+                ),
+                last,
+            )
         case _:
             return last

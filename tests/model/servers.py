@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from ftstan.stores.interface import Store
 
 OPTIONS = BrokerOptions(
-    hb_interval=round(HB_INTERVAL * SECOND), hb_timeout=round(HB_TIMEOUT * SECOND), hb_fail_count=HB_FAIL_COUNT
+    hb_interval=round(HB_INTERVAL * SECOND),
+    hb_timeout=round(HB_TIMEOUT * SECOND),
+    hb_fail_count=HB_FAIL_COUNT,
 )
 
 
@@ -50,7 +52,8 @@ class MemoryServers:
         self._started = self.clock.mono()
         driver = Driver(store, OPTIONS, self.clock)
         if before is not None:
-            driver.alive, driver.absent = before.alive, before.absent
+            driver.alive = before.alive
+            driver.absent = before.absent
         return driver
 
     def tick(self) -> None:
@@ -64,7 +67,9 @@ class MemoryServers:
 
 
 class FileServers(MemoryServers):
-    """The file store on a simulated disk, with small slices and state files that are rewritten often."""
+    """The file store on a simulated disk, with small slices and state files that are rewritten
+    often.
+    """
 
     def __init__(self) -> None:
         self.disk = SimDisk()
@@ -87,8 +92,11 @@ class FileServers(MemoryServers):
         self.driver = self._start(self._open(), self.driver)
 
     def fail_over(self, subject: str, request: bytes) -> None:
-        """Another server takes the store while this one lives, and knows nothing of it until its next request."""
-        former, self.driver = self.driver, self._start(self._open(), self.driver)
+        """Another server takes the store while this one lives, and knows nothing of it until its
+        next request.
+        """
+        former = self.driver
+        self.driver = self._start(self._open(), self.driver)
         before = len(former.out)
         former.frame(subject, request)
         with pytest.raises(FencedError):

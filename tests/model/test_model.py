@@ -1,4 +1,6 @@
-"""Any history of clients, subscriptions and servers shows what the reference allows, and all that it demands."""
+"""Any history of clients, subscriptions and servers shows what the reference allows, and all that
+it demands.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ pytestmark = pytest.mark.timeout(900)
 
 #: The same histories each time; ``make soak-model`` looks for others.
 HISTORIES = settings(
-    max_examples=150, stateful_step_count=50, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=150,
+    stateful_step_count=50,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 

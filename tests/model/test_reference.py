@@ -18,7 +18,9 @@ def reference() -> Reference:
     return made
 
 
-def subscribe(reference: Reference, *inboxes: bytes, queue: bytes = b"", window: int = 2) -> list[Member]:
+def subscribe(
+    reference: Reference, *inboxes: bytes, queue: bytes = b"", window: int = 2
+) -> list[Member]:
     """Subscriptions with an ack wait of 5 s, made at 1 s."""
     request = Request(b"ann", b"foo", queue=queue, window=window, ack_wait=5)
     for inbox in inboxes:
@@ -99,7 +101,9 @@ def test_what_is_overdue_at_a_restart_comes_first(reference: Reference) -> None:
         reference.settle(20.0)
 
 
-def test_a_client_that_does_not_answer_gets_no_redeliveries_and_heartbeats_all_the_same(reference: Reference) -> None:
+def test_a_client_that_does_not_answer_gets_no_redeliveries_and_heartbeats_all_the_same(
+    reference: Reference,
+) -> None:
     client = reference.clients[b"ann"]
     client.answers = False
     subscribe(reference, b"in", window=1)

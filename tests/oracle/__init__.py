@@ -1,1 +1,3 @@
-"""Independent judges: written from the documents alone, sharing no code with the package they judge."""
+"""Independent judges: written from the documents alone, sharing no code with the package they
+judge.
+"""

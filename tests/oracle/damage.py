@@ -1,7 +1,9 @@
-"""Recorded damage and its verdicts: 224 ways to spoil a real datastore, and what the real v0.25.6 server did with each.
+"""Recorded damage and its verdicts: 224 ways to spoil a real datastore, and what the real v0.25.6
+server did with each.
 
-The recipes are in ``tests/data/datastores/damage.json``: ``plain`` is a start without, ``truncating`` a start with
-``-file_truncate_bad_eof``. ``channels`` and ``clients`` are given where they differ from the undamaged store.
+The recipes are in ``tests/data/datastores/damage.json``: ``plain`` is a start without,
+``truncating`` a start with ``-file_truncate_bad_eof``. ``channels`` and ``clients`` are given where
+they differ from the undamaged store.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A second opinion on STAN messages: the original's decoding rules, written without looking at ours.
+"""A second opinion on STAN messages: the original's decoding rules, written without looking at
+ours.
 
-Plain and slow, with the message tables typed from ``docs/compat/protocol.md`` and not from ``proto/``, so
-that a slip in either shows. It must never import anything from ``ftstan``.
+Plain and slow, with the message tables typed from ``docs/compat/protocol.md`` and not from
+``proto/``, so that a slip in either shows. It must never import anything from ``ftstan``.
 """
 
 from __future__ import annotations
@@ -77,7 +78,12 @@ TABLES: dict[str, dict[int, tuple[str, str]]] = {
         3: ("inbox", "b"),
         4: ("durable_name", "b"),
     },
-    "CtrlMsg": {1: ("msg_type", "i32"), 2: ("server_id", "b"), 3: ("data", "b"), 4: ("ref_id", "b")},
+    "CtrlMsg": {
+        1: ("msg_type", "i32"),
+        2: ("server_id", "b"),
+        3: ("data", "b"),
+        4: ("ref_id", "b"),
+    },
     "ServerInfo": {
         1: ("cluster_id", "b"),
         2: ("discovery", "b"),
@@ -135,7 +141,8 @@ class _Reader:
     def take(self, count: int) -> bytes:
         if len(self.left) < count:
             raise _StopError
-        head, self.left = self.left[:count], self.left[count:]
+        head = self.left[:count]
+        self.left = self.left[count:]
         return head
 
     def number(self) -> int:

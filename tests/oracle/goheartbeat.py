@@ -1,7 +1,7 @@
 """Messages as the original encodes them, and its FT heartbeat (``docs/compat/ft.md`` §3).
 
-The encoder writes fields in ascending number and leaves out what is zero or empty. It takes its tables from
-``godecode`` and shares nothing with ``ftstan``.
+The encoder writes fields in ascending number and leaves out what is zero or empty. It takes its
+tables from ``godecode`` and shares nothing with ``ftstan``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def encode(message: str, **fields: Value) -> bytes:
 
 
 def encode_time(instant: Instant, zone_seconds: int) -> bytes:
-    """The Go binary time of a local clock ``zone_seconds`` east of UTC: 15 bytes, or 16 if that is no whole minute."""
+    """The Go binary time of a local clock ``zone_seconds`` east of UTC: 15 bytes, or 16 if that is
+    no whole minute.
+    """
     # Go's division: towards zero, and so is the remainder.
     minutes = int(zone_seconds / 60)
     rest = zone_seconds - minutes * 60
@@ -74,7 +76,12 @@ def decode_time(data: bytes) -> Instant:
 
 def heartbeat(server_id: bytes, activation: Instant, zone_seconds: int) -> bytes:
     """What an active sends; the same bytes as long as it is active."""
-    return encode("CtrlMsg", msg_type=FT_HEARTBEAT, server_id=server_id, data=encode_time(activation, zone_seconds))
+    return encode(
+        "CtrlMsg",
+        msg_type=FT_HEARTBEAT,
+        server_id=server_id,
+        data=encode_time(activation, zone_seconds),
+    )
 
 
 def read_heartbeat(payload: bytes) -> tuple[bytes, bytes] | None:
@@ -83,7 +90,8 @@ def read_heartbeat(payload: bytes) -> tuple[bytes, bytes] | None:
         fields = decode("CtrlMsg", payload)
     except UndecodableError:
         return None
-    server_id, data = fields["server_id"], fields["data"]
+    server_id = fields["server_id"]
+    data = fields["data"]
     assert isinstance(server_id, bytes)
     assert isinstance(data, bytes)
     return (server_id, data) if fields["msg_type"] == FT_HEARTBEAT else None

@@ -1,4 +1,6 @@
-"""The store lock as the original takes it (``docs/compat/ft.md`` §6): each attempt truncates the file."""
+"""The store lock as the original takes it (``docs/compat/ft.md`` §6): each attempt truncates the
+file.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,19 @@ class LockError(Exception):
 
 
 class GoLock:
-    """A POSIX record lock on all of ``.rootdir.lck``, held by the process until it is released or dies."""
+    """A POSIX record lock on all of ``.rootdir.lck``, held by the process until it is released or
+    dies.
+    """
 
     def __init__(self, root: Path) -> None:
         self._path = root / ".rootdir.lck"
         self._fd = -1
 
     def attempt(self) -> bool:
-        """Try once; raises ``LockError`` with the text that the server logs. True at once for the holder."""
+        """Try once; raises ``LockError`` with the text that the server logs.
+
+        True at once for the holder.
+        """
         if self._fd >= 0:
             return True
         try:

@@ -15,12 +15,18 @@ _FRESH_S = 120.0
 def log(level: str, text: str) -> None:
     """One line of the server on standard error."""
     now = time.time()
-    stamp = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1_000_000):06d}"
-    os.write(2, f"[{os.getpid()}] {stamp} [{level}] STREAM: {text}\n".encode("utf-8", "surrogateescape"))
+    stamp = (
+        time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1_000_000):06d}"
+    )
+    os.write(
+        2, f"[{os.getpid()}] {stamp} [{level}] STREAM: {text}\n".encode("utf-8", "surrogateescape")
+    )
 
 
 def panic(text: str) -> NoReturn:
-    """Die as the original does: nothing is closed, the stack goes to standard error, the status is 2."""
+    """Die as the original does: nothing is closed, the stack goes to standard error, the status is
+    2.
+    """
     sys.stderr.write(f"panic: {text}\n\ngoroutine 1 [running]:\n")
     sys.stderr.flush()
     os._exit(2)

@@ -1,10 +1,12 @@
-"""A member of an FT group that keeps the original's rules, as a process of its own (``docs/compat/ft.md``).
+"""A member of an FT group that keeps the original's rules, as a process of its own
+(``docs/compat/ft.md``).
 
-``python -m tests.oracle.gopeer --dir D --nats URL --cluster C --group G`` stands by until no message has come on the
-FT subject for about 1.25 s, tries the lock the way v0.25.6 does, and, active, beats every second or so, dies when
-somebody claims an older activation, and serves connects and publishes on the same files (``goserving``, ``gowriter``).
-It is the second opinion on groups with members of both kinds: it must never import ``ftstan`` nor know anything of its
-epochs, files or subjects.
+``python -m tests.oracle.gopeer --dir D --nats URL --cluster C --group G`` stands by until no
+message has come on the FT subject for about 1.25 s, tries the lock the way v0.25.6 does, and,
+active, beats every second or so, dies when somebody claims an older activation, and serves connects
+and publishes on the same files (``goserving``, ``gowriter``). It is the second opinion on groups
+with members of both kinds: it must never import ``ftstan`` nor know anything of its epochs, files
+or subjects.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ class _Subject:
         self._waiter = asyncio.get_running_loop().create_future()
         either: set[asyncio.Future[Any]] = {self._quit, self._waiter}
         await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        waiter, self._waiter = self._waiter, None
+        waiter = self._waiter
+        self._waiter = None
         if self._quit.done():
             return _Woken.QUIT, b""
         return (_Woken.MESSAGE, waiter.result()) if waiter.done() else (_Woken.TIMEOUT, b"")
@@ -85,7 +88,9 @@ class GoPeer:
         self._cluster = cluster
         self._slice_msgs = slice_msgs
         self._ft_subject = f"_STAN.ft.{cluster}.{group}"
-        self._server_id = "".join(secrets.choice(string.digits + string.ascii_letters) for _ in range(22))
+        self._server_id = "".join(
+            secrets.choice(string.digits + string.ascii_letters) for _ in range(22)
+        )
         self._heartbeat_s = _drawn(HEARTBEAT_S)
         self._missed_s = _drawn(MISSED_S)
         self._lock = GoLock(root)
@@ -142,7 +147,12 @@ class GoPeer:
             # From now on for ever: only the first connect gives up.
             self._links[suffix].options["max_reconnect_attempts"] = -1
         link = self._links["ft"]
-        await link.subscribe(self._ft_subject, cb=self._subject.receive, pending_msgs_limit=-1, pending_bytes_limit=-1)
+        await link.subscribe(
+            self._ft_subject,
+            cb=self._subject.receive,
+            pending_msgs_limit=-1,
+            pending_bytes_limit=-1,
+        )
         await link.flush()
 
     # Standby
@@ -163,7 +173,9 @@ class GoPeer:
                 fault = f"ft: fatal error getting the store lock: {error}"
                 log("ERR", f"ft: error attempting to get the store lock: {fault}")
             else:
-                notice.log("INF", "ft: unable to get store lock at this time, going back to standby")
+                notice.log(
+                    "INF", "ft: unable to get store lock at this time, going back to standby"
+                )
 
     # Active
 
@@ -184,7 +196,10 @@ class GoPeer:
             due = woken is _Woken.TIMEOUT or self._answers(data, activation)
 
     def _answers(self, data: bytes, mine: Instant) -> bool:
-        """Whether a message on the FT subject is answered with a heartbeat at once. Dies of an older activation."""
+        """Whether a message on the FT subject is answered with a heartbeat at once.
+
+        Dies of an older activation.
+        """
         peer = read_heartbeat(data)
         if peer is None or peer[0] == self._server_id.encode():
             return False
@@ -202,11 +217,18 @@ class GoPeer:
     async def _activate(self) -> None:
         log("INF", "Server is active")
         log("INF", "Recovering the state...")
-        store = await asyncio.to_thread(GoWriter, self._root, self._cluster.encode(), self._slice_msgs)
+        store = await asyncio.to_thread(
+            GoWriter, self._root, self._cluster.encode(), self._slice_msgs
+        )
         self._store = store
         for warning in store.warnings:
             log("WRN", warning)
-        log("INF", f"Recovered {len(store.channels)} channel(s)" if store.recovered else "No recovered state")
+        log(
+            "INF",
+            f"Recovered {len(store.channels)} channel(s)"
+            if store.recovered
+            else "No recovered state",
+        )
         self._serving = Serving(store, self._links["general"], self._links["send"])
         await self._serving.start()
         log("INF", "Message store is FILE")
@@ -233,7 +255,9 @@ async def _quiet(_: Exception) -> None:
 
 
 async def _run(options: argparse.Namespace) -> int:
-    return await GoPeer(Path(options.dir), options.nats, options.cluster, options.group, options.slice_max_msgs).run()
+    return await GoPeer(
+        Path(options.dir), options.nats, options.cluster, options.group, options.slice_max_msgs
+    ).run()
 
 
 def main(words: Sequence[str]) -> int:

@@ -1,12 +1,14 @@
-"""A protobuf reader with the rules of the original's generated decoders (``docs/compat/filestore.md`` §2.5).
+"""A protobuf reader with the rules of the original's generated decoders
+(``docs/compat/filestore.md`` §2.5).
 
-Any field order, the last duplicate wins, unknown fields are skipped, strings are bytes, a known field with another wire
-type is an error. It reads flat messages only and never encodes.
+Any field order, the last duplicate wins, unknown fields are skipped, strings are bytes, a known
+field with another wire type is an error. It reads flat messages only and never encodes.
 """
 
 from __future__ import annotations
 
-#: Field number -> (name in error texts, kind: ``bytes``, ``bool``, ``int32``, ``int64``, ``uint32`` or ``uint64``).
+#: Field number -> (name in error texts, kind: ``bytes``, ``bool``, ``int32``, ``int64``, ``uint32``
+#: or ``uint64``).
 Fields = dict[int, tuple[str, str]]
 
 _SIGNED = {"int32": 32, "int64": 64}
@@ -35,9 +37,15 @@ def decode(data: bytes, fields: Fields) -> Values:
     """Fields of ``data``; raises ``ProtoError``."""
     values = Values()
     at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        number, wire = tag >> 3, tag & 7
+    end = len(data)
+    while at < end:
+        tag = data[at]
+        if tag < 0x80:
+            at += 1
+        else:
+            tag, at = _varint(data, at)
+        number = tag >> 3
+        wire = tag & 7
         if number == 0 or wire == 4:
             raise ProtoError(f"proto: illegal tag {number} (wire type {wire})")
         known = fields.get(number)
@@ -57,6 +65,8 @@ def decode(data: bytes, fields: Fields) -> Values:
 
 
 def _fit(raw: int, kind: str) -> int:
+    if 0 <= raw < 1 << 31:
+        return raw
     if kind in _UNSIGNED:
         return raw & ((1 << _UNSIGNED[kind]) - 1)
     bits = _SIGNED[kind]
@@ -65,6 +75,8 @@ def _fit(raw: int, kind: str) -> int:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
+    if at < len(data) and data[at] < 0x80:
+        return data[at], at + 1
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

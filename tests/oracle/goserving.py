@@ -1,4 +1,5 @@
-"""What an active Go-rules peer does for clients: connect, ping, close and publish (``docs/compat/protocol.md`` §3-5).
+"""What an active Go-rules peer does for clients: connect, ping, close and publish
+(``docs/compat/protocol.md`` §3-5).
 
 Not covered: subscriptions, which stay in the store as they are, and heartbeats to clients.
 """
@@ -38,7 +39,10 @@ Publish = tuple[str, dict[str, Value]]
 
 
 class Serving:
-    """Client requests on ``general``, publisher acks on ``send``; publishes go through one I/O loop in batches."""
+    """Client requests on ``general``, publisher acks on ``send``.
+
+    Publishes go through one I/O loop in batches.
+    """
 
     def __init__(self, store: GoWriter, general: Client, send: Client) -> None:
         self._store = store
@@ -66,7 +70,9 @@ class Serving:
             await self._loop
 
     async def _listen(self, subject: str, handler: Callable[[Msg], Awaitable[None]]) -> None:
-        await self._general.subscribe(subject, cb=handler, pending_msgs_limit=-1, pending_bytes_limit=-1)
+        await self._general.subscribe(
+            subject, cb=handler, pending_msgs_limit=-1, pending_bytes_limit=-1
+        )
 
     # Clients
 
@@ -75,7 +81,8 @@ class Serving:
             request = decode("ConnectRequest", msg.data)
         except UndecodableError as bad:
             request = {**bad.partial, "heartbeat_inbox": b""}
-        name, inbox = _blob(request, "client_id"), _blob(request, "heartbeat_inbox")
+        name = _blob(request, "client_id")
+        inbox = _blob(request, "heartbeat_inbox")
         error = b""
         if not inbox:
             error = b"stan: invalid connection request"
@@ -159,7 +166,11 @@ class Serving:
             await self._ack(msg.reply, _blob(bad.partial, "guid"), _INVALID_PUBLISH)
             return
         connection = _blob(request, "conn_id")
-        known = connection in self._connections if connection else _blob(request, "client_id") in self._store.clients
+        known = (
+            connection in self._connections
+            if connection
+            else _blob(request, "client_id") in self._store.clients
+        )
         if known and _blob(request, "guid") and _legal(_blob(request, "subject")):
             self._publishes.put_nowait((msg.reply, request))
         else:
@@ -167,7 +178,8 @@ class Serving:
 
     async def _io_loop(self) -> None:
         while (first := await self._publishes.get()) is not None:
-            batch, more = [first], True
+            batch = [first]
+            more = True
             while len(batch) < BATCH and more and not self._publishes.empty():
                 following = self._publishes.get_nowait()
                 more = following is not None

@@ -1,12 +1,14 @@
-"""What nats-streaming-server v0.25.6 makes of a FILE datastore, its defects included (``docs/compat/filestore.md``).
+"""What nats-streaming-server v0.25.6 makes of a FILE datastore, its defects included
+(``docs/compat/filestore.md``).
 
-This is the second opinion: it shares no code with ``ftstan`` (own protobuf reader, CRC from ``zlib``), so that a
-mistake of ours cannot hide in both. It must never be improved beyond the original: where that server trusts a short
-index, takes a torn header for a clean end or stops delivering at a damaged record, so does this. It works on a copy in
-memory and never modifies the directory it is given.
+This is the second opinion: it shares no code with ``ftstan`` (own protobuf reader, CRC from
+``zlib``), so that a mistake of ours cannot hide in both. It must never be improved beyond the
+original: where that server trusts a short index, takes a torn header for a clean end or stops
+delivering at a damaged record, so does this. It works on a copy in memory and never modifies the
+directory it is given.
 
-Not covered: limits, encryption, other CRC polynomials, checking switched off, and what the server does with
-subscriptions after it recovered them.
+Not covered: limits, encryption, other CRC polynomials, checking switched off, and what the server
+does with subscriptions after it recovered them.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import struct
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,9 +100,12 @@ class _Slice:
 
 
 def load_tree(path: str | os.PathLike[str]) -> Tree:
-    """The directory ``path`` as a tree. Symbolic links are left out, as the server does not follow them.
+    """The directory ``path`` as a tree.
 
-    So is the lock file: a process that holds the lock would lose it by closing another descriptor of that file.
+    Symbolic links are left out, as the server does not follow them.
+
+    So is the lock file: a process that holds the lock would lose it by closing another descriptor
+    of that file.
     """
     root = Path(path)
     tree: Tree = {}
@@ -117,16 +123,24 @@ def load_tree(path: str | os.PathLike[str]) -> Tree:
 def read_store(
     path: str | os.PathLike[str], *, truncate_bad_eof: bool = False, cluster_id: bytes | None = None
 ) -> GoView:
-    """Recover the datastore at ``path`` as v0.25.6 would; raises ``GoRefuses`` with its text where it does not start.
+    """Recover the datastore at ``path`` as v0.25.6 would.
+
+    Raises ``GoRefuses`` with its text where it does not start.
 
     ``cluster_id``, if given, is the configured one. The directory is only read.
     """
     tree = load_tree(path)
-    return read_tree(tree, root=os.fspath(path), truncate_bad_eof=truncate_bad_eof, cluster_id=cluster_id)
+    return read_tree(
+        tree, root=os.fspath(path), truncate_bad_eof=truncate_bad_eof, cluster_id=cluster_id
+    )
 
 
 def read_tree(
-    tree: Tree, *, root: str = "DATASTORE", truncate_bad_eof: bool = False, cluster_id: bytes | None = None
+    tree: Tree,
+    *,
+    root: str = "DATASTORE",
+    truncate_bad_eof: bool = False,
+    cluster_id: bytes | None = None,
 ) -> GoView:
     """``read_store`` on files in memory; ``tree`` itself is not changed."""
     recovery = _Recovery(dict(tree), root, truncate=truncate_bad_eof)
@@ -137,7 +151,9 @@ def read_tree(
 
 
 class _Recovery:
-    """One start of the server on ``tree``, which is changed as the server would change the files."""
+    """One start of the server on ``tree``, which is changed as the server would change the
+    files.
+    """
 
     def __init__(self, tree: Tree, root: str, *, truncate: bool) -> None:
         self.tree = tree
@@ -150,7 +166,8 @@ class _Recovery:
             self.tree.pop(MARKER, None)
         elif MARKER in self.tree:
             raise _Fault(
-                "file store should not be opened consecutively with the TruncateUnexpectedEOF option set to true"
+                "file store should not be opened consecutively with the TruncateUnexpectedEOF "
+                "option set to true"
             )
         else:
             self.tree[MARKER] = b""
@@ -160,13 +177,16 @@ class _Recovery:
             self.open("clients.dat")
         with _saying(f'unable to recover server file "{self.root}/server.dat"'):
             info = self.server_info()
-        names = sorted((n for n, data in self.tree.items() if data is None and "/" not in n), key=os.fsencode)
+        names = sorted(
+            (n for n, data in self.tree.items() if data is None and "/" not in n), key=os.fsencode
+        )
         view = GoView(info, {}, {}, self.tree)
         # v0.25.0 and later write a new server record if there are channels, and start over.
         if info is None and not names:
             return view
         if info is not None and cluster_id is not None and info.cluster_id != cluster_id:
-            ours, theirs = os.fsdecode(cluster_id), os.fsdecode(info.cluster_id)
+            ours = os.fsdecode(cluster_id)
+            theirs = os.fsdecode(info.cluster_id)
             raise _Fault(f'cluster ID "{ours}" does not match recovered value of "{theirs}"')
         with _saying(f'unable to recover client file "{self.root}/clients.dat"'):
             view.clients = self.clients()
@@ -234,7 +254,9 @@ class _Recovery:
         for _, record in self.scan("clients.dat", typed=True):
             if record.kind == 1:
                 v = _decode(record.payload, CLIENT_FIELDS)
-                clients[v.blob(1)] = GoClient(v.blob(1), v.blob(2), v.blob(3), v.num(4), v.num(5), v.num(6))
+                clients[v.blob(1)] = GoClient(
+                    v.blob(1), v.blob(2), v.blob(3), v.num(4), v.num(5), v.num(6)
+                )
             elif record.kind == 2:
                 clients.pop(_decode(record.payload, CLIENT_DELETE_FIELDS).blob(1), None)
             else:
@@ -247,7 +269,9 @@ class _Recovery:
         try:
             self.messages(channel, name)
         except _Fault as fault:
-            raise _Fault(f'unable to recover message store for [{name}](file: "{self.touched}"): {fault}') from None
+            raise _Fault(
+                f'unable to recover message store for [{name}](file: "{self.touched}"): {fault}'
+            ) from None
         with _saying(f"unable to recover subscription store for [{name}]"):
             self.subscriptions(channel, name)
         return channel
@@ -267,15 +291,15 @@ class _Recovery:
                 subs.pop(sub_id, None)
                 channel.max_sub_id = max(channel.max_sub_id, sub_id)
             elif record.kind in {4, 5}:
-                v = _decode(record.payload, SUB_EVENT_FIELDS)
-                known = subs.get(v.num(1))
+                sub_id, sequence = _event(record.payload)
+                known = subs.get(sub_id)
                 if known is None:
                     continue
                 if record.kind == 5:
-                    known.pending.add(v.num(2))
-                    known.last_sent = max(known.last_sent, v.num(2))
+                    known.pending.add(sequence)
+                    known.last_sent = max(known.last_sent, sequence)
                 else:
-                    known.pending.discard(v.num(2))
+                    known.pending.discard(sequence)
             else:
                 raise _Fault(f"unexpected record type: {record.kind}")
 
@@ -283,7 +307,11 @@ class _Recovery:
 
     def messages(self, channel: GoChannel, name: str) -> None:
         prefix = f"{name}/msgs."
-        files = [p for p, data in self.tree.items() if data is not None and p.startswith(prefix) and p.endswith(".dat")]
+        files = [
+            p
+            for p, data in self.tree.items()
+            if data is not None and p.startswith(prefix) and p.endswith(".dat")
+        ]
         slices: dict[int, _Slice] = {}
         for path in sorted(files, key=os.fsencode):
             middle = path.removeprefix(prefix).removesuffix(".dat")
@@ -302,11 +330,16 @@ class _Recovery:
         channel.first = min(piece.first for piece in slices.values())
         channel.last = max(piece.last for piece in slices.values())
         channel.write_slice = max(slices)
-        order = [slices[channel.write_slice], *(slices[n] for n in sorted(slices) if n != channel.write_slice)]
+        order = [
+            slices[channel.write_slice],
+            *(slices[n] for n in sorted(slices) if n != channel.write_slice),
+        ]
         _deliver(channel, order)
 
     def slice_entries(self, dat: str, idx: str) -> list[_Entry]:
-        """The index as the server ends up with: its own if the last entry verifies, else one made from the data."""
+        """The index as the server ends up with: its own if the last entry verifies, else one made
+        from the data.
+        """
         had_index = self.tree.get(idx) is not None
         data = self.open(dat)
         self.open(idx)
@@ -350,7 +383,8 @@ class _Recovery:
             message = _message(record.payload)
             entries.append(_Entry(message.sequence, offset, message.timestamp, len(record.payload)))
         if spoilt and self.tree[dat] != before:
-            # With an index that is only a header, the repair meant for the data goes to the index file and fails.
+            # With an index that is only a header, the repair meant for the data goes to the index
+            # file and fails.
             self.tree[dat] = before
             raise _Fault(f"write {self.root}/{idx}: file already closed")
         return entries
@@ -383,7 +417,8 @@ def _record(data: bytes, offset: int, *, typed: bool) -> _Record | None:
     kind, size = (first >> 24, first & 0xFFFFFF) if typed else (0, first)
     payload = data[offset + 8 : offset + 8 + size]
     if len(payload) < size:
-        # Not one byte of the payload: the server's read says EOF, not unexpected EOF, and it goes on as if complete.
+        # Not one byte of the payload: the server's read says EOF, not unexpected EOF, and it goes
+        # on as if complete.
         if not payload:
             return None
         raise _Torn
@@ -426,13 +461,23 @@ def _sub(v: Values) -> GoSub:
     )
 
 
+#: Histories read the same records again and again.
+@lru_cache(maxsize=1 << 14)
+def _event(payload: bytes) -> tuple[int, int]:
+    v = _decode(payload, SUB_EVENT_FIELDS)
+    return v.num(1), v.num(2)
+
+
+@lru_cache(maxsize=1 << 12)
 def _message(payload: bytes) -> GoMessage:
     v = _decode(payload, MESSAGE_FIELDS)
     return GoMessage(v.num(1), v.num(5), v.blob(2), v.blob(3), v.blob(4))
 
 
 def _deliver(channel: GoChannel, order: list[_Slice]) -> None:
-    """Look up every sequence as a subscriber's delivery does: an error ends it, an absent message is passed over."""
+    """Look up every sequence as a subscriber's delivery does: an error ends it, an absent message
+    is passed over.
+    """
     cache: dict[int, GoMessage] = {}
     for sequence in range(channel.first, channel.last + 1):
         if sequence not in cache:
@@ -448,7 +493,10 @@ def _deliver(channel: GoChannel, order: list[_Slice]) -> None:
 
 
 def _read_ahead(piece: _Slice, sequence: int) -> dict[int, GoMessage]:
-    """Messages from ``sequence`` on, cut from one block that is taken to be contiguous; none if anything is odd."""
+    """Messages from ``sequence`` on, cut from one block that is taken to be contiguous.
+
+    None if anything is odd.
+    """
     if sequence == piece.last:
         return {}
     at = sequence - piece.first
@@ -456,7 +504,8 @@ def _read_ahead(piece: _Slice, sequence: int) -> dict[int, GoMessage]:
     if not wanted or [e.sequence for e in wanted] != list(range(sequence, sequence + len(wanted))):
         return {}
     found: dict[int, GoMessage] = {}
-    position, budget = wanted[0].offset, READ_BUFFER
+    position = wanted[0].offset
+    budget = READ_BUFFER
     for entry in wanted:
         budget -= 8 + entry.size
         if found and budget < 0:

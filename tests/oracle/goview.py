@@ -1,4 +1,6 @@
-"""The shapes of the oracle's answer, and the fields of the stored messages (``docs/compat/filestore.md`` §2.5)."""
+"""The shapes of the oracle's answer, and the fields of the stored messages
+(``docs/compat/filestore.md`` §2.5).
+"""
 
 from __future__ import annotations
 
@@ -117,9 +119,12 @@ class GoSub:
 
 @dataclass(slots=True)
 class GoChannel:
-    """A recovered channel. ``messages`` is what a subscriber from the first message receives until delivery stops.
+    """A recovered channel.
 
-    ``write_slice``: number of the slice that the next message goes to, or after which a new one is made.
+    ``messages`` is what a subscriber from the first message receives until delivery stops.
+
+    ``write_slice``: number of the slice that the next message goes to, or after which a new one is
+    made.
     """
 
     name: bytes
@@ -135,7 +140,10 @@ class GoChannel:
 
 @dataclass(slots=True)
 class GoView:
-    """The recovered store; ``info`` is ``None`` if there was no server record. ``tree``: the files after recovery."""
+    """The recovered store; ``info`` is ``None`` if there was no server record.
+
+    ``tree``: the files after recovery.
+    """
 
     info: GoServerInfo | None
     clients: dict[bytes, GoClient]

@@ -1,10 +1,13 @@
-"""The writing side of the original's FILE store, as far as a publish needs it (``docs/compat/filestore.md``).
+"""The writing side of the original's FILE store, as far as a publish needs it
+(``docs/compat/filestore.md``).
 
-Recovery is that of ``gostore``: what it would change in the files is applied to them, and appending goes on at the
-channel's highest slice, as that server does, mistakes included: files that exist are appended to, an offset is what
-this process has counted and not what the file has, and nothing is ever compared with what somebody else wrote.
+Recovery is that of ``gostore``: what it would change in the files is applied to them, and appending
+goes on at the channel's highest slice, as that server does, mistakes included: files that exist are
+appended to, an offset is what this process has counted and not what the file has, and nothing is
+ever compared with what somebody else wrote.
 
-Not covered: limits, subscriptions (kept as they are), encryption, removal of slices, other record polynomials.
+Not covered: limits, subscriptions (kept as they are), encryption, removal of slices, other record
+polynomials.
 """
 
 from __future__ import annotations
@@ -111,7 +114,12 @@ class _Channel:
         self._timestamp = max(self._timestamp, time.time_ns())
         sequence = self.last + 1
         payload = encode(
-            "MsgProto", sequence=sequence, subject=subject, reply=reply, data=data, timestamp=self._timestamp
+            "MsgProto",
+            sequence=sequence,
+            subject=subject,
+            reply=reply,
+            data=data,
+            timestamp=self._timestamp,
         )
         piece.data += struct.pack("<II", len(payload), zlib.crc32(payload)) + payload
         entry = _INDEX.pack(sequence, piece.offset, self._timestamp, len(payload))
@@ -149,7 +157,10 @@ class _Channel:
 
 
 class GoWriter:
-    """An open store: recovered, or created if there was none. ``warnings``: what the server logs of it."""
+    """An open store: recovered, or created if there was none.
+
+    ``warnings``: what the server logs of it.
+    """
 
     def __init__(self, root: Path, cluster: bytes, slice_msgs: int = 0) -> None:
         self._root = root
@@ -203,7 +214,9 @@ class GoWriter:
                 created = True
             self.channels[channel].append(channel, reply, data)
         except OSError as error:
-            raise StoreError(f"{error.filename}: {(error.strerror or str(error)).lower()}") from None
+            raise StoreError(
+                f"{error.filename}: {(error.strerror or str(error)).lower()}"
+            ) from None
         return created
 
     def flush(self, channels: Iterable[bytes]) -> None:
@@ -226,7 +239,8 @@ class GoWriter:
         for known in self.channels:
             if known.lower() == name.lower():
                 raise StoreError(
-                    f'rejecting channel "{os.fsdecode(name)}" because channel "{os.fsdecode(known)}" '
+                    f'rejecting channel "{os.fsdecode(name)}" because channel '
+                    f'"{os.fsdecode(known)}" '
                     "alreay exists (different cases not allowed)"
                 )
         folder = self._root / os.fsdecode(name)
@@ -235,7 +249,10 @@ class GoWriter:
         self.channels[name] = _Channel(folder, 0, self._slice_msgs)
 
     def _append_client(self, kind: int, payload: bytes) -> None:
-        _write(self._clients, struct.pack("<II", kind << 24 | len(payload), zlib.crc32(payload)) + payload)
+        _write(
+            self._clients,
+            struct.pack("<II", kind << 24 | len(payload), zlib.crc32(payload)) + payload,
+        )
 
     def _write_info(self) -> None:
         info = self.info
@@ -276,7 +293,10 @@ def _apply(root: Path, before: Tree, after: Tree) -> None:
 
 
 def _open(path: Path) -> int:
-    """A file of the store for appending; an absent one is created. Raises ``StoreError`` for another version."""
+    """A file of the store for appending; an absent one is created.
+
+    Raises ``StoreError`` for another version.
+    """
     flags = os.O_RDWR | os.O_APPEND
     try:
         fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)

@@ -1,4 +1,6 @@
-"""The Go-rules peer beats as the recorded servers did, and two of them hand a store over as the original does."""
+"""The Go-rules peer beats as the recorded servers did, and two of them hand a store over as the
+original does.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ import pytest
 
 from tests.ft.client import Arrived, NatsConnection, StanClient
 from tests.ft.load import CHANNEL, Load
-from tests.oracle.goheartbeat import BadTime, Instant, decode_time, encode_time, heartbeat, read_heartbeat
+from tests.oracle.goheartbeat import (
+    BadTime,
+    Instant,
+    decode_time,
+    encode_time,
+    heartbeat,
+    read_heartbeat,
+)
 from tests.oracle.gostore import read_store
 from tests.processes import CLUSTER, GROUP, READY, ROOT, STANDING_BY
 
@@ -96,8 +105,13 @@ def test_other_messages_on_the_subject_are_no_heartbeats(payload: bytes) -> None
 
 
 def test_the_peer_knows_nothing_of_the_product() -> None:
-    code = "import sys, tests.oracle.gopeer; print(*(name for name in sys.modules if name.startswith('ftstan')))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    code = (
+        "import sys, tests.oracle.gopeer; print(*(name for name in sys.modules if "
+        "name.startswith('ftstan')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == ""
 
 
@@ -129,7 +143,9 @@ def test_an_active_peer_sends_the_same_bytes_until_it_ends(stage: Stage) -> None
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("end", "status"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 0)])
+@pytest.mark.parametrize(
+    ("end", "status"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 0)]
+)
 def test_one_peer_takes_over_from_another_and_nothing_acked_is_lost(
     stage: Stage, end: signal.Signals, status: int
 ) -> None:
@@ -157,7 +173,9 @@ def test_one_peer_takes_over_from_another_and_nothing_acked_is_lost(
 
 
 @pytest.mark.processes
-def test_a_standby_that_lacks_heartbeats_is_refused_the_lock_while_the_active_is_stopped(stage: Stage) -> None:
+def test_a_standby_that_lacks_heartbeats_is_refused_the_lock_while_the_active_is_stopped(
+    stage: Stage,
+) -> None:
     a, b = go_pair(stage, stage.nats())
     a.signal(signal.SIGSTOP)
     b.wait_for("ft: unable to get store lock at this time, going back to standby")
@@ -171,7 +189,8 @@ def test_of_two_actives_the_younger_dies_of_a_panic(stage: Stage) -> None:
     nats = stage.nats()
     a, b = go_pair(stage, nats)
     a.signal(signal.SIGSTOP)
-    # What a lost lock of a network file system does: another may have it while the former owner is away.
+    # What a lost lock of a network file system does: another may have it while the former owner is
+    # away.
     (stage.store / ".rootdir.lck").unlink()
     b.wait_for(READY)
     a.signal(signal.SIGCONT)
@@ -188,4 +207,7 @@ def test_a_peer_refuses_what_the_original_refuses(stage: Stage) -> None:
     (stage.store / "server.dat").write_bytes(b"\x01\x00\x00")
     a = stage.go_member("go-a", nats)
     assert a.status() == 1
-    assert 'unable to recover server file "server.dat": unable to verify file version: unexpected EOF' in a.text()
+    assert (
+        'unable to recover server file "server.dat": unable to verify file version: unexpected EOF'
+        in a.text()
+    )

@@ -1,4 +1,6 @@
-"""The oracle agrees with the recorded behaviour of the real server, on whole stores and on damaged ones."""
+"""The oracle agrees with the recorded behaviour of the real server, on whole stores and on damaged
+ones.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.oracle.damage import DATA, Recipe, archived_tree, damaged_tree, extract, recipes, write_tree
+from tests.oracle.damage import (
+    DATA,
+    Recipe,
+    archived_tree,
+    damaged_tree,
+    extract,
+    recipes,
+    write_tree,
+)
 from tests.oracle.goproto import ProtoError, decode
 from tests.oracle.gostore import GoRefuses, load_tree, read_store, read_tree
 
@@ -22,7 +32,9 @@ STORES = [(version, name) for version in VERSIONS for name in ("clean", "killed"
 
 
 def expected_view(version: str, name: str) -> dict[str, Any]:
-    view: dict[str, Any] = json.loads((DATA / "expected" / version / f"{name}.json").read_text(encoding="utf-8"))
+    view: dict[str, Any] = json.loads(
+        (DATA / "expected" / version / f"{name}.json").read_text(encoding="utf-8")
+    )
     return view
 
 
@@ -90,7 +102,9 @@ def changed_sizes(before: Tree, after: Tree) -> dict[str, list[int | None]]:
 
 
 @pytest.mark.parametrize(("version", "name"), STORES)
-def test_messages_of_a_real_store_are_what_the_server_delivered(tmp_path: Path, version: str, name: str) -> None:
+def test_messages_of_a_real_store_are_what_the_server_delivered(
+    tmp_path: Path, version: str, name: str
+) -> None:
     view = read_store(extract(f"{version}/{name}.tar.gz", tmp_path), cluster_id=b"test-cluster")
     expected = expected_view(version, name)["channels"]
     assert {n.decode() for n in view.channels} == set(expected)
@@ -102,7 +116,9 @@ def test_messages_of_a_real_store_are_what_the_server_delivered(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("version", "name"), STORES)
-def test_clients_and_subscriptions_of_a_real_store_are_replayed(tmp_path: Path, version: str, name: str) -> None:
+def test_clients_and_subscriptions_of_a_real_store_are_replayed(
+    tmp_path: Path, version: str, name: str
+) -> None:
     view = read_store(extract(f"{version}/{name}.tar.gz", tmp_path))
     expected = expected_view(version, name)
     assert sorted(c.decode() for c in view.clients) == sorted(c["id"] for c in expected["clients"])
@@ -179,7 +195,9 @@ def compare_with_verdict(view: GoView, base: str, verdict: Recipe) -> None:
     undamaged = read_tree(archived_tree(base))
     rows: dict[str, Any] = {n.decode(): verdict_row(c) for n, c in undamaged.channels.items()}
     rows |= verdict.get("channels", {})
-    assert {n.decode(): verdict_row(c) for n, c in view.channels.items()} == {n: r for n, r in rows.items() if r}
+    assert {n.decode(): verdict_row(c) for n, c in view.channels.items()} == {
+        n: r for n, r in rows.items() if r
+    }
     clients = verdict.get("clients", sorted(c.decode() for c in undamaged.clients))
     assert sorted(c.decode() for c in view.clients) == clients
 
@@ -190,7 +208,9 @@ def test_a_header_only_index_with_torn_data_cannot_be_repaired_in_one_start() ->
     assert data is not None
     tree["single/msgs.1.dat"] = data[:-4]
     tree["single/msgs.1.idx"] = data[:4]
-    with pytest.raises(GoRefuses, match=r'msgs.1.idx"\): write DATASTORE/single/msgs.1.idx: file already closed') as e:
+    with pytest.raises(
+        GoRefuses, match=r'msgs.1.idx"\): write DATASTORE/single/msgs.1.idx: file already closed'
+    ) as e:
         read_tree(tree, truncate_bad_eof=True)
     assert "single/msgs.1.idx" not in e.value.tree
     with pytest.raises(GoRefuses, match="unexpected EOF"):
@@ -230,6 +250,8 @@ def test_payloads_that_do_not_decode_are_refused(payload: str, text: str) -> Non
 def test_numbers_keep_their_width_and_sign() -> None:
     fields = {1: ("A", "int32"), 2: ("B", "int64"), 3: ("C", "uint64"), 4: ("D", "bytes")}
     minus_one = "ff" * 9 + "01"
-    values = decode(bytes.fromhex(f"08{minus_one}10{minus_one}18{minus_one}2201782a0161" + "220179"), fields)
+    values = decode(
+        bytes.fromhex(f"08{minus_one}10{minus_one}18{minus_one}2201782a0161" + "220179"), fields
+    )
     assert (values.num(1), values.num(2), values.num(3)) == (-1, -1, 2**64 - 1)
     assert values.blob(4) == b"y"

@@ -1,4 +1,6 @@
-"""Hypothesis strategies for STAN payloads: messages as programs write them, and what can go wrong with them."""
+"""Hypothesis strategies for STAN payloads: messages as programs write them, and what can go wrong
+with them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ _EDGES = [0, 1, 127, 128, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**63 - 1, 
 numbers = st.sampled_from(_EDGES) | st.integers(0, U64)
 strings = st.sampled_from([b"", b"foo", b"a.b", b"\xff\xfe"]) | st.binary(max_size=200)
 
-_RANGES = {"u64": (0, U64), "i64": (-(2**63), 2**63 - 1), "u32": (0, 2**32 - 1), "i32": (-(2**31), 2**31 - 1)}
+_RANGES = {
+    "u64": (0, U64),
+    "i64": (-(2**63), 2**63 - 1),
+    "u32": (0, 2**32 - 1),
+    "i32": (-(2**31), 2**31 - 1),
+}
 
 
 def varint(value: int, pad: int = 0) -> bytes:
@@ -40,12 +47,16 @@ def _value(kind: str) -> st.SearchStrategy[Value]:
     if kind == "bool":
         return st.booleans()
     low, high = _RANGES[kind]
-    return st.sampled_from([edge for edge in _EDGES if low <= edge <= high]) | st.integers(low, high)
+    return st.sampled_from([edge for edge in _EDGES if low <= edge <= high]) | st.integers(
+        low, high
+    )
 
 
 def fields(message: str) -> st.SearchStrategy[dict[str, Value]]:
     """Some or all fields of the message, by name."""
-    return st.fixed_dictionaries({}, optional={name: _value(kind) for name, kind in TABLES[message].values()})
+    return st.fixed_dictionaries(
+        {}, optional={name: _value(kind) for name, kind in TABLES[message].values()}
+    )
 
 
 _numbers_as_sent = st.builds(varint, numbers, st.integers(0, 3)) | st.builds(
@@ -58,12 +69,20 @@ _bytes_as_sent = st.builds(lambda raw, pad: varint(len(raw), pad) + raw, strings
 _wrong_lengths = st.builds(lambda length, raw: varint(length) + raw, numbers, st.binary(max_size=8))
 
 
-def _field(number: st.SearchStrategy[int], wire_type: int, value: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+def _field(
+    number: st.SearchStrategy[int], wire_type: int, value: st.SearchStrategy[bytes]
+) -> st.SearchStrategy[bytes]:
     def build(number: int, beyond: int, pad: int, value: bytes) -> bytes:
         # Bits of a field number above the 32nd are ignored by the original.
         return varint((number + (beyond << 32)) << 3 | wire_type, pad) + value
 
-    return st.builds(build, number, st.sampled_from([0, 0, 0, 0, 1, 2**28]), st.sampled_from([0, 0, 0, 1, 2]), value)
+    return st.builds(
+        build,
+        number,
+        st.sampled_from([0, 0, 0, 0, 1, 2**28]),
+        st.sampled_from([0, 0, 0, 1, 2]),
+        value,
+    )
 
 
 def _fields_of(number: st.SearchStrategy[int]) -> st.SearchStrategy[bytes]:
@@ -75,34 +94,49 @@ def _fields_of(number: st.SearchStrategy[int]) -> st.SearchStrategy[bytes]:
     )
 
 
-_any_number = st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 15, 16, 100, 2**29 - 1, 2**31 - 1])
+_any_number = st.sampled_from(
+    [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 15, 16, 100, 2**29 - 1, 2**31 - 1]
+)
 _illegal_number = st.sampled_from([0, 2**31, 2**32 - 1, 2**32])
 
 
 def _group(inside: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
     return st.builds(
-        lambda start, body, end: varint(start << 3 | 3) + body + varint(end << 3 | 4), _any_number, inside, _any_number
+        lambda start, body, end: varint(start << 3 | 3) + body + varint(end << 3 | 4),
+        _any_number,
+        inside,
+        _any_number,
     )
 
 
-_groups = st.recursive(_fields_of(_any_number | _illegal_number) | st.just(b""), _group, max_leaves=4).flatmap(
-    lambda body: _group(st.just(body))
-)
+_groups = st.recursive(
+    _fields_of(_any_number | _illegal_number) | st.just(b""), _group, max_leaves=4
+).flatmap(lambda body: _group(st.just(body)))
 _broken = (
     _field(_illegal_number, 0, _numbers_as_sent)
     | _field(_any_number, 2, _wrong_lengths)
-    | st.builds(lambda number, wire_type: varint(number << 3 | wire_type), _any_number, st.sampled_from([3, 4, 6, 7]))
+    | st.builds(
+        lambda number, wire_type: varint(number << 3 | wire_type),
+        _any_number,
+        st.sampled_from([3, 4, 6, 7]),
+    )
     | st.binary(max_size=6)
 )
 
 
 @st.composite
 def payloads(draw: st.DrawFn, message: str) -> bytes:
-    """Bytes that claim to be ``message``: right fields in any order, duplicates, strangers, damage, a cut end."""
+    """Bytes that claim to be ``message``: right fields in any order, duplicates, strangers, damage,
+    a cut end.
+    """
     table = TABLES[message]
     known = st.one_of(
         *(
-            _field(st.just(number), 2 if kind == "b" else 0, _bytes_as_sent if kind == "b" else _numbers_as_sent)
+            _field(
+                st.just(number),
+                2 if kind == "b" else 0,
+                _bytes_as_sent if kind == "b" else _numbers_as_sent,
+            )
             for number, (_, kind) in table.items()
         )
     )

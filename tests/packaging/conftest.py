@@ -1,4 +1,6 @@
-"""Packages that are built once for a run, and roots of Debian 12 to install them in. Needs root and the tools.
+"""Packages that are built once for a run, and roots of Debian 12 to install them in.
+
+Needs root and the tools.
 
 Both are kept below ``build/packages``: packages by the hash of everything that they are made from.
 """
@@ -24,10 +26,13 @@ if TYPE_CHECKING:
     from tests.processes import Stage
 
 EPOCH = 1_767_225_600
-"""The time of what these packages hold: not that of the commit, so that they last until something in them changes."""
+"""The time of what these packages hold: not that of the commit, so that they last until something
+in them changes.
+"""
 _SUITE = "bookworm"
 _HOST = (
-    "dbus", "iproute2", "logrotate", "nfs-common", "nftables", "procps", "python3-apt", "python3.11-venv",
+    "dbus", "iproute2", "logrotate", "nfs-common", "nftables", "procps", "python3-apt",
+    "python3.11-venv",
     "sudo", "systemd", "systemd-sysv",
 )  # fmt: skip
 _SOURCES = ("/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list")
@@ -83,7 +88,15 @@ def _root(name: str, *words: str) -> Path:
         if not root.exists():
             new = root.with_suffix(".new")
             shutil.rmtree(new, ignore_errors=True)
-            command = [mmdebstrap, "--quiet", "--variant=minbase", *words, _SUITE, str(new), *sources]
+            command = [
+                mmdebstrap,
+                "--quiet",
+                "--variant=minbase",
+                *words,
+                _SUITE,
+                str(new),
+                *sources,
+            ]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 pytest.fail(f"mmdebstrap: {done.stderr[-2000:]}", pytrace=False)
@@ -100,7 +113,8 @@ def debian() -> Path:
 @pytest.fixture(scope="session")
 def debian_host() -> Path:
     """A Debian that boots, with what Ansible needs on a host and what its roles install."""
-    # Nothing that looks for new packages by itself: it would hold the lock that an installation needs.
+    # Nothing that looks for new packages by itself: it would hold the lock that an installation
+    # needs.
     quiet = '--customize-hook=chroot "$1" systemctl mask apt-daily.timer apt-daily-upgrade.timer'
     return _root("-host", f"--include={','.join(_HOST)}", quiet)
 

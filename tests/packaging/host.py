@@ -1,7 +1,8 @@
 """A host of Debian 12: a machine that boots its own systemd, on a network that the test made.
 
-systemd is the real one, first process of a namespace, with control groups below one that the test made. What it lacks
-is a kernel of its own: it has no modules, no NFS, and this machine's clock. What was written stays over a reboot.
+systemd is the real one, first process of a namespace, with control groups below one that the test
+made. What it lacks is a kernel of its own: it has no modules, no NFS, and this machine's clock.
+What was written stays over a reboot.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
     from tests.processes import Stage
 
 _ANSWERS = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=10).status)"
-_NETWORK = "ip link add hosts type bridge && ip link set hosts up && ip link set lo up && echo made >&2 && read -r _"
-# $0: the root, $1: the host's name, then pairs of a directory outside and one inside. The settings of this machine's
-# kernel are not the host's to change.
+_NETWORK = (
+    "ip link add hosts type bridge && ip link set hosts up && ip link set lo up && echo made >&2 "
+    "&& read -r _"
+)
+# $0: the root, $1: the host's name, then pairs of a directory outside and one inside. The settings
+# of this machine's kernel are not the host's to change.
 _BOOT = """\
 set -eu
 root=$0 name=$1
@@ -57,23 +61,41 @@ pivot_root . run/former
 umount -l /run/former
 rmdir /run/former
 exec env -i container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd < /dev/null
-"""
+"""  # noqa: E501
 
 
 class Network:
     """A bridge in a network namespace of its own. ``hosts``: those that are its ports, by name."""
 
     def __init__(self, stage: Stage) -> None:
-        self._holder = Child(["unshare", "-n", "sh", "-c", _NETWORK], stage.directory / "network.log", piped=True)
+        self._holder = Child(
+            ["unshare", "-n", "sh", "-c", _NETWORK], stage.directory / "network.log", piped=True
+        )
         stage.adopt(self._holder)
         self._holder.wait_for("made")
         self.hosts: dict[str, Host] = {}
 
     def plug(self, host: Host, holder: int) -> None:
-        """Give a host's network, which is that of ``holder``, its interface, and all hosts its name."""
-        bridge, inside = (["nsenter", "-t", str(pid), "-n", "ip"] for pid in (self._holder.pid, holder))
+        """Give a host's network, which is that of ``holder``, its interface, and all hosts its
+        name.
+        """
+        bridge, inside = (
+            ["nsenter", "-t", str(pid), "-n", "ip"] for pid in (self._holder.pid, holder)
+        )
         for words in (
-            [*bridge, "link", "add", host.name, "type", "veth", "peer", "name", "eth0", "netns", str(holder)],
+            [
+                *bridge,
+                "link",
+                "add",
+                host.name,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                str(holder),
+            ],
             [*bridge, "link", "set", host.name, "master", "hosts", "up"],
             [*inside, "address", "add", f"{host.address}/24", "dev", "eth0"],
             [*inside, "link", "set", "eth0", "up"],
@@ -87,10 +109,18 @@ class Network:
 
 
 class Host(Machine):
-    """``mounts``: directories of this machine that it has, by their paths there. It is booted, and up."""
+    """``mounts``: directories of this machine that it has, by their paths there.
+
+    It is booted, and up.
+    """
 
     def __init__(
-        self, stage: Stage, lower: Path, name: str, network: Network, mounts: Sequence[tuple[Path, str]] = ()
+        self,
+        stage: Stage,
+        lower: Path,
+        name: str,
+        network: Network,
+        mounts: Sequence[tuple[Path, str]] = (),
     ) -> None:
         super().__init__(stage, lower, name, unshared="-mn")
         self.name = name
@@ -99,7 +129,8 @@ class Host(Machine):
         self._boot: _Boot | None = None
         (self.root / "etc/hostname").write_text(f"{name}\n", encoding="utf-8")
         network.plug(self, self._holder.pid)
-        #: Runs a command on the host: for Ansible, in place of chroot, with a root that it does not need.
+        #: Runs a command on the host: for Ansible, in place of chroot, with a root that it does not
+        #: need.
         self.enter = stage.directory / f"{name}.enter"
         self.enter.touch(0o755)
         self.boot()
@@ -114,9 +145,22 @@ class Host(Machine):
         if self._boot is not None:
             self._boot.end()
         enter = ["nsenter", "-t", str(self._holder.pid), "-m", "-n"]
-        unshare = ["unshare", "-m", "--pid", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child=KILL"]
+        unshare = [
+            "unshare",
+            "-m",
+            "--pid",
+            "--uts",
+            "--ipc",
+            "--cgroup",
+            "--fork",
+            "--kill-child=KILL",
+        ]
         words = [*enter, *unshare, "sh", "-c", _BOOT, str(self._inside), self.name, *self._mounts]
-        self._boot = _Boot(words, self._stage.directory / f"{self.name}.boot.log", f"ftstan-{os.getpid()}-{self.name}")
+        self._boot = _Boot(
+            words,
+            self._stage.directory / f"{self.name}.boot.log",
+            f"ftstan-{os.getpid()}-{self.name}",
+        )
         self._stage.adopt(self._boot)
 
     def wait_until_reached(self) -> None:
@@ -124,7 +168,10 @@ class Host(Machine):
         boot = self._boot
         assert boot is not None
         until(lambda: boot.is_systemd, f"systemd on {self.name}\n{boot.tail()}")
-        until(lambda: self.call("test", "-S", "/run/systemd/private").returncode == 0, f"{self.name} to be up")
+        until(
+            lambda: self.call("test", "-S", "/run/systemd/private").returncode == 0,
+            f"{self.name} to be up",
+        )
 
     def wait_until_up(self) -> None:
         """Wait until systemd has started what it starts at boot."""
@@ -141,8 +188,24 @@ class Host(Machine):
 
     def _words(self, *words: str, user: str = "root:root") -> list[str]:
         assert self._boot is not None
-        enter = ["nsenter", "-t", str(self._boot.init), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w"]
-        return [*enter, *([] if user == "root:root" else ["chroot", f"--userspec={user}", "/"]), *words]
+        enter = [
+            "nsenter",
+            "-t",
+            str(self._boot.init),
+            "-m",
+            "-u",
+            "-i",
+            "-n",
+            "-p",
+            "-C",
+            "-r",
+            "-w",
+        ]
+        return [
+            *enter,
+            *([] if user == "root:root" else ["chroot", f"--userspec={user}", "/"]),
+            *words,
+        ]
 
     def unit(self, name: str, key: str) -> str:
         """A property of a unit, as ``systemctl show`` tells it."""
@@ -154,7 +217,10 @@ class Host(Machine):
 
     def wait_for(self, unit: str, key: str, value: str) -> None:
         """Wait until a property of a unit holds ``value``."""
-        until(lambda: value in self.unit(unit, key), f"{key} of {unit} on {self.name} to say {value!r}")
+        until(
+            lambda: value in self.unit(unit, key),
+            f"{key} of {unit} on {self.name} to say {value!r}",
+        )
 
     def answers(self, url: str) -> bool:
         """Whether a page is there, asked on the host."""
@@ -165,12 +231,18 @@ class _Boot(Child):
     """From its start to its end; its control group goes with it."""
 
     def __init__(self, words: Sequence[str], log: Path, name: str) -> None:
-        mounts = [line.split() for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+        mounts = [
+            line.split() for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
+        ]
         found = next((Path(place) for _, place, kind, *_ in mounts if kind == "cgroup2"), None)
-        assert found is not None, "no file system cgroup2 is mounted, which systemd needs on the hosts of this test"
+        assert found is not None, (
+            "no file system cgroup2 is mounted, which systemd needs on the hosts of this test"
+        )
         self._group = found / name
         self._group.mkdir()
-        super().__init__(["sh", "-c", 'echo 0 > "$0/cgroup.procs" && exec "$@"', str(self._group), *words], log)
+        super().__init__(
+            ["sh", "-c", 'echo 0 > "$0/cgroup.procs" && exec "$@"', str(self._group), *words], log
+        )
 
     @property
     def init(self) -> int:

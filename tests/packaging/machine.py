@@ -1,7 +1,7 @@
 """A root of Debian in a mount namespace: commands and servers run in it by ``chroot``.
 
-It has no network of its own, and no systemd. What is written there is in memory and gone with the namespace; what lies
-below is shared by all machines, and none can change it.
+It has no network of its own, and no systemd. What is written there is in memory and gone with the
+namespace; what lies below is shared by all machines, and none can change it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOUNTS = """\
 mount -t tmpfs -o mode=0755 packages "$0" && mkdir "$0/upper" "$0/work" "$0/root" &&
 mount -t overlay -o "lowerdir=$1,upperdir=$0/upper,workdir=$0/work" packages "$0/root" &&
 mount -t proc proc "$0/root/proc" && mount --rbind /dev "$0/root/dev" && echo mounted >&2 && read -r _
-"""
+"""  # noqa: E501
 
 
 class Machine:
@@ -44,16 +44,27 @@ class Machine:
         enter = ["nsenter", "-t", str(self._holder.pid), "-m", "--wd=/"]
         return [*enter, "chroot", f"--userspec={user}", str(self._inside), *words]
 
-    def call(self, *words: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def call(
+        self, *words: str, environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         return self.run(self._words(*words), environment)
 
     @staticmethod
-    def run(words: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        words: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """The same on this side, with the environment that commands have there."""
-        variables = {"PATH": _PATH, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"} | dict(environment or {})
+        variables = {"PATH": _PATH, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"} | dict(
+            environment or {}
+        )
         return subprocess.run(
-            words, env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            words,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     def out(self, *words: str) -> str:
@@ -84,7 +95,9 @@ class Machine:
     def server(self, name: str, *words: str) -> Server:
         """Start the installed server as its user, with flags."""
         port, monitor = free_ports(2)
-        command = self._words("/usr/bin/ftstan", *words, "-p", str(port), "-m", str(monitor), user="ftstan:ftstan")
+        command = self._words(
+            "/usr/bin/ftstan", *words, "-p", str(port), "-m", str(monitor), user="ftstan:ftstan"
+        )
         server = Server(
             command,
             self._stage.directory / f"{name}.log",

@@ -1,4 +1,6 @@
-"""The package on a host of Debian 12 under systemd: the page about installing, and what comes late at boot."""
+"""The package on a host of Debian 12 under systemd: the page about installing, and what comes late
+at boot.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +57,15 @@ def test_what_the_page_says_for_debian_is_what_happens(host: Host, packages: Pat
     assert "The configuration is valid." in said
     assert re.search(r"Active: active \(running\)", said)
     assert re.search(r'Status: "STANDALONE: serving', said), said
-    assert host.out("id", "-u", "ftstan") == host.out("stat", "-c", "%u", "/var/lib/ftstan/store") == "4321\n"
+    assert (
+        host.out("id", "-u", "ftstan")
+        == host.out("stat", "-c", "%u", "/var/lib/ftstan/store")
+        == "4321\n"
+    )
     assert host.answers("http://127.0.0.1:8222/readyz")
 
-    # With io_spin processors are kept awake for a client that waits for each answer: the unit allows what that takes,
-    # and no more.
+    # With io_spin processors are kept awake for a client that waits for each answer: the unit
+    # allows what that takes, and no more.
     configuration = host.root / CONFIGURATION[1:]
     text = configuration.read_text()
     configuration.write_text(text.replace("  store: file\n", '  store: file\n  io_spin: "500us"\n'))
@@ -67,13 +73,23 @@ def test_what_the_page_says_for_debian_is_what_happens(host: Host, packages: Pat
     assert host.answers("http://127.0.0.1:8222/readyz")
     host.out("ftstanctl", "bench", "--sync", "--count", "2000")
     threads = f"/proc/{host.unit(UNIT, 'MainPID')}/task"
-    said = host.out("sh", "-ec", f'for t in {threads}/*; do echo "$(cat $t/comm) $(chrt -p ${{t##*/}})"; done')
-    policies = {line.rsplit(" ", 1)[-1] for line in said.splitlines() if "policy" in line and line.startswith("awake ")}
+    said = host.out(
+        "sh", "-ec", f'for t in {threads}/*; do echo "$(cat $t/comm) $(chrt -p ${{t##*/}})"; done'
+    )
+    policies = {
+        line.rsplit(" ", 1)[-1]
+        for line in said.splitlines()
+        if "policy" in line and line.startswith("awake ")
+    }
     has_none = has_quota() or len(os.sched_getaffinity(0)) == 1
     assert policies == (set() if has_none else {"SCHED_IDLE"}), said
 
     # Another datastore: refused by the unit until a drop-in allows it.
-    other = text.replace("/var/lib/ftstan/store", "/srv/orders").replace("4222", "4223").replace("8222", "8223")
+    other = (
+        text.replace("/var/lib/ftstan/store", "/srv/orders")
+        .replace("4222", "4223")
+        .replace("8222", "8223")
+    )
     (host.root / "etc/ftstan/orders.conf").write_text(other)
     for directory in ("/srv/orders", "/srv/spool"):
         host.out("install", "-d", "-o", "ftstan", "-g", "ftstan", directory)
@@ -88,7 +104,10 @@ def test_what_the_page_says_for_debian_is_what_happens(host: Host, packages: Pat
     # Remove and purge.
     host.out("apt", "remove", "ftstan")
     assert "Deactivated successfully" in host.journal(UNIT)
-    assert (host.unit(UNIT, "ActiveState"), host.unit(UNIT, "LoadState")) == ("inactive", "not-found")
+    assert (host.unit(UNIT, "ActiveState"), host.unit(UNIT, "LoadState")) == (
+        "inactive",
+        "not-found",
+    )
     assert (host.root / CONFIGURATION[1:]).exists()
     host.out("apt", "purge", "ftstan")
     assert not (host.root / CONFIGURATION[1:]).exists()
@@ -112,10 +131,16 @@ ExecStart=/bin/sh -c 'until [ -e /run/storage ]; do sleep 0.1; done'
 """
 
 
-def test_a_server_waits_for_storage_and_for_nats_that_come_late_at_boot(host: Host, packages: Path) -> None:
+def test_a_server_waits_for_storage_and_for_nats_that_come_late_at_boot(
+    host: Host, packages: Path
+) -> None:
     host.install(deb(packages))
-    text = (host.root / CONFIGURATION[1:]).read_text().replace("/var/lib/ftstan/store", "/nss/orders")
-    external = text.replace("streaming {", 'streaming {\n  nats_server_url: "nats://127.0.0.1:4333"')
+    text = (
+        (host.root / CONFIGURATION[1:]).read_text().replace("/var/lib/ftstan/store", "/nss/orders")
+    )
+    external = text.replace(
+        "streaming {", 'streaming {\n  nats_server_url: "nats://127.0.0.1:4333"'
+    )
     (host.root / CONFIGURATION[1:]).write_text(re.sub(r"(?m)^listen.*$", "", external))
     host.out("install", "-d", "-o", "ftstan", "-g", "ftstan", "/srv/storage/orders", "/nss")
     units = host.root / "etc/systemd/system"

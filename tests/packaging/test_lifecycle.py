@@ -1,4 +1,6 @@
-"""Install, upgrade, remove, purge in clean roots of Debian 12, with the server under load where it matters."""
+"""Install, upgrade, remove, purge in clean roots of Debian 12, with the server under load where it
+matters.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 # The first of a run builds the packages and the root, which takes its time on a busy machine.
 pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("packages"), pytest.mark.timeout(1800)]
 
-FIRST, SECOND = f"{current().version}-1", f"{current().version}-2"
+FIRST = f"{current().version}-1"
+SECOND = f"{current().version}-2"
 HOME = "/usr/lib/ftstan"
 #: What lies there beside the versions.
 PLAIN = ("current", "dist", "sweep", "add-spark", "spark.txt")
@@ -58,7 +61,9 @@ def test_a_package_is_installed_upgraded_removed_and_purged_and_touches_nothing_
     assert "The configuration is valid." in host.out("ftstan", "-c", CONFIGURATION, "-check_config")
     assert host.out("dpkg", "--verify", "ftstan") == ""
     assert host.out("id", "ftstan").split()[:2] == ["uid=842(ftstan)", "gid=842(ftstan)"]
-    assert host.out("stat", "-c", "%a %U %G", "/var/lib/ftstan", CONFIGURATION, "/etc/ftstan").splitlines() == [
+    assert host.out(
+        "stat", "-c", "%a %U %G", "/var/lib/ftstan", CONFIGURATION, "/etc/ftstan"
+    ).splitlines() == [
         "750 ftstan ftstan",
         "640 root ftstan",
         "755 root root",
@@ -66,7 +71,9 @@ def test_a_package_is_installed_upgraded_removed_and_purged_and_touches_nothing_
     assert host.listing(HOME) == {FIRST, *PLAIN}
     assert "--spool DIR" in host.out("ftstan-archive-slice", "--help")
     done = host.call("ftstan-pipeline", "archive", "/var/lib/ftstan/spool", "/srv/archive")
-    assert done.stderr == "pyspark is not installed\nhint: run: /usr/lib/ftstan/add-spark (as root)\n"
+    assert (
+        done.stderr == "pyspark is not installed\nhint: run: /usr/lib/ftstan/add-spark (as root)\n"
+    )
     assert done.returncode == 2
     # What needs no Spark works; a server calls what stays where it is over upgrades.
     script = host.out("ftstan-pipeline", "archive-script", "--spool", "/var/lib/ftstan/spool")
@@ -130,7 +137,9 @@ def test_a_purge_without_data_leaves_nothing_but_the_user_and_spares_what_is_lin
     host.out("dpkg", "--purge", "ftstan")
     assert (host.root / "var/lib/ftstan").is_symlink()
     assert shared.is_dir()
-    left = host.out("find", "/etc", "/usr", "/var", "-iname", "*ftstan*", "!", "-path", "/var/lib/dpkg/*")
+    left = host.out(
+        "find", "/etc", "/usr", "/var", "-iname", "*ftstan*", "!", "-path", "/var/lib/dpkg/*"
+    )
     assert left.split() == ["/var/lib/ftstan"]
 
 
@@ -144,7 +153,9 @@ def test_the_users_ids_are_chosen_before_the_installation_and_never_changed(
     ids.write_text("uid = 33\ngid = 5000\n")
     done = host.try_install(deb(packages))
     assert done.returncode != 0
-    assert "ftstan: uid 33 belongs to the user www-data\nhint: choose one that is free" in done.stderr
+    assert (
+        "ftstan: uid 33 belongs to the user www-data\nhint: choose one that is free" in done.stderr
+    )
     assert not (host.root / "usr/lib/ftstan").exists()
 
     ids.write_text("uid = many\n")
@@ -202,7 +213,8 @@ def test_an_upgrade_under_load_leaves_a_running_server_whole_until_it_is_restart
     server.signal(signal.SIGTERM)
     assert server.status() == 143
 
-    # The next start is the new version; then nobody needs the former one, whatever a container on the same host runs.
+    # The next start is the new version; then nobody needs the former one, whatever a container on
+    # the same host runs.
     other = machine()
     other.install(deb(packages))
     container = other.server("container", "-c", CONFIGURATION)
@@ -215,7 +227,9 @@ def test_an_upgrade_under_load_leaves_a_running_server_whole_until_it_is_restart
     assert f"version {FIRST} still runs" in other.install(deb(next_packages))
     reader = StanClient(after.port, "reader")
     reader.connect()
-    assert list(reader.read_to(b"orders", published).values()) == [b"%d" % n for n in range(published)]
+    assert list(reader.read_to(b"orders", published).values()) == [
+        b"%d" % n for n in range(published)
+    ]
 
 
 SUPERVISORD = """\
@@ -256,7 +270,9 @@ def test_the_shipped_file_for_supervisord_runs_a_server_again_and_says_why_it_en
         client = StanClient(port)
         client.connect()
         (server,) = (
-            pid for pid in children(supervisord.pid) if b"/usr/bin/ftstan" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            pid
+            for pid in children(supervisord.pid)
+            if b"/usr/bin/ftstan" in Path(f"/proc/{pid}/cmdline").read_bytes()
         )
         os.kill(server, signal.SIGKILL)
         started(2)

@@ -17,12 +17,19 @@ _HEAD = re.compile(r"^== (\d+) (.*)\n", re.MULTILINE)
 
 
 class Document:
-    """One README. ``document[n]``: the text of its block ``n``; ``example`` marks the test of a block."""
+    """One README. ``document[n]``: the text of its block ``n``.
+
+    ``example`` marks the test of a block.
+    """
 
     def __init__(self, release: str) -> None:
-        text = (ROOT / "tests" / "data" / "reference" / f"{release}.txt").read_text(encoding="utf-8")
+        text = (ROOT / "tests" / "data" / "reference" / f"{release}.txt").read_text(
+            encoding="utf-8"
+        )
         _, *parts = _HEAD.split(text)
-        self._blocks = {int(n): body.strip("\n") for n, body in zip(parts[::3], parts[2::3], strict=True)}
+        self._blocks = {
+            int(n): body.strip("\n") for n, body in zip(parts[::3], parts[2::3], strict=True)
+        }
         self._tested: set[int] = set()
 
     def __getitem__(self, number: int) -> str:
@@ -56,7 +63,17 @@ class Document:
 
 
 #: What differs from run to run, and from one release to the next, in pages and lines.
-VARIES = {"server_id", "version", "go", "now", "start_time", "uptime", "hb_inbox", "inbox", "ack_inbox"} | {
+VARIES = {
+    "server_id",
+    "version",
+    "go",
+    "now",
+    "start_time",
+    "uptime",
+    "hb_inbox",
+    "inbox",
+    "ack_inbox",
+} | {
     *("total_msgs", "total_bytes", "msgs", "bytes", "first_seq", "last_seq", "last_sent", "total"),
 }
 COUNTED = ("clients", "subscriptions", "channels")
@@ -65,8 +82,9 @@ COUNTED = ("clients", "subscriptions", "channels")
 def differences(documented: Any, found: Any, path: str = "") -> list[str]:
     """Where a page is not what the document shows.
 
-    Every documented key is there, in the documented order, with a value of the same type, and with the same value
-    unless it ``VARIES``; later releases may have more keys. Each documented subscription is one of those found.
+    Every documented key is there, in the documented order, with a value of the same type, and with
+    the same value unless it ``VARIES``; later releases may have more keys. Each documented
+    subscription is one of those found.
     """
     if type(documented) is not type(found):
         return [f"{path}: {found!r} instead of {documented!r}"]
@@ -74,13 +92,23 @@ def differences(documented: Any, found: Any, path: str = "") -> list[str]:
         there = [key for key in found if key in documented]
         if there != list(documented):
             return [f"{path}: keys {there} instead of {list(documented)}"]
-        return [line for key, value in documented.items() for line in differences(value, found[key], f"{path}/{key}")]
+        return [
+            line
+            for key, value in documented.items()
+            for line in differences(value, found[key], f"{path}/{key}")
+        ]
     if isinstance(documented, list):
         if any(isinstance(value, dict) and "ack_inbox" in value for value in documented):
-            return [f"{path}: no subscription like {one}" for one in documented if not _has(found, one)]
+            return [
+                f"{path}: no subscription like {one}" for one in documented if not _has(found, one)
+            ]
         if len(found) != len(documented):
             return [f"{path}: {len(found)} entries instead of {len(documented)}"]
-        return [line for pair in zip(documented, found, strict=True) for line in differences(*pair, f"{path}/[]")]
+        return [
+            line
+            for pair in zip(documented, found, strict=True)
+            for line in differences(*pair, f"{path}/[]")
+        ]
     key = path.rpartition("/")[2]
     if key in VARIES or key in COUNTED or documented == found:
         return []
@@ -100,11 +128,16 @@ def missing_lines(documented: Iterable[str], found: Sequence[str]) -> list[str]:
         pattern = re.sub(r"(version\\ )\S+", r"\1\\S+", pattern)
         pattern = re.sub(r"(ServerID:\\ )\w+", r"\1\\w{22}", pattern)
         pattern = re.sub(r"(Go\\ version:\\ )\S+", r"\1\\S+", pattern)
-        pattern = re.sub(r"(0\\\.0\\\.0\\\.0|localhost|127\\\.0\\\.0\\\.1):\d{4}", r"127\\.0\\.0\\.1:\\d+", pattern)
+        pattern = re.sub(
+            r"(0\\\.0\\\.0\\\.0|localhost|127\\\.0\\\.0\\\.1):\d{4}",
+            r"127\\.0\\.0\\.1:\\d+",
+            pattern,
+        )
         if not any(re.fullmatch(pattern, other) for other in rest):
             missing.append(line)
             rest = iter(found)
     return missing
 
 
-V05, V10 = Document("v0.5"), Document("v0.10")
+V05 = Document("v0.5")
+V10 = Document("v0.10")

@@ -1,9 +1,9 @@
 """Documented command lines and configurations, run as they stand but for where they are.
 
-What is moved, and nothing else: every host becomes the loopback address, every port of a host a free one, the same for
-the same pair throughout a test; absolute paths of the documents lie below the test's directory, which is also the
-working directory, so that relative ones do, too. A server whose text names no ports is given some (``here``): the
-default ones belong to the machine.
+What is moved, and nothing else: every host becomes the loopback address, every port of a host a
+free one, the same for the same pair throughout a test; absolute paths of the documents lie below
+the test's directory, which is also the working directory, so that relative ones do, too. A server
+whose text names no ports is given some (``here``): the default ones belong to the machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _COMMAND = [sys.executable, "-P", "-m", "ftstan.cli.server"]
 _ADDRESS = re.compile(r"\b(host\d|localhost|0\.0\.0\.0|127\.0\.0\.1):(\d{4})\b")
 _PORT_KEY = re.compile(r"^(port|http|https|http_port|listen): (\d{4})$", re.MULTILINE)
 _PORT_FLAGS = ("-p", "-m", "-ms")
-CLIENTS, MONITOR = 4222, 8222
+CLIENTS = 4222
+MONITOR = 8222
 _IN_DIRECTORY = "import os, sys; os.chdir(sys.argv[1]); os.execv(sys.argv[2], sys.argv[2:])"
 
 
@@ -45,17 +46,25 @@ class Ended:
 
     @property
     def lines(self) -> list[str]:
-        return [re.sub(r"^\[\d+\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} ", "", line) for line in self.text.splitlines()]
+        return [
+            re.sub(r"^\[\d+\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} ", "", line)
+            for line in self.text.splitlines()
+        ]
 
     def refusal(self) -> str:
-        """The one line, with a hint behind it, of a start that was refused before anything was done."""
+        """The one line, with a hint behind it, of a start that was refused before anything was
+        done.
+        """
         assert self.status == 1, self.text
         line, hint = self.lines
         assert hint.startswith("hint: "), self.text
         return line
 
     def fatal(self) -> str:
-        """The one line that says why; fails when there is a traceback, or another number of such lines."""
+        """The one line that says why.
+
+        Fails when there is a traceback, or another number of such lines.
+        """
         assert "Traceback" not in self.text, self.text
         (line,) = [line for line in self.lines if "[FTL]" in line]
         return line.removeprefix("[FTL] ")
@@ -69,10 +78,15 @@ class Moved:
         self._ports: dict[tuple[str, int], int] = {}
 
     def port(self, port: int, host: str = "") -> int:
-        """The port that stands for ``port`` of ``host``; ``""`` is the host on which everything of the text runs."""
+        """The port that stands for ``port`` of ``host``.
+
+        ``""`` is the host on which everything of the text runs.
+        """
         where = ("" if host in OWN else host, port)
         if where not in self._ports:
-            fresh = next(one for one in free_ports(len(self._ports) + 1) if one not in self._ports.values())
+            fresh = next(
+                one for one in free_ports(len(self._ports) + 1) if one not in self._ports.values()
+            )
             self._ports[where] = fresh
         return self._ports[where]
 
@@ -119,9 +133,12 @@ class Moved:
         add: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> Server:
-        """Run a documented command that serves. ``ports``: those for clients and pages in the documents.
+        """Run a documented command that serves.
 
-        ``add``: words that the place needs, and the document does not have (``-p`` where it relies on the default).
+        ``ports``: those for clients and pages in the documents.
+
+        ``add``: words that the place needs, and the document does not have (``-p`` where it relies
+        on the default).
         """
         server = Server(
             [
@@ -145,7 +162,14 @@ class Moved:
 
     def here(self, host: str = "") -> list[str]:
         """The words for a documented server that listens on the default ports."""
-        return ["-a", HOST, "-p", str(self.port(CLIENTS, host)), "-m", str(self.port(MONITOR, host))]
+        return [
+            "-a",
+            HOST,
+            "-p",
+            str(self.port(CLIENTS, host)),
+            "-m",
+            str(self.port(MONITOR, host)),
+        ]
 
     def run(self, command: str, *, host: str = "", add: Sequence[str] = ()) -> Ended:
         """Run a documented command that ends by itself."""

@@ -1,4 +1,6 @@
-"""Our own pages: all are reached from the README, no link is broken, and what they show can be run."""
+"""Our own pages: all are reached from the README, no link is broken, and what they show can be
+run.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,17 @@ if TYPE_CHECKING:
     from tests.certificates import Certificates
     from tests.reference.moved import Moved
 
-INDEX = ("admin", "configuration", "limits", "logging", "monitoring", "security", "partitioning", "client", "ftstanctl")
+INDEX = (
+    "admin",
+    "configuration",
+    "limits",
+    "logging",
+    "monitoring",
+    "security",
+    "partitioning",
+    "client",
+    "ftstanctl",
+)
 
 
 @cache
@@ -33,7 +45,9 @@ def links(path: Path) -> list[tuple[Path, str]]:
     """Where a page's relative links lead: file and anchor."""
     prose = re.sub(r"^```.*?^```", "", text(path), flags=re.MULTILINE | re.DOTALL)
     targets = re.findall(r"\]\((?!https?:|mailto:)([^)\s#]*)(?:#([^)\s]*))?\)", prose)
-    return [((path.parent / target).resolve() if target else path, anchor) for target, anchor in targets]
+    return [
+        ((path.parent / target).resolve() if target else path, anchor) for target, anchor in targets
+    ]
 
 
 def anchors(path: Path) -> set[str]:
@@ -57,7 +71,8 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
-    reached, rest = set(), [ROOT / "README.md"]
+    reached = set()
+    rest = [ROOT / "README.md"]
     while rest:
         page = rest.pop()
         if page in reached:
@@ -76,14 +91,22 @@ def test_the_readme_and_the_index_name_what_an_operator_looks_for() -> None:
 
 
 def blocks(page: str, language: str = "") -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", text(ROOT / "docs" / page), re.MULTILINE | re.DOTALL)
+    found = re.findall(
+        r"^```(\w*)\n(.*?)^```$", text(ROOT / "docs" / page), re.MULTILINE | re.DOTALL
+    )
+    return [block for of, block in found if of == language]
 
 
 @pytest.mark.processes
 @pytest.mark.timeout(300)
 def test_the_four_commands_of_the_page_about_partitioning_are_one_cluster(moved: Moved) -> None:
-    (commands,) = [block.splitlines() for block in blocks("partitioning.md") if block.startswith("host1$ ")]
-    foo, bar = (f'partitioning: true, store_limits {{ channels {{ "{name}.>": {{ }} }} }}\n' for name in ("foo", "bar"))
+    (commands,) = [
+        block.splitlines() for block in blocks("partitioning.md") if block.startswith("host1$ ")
+    ]
+    foo, bar = (
+        f'partitioning: true, store_limits {{ channels {{ "{name}.>": {{ }} }} }}\n'
+        for name in ("foo", "bar")
+    )
     use_four_servers(moved, four_servers(moved, foo, bar, commands))
 
 
@@ -101,7 +124,9 @@ def test_the_commands_of_the_page_about_monitoring_show_a_page(moved: Moved) -> 
 
 
 @pytest.mark.processes
-def test_the_tls_maps_of_the_page_about_security_are_valid(moved: Moved, certificates: Certificates) -> None:
+def test_the_tls_maps_of_the_page_about_security_are_valid(
+    moved: Moved, certificates: Certificates
+) -> None:
     (shown,) = [block for block in blocks("security.md") if block.startswith("tls {")]
     for name, source in (
         ("server.pem", certificates.server.cert),
@@ -118,8 +143,12 @@ def test_the_tls_maps_of_the_page_about_security_are_valid(moved: Moved, certifi
 
 @pytest.mark.processes
 @pytest.mark.parametrize("page", ["configuration.md", "partitioning.md", "limits.md"])
-def test_a_configuration_on_a_page_has_no_error_and_no_key_that_nobody_knows(moved: Moved, page: str) -> None:
-    shown = [block for block in blocks(page) if re.match(r"listen:|partitioning:|store_limits", block)]
+def test_a_configuration_on_a_page_has_no_error_and_no_key_that_nobody_knows(
+    moved: Moved, page: str
+) -> None:
+    shown = [
+        block for block in blocks(page) if re.match(r"listen:|partitioning:|store_limits", block)
+    ]
     assert shown
     for block in shown:
         moved.file("server.conf", block)
@@ -129,7 +158,9 @@ def test_a_configuration_on_a_page_has_no_error_and_no_key_that_nobody_knows(mov
 
 def commands() -> list[str]:
     """The verbs of ``ftstanctl`` that pages show."""
-    shown = re.findall(r"^\$ (?:.* \| )?ftstanctl ([a-z-]+(?: [a-z]+)?)", "\n".join(map(text, PAGES)), re.MULTILINE)
+    shown = re.findall(
+        r"^\$ (?:.* \| )?ftstanctl ([a-z-]+(?: [a-z]+)?)", "\n".join(map(text, PAGES)), re.MULTILINE
+    )
     grouped = {"ft", "store", "context"}
     return sorted({verb if verb.split()[0] in grouped else verb.split()[0] for verb in shown})
 

@@ -1,7 +1,9 @@
-"""The monitoring sections of both READMEs: what they ask for is asked of a server, and the pages are compared.
+"""The monitoring sections of both READMEs: what they ask for is asked of a server, and the pages
+are compared.
 
-The server is in the state that the documents show: a client that publishes, subscribers on two channels, a durable that
-goes offline. Counts of messages and clients are those of the documents' benchmark and differ.
+The server is in the state that the documents show: a client that publishes, subscribers on two
+channels, a durable that goes offline. Counts of messages and clients are those of the documents'
+benchmark and differ.
 """
 
 from __future__ import annotations
@@ -69,13 +71,19 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 def asked(server: Server) -> dict[str, Any]:
     server.wait_for(READY)
-    clients = {name: StanClient(server.port, name) for name in ("benchmark-pub-0", "benchmark-sub-0", "me", "me2")}
+    clients = {
+        name: StanClient(server.port, name)
+        for name in ("benchmark-pub-0", "benchmark-sub-0", "me", "me2")
+    }
     for client in clients.values():
         client.connect()
     me = clients["me"]
     me.subscribe(b"bar")
     me.subscribe(b"foo", durable=b"dur")
-    subscriptions = [(clients[name], clients[name].subscribe(b"foo")) for name in ("benchmark-sub-0", "me", "me2")]
+    subscriptions = [
+        (clients[name], clients[name].subscribe(b"foo"))
+        for name in ("benchmark-sub-0", "me", "me2")
+    ]
     clients["benchmark-pub-0"].publish(b"foo", *(b"%d" % n for n in range(100)))
     for client, subscription in subscriptions:
         client.nats.pump(lambda: subscription.has(100), "all messages")  # noqa: B023 - awaited here
@@ -107,10 +115,17 @@ def test_a_page_has_the_documented_keys_and_values(
 
 def test_the_counts_of_a_page_are_those_of_what_was_done(pages: dict[str, Any]) -> None:
     serverz = pages["serverz"]
-    assert [serverz[key] for key in ("clients", "subscriptions", "channels", "total_msgs")] == [4, 5, 2, 100]
+    assert [serverz[key] for key in ("clients", "subscriptions", "channels", "total_msgs")] == [
+        4,
+        5,
+        2,
+        100,
+    ]
     assert pages["clients"]["total"] == 4
     assert [pages["a channel"][key] for key in ("msgs", "first_seq", "last_seq")] == [100, 1, 100]
-    assert [sub["last_sent"] for sub in pages["a channel with subscriptions"]["subscriptions"]] == [100] * 4
+    assert [sub["last_sent"] for sub in pages["a channel with subscriptions"]["subscriptions"]] == [
+        100
+    ] * 4
 
 
 @V10.example(19)
@@ -128,7 +143,9 @@ def test_every_page_takes_the_name_of_a_function_that_is_called_with_it(moved: M
 
 @V10.example(20)
 @pytest.mark.parametrize("flag", ["-m", "--http_port", "-ms", "--https_port"])
-def test_each_flag_of_monitoring_opens_the_pages(moved: Moved, certificates: Certificates, flag: str) -> None:
+def test_each_flag_of_monitoring_opens_the_pages(
+    moved: Moved, certificates: Certificates, flag: str
+) -> None:
     assert flag in shlex.split(V10[20].replace(",", " "))
     tls = ["-tls", "-tlscert", certificates.server.cert, "-tlskey", certificates.server.key]
     tls += ["-tls_client_cacert", certificates.ca.cert]
@@ -148,7 +165,8 @@ def test_the_start_tells_of_the_pages(moved: Moved) -> None:
     server.wait_for(READY)
     assert V05.lines(9) == V10.lines(21)
     documented = [line for line in V10.lines(22) + V05.lines(10) if line != "(...)"]
-    # In no order: pages of ours are served by the streaming server, which starts behind the NATS server.
+    # In no order: pages of ours are served by the streaming server, which starts behind the NATS
+    # server.
     for line in documented:
         assert missing_lines([line], server.lines()) == []
     status, body = server.get("/streaming")

@@ -1,4 +1,6 @@
-"""The tables of parameters in the README of nats-streaming-server v0.10.0: every usage example, in its map."""
+"""The tables of parameters in the README of nats-streaming-server v0.10.0: every usage example, in
+its map.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,15 @@ from tests.processes import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-TABLES = (ROOT / "tests" / "data" / "reference" / "v0.10-parameters.txt").read_text(encoding="utf-8")
+TABLES = (ROOT / "tests" / "data" / "reference" / "v0.10-parameters.txt").read_text(
+    encoding="utf-8"
+)
 EXAMPLES = [tuple(line.split(" | ")) for line in TABLES.splitlines() if " | " in line]
 
 #: Maps of what is planned: read, checked, and refused by name.
 REFUSED = ("cluster", "sql_options")
-#: What an example needs beside it to make sense. (That a value is the default is no reason to refuse it.)
+#: What an example needs beside it to make sense. (That a value is the default is no reason to
+#: refuse it.)
 WITH = {
     "ft_group": 'store: file, dir: "x"',
     "client_cert": 'client_key: "x"',
@@ -27,8 +32,20 @@ WITH = {
 DEFAULTS = {"no_caching: false"}
 #: What the tables show at its default.
 SAME_AS_DEFAULT = {
-    *('hb_timeout: "10s"', "max_channels: 100", "compact: true", "compact_fragmentation: 50", "compact_interval: 300"),
-    *("buffer_size: 2MB", "crc: true", "crc_poly: 3988292384", "sync_on_flush: true", "slice_max_bytes: 64MB"),
+    *(
+        'hb_timeout: "10s"',
+        "max_channels: 100",
+        "compact: true",
+        "compact_fragmentation: 50",
+        "compact_interval: 300",
+    ),
+    *(
+        "buffer_size: 2MB",
+        "crc: true",
+        "crc_poly: 3988292384",
+        "sync_on_flush: true",
+        "slice_max_bytes: 64MB",
+    ),
 }
 
 
@@ -43,13 +60,17 @@ def configuration(place: str, example: str) -> str:
 
 
 @pytest.mark.parametrize(("place", "example"), EXAMPLES)
-def test_a_usage_example_is_read_or_refused_by_name(place: str, example: str, tmp_path: Path) -> None:
+def test_a_usage_example_is_read_or_refused_by_name(
+    place: str, example: str, tmp_path: Path
+) -> None:
     file = tmp_path / "server.conf"
     file.write_text(configuration(place, example))
     line = parse(["-c", str(file)])
     key = example.partition(":")[0]
     if place in REFUSED and example not in DEFAULTS:
-        with pytest.raises(ConfigError, match="is not supported by this version of ftstan") as refused:
+        with pytest.raises(
+            ConfigError, match="is not supported by this version of ftstan"
+        ) as refused:
             to_options(line)
         assert place in refused.value.text or key in refused.value.text
         return
@@ -58,7 +79,9 @@ def test_a_usage_example_is_read_or_refused_by_name(place: str, example: str, tm
     to_options(line)
 
 
-@pytest.mark.parametrize(("place", "example"), [one for one in EXAMPLES if one[0] not in (*REFUSED, "channel")])
+@pytest.mark.parametrize(
+    ("place", "example"), [one for one in EXAMPLES if one[0] not in (*REFUSED, "channel")]
+)
 def test_a_usage_example_changes_the_options(place: str, example: str, tmp_path: Path) -> None:
     file = tmp_path / "server.conf"
     file.write_text(configuration(place, example))

@@ -1,7 +1,9 @@
-"""The README of nats-streaming-server v0.5.0: what the one of v0.10.0 repeats word for word, and what it does not.
+"""The README of nats-streaming-server v0.5.0: what the one of v0.10.0 repeats word for word, and
+what it does not.
 
 Its code blocks are in ``tests/data/reference/v0.5.txt``. The pages of its monitoring section are in
-``test_reference_pages.py``; where v0.10.0 has the same command or configuration, the test is that of v0.10.0.
+``test_reference_pages.py``; where v0.10.0 has the same command or configuration, the test is that
+of v0.10.0.
 """
 
 from __future__ import annotations
@@ -69,16 +71,22 @@ def test_a_server_without_arguments_says_what_is_documented(moved: Moved) -> Non
     # Inactivity came with a later release; the line stands between the last two.
     there = [line for line in lines[lines.index(table[0]) :] if line in table]
     assert there == table
-    for line in ("[INF] Server is ready", f"[INF] Listening for client connections on {HOST}:{server.port}"):
+    for line in (
+        "[INF] Server is ready",
+        f"[INF] Listening for client connections on {HOST}:{server.port}",
+    ):
         assert line in lines
 
 
 @README.example(22)
-def test_the_flag_that_later_releases_have_no_more_is_unknown_as_it_is_to_them(moved: Moved) -> None:
+def test_the_flag_that_later_releases_have_no_more_is_unknown_as_it_is_to_them(
+    moved: Moved,
+) -> None:
     later = written(V10.lines(44))
     assert [one for one in written(README.lines(22)) if one not in later] == [("-ack_subs", "int")]
     ended = moved.run("nats-streaming-server -ack_subs 5")
-    # The recorded answer of 0.25.6 to a flag that it does not know, status included (docs/compat/config.md).
+    # The recorded answer of 0.25.6 to a flag that it does not know, status included
+    # (docs/compat/config.md).
     assert (ended.status, ended.lines[0]) == (0, "flag provided but not defined: -ack_subs")
 
 
@@ -108,8 +116,14 @@ def test_the_annotated_configuration_starts_a_server_that_does_what_it_says(
     # As it stands it lists no channel, and partitioning is on.
     moved.file("server.conf", README[23])
     ended = moved.run("nats-streaming-server -sc server.conf")
-    assert (ended.status, ended.fatal()) == (1, "STREAM: Failed to start: stan: no configured channel")
-    moved.file("server.conf", README[23].replace('max_age: "24h"\n}', 'max_age: "24h"\nchannels: { "foo": {} }\n}', 1))
+    assert (ended.status, ended.fatal()) == (
+        1,
+        "STREAM: Failed to start: stan: no configured channel",
+    )
+    moved.file(
+        "server.conf",
+        README[23].replace('max_age: "24h"\n}', 'max_age: "24h"\nchannels: { "foo": {} }\n}', 1),
+    )
     server = moved.start("nats-streaming-server -sc server.conf", add=["-m", str(moved.port(8222))])
     server.wait_for(READY)
     lines = plain(server.lines())
@@ -130,7 +144,11 @@ def test_the_annotated_configuration_starts_a_server_that_does_what_it_says(
 
 def test_the_annotated_configuration_is_the_one_that_the_loader_is_tested_with() -> None:
     text = (ROOT / "tests" / "data" / "cli" / "readme-0.5.conf").read_text(encoding="utf-8")
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    lines = [
+        line.strip()
+        for line in text.splitlines()
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
     assert lines == README.lines(23)
 
 
@@ -139,13 +157,17 @@ def test_the_limits_of_the_example_are_printed_line_by_line(moved: Moved) -> Non
     moved.file("server.conf", README[24])
     server = moved.start("nats-streaming-server -sc server.conf", add=moved.here())
     server.wait_for(READY)
-    documented, lines = said(README.lines(25)), plain(server.lines())
+    documented = said(README.lines(25))
+    lines = plain(server.lines())
     begin = next(n for n, line in enumerate(documented) if "List of Channels" in line)
     head = documented[: begin + 1]
-    assert [line for line in lines[lines.index(head[0]) : lines.index(head[-1]) + 1] if line in head] == head
+    assert [
+        line for line in lines[lines.index(head[0]) : lines.index(head[-1]) + 1] if line in head
+    ] == head
     start = lines.index(documented[begin])
     end = lines.index(documented[-1], start)
-    shown, theirs = entries(lines[start + 1 : end]), entries(documented[begin + 1 : -1])
+    shown = entries(lines[start + 1 : end])
+    theirs = entries(documented[begin + 1 : -1])
     # Left out of the README: foo, which is in the configuration.
     assert shown.pop("foo") == ["|-> Subscriptions 50", "|-> Messages 300"]
     assert shown == theirs

@@ -1,8 +1,9 @@
 """The README of nats-streaming-server v0.10.0, example by example, in its order.
 
-Each code block has a number (``tests/data/reference/v0.10.txt``) and a test: commands are run, configurations loaded,
-printed lines and pages compared; hosts, ports and paths are moved (``moved.py``). What belongs to SQL and to clustering
-is here as refused by name. The pages of the monitoring section are in ``test_reference_pages.py``.
+Each code block has a number (``tests/data/reference/v0.10.txt``) and a test: commands are run,
+configurations loaded, printed lines and pages compared; hosts, ports and paths are moved
+(``moved.py``). What belongs to SQL and to clustering is here as refused by name. The pages of the
+monitoring section are in ``test_reference_pages.py``.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from ftstan.base.errors import FtstanError, NatsError
 from ftstan.config.flags import parse, to_options
 from ftstan.wire import messages
 from ftstan.wire.subjects import Subjects
+from tests.doc_tests import wrong_with
 from tests.ft.client import StanClient
-from tests.named import wrong_with
 from tests.processes import CLUSTER, HOST, READY, ROOT, STANDING_BY, until, wait_for_mesh
 from tests.reference.documents import V10 as README
 from tests.reference.documents import missing_lines
@@ -49,22 +50,28 @@ def unanswered(client: StanClient, *channels: bytes) -> bool:
     return not any(guid in client.acks or guid in client.errors for guid in guids)
 
 
-# ---- Important changes: databases ----------------------------------------------------------------------------------
+# ---- Important changes: databases
+# ----------------------------------------------------------------------------------
 
 
 @README.example(1, 2, 3, 4)
 @pytest.mark.parametrize("driver", ["mysql", "postgres"])
 def test_there_is_no_sql_store_whose_tables_could_be_changed(moved: Moved, driver: str) -> None:
-    ended = moved.run(f"nats-streaming-server -store sql -sql_driver {driver} -sql_source nss:password@/nss_db")
+    ended = moved.run(
+        f"nats-streaming-server -store sql -sql_driver {driver} -sql_source nss:password@/nss_db"
+    )
     assert ended.refusal() == f"-sql_driver {PLANNED}"
 
 
-# ---- Clustering: refused -------------------------------------------------------------------------------------------
+# ---- Clustering: refused
+# -------------------------------------------------------------------------------------------
 
 
 @README.example(5, 6, 10)
 @pytest.mark.parametrize("command", [*README.lines(5), *README.lines(6), *README.lines(10)])
-def test_a_command_of_clustering_is_refused_by_the_name_of_a_flag(moved: Moved, command: str) -> None:
+def test_a_command_of_clustering_is_refused_by_the_name_of_a_flag(
+    moved: Moved, command: str
+) -> None:
     ended = moved.run(command)
     assert ended.refusal() == f"-clustered {PLANNED}"
     assert not list(moved.stage.directory.glob("store-*"))
@@ -72,7 +79,9 @@ def test_a_command_of_clustering_is_refused_by_the_name_of_a_flag(moved: Moved, 
 
 @README.example(7, 8, 9)
 @pytest.mark.parametrize(("block", "host"), [(7, "host1"), (8, "host2"), (9, "host3")])
-def test_a_configuration_of_clustering_is_refused_by_name_and_place(moved: Moved, block: int, host: str) -> None:
+def test_a_configuration_of_clustering_is_refused_by_name_and_place(
+    moved: Moved, block: int, host: str
+) -> None:
     moved.file("server.conf", README[block], host)
     ended = moved.run("nats-streaming-server -c server.conf")
     assert ended.refusal() == f'server.conf:10:3: "cluster" {PLANNED}'
@@ -80,12 +89,17 @@ def test_a_configuration_of_clustering_is_refused_by_name_and_place(moved: Moved
 
 
 @README.example(11)
-def test_a_place_for_the_replication_log_is_refused_before_anything_could_miss_in_it(moved: Moved) -> None:
-    ended = moved.run("nats-streaming-server -store file -dir /nss/store -cluster_log_path /nss/mycluster/a")
+def test_a_place_for_the_replication_log_is_refused_before_anything_could_miss_in_it(
+    moved: Moved,
+) -> None:
+    ended = moved.run(
+        "nats-streaming-server -store file -dir /nss/store -cluster_log_path /nss/mycluster/a"
+    )
     assert ended.refusal() == f"-cluster_log_path {PLANNED}"
 
 
-# ---- Fault tolerance -----------------------------------------------------------------------------------------------
+# ---- Fault tolerance
+# -----------------------------------------------------------------------------------------------
 
 
 @README.example(12)
@@ -107,7 +121,8 @@ def test_two_servers_on_one_host_are_a_group(moved: Moved) -> None:
     assert (b.ft_status, back.ft_status) == (200, 204)
 
 
-# ---- Partitioning --------------------------------------------------------------------------------------------------
+# ---- Partitioning
+# --------------------------------------------------------------------------------------------------
 
 
 def partition(moved: Moved, block: int) -> Server:
@@ -162,8 +177,17 @@ def four_servers(moved: Moved, foo: str, bar: str, commands: list[str]) -> Four:
         host, command = line.split("$ ")
         group = "foo" if "-ft_group_name foo" in command else "bar"
         port, monitor = (4222, 8222) if group == "foo" else (4223, 8223)
-        flags = ["-a", HOST, "-p", str(moved.port(port, host)), "-m", str(moved.port(monitor, host))]
-        one = moved.start(command, host=host, name=f"{group}-{host}", ports=(port, monitor), add=flags)
+        flags = [
+            "-a",
+            HOST,
+            "-p",
+            str(moved.port(port, host)),
+            "-m",
+            str(moved.port(monitor, host)),
+        ]
+        one = moved.start(
+            command, host=host, name=f"{group}-{host}", ports=(port, monitor), add=flags
+        )
         servers[group, host] = one
         if host == "host1":
             one.wait_until_active()
@@ -174,7 +198,9 @@ def four_servers(moved: Moved, foo: str, bar: str, commands: list[str]) -> Four:
 
 
 def use_four_servers(moved: Moved, servers: Four) -> None:
-    """Every application sees one cluster, wherever it connects, also when one of the servers has died."""
+    """Every application sees one cluster, wherever it connects, also when one of the servers has
+    died.
+    """
     for number, server in enumerate(servers.values()):
         client = client_of(server, f"me-{number}")
         for channel in (b"foo.x", b"bar.x"):
@@ -188,11 +214,17 @@ def use_four_servers(moved: Moved, servers: Four) -> None:
     client_of(servers["bar", "host2"], "after").publish(b"foo.x", b"on")
 
 
-# ---- Running -------------------------------------------------------------------------------------------------------
+# ---- Running
+# --------------------------------------------------------------------------------------------------
 
-#: Lines of the NATS server that is vendored there; ours is a newer one that says the same in other words, and its
-#: pages are served by the streaming server, which starts behind it (docs/compat/logging.md).
-ELSEWHERE = ("[INF] Starting nats-server version", "[INF] Git commit", "[INF] Starting http monitor")
+#: Lines of the NATS server that is vendored there; ours is a newer one that says the same in other
+#: words, and its pages are served by the streaming server, which starts behind it
+#: (docs/compat/logging.md).
+ELSEWHERE = (
+    "[INF] Starting nats-server version",
+    "[INF] Git commit",
+    "[INF] Starting http monitor",
+)
 
 
 def said(lines: list[str]) -> list[str]:
@@ -211,7 +243,8 @@ def test_a_server_without_arguments_says_what_is_documented(moved: Moved) -> Non
     assert list(moved.stage.directory.glob("*/")) == []
 
 
-# ---- Embedding -----------------------------------------------------------------------------------------------------
+# ---- Embedding
+# --------------------------------------------------------------------------------------------------
 
 EMBEDDING = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
 
@@ -232,14 +265,26 @@ def test_each_example_of_embedding_has_its_counterpart_which_is_run(block: int, 
     assert README[block]
     programs = re.findall(r"```python\n(.*?)```", EMBEDDING, re.DOTALL)
     assert any(ours in program for program in programs)
-    # One import is enough for all of it, and there are no second copies of types that could not be passed on (41).
+    # One import is enough for all of it, and there are no second copies of types that could not be
+    # passed on (41).
     assert all("import ftstan\n" in program for program in programs)
-    assert wrong_with("tests/ft/test_embedding.py::test_each_program_of_the_page_prints_what_the_page_says") == ""
+    assert (
+        wrong_with(
+            "tests/ft/test_embedding.py::test_each_program_of_the_page_prints_what_the_page_says"
+        )
+        == ""
+    )
 
 
-# ---- Command line --------------------------------------------------------------------------------------------------
+# ---- Command line
+# --------------------------------------------------------------------------------------------------
 
-VALUES = {"string": ["x"], "int": ["5"], "size": ["1024", "1KB"], "duration": ["1h", "20s", "1h30m", "1.5h"]}
+VALUES = {
+    "string": ["x"],
+    "int": ["5"],
+    "size": ["1024", "1KB"],
+    "duration": ["1h", "20s", "1h30m", "1.5h"],
+}
 REFUSED = re.compile(r"-(clustered|cluster_(?!id)\w+|sql_\w+)")
 SPECIAL = {"-c": "s.conf", "-config": "s.conf", "-sc": "s.conf", "-stan_config": "s.conf"} | {
     **dict.fromkeys(("-st", "-store"), "FILE"),
@@ -247,7 +292,9 @@ SPECIAL = {"-c": "s.conf", "-config": "s.conf", "-sc": "s.conf", "-stan_config":
     **dict.fromkeys(("-r", "-remote_syslog"), "udp://localhost:514"),
 }
 #: Flags that make sense with others only.
-WITH = {flag: ["-tlscert", "x", "-tlskey", "x"] for flag in ("-tls", "-tlsverify", "-tlscacert")} | {
+WITH = {
+    flag: ["-tlscert", "x", "-tlskey", "x"] for flag in ("-tls", "-tlsverify", "-tlscacert")
+} | {
     "-tlscert": ["-tlskey", "x"],
     "-tlskey": ["-tlscert", "x"],
     "-ft_group": ["-store", "file", "-dir", "x"],
@@ -285,7 +332,9 @@ def test_a_documented_flag_is_taken_in_each_written_form_or_refused_by_name(
         file.write("streaming { }\n")
     for dashes in ("", "-"):
         if kind in {"bool", ""}:
-            forms = [[f"{dashes}{flag}"], [f"{dashes}{flag}=false"]] if kind else [[f"{dashes}{flag}"]]
+            forms = (
+                [[f"{dashes}{flag}"], [f"{dashes}{flag}=false"]] if kind else [[f"{dashes}{flag}"]]
+            )
         else:
             values = [SPECIAL[flag]] if flag in SPECIAL else VALUES[kind]
             forms = [[f"{dashes}{flag}", value] for value in values]
@@ -303,7 +352,8 @@ def test_a_flag_that_asks_something_is_answered_and_starts_nothing(moved: Moved,
     assert (ended.status, "FTL" in ended.text, len(ended.lines) > 0) == (0, False, True)
 
 
-# ---- Configuration file --------------------------------------------------------------------------------------------
+# ---- Configuration file
+# --------------------------------------------------------------------------------------------
 
 
 @README.example(45)
@@ -316,7 +366,9 @@ def test_one_file_configures_tls_of_both_halves(moved: Moved, certificates: Cert
     moved.file("server.conf", README[45])
     # Neither half names an authority: both trust those of the system, which this is.
     trusted = {"SSL_CERT_FILE": certificates.ca.cert, "SSL_CERT_DIR": ""}
-    server = moved.start("nats-streaming-server -c server.conf", ports=(5222, 8222), environment=trusted)
+    server = moved.start(
+        "nats-streaming-server -c server.conf", ports=(5222, 8222), environment=trusted
+    )
     server.wait_for(READY)
     assert "Starting nats-streaming-server[my_cluster]" in server.text()
     pair = certificates.client
@@ -335,11 +387,14 @@ def test_a_channel_may_have_a_limit_of_its_own(moved: Moved) -> None:
     for channel in (b"foo", b"other"):
         client.publish(channel, *(b"%d" % n for n in range(150)))
     got = {channel: client.subscribe(channel) for channel in (b"foo", b"other")}
-    client.nats.pump(lambda: all(sub.sequences[-1:] == [150] for sub in got.values()), "the last messages")
+    client.nats.pump(
+        lambda: all(sub.sequences[-1:] == [150] for sub in got.values()), "the last messages"
+    )
     assert (got[b"foo"].sequences[0], got[b"other"].sequences[0]) == (51, 1)
 
 
-# ---- Store limits --------------------------------------------------------------------------------------------------
+# ---- Store limits
+# --------------------------------------------------------------------------------------------------
 
 
 def entries(lines: list[str]) -> dict[str, list[str]]:
@@ -359,15 +414,21 @@ def test_the_limits_of_the_example_are_printed_line_by_line(moved: Moved) -> Non
     moved.file("server.conf", README[47].replace("...", ""))
     server = moved.start("nats-streaming-server -sc server.conf", add=moved.here())
     server.wait_for(READY)
-    documented, lines = said(README.lines(48)), server.lines()
+    documented = said(README.lines(48))
+    lines = server.lines()
     begin = next(n for n, line in enumerate(documented) if "List of Channels" in line)
     assert missing_lines(documented[: begin + 1], lines) == []
     start = lines.index(documented[begin])
     end = lines.index(documented[-1], start)
-    shown, theirs = entries(lines[start + 1 : end]), entries(documented[begin + 1 : -1])
-    # The original prints channels in no order, and its README leaves one out: foo, which is in the configuration.
+    shown = entries(lines[start + 1 : end])
+    theirs = entries(documented[begin + 1 : -1])
+    # The original prints channels in no order, and its README leaves one out: foo, which is in the
+    # configuration.
     foo = shown.pop("foo")
-    assert [line.split() for line in foo] == [["|->", "Subscriptions", "50"], ["|->", "Messages", "300"]]
+    assert [line.split() for line in foo] == [
+        ["|->", "Subscriptions", "50"],
+        ["|->", "Messages", "300"],
+    ]
     assert shown == theirs
     names = list(shown)
     assert names.index(" foo.bar.>") == names.index("foo.>") + 1
@@ -385,13 +446,16 @@ def test_the_limits_of_the_example_hold(moved: Moved) -> None:
     for channel in kept:
         client.publish(channel, *(b"%d" % n for n in range(420)))
     got = {channel: client.subscribe(channel) for channel in kept}
-    client.nats.pump(lambda: all(sub.sequences[-1:] == [420] for sub in got.values()), "the last messages")
+    client.nats.pump(
+        lambda: all(sub.sequences[-1:] == [420] for sub in got.values()), "the last messages"
+    )
     assert {channel: len(sub.sequences) for channel, sub in got.items()} == kept
     page = json.loads(server.get("/streaming/channelsz?channel=bar")[1])
     assert 1024 - page["bytes"] / 44 < page["bytes"] <= 1024
 
 
-# ---- Securing ------------------------------------------------------------------------------------------------------
+# ---- Securing
+# --------------------------------------------------------------------------------------------------
 
 
 @README.example(49, 50, 51)
@@ -430,11 +494,14 @@ def test_tls_of_both_sides_on_the_command_line(moved: Moved, certificates: Certi
         client_of(server, "other", client_ca=certificates.other_ca.cert)
 
 
-# ---- Persistence ---------------------------------------------------------------------------------------------------
+# ---- Persistence
+# --------------------------------------------------------------------------------------------------
 
 
 @README.example(55)
-def test_a_file_store_makes_the_documented_files_and_keeps_the_documented_limits(moved: Moved) -> None:
+def test_a_file_store_makes_the_documented_files_and_keeps_the_documented_limits(
+    moved: Moved,
+) -> None:
     (command,) = README.lines(55)
     limits = ["-max_channels", "2", "-max_subs", "1", "-max_msgs", "3"]
     server = moved.start(command, add=[*moved.here(), *limits])
@@ -466,13 +533,17 @@ rm "$2" "$3"
 
 
 @README.example(56)
-def test_a_script_is_called_with_the_channel_and_the_files_of_a_slice_that_goes(moved: Moved) -> None:
+def test_a_script_is_called_with_the_channel_and_the_files_of_a_slice_that_goes(
+    moved: Moved,
+) -> None:
     script, channel, data, index = README[56].split()
     place = moved.path(script)
     place.parent.mkdir(parents=True)
     place.write_text(SCRIPT)
     place.chmod(0o755)
-    command = f"nats-streaming-server -store file -dir datastore -file_slice_archive_script {script}"
+    command = (
+        f"nats-streaming-server -store file -dir datastore -file_slice_archive_script {script}"
+    )
     server = moved.start(command, add=[*moved.here(), "-mm", "4", "--file_slice_max_msgs", "2"])
     server.wait_for(READY)
     client_of(server).publish(channel.encode(), *(b"%d" % n for n in range(6)))

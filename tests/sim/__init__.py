@@ -1,1 +1,3 @@
-"""Simulated surroundings: a disk that loses power honestly, and histories that die at every storage call."""
+"""Simulated surroundings: a disk that loses power honestly, and histories that die at every storage
+call.
+"""

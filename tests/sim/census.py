@@ -1,8 +1,9 @@
 """Mixed histories of every variant, and how often each fault and path of the store was met in them.
 
-``run`` is one round: kills anywhere, faults in most histories, the same for the same seed. ``REQUIRED`` names what a
-fair number of rounds must have met at least once; a name that stays at zero means that the histories prove nothing
-about it. Run as a module (``make soak-store``) it goes on until it is stopped, and ends with what it found.
+``run`` is one round: kills anywhere, faults in most histories, the same for the same seed.
+``REQUIRED`` names what a fair number of rounds must have met at least once; a name that stays at
+zero means that the histories prove nothing about it. Run as a module (``make soak-store``) it goes
+on until it is stopped, and ends with what it found.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from unittest import mock
 from ftstan.base import log
 from ftstan.stores.file import deletion
 from ftstan.stores.file.channel import FileChannel
-from ftstan.stores.file.log import exact, purged, purging
+from ftstan.stores.file.log import exact, purge_mark, purging
 from ftstan.stores.file.log.retention import RetainedSlices
 from ftstan.stores.file.log.slices import SliceLog
 from ftstan.stores.file.recovery import judging
-from ftstan.stores.file.state import checkpoint, statescan
+from ftstan.stores.file.state import checkpoint, state_recovery
 from ftstan.stores.file.state.clients import Clients
 from ftstan.stores.file.state.statefile import StateFile
 from tests.sim.history import Fault, run_history
@@ -48,11 +49,11 @@ _PATHS: tuple[tuple[Any, str, str], ...] = (
     (FileChannel, "_compact", "path: subs.dat compacted"),
     (Clients, "_compact", "path: clients.dat compacted"),
     (judging, "end_what_was_torn", "path: torn end ended"),
-    (statescan, "cut_subs", "path: subs.dat cut"),
+    (state_recovery, "cut_subs", "path: subs.dat cut"),
     (deletion, "declare", "path: deletion declared"),
     (deletion, "carry_out", "path: deletion carried out"),
     (deletion, "retract", "path: deletion retracted"),
-    (purged, "write", "path: purge marked"),
+    (purge_mark, "write", "path: purge marked"),
     (purging, "_carry_over", "path: purged slice carried over"),
     (purging, "_put_again", "path: purged slice put again"),
     (checkpoint, "save", "path: checkpoint written"),
@@ -116,7 +117,9 @@ def counted(met: Counter[str]) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         for where, name, label in _PATHS:
-            stack.enter_context(mock.patch.object(where, name, counting(getattr(where, name), label)))
+            stack.enter_context(
+                mock.patch.object(where, name, counting(getattr(where, name), label))
+            )
         yield
 
 
@@ -130,13 +133,20 @@ def run(seed: int, histories: int = 4) -> Counter[str]:
                 kills = [rng.choice((None, rng.randint(1, 250))) for _ in range(rng.randint(1, 4))]
                 faults = [
                     Fault(
-                        rng.randrange(len(kills)), rng.randint(1, 200), rng.choice((errno.EIO, errno.EIO, errno.ENOSPC))
+                        rng.randrange(len(kills)),
+                        rng.randint(1, 200),
+                        rng.choice((errno.EIO, errno.EIO, errno.ENOSPC)),
                     )
                     for _ in range(rng.choice((0, 1, 1, 2)))
                 ]
                 try:
                     met += run_history(
-                        variant.open_store, seed, kills=kills, faults=faults, shape=variant.shape, judge=variant.judge
+                        variant.open_store,
+                        seed,
+                        kills=kills,
+                        faults=faults,
+                        shape=variant.shape,
+                        judge=variant.judge,
                     ).met
                 except Violation as violation:
                     raise Violation(f"{variant}: {violation}") from violation

@@ -22,7 +22,9 @@ class SimOwner:
     """Ownership without a lock: on the simulated disk only the epoch decides."""
 
     def __init__(self, disk: Disk, root: int, clock: Clock) -> None:
-        self._disk, self._root, self._clock = disk, root, clock
+        self._disk = disk
+        self._root = root
+        self._clock = clock
         self._take()
 
     def _take(self) -> None:
@@ -59,7 +61,9 @@ class SimOwner:
 
     @property
     def originals_through(self) -> int:
-        return self.activation.epoch if self.activation.ft_mixed else self.activation.originals_through
+        return (
+            self.activation.epoch if self.activation.ft_mixed else self.activation.originals_through
+        )
 
     def confirm(self) -> None:
         self._confirmer()

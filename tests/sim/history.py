@@ -1,10 +1,11 @@
 """Random histories of a store that dies at every storage call, judged by ``tests.sim.model``.
 
-A history is a few epochs on one disk. In each a new process opens the store, checks and delivers what it finds, then
-runs batches the way the broker does (stage, commit, confirm, answer, events) until it is killed or its batches are
-done; ``kills[e]`` is the storage call at which epoch ``e`` dies. After a death the machine goes on, or its power fails.
-The last epoch is never killed: it stops cleanly, and the store is opened once more. Everything follows from the seed,
-so a failure is replayed by the arguments in its message.
+A history is a few epochs on one disk. In each a new process opens the store, checks and delivers
+what it finds, then runs batches the way the broker does (stage, commit, confirm, answer, events)
+until it is killed or its batches are done; ``kills[e]`` is the storage call at which epoch ``e``
+dies. After a death the machine goes on, or its power fails. The last epoch is never killed: it
+stops cleanly, and the store is opened once more. Everything follows from the seed, so a failure is
+replayed by the arguments in its message.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
     from ftstan.stores.interface import ChannelLimits, ChannelStore, Store
 
-    #: Makes a store that has not recovered yet on the directory ``/store`` of the disk; may make storage calls.
+    #: Makes a store that has not recovered yet on the directory ``/store`` of the disk; may make
+    #: storage calls.
     OpenStore = Callable[[SimDisk, ManualClock], Store]
     #: Looks at the disk after the clean stop, and at what must be on it.
     Judge = Callable[[SimDisk, Model], None]
@@ -48,7 +50,10 @@ INFO = ServerInfo(
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """In epoch ``epoch`` call ``call`` fails with ``code``; with ENOSPC, files cannot grow from that call on."""
+    """In epoch ``epoch`` call ``call`` fails with ``code``.
+
+    With ENOSPC, files cannot grow from that call on.
+    """
 
     epoch: int
     call: int
@@ -57,7 +62,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How long a history is, and what may happen in it. ``ticks``: how often a second ends, as a probability."""
+    """How long a history is, and what may happen in it.
+
+    ``ticks``: how often a second ends, as a probability.
+    """
 
     channels: int = 2
     batches: int = 5
@@ -70,7 +78,10 @@ class Shape:
 
 @dataclass(slots=True)
 class Outcome:
-    """``calls``: storage calls of each epoch; ``met``: what happened, faults of the disk included."""
+    """``calls``: storage calls of each epoch.
+
+    ``met``: what happened, faults of the disk included.
+    """
 
     calls: list[int] = field(default_factory=list)
     met: Counter[str] = field(default_factory=Counter)
@@ -85,7 +96,10 @@ def run_history(
     shape: Shape | None = None,
     judge: Judge | None = None,
 ) -> Outcome:
-    """One history of ``len(kills) + 1`` epochs and a last look; raises ``Violation`` if a promise was broken."""
+    """One history of ``len(kills) + 1`` epochs and a last look.
+
+    Raises ``Violation`` if a promise was broken.
+    """
     outcome = Outcome()
     disk = SimDisk()
     disk.make_dirs(STORE)
@@ -98,7 +112,9 @@ def run_history(
             judge(disk, run.model)
         run.last_look(disk)
     except Violation as violation:
-        raise Violation(f"{violation} [seed={seed}, kills={list(kills)}, faults={list(faults)}]") from violation
+        raise Violation(
+            f"{violation} [seed={seed}, kills={list(kills)}, faults={list(faults)}]"
+        ) from violation
     return outcome
 
 
@@ -111,7 +127,8 @@ def kill_at_every_call(
     shape: Shape | None = None,
     judge: Judge | None = None,
 ) -> Counter[str]:
-    """Histories in which epoch ``epoch`` dies at each of its storage calls (every ``stride``-th of them).
+    """Histories in which epoch ``epoch`` dies at each of its storage calls (every ``stride``-th of
+    them).
 
     The epochs before and after it die at a random call. Returns what was met over all histories.
     """
@@ -119,7 +136,9 @@ def kill_at_every_call(
     rng = Random(f"kills {seed}")
     before: list[int] = []
     for earlier in range(epoch):
-        before.append(rng.randint(1, run_history(open_store, seed, kills=before, shape=shape).calls[earlier]))
+        before.append(
+            rng.randint(1, run_history(open_store, seed, kills=before, shape=shape).calls[earlier])
+        )
     calls = run_history(open_store, seed, kills=before, shape=shape).calls[epoch]
     for call in range(1 + rng.randrange(stride), calls + 1, stride):
         kills = [*before, call, rng.randint(1, 40)]
@@ -139,10 +158,13 @@ class _Run:
         self.serial = 0
         self.failing = False
 
-    def epoch(self, disk: SimDisk, number: int, kill: int | None, faults: Sequence[Fault]) -> SimDisk:
+    def epoch(
+        self, disk: SimDisk, number: int, kill: int | None, faults: Sequence[Fault]
+    ) -> SimDisk:
         """One process's life on ``disk``; returns the disk as its successor finds it."""
         rng = Random(f"{self.seed} {number}")
-        # Dying has a generator of its own: where the process dies must not change what it does until then.
+        # Dying has a generator of its own: where the process dies must not change what it does
+        # until then.
         fate = Random(f"{self.seed} {number} {kill}")
         torn = fate.choice((0, fate.randint(1, 600)))
         process_only = bool(torn) or fate.random() < 0.25
@@ -153,7 +175,8 @@ class _Run:
             if call in full:
                 disk.volume.space = 0
 
-        # A sync that fails loses pages that processes go on seeing: from then on files may show anything unconfirmed.
+        # A sync that fails loses pages that processes go on seeing: from then on files may show
+        # anything unconfirmed.
         self.failing |= bool(faults)
         full = {f.call for f in faults if f.code == errno.ENOSPC}
         for fault in faults:
@@ -168,7 +191,9 @@ class _Run:
         except (StoreError, FencedError) as error:
             # The node gives up and another one starts: legitimate only if storage gave it a reason.
             if not faults:
-                raise Violation(f"epoch {number}: {type(error).__name__} without a fault: {error}") from error
+                raise Violation(
+                    f"epoch {number}: {type(error).__name__} without a fault: {error}"
+                ) from error
             self.outcome.met["gave-up"] += 1
         except OSError as error:
             raise Violation(f"epoch {number}: a raw error reached the caller: {error!r}") from error
@@ -186,7 +211,8 @@ class _Run:
         try:
             return self.open_store(disk, self.clock)
         except OSError as error:
-            # The claim of an epoch is not the store's work: whoever makes it turns this into the node's error.
+            # The claim of an epoch is not the store's work: whoever makes it turns this into the
+            # node's error.
             raise StoreError(f"the store cannot be opened: {error}") from error
 
     def last_look(self, disk: SimDisk) -> None:
@@ -210,7 +236,8 @@ class _Process:
         self.rng = rng
         self.channels: dict[bytes, ChannelStore] = {}
         self.next_ids: dict[bytes, int] = {}
-        # Events that have been handed to the file system, not yet synced: (channel, sub, sequence, acknowledged).
+        # Events that have been handed to the file system, not yet synced: (channel, sub, sequence,
+        # acknowledged).
         self.unsynced: list[tuple[ChannelModel, int, int, bool]] = []
 
     def live(self) -> None:
@@ -247,7 +274,14 @@ class _Process:
                     self.model.channels[name].fix(sequence, payload)
 
     def batch(self) -> None:
-        steps = (self.publish, self.publish, self.add_sub, self.change_sub, self.change_client, self.read_back)
+        steps = (
+            self.publish,
+            self.publish,
+            self.add_sub,
+            self.change_sub,
+            self.change_client,
+            self.read_back,
+        )
         for _ in range(self.rng.randint(1, self.shape.steps)):
             self.rng.choice(steps)()
         failed = self.commit()
@@ -287,7 +321,9 @@ class _Process:
             self.store.delete_channel(name)
         except StoreError as error:
             if not self.faulty:
-                raise Violation(f"channel {name!r} cannot be deleted without a fault: {error}") from error
+                raise Violation(
+                    f"channel {name!r} cannot be deleted without a fault: {error}"
+                ) from error
             # Refused before anything changed: all of it stays.
             self.model.deleting.discard(name)
             self.run.outcome.met["deletions-refused"] += 1
@@ -298,10 +334,15 @@ class _Process:
         self.run.outcome.met["deletions"] += 1
 
     def purge(self) -> None:
-        """Between two batches the front of a channel is purged, or all of it, perhaps a second time."""
+        """Between two batches the front of a channel is purged, or all of it, perhaps a second
+        time.
+        """
         channel = self.channels[self.rng.choice(sorted(self.channels))]
         model = self.model.channels[channel.name]
-        sequence = min(self.rng.choice((channel.last, channel.first, self.rng.randint(0, channel.last))), channel.last)
+        sequence = min(
+            self.rng.choice((channel.last, channel.first, self.rng.randint(0, channel.last))),
+            channel.last,
+        )
         before = channel.first
         model.ask_purge(sequence)
         try:
@@ -310,7 +351,9 @@ class _Process:
             self.store.confirm()
         except StoreError as error:
             if not self.faulty:
-                raise Violation(f"channel {channel.name!r} cannot be purged without a fault: {error}") from error
+                raise Violation(
+                    f"channel {channel.name!r} cannot be purged without a fault: {error}"
+                ) from error
             self.run.outcome.met["purges-refused"] += 1
             return
         model.answer_purge(sequence)
@@ -356,7 +399,8 @@ class _Process:
     def change_sub(self) -> None:
         channel = self.some_channel()
         model = self.model.channels[channel.name]
-        # A subscription that is being made in this batch has not been answered, so nobody can change it yet.
+        # A subscription that is being made in this batch has not been answered, so nobody can
+        # change it yet.
         live = {i: state for i, state in model.live_subs().items() if i not in model.touched}
         if not live:
             return
@@ -366,7 +410,9 @@ class _Process:
             channel.delete_sub(sub_id)
             return
         self.run.serial += 1
-        state = replace(live[sub_id], inbox=b"inbox.%d" % self.run.serial, is_closed=self.rng.random() < 0.5)
+        state = replace(
+            live[sub_id], inbox=b"inbox.%d" % self.run.serial, is_closed=self.rng.random() < 0.5
+        )
         model.stage_sub(sub_id, state)
         channel.update_sub(state)
 
@@ -378,7 +424,9 @@ class _Process:
             self.store.delete_client(client_id)
             return
         self.run.serial += 1
-        info = ClientInfo(b"client-%d" % self.run.serial, b"hb.%d" % self.run.serial, b"conn", 1, 5, 3)
+        info = ClientInfo(
+            b"client-%d" % self.run.serial, b"hb.%d" % self.run.serial, b"conn", 1, 5, 3
+        )
         self.model.stage_client(info.client_id, info)
         self.store.add_client(info)
 
@@ -401,7 +449,9 @@ class _Process:
         model = self.model.channels[channel.name]
         for sub_id in sorted(model.live_subs()):
             sub = model.subs[sub_id]
-            unsent = sorted(s for s in model.fixed if channel.first <= s <= channel.last and s not in sub.sent)
+            unsent = sorted(
+                s for s in model.fixed if channel.first <= s <= channel.last and s not in sub.sent
+            )
             for sequence in unsent[: self.rng.randint(0, 3)]:
                 events.sent(sub_id, sequence)
                 sub.sent.add(sequence)

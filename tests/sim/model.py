@@ -1,8 +1,8 @@
 """What a store has promised, and whether what is found in it keeps every promise.
 
-The model remembers over all epochs: what was offered, what was acknowledged or could be delivered (its content is fixed
-for ever from then on), which requests were answered. It judges a recovered store through ``ftstan.stores.interface``
-alone and must never look at files.
+The model remembers over all epochs: what was offered, what was acknowledged or could be delivered
+(its content is fixed for ever from then on), which requests were answered. It judges a recovered
+store through ``ftstan.stores.interface`` alone and must never look at files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 from ftstan.stores.interface import CLIENTS, ChannelLimits
 
 if TYPE_CHECKING:
-    from ftstan.stores.interface import ChannelStore, ClientInfo, Recovered, ServerInfo, StoredSub, SubState
+    from ftstan.stores.interface import (
+        ChannelStore,
+        ClientInfo,
+        Recovered,
+        ServerInfo,
+        StoredSub,
+        SubState,
+    )
 
 
 UNLIMITED = ChannelLimits(max_msgs=0, max_bytes=0)
@@ -27,7 +34,9 @@ class Violation(AssertionError):  # noqa: N818 - what was violated is the point
 
 @dataclass(slots=True)
 class SubModel:
-    """``versions``: the state that was last answered for, then those staged since; ``None`` stands for no subscription.
+    """``versions``: the state that was last answered for, then those staged since.
+
+    ``None`` stands for no subscription.
 
     Sequences sent and acknowledged: ever, and those that a crash may not take back any more.
     """
@@ -50,9 +59,14 @@ class SubModel:
         if not found.pending <= self.sent:
             raise Violation(f"{where}: pending {sorted(found.pending - self.sent)} were never sent")
         if found.pending & self.kept_acked:
-            raise Violation(f"{where}: pending {sorted(found.pending & self.kept_acked)} were acknowledged durably")
+            raise Violation(
+                f"{where}: pending {sorted(found.pending & self.kept_acked)} were acknowledged "
+                "durably"
+            )
         if lost := self.kept_sent - self.acked - found.pending:
-            raise Violation(f"{where}: {sorted(lost)} were sent durably, not acknowledged, and are not pending")
+            raise Violation(
+                f"{where}: {sorted(lost)} were sent durably, not acknowledged, and are not pending"
+            )
         beyond = max(found.state.last_sent, *found.pending, 0)
         if beyond > last:
             raise Violation(f"{where}: it names sequence {beyond}, the log ends at {last}")
@@ -60,11 +74,13 @@ class SubModel:
 
 @dataclass(slots=True)
 class ChannelModel:
-    """``offered``: contents ever staged for a sequence; ``fixed``: contents acknowledged, delivered or read.
+    """``offered``: contents ever staged for a sequence.
 
-    ``purged``: up to where a purge was answered; ``purging``: up to where one was asked for, which may come true.
-    ``gone``: the contents that were fixed when a purge took them.
-    ``stamps``: when each content was stamped, in nanoseconds; only needed under an age limit.
+    ``fixed``: contents acknowledged, delivered or read.
+
+    ``purged``: up to where a purge was answered; ``purging``: up to where one was asked for, which
+    may come true. ``gone``: the contents that were fixed when a purge took them. ``stamps``: when
+    each content was stamped, in nanoseconds; only needed under an age limit.
     """
 
     name: bytes
@@ -108,7 +124,8 @@ class ChannelModel:
         """A subscription was added, replaced, or (``None``) removed."""
         sub = self.subs.setdefault(sub_id, SubModel())
         if sub.versions[-1] is None:
-            # The id of a subscription that is gone: nothing is promised about the old one's events any more.
+            # The id of a subscription that is gone: nothing is promised about the old one's events
+            # any more.
             sub.kept_sent.clear()
             sub.kept_acked.clear()
         sub.versions.append(state)
@@ -119,7 +136,9 @@ class ChannelModel:
         return {i: state for i, sub in self.subs.items() if (state := sub.versions[-1]) is not None}
 
     def answered(self) -> None:
-        """Everything staged was committed and confirmed, and its publishers and subscribers were told."""
+        """Everything staged was committed and confirmed, and its publishers and subscribers were
+        told.
+        """
         for sequence, payload in self.staged:
             self.fix(sequence, payload)
         for sub_id in self.touched:
@@ -128,14 +147,18 @@ class ChannelModel:
         self.touched.clear()
 
     def failed(self) -> None:
-        """The commit of this channel failed: what was staged is unknown, the store goes on with what was answered."""
+        """The commit of this channel failed: what was staged is unknown, the store goes on with
+        what was answered.
+        """
         for sub_id in self.touched:
             versions = self.subs[sub_id].versions
             versions.append(versions[0])
         self.staged.clear()
         self.touched.clear()
 
-    def check_channel(self, found: ChannelStore, subs: list[StoredSub], now_ns: int = 0) -> dict[int, bytes]:
+    def check_channel(
+        self, found: ChannelStore, subs: list[StoredSub], now_ns: int = 0
+    ) -> dict[int, bytes]:
         """Judge a recovered channel at the time ``now_ns``; returns its messages."""
         messages = read_all(found)
         if back := [s for s in messages if s <= self.purged]:
@@ -163,7 +186,10 @@ class ChannelModel:
         return messages
 
     def missing(self, messages: dict[int, bytes], last: int, now_ns: int) -> list[int]:
-        """Fixed sequences that are not among ``messages`` though no limit explains it; the log ends at ``last``."""
+        """Fixed sequences that are not among ``messages`` though no limit explains it.
+
+        The log ends at ``last``.
+        """
         gone = self.fixed.keys() - messages.keys()
         if not gone:
             return []
@@ -173,7 +199,14 @@ class ChannelModel:
         behind = 0
         for sequence in range(last, min(gone) - 1, -1):
             payload = messages.get(sequence, self.fixed.get(sequence, b""))
-            behind += len(payload) + OVERHEAD if payload else 0
+            # A batch that was cut short may have left messages that nobody was told of: they count
+            # until they go, too.
+            sizes = (
+                [len(payload)]
+                if payload
+                else [len(offered) for offered in self.offered.get(sequence, ())]
+            )
+            behind += max(sizes) + OVERHEAD if sizes else 0
             old = limits.max_age and self.stamps.get(payload, now_ns) + limits.max_age <= now_ns
             many = limits.max_msgs and sequence <= last - limits.max_msgs
             large = limits.max_bytes and behind > limits.max_bytes and sequence < last
@@ -192,7 +225,9 @@ class ChannelModel:
             block = found.read(found.first, 1, 1)
             assert block is not None
             if block.timestamp(block.position(found.first)) + limits.max_age <= now_ns:
-                raise Violation(f"{self}: sequence {found.first} is older than the limit and still there")
+                raise Violation(
+                    f"{self}: sequence {found.first} is older than the limit and still there"
+                )
 
     def go_on_from(self, subs: list[StoredSub]) -> None:
         """A new process starts from what was recovered; what was not answered stays uncertain."""
@@ -210,7 +245,10 @@ class ChannelModel:
 
 @dataclass(slots=True)
 class Model:
-    """All promises of one store. ``deleting``: channels whose deletion was asked for and not answered."""
+    """All promises of one store.
+
+    ``deleting``: channels whose deletion was asked for and not answered.
+    """
 
     now_ns: int = 0
     info: ServerInfo | None = None
@@ -233,9 +271,12 @@ class Model:
         return [i for i, versions in self.clients.items() if versions[-1] is not None]
 
     def answered(self, failed: set[bytes]) -> None:
-        """A batch was committed and confirmed, but for what ``failed``: channels, or ``CLIENTS``."""
+        """A batch was committed and confirmed, but for what ``failed``: channels, or
+        ``CLIENTS``.
+        """
         if CLIENTS not in failed:
-            # A registration that failed is unknown, as its error says; so is one that could not be ended.
+            # A registration that failed is unknown, as its error says; so is one that could not be
+            # ended.
             for client_id in self.touched:
                 del self.clients[client_id][:-1]
         self.touched.clear()
@@ -246,7 +287,10 @@ class Model:
                 channel.answered()
 
     def check(self, found: Recovered) -> dict[bytes, dict[int, bytes]]:
-        """Judge what was recovered; returns the messages of every channel, which may now be delivered."""
+        """Judge what was recovered.
+
+        Returns the messages of every channel, which may now be delivered.
+        """
         if self.info is not None and found.info != self.info:
             raise Violation(f"the server record was {self.info} and is {found.info}")
         clients = {c.client_id: c for c in found.clients}
@@ -255,7 +299,9 @@ class Model:
         for client_id in clients.keys() | self.clients.keys():
             versions = self.clients.get(client_id, [None])
             if clients.get(client_id) not in versions:
-                raise Violation(f"client {client_id!r}: {clients.get(client_id)} is none of {versions}")
+                raise Violation(
+                    f"client {client_id!r}: {clients.get(client_id)} is none of {versions}"
+                )
         channels = {c.name: c for c in found.channels}
         for name in self.deleting - channels.keys():
             # It went as a whole; else all of it must be there.
@@ -282,7 +328,10 @@ class Model:
 
 
 def read_all(channel: ChannelStore) -> dict[int, bytes]:
-    """Every durable message, encoded; the sequences must run from ``first`` to ``last`` without a gap."""
+    """Every durable message, encoded.
+
+    The sequences must run from ``first`` to ``last`` without a gap.
+    """
     name = channel.name.decode()
     messages: dict[int, bytes] = {}
     wanted = range(channel.first, channel.last + 1) if channel.last else range(0)
@@ -290,7 +339,9 @@ def read_all(channel: ChannelStore) -> dict[int, bytes]:
     while at < wanted.stop:
         block = channel.read(at, 7, 2000)
         if block is None or block.position(at) >= len(block):
-            raise Violation(f"channel {name!r}: nothing at or after {at}, though the log ends at {channel.last}")
+            raise Violation(
+                f"channel {name!r}: nothing at or after {at}, though the log ends at {channel.last}"
+            )
         for i in range(block.position(at), len(block)):
             if block.sequence(i) != at:
                 raise Violation(f"channel {name!r}: {block.sequence(i)} where {at} should be")

@@ -1,8 +1,9 @@
-"""A simulated NATS: connections that can be cut, subjects, and the two faces that a node knows of it.
+"""A simulated NATS: connections that can be cut, subjects, and the two faces that a node knows of
+it.
 
-Every connection's messages keep their order; those of different connections do not. What was sent is on its way until
-``Hub.flow`` processes it: then it is in the mailbox of every subscriber. A connection that is cut loses what was on its
-way; a process that is killed does not.
+Every connection's messages keep their order; those of different connections do not. What was sent
+is on its way until ``Hub.flow`` processes it: then it is in the mailbox of every subscriber. A
+connection that is cut loses what was on its way; a process that is killed does not.
 """
 
 from __future__ import annotations
@@ -67,11 +68,14 @@ class Hub:
         self._rng = rng
         self._numbers = 0
         self._serial = 0
-        # Who listens, by the whole pattern: few of them have wildcards, and most subjects are used once.
+        # Who listens, by the whole pattern: few of them have wildcards, and most subjects are used
+        # once.
         self._literal: dict[str, list[_Listener]] = {}
         self._wild: list[_Listener] = []
 
-    def connect(self, host: object, on_packet: Callable[[str, Packet], None] | None = None) -> Connection:
+    def connect(
+        self, host: object, on_packet: Callable[[str, Packet], None] | None = None
+    ) -> Connection:
         """A new connection. Raises ``NatsError`` for a host that is cut off."""
         if host in self.cut_off:
             raise NatsError("nats: no servers available for connection")
@@ -95,7 +99,9 @@ class Hub:
             self._stop_listening(connection, sid)
 
     def cut(self, host: object) -> None:
-        """Cut a host off: its connections break, and what was on its way in either direction is lost."""
+        """Cut a host off: its connections break, and what was on its way in either direction is
+        lost.
+        """
         self.cut_off.add(host)
         for connection in [c for c in self.connections.values() if c.host == host]:
             self.close(connection, lose=True)
@@ -109,8 +115,13 @@ class Hub:
         connection.sent.append(("PUB", packet))
 
     def flow(self, chance: float = 1.0) -> bool:
-        """Process what was sent, each connection's with that chance; returns whether there was anything."""
+        """Process what was sent, each connection's with that chance.
+
+        Returns whether there was anything.
+        """
         some = [c for c in self.connections.values() if c.sent or c.ending]
+        if not some:
+            return False
         self._rng.shuffle(some)
         moved = False
         for connection in some:
@@ -150,19 +161,34 @@ class Hub:
         pattern = connection.subs.pop(sid, None)
         if pattern is not None:
             alike = self._alike(pattern)
-            alike[:] = [listener for listener in alike if listener[2] is not connection or listener[3] != sid]
+            alike[:] = [
+                listener
+                for listener in alike
+                if listener[2] is not connection or listener[3] != sid
+            ]
             if not alike:
                 self._literal.pop(pattern, None)
 
     def _alike(self, pattern: str) -> list[_Listener]:
-        return self._wild if "*" in pattern or ">" in pattern else self._literal.setdefault(pattern, [])
+        return (
+            self._wild
+            if "*" in pattern or ">" in pattern
+            else self._literal.setdefault(pattern, [])
+        )
 
     def _route(self, packet: Packet) -> None:
         subject = packet.subject
-        wild = [listener for listener in self._wild if _matches(listener[2].subs[listener[3]], subject)]
-        literal = self._literal.get(subject, ())
-        # Connection by connection, each one's in the order in which it began to listen.
-        for _, _, connection, sid in sorted([*wild, *literal]) if wild else list(literal):
+        wild = [
+            listener for listener in self._wild if _matches(listener[2].subs[listener[3]], subject)
+        ]
+        literal = self._literal.get(subject)
+        if not wild and not literal:
+            return
+        heard = list(literal) if literal else []
+        if wild:
+            # Connection by connection, each one's in the order in which it began to listen.
+            heard = sorted([*wild, *heard])
+        for _, _, connection, sid in heard:
             self.delivered += 1
             if connection.on_packet is not None:
                 connection.on_packet(sid, packet)
@@ -183,7 +209,8 @@ def _answer(done: asyncio.Future[None]) -> None:
 @cache
 def _matches(pattern: str, subject: str) -> bool:
     """Whether a pattern with wildcards says that subject."""
-    wanted, given = pattern.split("."), subject.split(".")
+    wanted = pattern.split(".")
+    given = subject.split(".")
     for i, token in enumerate(wanted):
         if token == ">":
             return len(given) > i
@@ -193,10 +220,17 @@ def _matches(pattern: str, subject: str) -> bool:
 
 
 class SimLink:
-    """The data plane's link: the face of ``ftstan.nats.link.Link``. ``tag``: what its messages are marked with."""
+    """The data plane's link: the face of ``ftstan.nats.link.Link``.
+
+    ``tag``: what its messages are marked with.
+    """
 
     def __init__(
-        self, hub: Hub, host: object, tag: Callable[[], object], park: Callable[[Callable[[], bool], float], None]
+        self,
+        hub: Hub,
+        host: object,
+        tag: Callable[[], object],
+        park: Callable[[Callable[[], bool], float], None],
     ) -> None:
         """``park`` waits until its argument holds, or for so many seconds."""
         self._hub = hub
@@ -225,7 +259,9 @@ class SimLink:
     @property
     def readable(self) -> bool:
         """Whether a read would say something: bytes, or that the link is lost."""
-        return self._connection is not None and (bool(self._connection.mailbox) or self._connection.closed)
+        return self._connection is not None and (
+            bool(self._connection.mailbox) or self._connection.closed
+        )
 
     @property
     def pending(self) -> bool:
@@ -268,7 +304,9 @@ class SimLink:
             raise self._lost()
         tag = self._tag()
         for verb, what in _frames(bytes(data)):
-            connection.sent.append((verb, Packet(what[0], what[1], what[2], tag) if verb == "PUB" else what))
+            connection.sent.append(
+                (verb, Packet(what[0], what[1], what[2], tag) if verb == "PUB" else what)
+            )
 
     def cut(self) -> None:
         """End the connection for good."""
@@ -281,7 +319,8 @@ class SimLink:
 
     def close(self) -> None:
         """Close the link; what was sent still arrives."""
-        connection, self._connection = self._connection, None
+        connection = self._connection
+        self._connection = None
         if connection is not None:
             self._hub.close(connection)
 
@@ -395,7 +434,9 @@ class SimControl:
 
     async def serve(self, subject: str, callback: Callable[[bytes, str], None]) -> None:
         """As the real one."""
-        self._add(subject, lambda packet: callback(packet.data, packet.reply) if packet.reply else None)
+        self._add(
+            subject, lambda packet: callback(packet.data, packet.reply) if packet.reply else None
+        )
 
     def _add(self, subject: str, handler: Callable[[Packet], None]) -> str:
         sid = str(len(self._handlers) + 1)
@@ -407,7 +448,9 @@ class SimControl:
     async def publish(self, subject: str, data: bytes, reply: str = "") -> None:
         """As the real one."""
         if not self.connected or self._connection is None:
-            raise NatsError("nats: outbound buffer limit exceeded", hint="the connection to NATS is down")
+            raise NatsError(
+                "nats: outbound buffer limit exceeded", hint="the connection to NATS is down"
+            )
         self._hub.publish(self._connection, Packet(subject, reply, data))
 
     async def ask(self, subject: str, data: bytes, seconds: float) -> list[bytes]:
@@ -434,6 +477,7 @@ class SimControl:
     async def close(self) -> None:
         """End the connection."""
         self._loop = None
-        connection, self._connection = self._connection, None
+        connection = self._connection
+        self._connection = None
         if connection is not None:
             self._hub.close(connection)

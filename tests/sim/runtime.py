@@ -1,18 +1,22 @@
-"""What a simulated process runs in: threads that move only when told to, an event loop, and a clock of its machine.
+"""What a simulated process runs in: threads that move only when told to, an event loop, and a clock
+of its machine.
 
-Threads are greenlets: a pause can fall between any two storage calls, and everything follows from the seed. The event
-loop is asyncio's own with time that is given to it; it never waits for anything.
+Threads are greenlets: a pause can fall between any two storage calls, and everything follows from
+the seed. The event loop is asyncio's own with time that is given to it; it never waits for
+anything.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 from asyncio import events
 from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent, greenlet
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable
 
     from ftstan.base.clock import ManualClock
@@ -21,7 +25,10 @@ _SPINS = 10_000
 
 
 class MachineClock:
-    """The clocks of one machine, which stand still while the whole machine does. ``true``: the time of the world."""
+    """The clocks of one machine, which stand still while the whole machine does.
+
+    ``true``: the time of the world.
+    """
 
     def __init__(self, true: ManualClock) -> None:
         self._true = true
@@ -65,7 +72,10 @@ class Fiber:
         return not self.over and (self._ready is None or self._ready())
 
     def resume(self, error: BaseException | None = None) -> None:
-        """Let it run, or raise ``error`` where it stands. What ends it with an error is raised here."""
+        """Let it run, or raise ``error`` where it stands.
+
+        What ends it with an error is raised here.
+        """
         self._greenlet.parent = getcurrent()
         if error is None:
             self._greenlet.switch()
@@ -75,7 +85,10 @@ class Fiber:
             self.over = True
 
     def park(self, ready: Callable[[], bool] | None) -> None:
-        """Stop here until ``ready`` holds; ``None``: until it is its turn again. Called within the fiber."""
+        """Stop here until ``ready`` holds; ``None``: until it is its turn again.
+
+        Called within the fiber.
+        """
         self._ready = ready
         parent = self._greenlet.parent
         assert parent is not None
@@ -116,7 +129,9 @@ class SimLoop(asyncio.BaseEventLoop):
         """Nobody sleeps here."""
 
     def _check_closed(self) -> None:
-        """What a dead process would still have done, as its tasks are forgotten, is done by nobody."""
+        """What a dead process would still have done, as its tasks are forgotten, is done by
+        nobody.
+        """
 
     def _on_failure(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -130,18 +145,37 @@ class SimLoop(asyncio.BaseEventLoop):
         events._set_running_loop(self)
         try:
             for _ in range(_SPINS):
-                self._run_once()  # type: ignore[attr-defined]
+                self._run_ready_once()
                 if not self._has_due():
                     return
         finally:
             events._set_running_loop(None)
         raise AssertionError("the event loop never comes to rest")
 
+    def _run_ready_once(self) -> None:
+        """What asyncio's ``_run_once`` does, without the look at a selector."""
+        ready: deque[events.Handle] = self._ready  # type: ignore[attr-defined]
+        scheduled: list[Any] = self._scheduled  # type: ignore[attr-defined]
+        if scheduled:
+            end = self._machine.mono() + self._clock_resolution  # type: ignore[attr-defined]
+            while scheduled and (scheduled[0]._cancelled or scheduled[0]._when < end):
+                timer = heapq.heappop(scheduled)
+                timer._scheduled = False
+                if not timer._cancelled:
+                    ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
+        """It goes when its time comes."""
+
     def _has_due(self) -> bool:
         if self._ready:  # type: ignore[attr-defined]
             return True
         scheduled = self._scheduled  # type: ignore[attr-defined]
-        return bool(scheduled) and scheduled[0]._when <= self.time()
+        return bool(scheduled) and scheduled[0]._when <= self._machine.mono()
 
     def abandon(self) -> None:
         """The process is gone: whatever it waited for never comes."""

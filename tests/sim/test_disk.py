@@ -1,4 +1,6 @@
-"""The simulated disk keeps POSIX's promises and no others: what these tests say is what crash tests may rely on."""
+"""The simulated disk keeps POSIX's promises and no others: what these tests say is what crash tests
+may rely on.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def test_written_bytes_are_seen_at_once_and_by_other_processes(disk: SimDisk, ro
 
 
 @pytest.mark.parametrize("mode", POWER)
-def test_synced_data_under_a_synced_name_survives_every_power_cut(disk: SimDisk, root: int, mode: CrashMode) -> None:
+def test_synced_data_under_a_synced_name_survives_every_power_cut(
+    disk: SimDisk, root: int, mode: CrashMode
+) -> None:
     durable_file(disk, root, "f", b"a" * 2000)
     assert all(tree == {"f": b"a" * 2000} for tree in outcomes(disk, mode, runs=50))
 
@@ -83,13 +87,21 @@ def test_either_sync_makes_data_and_size_durable(disk: SimDisk, root: int, sync:
     assert outcomes(disk, CrashMode.UNORDERED, runs=50) == [{"f": b"a" + b"b" * 600}] * 50
 
 
-def test_unsynced_data_may_be_lost_kept_or_torn_at_sectors_but_nowhere_else(disk: SimDisk, root: int) -> None:
+def test_unsynced_data_may_be_lost_kept_or_torn_at_sectors_but_nowhere_else(
+    disk: SimDisk, root: int
+) -> None:
     fd = durable_file(disk, root, "f", b"a" * 512)
     disk.pwrite(fd, b"b" * 1536, 512)
     found = {tree["f"] for tree in outcomes(disk, CrashMode.UNORDERED)}
-    lost, kept = b"a" * 512, b"a" * 512 + b"b" * 1536
+    lost = b"a" * 512
+    kept = b"a" * 512 + b"b" * 1536
     assert {lost, kept} < found
-    sectors = {bytes(data[i : i + 512]) for data in found if data is not None for i in range(0, len(data), 512)}
+    sectors = {
+        bytes(data[i : i + 512])
+        for data in found
+        if data is not None
+        for i in range(0, len(data), 512)
+    }
     assert sectors == {b"a" * 512, b"b" * 512, bytes(512)}
     assert b"a" * 512 + b"b" * 512 + bytes(1024) in found, "torn in the middle of one write"
     assert b"a" * 512 + bytes(512) + b"b" * 1024 in found, "a later sector without an earlier one"
@@ -111,7 +123,9 @@ def test_bytes_within_one_sector_are_never_torn(disk: SimDisk, root: int) -> Non
     assert found == {b"a" * 512, b"a" * 6 + b"b" * 500 + b"a" * 6}
 
 
-def test_a_cut_may_be_lost_but_old_bytes_never_come_back_behind_a_new_end(disk: SimDisk, root: int) -> None:
+def test_a_cut_may_be_lost_but_old_bytes_never_come_back_behind_a_new_end(
+    disk: SimDisk, root: int
+) -> None:
     fd = durable_file(disk, root, "f", b"a" * 2048)
     disk.ftruncate(fd, 100)
     disk.pwrite(fd, b"b" * 512, 1024)
@@ -142,7 +156,9 @@ def test_what_a_power_cut_left_is_durable_from_then_on(disk: SimDisk, root: int)
     assert all(once.crash(Random(s), CrashMode.UNORDERED).tree() == once.tree() for s in range(20))
 
 
-def test_after_kill_9_everything_written_is_there_and_still_not_durable(disk: SimDisk, root: int) -> None:
+def test_after_kill_9_everything_written_is_there_and_still_not_durable(
+    disk: SimDisk, root: int
+) -> None:
     fd = disk.open(root, "f", NEW)
     disk.pwrite(fd, b"x" * 700, 0)
     after = disk.crash(process_only=True)
@@ -177,7 +193,9 @@ def test_syncing_a_file_does_not_make_its_name_durable(disk: SimDisk, root: int)
     assert names_found(disk, CrashMode.LOST) == {""}
 
 
-def test_syncing_a_directory_does_not_make_the_data_of_its_files_durable(disk: SimDisk, root: int) -> None:
+def test_syncing_a_directory_does_not_make_the_data_of_its_files_durable(
+    disk: SimDisk, root: int
+) -> None:
     fd = disk.open(root, "f", NEW)
     disk.pwrite(fd, b"x", 0)
     disk.fsync(root)
@@ -194,11 +212,18 @@ def test_an_unsynced_rename_happens_whole_or_not_at_all(disk: SimDisk, root: int
 
 
 @pytest.mark.parametrize("change", ["link", "unlink", "mkdir", "rmdir"])
-def test_every_change_of_a_name_waits_for_the_directory(disk: SimDisk, root: int, change: str) -> None:
+def test_every_change_of_a_name_waits_for_the_directory(
+    disk: SimDisk, root: int, change: str
+) -> None:
     durable_file(disk, root, "f", b"1")
     disk.mkdir(root, "d")
     disk.fsync(root)
-    expected = {"link": {"d+f", "d+f+g"}, "unlink": {"d+f", "d"}, "mkdir": {"d+f", "d+e+f"}, "rmdir": {"d+f", "f"}}
+    expected = {
+        "link": {"d+f", "d+f+g"},
+        "unlink": {"d+f", "d"},
+        "mkdir": {"d+f", "d+e+f"},
+        "rmdir": {"d+f", "f"},
+    }
     args = {"link": ("f", "g"), "unlink": ("f",), "mkdir": ("e",), "rmdir": ("d",)}
     getattr(disk, change)(root, *args[change])
     assert names_found(disk, CrashMode.ORDERED) == expected[change]
@@ -210,7 +235,16 @@ def test_names_are_lost_in_order_or_in_any_order_as_the_mode_says(disk: SimDisk,
     for name in "abc":
         disk.mkdir(root, name)
     assert names_found(disk, CrashMode.ORDERED) == {"", "a", "a+b", "a+b+c"}
-    assert names_found(disk, CrashMode.UNORDERED) == {"", "a", "b", "c", "a+b", "a+c", "b+c", "a+b+c"}
+    assert names_found(disk, CrashMode.UNORDERED) == {
+        "",
+        "a",
+        "b",
+        "c",
+        "a+b",
+        "a+c",
+        "b+c",
+        "a+b+c",
+    }
     assert disk.met["names-reordered"] > 0
     assert names_found(disk, CrashMode.KEPT) == {"a+b+c"}
 
@@ -234,7 +268,9 @@ def test_an_unlinked_open_file_stays_readable_until_it_is_closed(disk: SimDisk, 
     other = disk.open(root, "f", NEW)
     assert disk.fstat(other).ino != ino
     disk.close(fd)
-    assert disk.fstat(disk.open(root, "g", NEW)).ino == ino, "numbers are used again, as on real file systems"
+    assert disk.fstat(disk.open(root, "g", NEW)).ino == ino, (
+        "numbers are used again, as on real file systems"
+    )
 
 
 def test_a_handle_follows_the_file_and_not_the_name(disk: SimDisk, root: int) -> None:
@@ -245,7 +281,9 @@ def test_a_handle_follows_the_file_and_not_the_name(disk: SimDisk, root: int) ->
     assert disk.tree("/store") == {"f": b"new"}
 
 
-def test_two_names_share_one_file_and_renaming_one_onto_the_other_keeps_both(disk: SimDisk, root: int) -> None:
+def test_two_names_share_one_file_and_renaming_one_onto_the_other_keeps_both(
+    disk: SimDisk, root: int
+) -> None:
     fd = durable_file(disk, root, "f", b"x")
     disk.link(root, "f", "g")
     disk.pwrite(fd, b"y", 0)
@@ -274,7 +312,8 @@ def script(disk: Disk, path: str) -> list[object]:
 
     def run(name: str, *args: object, keep: str = "") -> None:
         try:
-            result = getattr(disk, name)(*(handles[a[1:]] if str(a).startswith("@") else a for a in args))  # type: ignore[index]
+            words = [handles[a[1:]] if isinstance(a, str) and a[:1] == "@" else a for a in args]
+            result = getattr(disk, name)(*words)
         except OSError as error:
             seen.append((name, errno.errorcode[error.errno or 0]))
             return
@@ -284,7 +323,11 @@ def script(disk: Disk, path: str) -> list[object]:
         if name == "listdir":
             result = sorted(result)
         if name in {"stat", "fstat"}:
-            result = (result.is_dir or result.size, result.mode, result.nlink if not result.is_dir else 0)
+            result = (
+                result.is_dir or result.size,
+                result.mode,
+                result.nlink if not result.is_dir else 0,
+            )
         seen.append((name, result))
 
     run("open", "@root", "f", os.O_RDONLY)
@@ -382,7 +425,9 @@ def test_the_next_call_of_a_name_can_be_made_to_fail(disk: SimDisk, root: int) -
     assert disk.met["ESTALE fdatasync"] == 1
 
 
-def test_a_failed_sync_is_reported_once_and_its_data_are_never_written(disk: SimDisk, root: int) -> None:
+def test_a_failed_sync_is_reported_once_and_its_data_are_never_written(
+    disk: SimDisk, root: int
+) -> None:
     fd = durable_file(disk, root, "f", b"a" * 512)
     disk.pwrite(fd, b"b" * 512, 512)
     disk.fail_next("fdatasync", errno.EIO)
@@ -398,7 +443,9 @@ def test_a_failed_sync_is_reported_once_and_its_data_are_never_written(disk: Sim
     assert disk.met["sync-dropped"] == 1
 
 
-def test_a_page_that_is_dirtied_again_takes_the_dropped_bytes_along(disk: SimDisk, root: int) -> None:
+def test_a_page_that_is_dirtied_again_takes_the_dropped_bytes_along(
+    disk: SimDisk, root: int
+) -> None:
     fd = durable_file(disk, root, "f", b"a" * 10)
     disk.pwrite(fd, b"b" * 10, 10)
     disk.fail_next("fsync", errno.EIO)
@@ -406,7 +453,9 @@ def test_a_page_that_is_dirtied_again_takes_the_dropped_bytes_along(disk: SimDis
         disk.fsync(fd)
     disk.pwrite(fd, b"c" * 10, 20)
     disk.fsync(fd)
-    assert disk.crash(Random(0), CrashMode.LOST).tree("/store") == {"f": b"a" * 10 + b"b" * 10 + b"c" * 10}
+    assert disk.crash(Random(0), CrashMode.LOST).tree("/store") == {
+        "f": b"a" * 10 + b"b" * 10 + b"c" * 10
+    }
 
 
 def test_a_full_disk_takes_what_fits_and_then_refuses(disk: SimDisk, root: int) -> None:
@@ -451,7 +500,9 @@ def test_calls_are_numbered_named_and_logged(disk: SimDisk, root: int) -> None:
     assert disk.calls == 4
 
 
-def test_a_killed_process_does_nothing_more_not_even_in_its_clean_up(disk: SimDisk, root: int) -> None:
+def test_a_killed_process_does_nothing_more_not_even_in_its_clean_up(
+    disk: SimDisk, root: int
+) -> None:
     fd = disk.open(root, "f", NEW)
     disk.on_call = kill_at(disk.calls + 1)[1]
     with pytest.raises(Killed):

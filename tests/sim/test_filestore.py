@@ -1,4 +1,7 @@
-"""The real file store dies at every storage call, meets faults and zombies, and breaks no promise; broken ones do."""
+"""The real file store dies at every storage call, meets faults and zombies, and breaks no promise.
+
+Broken ones do.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,8 @@ if TYPE_CHECKING:
 NO_LIMITS = ChannelLimits(max_msgs=0, max_bytes=0)
 
 
-# ---- kills ---------------------------------------------------------------------------------------------------------
+# ---- kills
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
@@ -54,7 +58,12 @@ def test_a_store_killed_at_any_call_keeps_every_promise(variant: Variant, epoch:
     met: Counter[str] = Counter()
     for seed in range(3):
         met += kill_at_every_call(
-            variant.open_store, seed, epoch=epoch, stride=3, shape=variant.shape, judge=variant.judge
+            variant.open_store,
+            seed,
+            epoch=epoch,
+            stride=3,
+            shape=variant.shape,
+            judge=variant.judge,
         )
     assert met["histories"] > 60
     for happened in ("killed", "processes-killed", "power-cuts"):
@@ -69,7 +78,9 @@ def test_mixed_histories_meet_every_fault_and_every_path() -> None:
     assert [name for name in census.REQUIRED if not met[name]] == []
 
 
-def test_an_owner_that_uses_up_its_slice_numbers_raises_its_epoch_and_keeps_every_promise(monkeypatch: Patch) -> None:
+def test_an_owner_that_uses_up_its_slice_numbers_raises_its_epoch_and_keeps_every_promise(
+    monkeypatch: Patch,
+) -> None:
     monkeypatch.setattr(slices, "NUMBERS_PER_EPOCH", 2)
     raised: Counter[str] = Counter()
     raise_epoch = SimOwner.raise_epoch
@@ -84,7 +95,8 @@ def test_an_owner_that_uses_up_its_slice_numbers_raises_its_epoch_and_keeps_ever
     assert raised["epochs"] > 20
 
 
-# ---- faults --------------------------------------------------------------------------------------------------------
+# ---- faults
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
@@ -92,8 +104,12 @@ def test_a_store_that_storage_fails_keeps_every_promise(code: int) -> None:
     met: Counter[str] = Counter()
     for seed in range(8):
         for call in range(12 + seed % 3, 92, 3):
-            met += run_history(open_file_store, seed, kills=[None, 30], faults=[Fault(0, call, code)]).met
-            met += run_history(open_file_store, seed, kills=[None, None, 30], faults=[Fault(1, call, code)]).met
+            met += run_history(
+                open_file_store, seed, kills=[None, 30], faults=[Fault(0, call, code)]
+            ).met
+            met += run_history(
+                open_file_store, seed, kills=[None, None, 30], faults=[Fault(1, call, code)]
+            ).met
     assert met["gave-up"] > 0
     assert met["failed-channels"] > 0
     assert met["stopped-cleanly"] > met["gave-up"]
@@ -121,7 +137,9 @@ class Node:
 
     def add(self, sub_id: int) -> dict[bytes, StoreError]:
         """Store one more durable subscription."""
-        self.channel().add_sub(SubState(sub_id, b"me", durable_name=b"dur.%d" % sub_id * 50, is_durable=True))
+        self.channel().add_sub(
+            SubState(sub_id, b"me", durable_name=b"dur.%d" % sub_id * 50, is_durable=True)
+        )
         return self.store.commit()
 
     def successor(self, mode: CrashMode = CrashMode.LOST) -> Node:
@@ -139,7 +157,9 @@ def first_node() -> Node:
 
 
 @pytest.mark.parametrize("call", ["open", "pwrite", "fsync", "rename"])
-def test_when_subscriptions_cannot_be_replaced_those_that_were_recovered_are_not_lost(call: str) -> None:
+def test_when_subscriptions_cannot_be_replaced_those_that_were_recovered_are_not_lost(
+    call: str,
+) -> None:
     node = first_node()
     node.add(1)
     node = node.successor()
@@ -196,15 +216,20 @@ def test_a_channel_whose_directory_could_not_be_synced_is_synced_before_its_firs
     assert node.successor().sub_ids == [2]
 
 
-# ---- zombies -------------------------------------------------------------------------------------------------------
+# ---- zombies
+# --------------------------------------------------------------------------------------------------
 
 
 class Zombie:
-    """An owner that is paused at one storage call of its second batch while a successor takes over and serves."""
+    """An owner that is paused at one storage call of its second batch while a successor takes over
+    and serves.
+    """
 
     def __init__(self, seed: int, pause_at: int, met: Counter[str]) -> None:
         self.rng = Random(f"zombie {seed}")
-        self.seed, self.pause_at, self.met = seed, pause_at, met
+        self.seed = seed
+        self.pause_at = pause_at
+        self.met = met
         self.model = Model()
         self.clock = ManualClock()
         self.serial = 0
@@ -216,7 +241,9 @@ class Zombie:
         try:
             return self._run()
         except Violation as violation:
-            raise Violation(f"{violation} [seed={self.seed}, pause_at={self.pause_at}]") from violation
+            raise Violation(
+                f"{violation} [seed={self.seed}, pause_at={self.pause_at}]"
+            ) from violation
 
     def _run(self) -> int:
         old = self._open(self.disk)
@@ -240,7 +267,8 @@ class Zombie:
         else:
             if not successors:
                 return self.disk.calls - before
-            # Confirmed by a read from before the successor's claim: what it acknowledges now must be in both logs.
+            # Confirmed by a read from before the successor's claim: what it acknowledges now must
+            # be in both logs.
             self.met["zombies-confirmed"] += 1
             for name, sequence, payload in late:
                 self.model.channels[name].fix(sequence, payload)
@@ -250,7 +278,9 @@ class Zombie:
         # The successor goes on with the files that it holds open, and then the power fails.
         self._stage(store, b"both", b"new")
         self._answered(store)
-        disk = disk.crash(self.rng, self.rng.choice(list(CrashMode)), process_only=self.rng.random() < 0.5)
+        disk = disk.crash(
+            self.rng, self.rng.choice(list(CrashMode)), process_only=self.rng.random() < 0.5
+        )
         store = self._recovered(disk)
         self._stage(store, b"both", b"new")
         self._answered(store)
@@ -291,13 +321,17 @@ class Zombie:
         self.model.answered(set())
 
     def _stage(self, store: Store, *names: bytes) -> list[tuple[bytes, int, bytes]]:
-        """Publish to each channel, subscribe on it, register a client; returns what was published."""
+        """Publish to each channel, subscribe on it, register a client.
+
+        Returns what was published.
+        """
         published = []
         for name in names:
             if name not in self.channels:
                 self.model.channels.setdefault(name, ChannelModel(name))
                 self.channels[name] = store.create_channel(name, NO_LIMITS)
-            channel, model = self.channels[name], self.model.channels[name]
+            channel = self.channels[name]
+            model = self.model.channels[name]
             block = MsgBlock()
             for sequence in range(channel.last + 1, channel.last + 1 + self.rng.randint(1, 3)):
                 self.serial += 1
@@ -306,7 +340,9 @@ class Zombie:
                 published.append((name, sequence, block.payload(len(block) - 1)))
             channel.append(block)
             self.serial += 1
-            state = SubState(channel.next_sub_id, b"client", inbox=b"in.%d" % self.serial, is_durable=True)
+            state = SubState(
+                channel.next_sub_id, b"client", inbox=b"in.%d" % self.serial, is_durable=True
+            )
             model.stage_sub(state.sub_id, state)
             channel.add_sub(state)
         self.serial += 1
@@ -319,7 +355,8 @@ class Zombie:
 def zombies(seeds: int) -> Counter[str]:
     met: Counter[str] = Counter()
     for seed in range(seeds):
-        pause_at, calls = 1, 1
+        pause_at = 1
+        calls = 1
         while pause_at <= calls:
             calls = Zombie(seed, pause_at, met).run()
             pause_at += 1
@@ -334,11 +371,13 @@ def test_an_owner_paused_at_any_call_of_a_batch_takes_nothing_from_its_successor
     assert met["zombies-confirmed"] > 0
 
 
-# ---- broken on purpose ---------------------------------------------------------------------------------------------
+# ---- broken on purpose
+# ---------------------------------------------------------------------------------------------
 
 
 def kills(
-    open_store: Callable[[SimDisk, ManualClock], FileStore] = open_file_store, seeds: range = range(40)
+    open_store: Callable[[SimDisk, ManualClock], FileStore] = open_file_store,
+    seeds: range = range(40),
 ) -> Callable[[], object]:
     def look() -> None:
         for seed in seeds:
@@ -365,7 +404,9 @@ def test_an_ack_before_the_sync_is_caught() -> None:
 def test_a_slice_that_is_visible_before_it_is_durable_is_caught(monkeypatch: Patch) -> None:
     publish = SliceLog._publish_file
 
-    def unsynced_file(self: SliceLog, temporary: str, name: str, data: bytes, *, durable: bool) -> int:
+    def unsynced_file(
+        self: SliceLog, temporary: str, name: str, data: bytes, *, durable: bool
+    ) -> int:
         return publish(self, temporary, name, data, durable=False)
 
     monkeypatch.setattr(SliceLog, "_publish_file", unsynced_file)
@@ -377,7 +418,9 @@ def test_a_slice_whose_name_is_not_synced_is_caught(monkeypatch: Patch) -> None:
 
     def without_directory_sync(self: SliceLog, block: MsgBlock, i: int, j: int) -> None:
         disk = self._env.disk
-        monkeypatch.setattr(disk, "fsync", lambda fd: None if fd == self.dirfd else type(disk).fsync(disk, fd))
+        monkeypatch.setattr(
+            disk, "fsync", lambda fd: None if fd == self.dirfd else type(disk).fsync(disk, fd)
+        )
         try:
             opened(self, block, i, j)
         finally:
@@ -393,9 +436,12 @@ def test_a_tail_that_is_ignored_is_caught(monkeypatch: Patch) -> None:
 
 
 def test_a_tail_that_is_delivered_before_its_copy_is_durable_is_caught(monkeypatch: Patch) -> None:
-    copy, publish = SliceLog.copy_tail, SliceLog._publish_file
+    copy = SliceLog.copy_tail
+    publish = SliceLog._publish_file
 
-    def unsynced_file(self: SliceLog, temporary: str, name: str, data: bytes, *, durable: bool) -> int:
+    def unsynced_file(
+        self: SliceLog, temporary: str, name: str, data: bytes, *, durable: bool
+    ) -> int:
         return publish(self, temporary, name, data, durable=False)
 
     def unsynced_copy(self: SliceLog, tail: MsgBlock) -> None:
@@ -461,7 +507,9 @@ def test_an_owner_that_is_never_confirmed_is_caught(monkeypatch: Patch) -> None:
     caught(lambda: zombies(6))
 
 
-def faults(variant: Variant, code: int = errno.EIO, seeds: range = range(60)) -> Callable[[], object]:
+def faults(
+    variant: Variant, code: int = errno.EIO, seeds: range = range(60)
+) -> Callable[[], object]:
     def look() -> None:
         for seed in seeds:
             for call in range(12 + seed % 5, 120, 5):
@@ -494,7 +542,9 @@ def test_a_sync_that_is_tried_again_after_it_failed_is_caught(monkeypatch: Patch
 def test_a_slice_that_is_visible_before_its_first_batch_is_caught(monkeypatch: Patch) -> None:
     publish = SliceLog._publish_file
 
-    def empty_first(self: SliceLog, temporary: str, name: str, data: bytes, *, durable: bool) -> int:
+    def empty_first(
+        self: SliceLog, temporary: str, name: str, data: bytes, *, durable: bool
+    ) -> int:
         fd = publish(self, temporary, name, data[:4], durable=durable)
         self._env.disk.pwrite(fd, data, 0)
         if durable:
@@ -506,7 +556,8 @@ def test_a_slice_that_is_visible_before_its_first_batch_is_caught(monkeypatch: P
 
 
 def after_a_retired_seal() -> list[int]:
-    """A failed batch lies under a seal, the limits retire the seal, and a start without limits follows.
+    """A failed batch lies under a seal, the limits retire the seal, and a start without limits
+    follows.
 
     Returns the sequences found whose content is not the one that was acknowledged.
     """
@@ -535,7 +586,9 @@ def after_a_retired_seal() -> list[int]:
     assert publish(b"acknowledged", 2) == {}
     assert publish(b"last", 2) == {}
     store.tick(clock.wall_ns())
-    (found,) = open_file_store(disk.crash(process_only=True), clock, limits=NO_LIMITS).recover().channels
+    (found,) = (
+        open_file_store(disk.crash(process_only=True), clock, limits=NO_LIMITS).recover().channels
+    )
     wrong = []
     for sequence in range(1, found.last + 1):
         block = found.read(sequence, 1, 1)
@@ -552,7 +605,8 @@ def test_a_seal_that_is_retired_before_what_it_hides_is_caught(monkeypatch: Patc
     removable = RetainedSlices.removable
 
     def live_ones_only(self: RetainedSlices) -> list[int]:
-        dead, self.dead = self.dead, set()
+        dead = self.dead
+        self.dead = set()
         try:
             return removable(self)
         finally:
@@ -567,7 +621,9 @@ def test_an_index_that_a_clean_stop_leaves_in_the_page_cache_is_caught(monkeypat
         """What a killed owner wrote to its index is durable as far as the kernel likes."""
 
     def trust(_log: SliceLog, _slices: list[Slice], *, synced: bool) -> set[int]:
-        """Nor are the last indexes of former activations written anew, which would make up for it."""
+        """Nor are the last indexes of former activations written anew, which would make up for
+        it.
+        """
         del synced
         return set()
 

@@ -1,4 +1,6 @@
-"""The judge after a clean stop accepts what the original wrote and notices each difference from it."""
+"""The judge after a clean stop accepts what the original wrote and notices each difference from
+it.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,9 @@ def test_a_lost_acknowledgement_is_noticed(disk: SimDisk, model: Model) -> None:
         go_judge(disk, model)
 
 
-def test_missing_clients_subscriptions_and_channels_are_noticed(disk: SimDisk, model: Model) -> None:
+def test_missing_clients_subscriptions_and_channels_are_noticed(
+    disk: SimDisk, model: Model
+) -> None:
     model.clients[b"new"] = [ClientInfo(b"new", b"hb")]
     with pytest.raises(Violation, match="sees the clients"):
         go_judge(disk, model)
@@ -113,28 +117,33 @@ def test_missing_clients_subscriptions_and_channels_are_noticed(disk: SimDisk, m
         go_judge(disk, model)
 
 
+@pytest.mark.parametrize("answered", [True, False])
 @pytest.mark.parametrize("offered", [True, False])
-def test_a_message_that_was_refused_and_purged_may_stand_for_the_last_sequence_if_somebody_published_it(
-    offered: bool,
+def test_a_message_refused_and_purged_may_stand_for_the_last_sequence_if_it_was_published(
+    *, offered: bool, answered: bool
 ) -> None:
     disk = SimDisk()
     disk.make_dirs(STORE)
     store = open_file_store(disk, ManualClock())
     store.recover()
     store.set_server_info(INFO)
-    log, block = store.create_channel(b"foo", ChannelLimits()), MsgBlock()
+    log = store.create_channel(b"foo", ChannelLimits())
+    block = MsgBlock()
     block.append(1, b"foo", b"", b"x", 7)
     payload = block.payload(0)
     log.append(block)
     store.commit()
     log.purge(1)
     store.close()
-    # The model was never told that it is there: its batch was refused when the next slice could not be opened.
+    # The model was never told that it is there: its batch was refused when the next slice could not
+    # be opened.
     model = Model()
     channel = model.channels[b"foo"] = ChannelModel(b"foo")
     if offered:
         channel.offer(1, payload)
-    channel.answer_purge(1)
+    channel.ask_purge(1)
+    if answered:
+        channel.answer_purge(1)
     if offered:
         go_judge(disk, model)
     else:

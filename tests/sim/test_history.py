@@ -31,14 +31,27 @@ HONEST = opener(ToyStore)
 
 
 def test_an_honest_store_keeps_every_promise_wherever_it_dies() -> None:
-    met = sum((kill_at_every_call(HONEST, seed) for seed in range(6)), start=kill_at_every_call(HONEST, 99))
+    met = sum(
+        (kill_at_every_call(HONEST, seed) for seed in range(6)),
+        start=kill_at_every_call(HONEST, 99),
+    )
     assert met["killed"] >= met["histories"] > 50
-    for kind in ("power-cuts", "processes-killed", "data-torn", "data-lost", "stopped-cleanly", "writes-interrupted"):
+    for kind in (
+        "power-cuts",
+        "processes-killed",
+        "data-torn",
+        "data-lost",
+        "stopped-cleanly",
+        "writes-interrupted",
+    ):
         assert met[kind] > 0, kind
 
 
 def test_an_honest_store_keeps_every_promise_when_recovery_itself_dies() -> None:
-    met = sum((kill_at_every_call(HONEST, seed, epoch=1) for seed in range(6)), start=kill_at_every_call(HONEST, 98))
+    met = sum(
+        (kill_at_every_call(HONEST, seed, epoch=1) for seed in range(6)),
+        start=kill_at_every_call(HONEST, 98),
+    )
     assert met["killed"] >= 2 * met["histories"] > 100
 
 
@@ -46,7 +59,9 @@ def test_an_honest_store_keeps_every_promise_when_recovery_itself_dies() -> None
 def test_an_honest_store_keeps_every_promise_when_storage_fails(code: int) -> None:
     gave_up = 0
     for seed in range(40):
-        outcome = run_history(HONEST, seed, kills=[None, 30], faults=[Fault(0, 4 + seed % 20, code)])
+        outcome = run_history(
+            HONEST, seed, kills=[None, 30], faults=[Fault(0, 4 + seed % 20, code)]
+        )
         gave_up += outcome.met["gave-up"]
     assert gave_up > 10
 
@@ -59,7 +74,11 @@ def test_a_history_follows_from_its_seed() -> None:
 
 def test_the_judge_sees_the_disk_after_the_clean_stop() -> None:
     seen: list[int] = []
-    run_history(HONEST, 1, judge=lambda disk, model: seen.append(len(disk.tree("/store")) + len(model.channels)))
+    run_history(
+        HONEST,
+        1,
+        judge=lambda disk, model: seen.append(len(disk.tree("/store")) + len(model.channels)),
+    )
     assert seen
     assert seen[0] > 1
 
@@ -163,7 +182,9 @@ class SwallowsErrors(ToyStore):
 
 
 def violation(kind: type[ToyStore]) -> str:
-    """What the runner says about a dishonest store, first for kills in the first process, then in the second."""
+    """What the runner says about a dishonest store, first for kills in the first process, then in
+    the second.
+    """
     for epoch in (0, 1):
         for seed in range(40):
             try:

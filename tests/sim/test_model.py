@@ -17,7 +17,9 @@ from tests.sim.toystore import ToyChannel, ToyStore
 if TYPE_CHECKING:
     from ftstan.stores.interface import ChannelStore
 
-SUB = SubState(sub_id=1, client_id=b"me", inbox=b"inbox", ack_inbox=b"acks", max_in_flight=1, ack_wait_secs=30)
+SUB = SubState(
+    sub_id=1, client_id=b"me", inbox=b"inbox", ack_inbox=b"acks", max_in_flight=1, ack_wait_secs=30
+)
 CLIENT = ClientInfo(b"me", b"hb")
 
 
@@ -58,7 +60,9 @@ def test_an_unanswered_message_may_be_there_or_not() -> None:
 def test_an_answered_message_must_be_there() -> None:
     model = model_with(b"a", b"b")
     model.answered(set())
-    with pytest.raises(Violation, match=r"channel 'foo': \[2\] were acknowledged or delivered and are gone"):
+    with pytest.raises(
+        Violation, match=r"channel 'foo': \[2\] were acknowledged or delivered and are gone"
+    ):
         model.check(found(channel_of(b"a")))
     with pytest.raises(Violation, match="channel 'foo': it is gone"):
         model.check(found())
@@ -143,7 +147,9 @@ def test_subscriptions_that_nobody_made_or_with_an_id_to_be_used_again_are_notic
         ({2}, 2, ""),
     ],
 )
-def test_pending_sequences_are_those_sent_and_not_acknowledged(pending: set[int], last_sent: int, says: str) -> None:
+def test_pending_sequences_are_those_sent_and_not_acknowledged(
+    pending: set[int], last_sent: int, says: str
+) -> None:
     model = model_with(b"a", b"b", b"c")
     channel = model.channels[b"foo"]
     channel.stage_sub(1, SUB)

@@ -1,4 +1,6 @@
-"""Wherever a purge dies or is paused: what was purged stays away, nothing newer is lost, and broken ones are caught."""
+"""Wherever a purge dies or is paused: what was purged stays away, nothing newer is lost, and broken
+ones are caught.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import pytest
 from ftstan.base.clock import ManualClock
 from ftstan.base.errors import FencedError, StoreError
 from ftstan.stores.file.env import FileStoreOptions
-from ftstan.stores.file.log import purged, purging
+from ftstan.stores.file.log import purge_mark, purging
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.interface import ChannelLimits
 from ftstan.wire.block import MsgBlock
@@ -43,14 +45,22 @@ def test_with_few_descriptors_and_without_links_a_purge_keeps_every_promise() ->
     met: Counter[str] = Counter()
     for seed in range(2):
         met += kill_at_every_call(
-            CAREFUL.open_store, seed, epoch=1, stride=5, shape=Shape(purges=True), judge=CAREFUL.judge
+            CAREFUL.open_store,
+            seed,
+            epoch=1,
+            stride=5,
+            shape=Shape(purges=True),
+            judge=CAREFUL.judge,
         )
     assert met["purges"] > 50
 
 
 @pytest.mark.parametrize("up_to", [6, 12])
-def test_a_host_that_remembers_the_directory_of_before_learns_of_a_purge_when_it_takes_over(up_to: int) -> None:
-    volume, clock = SimDisk(), ManualClock()
+def test_a_host_that_remembers_the_directory_of_before_learns_of_a_purge_when_it_takes_over(
+    up_to: int,
+) -> None:
+    volume = SimDisk()
+    clock = ManualClock()
     volume.make_dirs(STORE)
     hosts = [ClientDisk(volume.volume, Counter(), Client(Random(i))) for i in range(2)]
     first = open_file_store(hosts[0], clock, SMALL, asking=hosts[0].direct())
@@ -60,7 +70,7 @@ def test_a_host_that_remembers_the_directory_of_before_learns_of_a_purge_when_it
     # A standby looks around, and keeps what it has seen.
     folder = hosts[1].open_dir(f"{STORE}/foo")
     names = hosts[1].listdir(folder)
-    assert (purged.NAME, False) not in names
+    assert (purge_mark.NAME, False) not in names
     channel.purge(up_to)
     first.confirm()
     hosts[0].kill()
@@ -73,7 +83,9 @@ def test_a_host_that_remembers_the_directory_of_before_learns_of_a_purge_when_it
 
 
 @pytest.mark.parametrize("up_to", [5, 8, 12])
-def test_what_a_refused_purge_hides_from_the_next_start_an_original_server_does_not_see_behind_it(up_to: int) -> None:
+def test_what_a_refused_purge_hides_from_the_next_start_an_original_server_does_not_see_behind_it(
+    up_to: int,
+) -> None:
     disk = SimDisk()
     disk.make_dirs(STORE)
     store = open_file_store(disk, ManualClock(), SMALL)
@@ -88,7 +100,7 @@ def test_what_a_refused_purge_hides_from_the_next_start_an_original_server_does_
         if made and call == "fsync":
             disk.on_call = None
             raise OSError(errno.EIO, "I/O error")
-        made |= call == "rename" and purged.NAME in arguments
+        made |= call == "rename" and purge_mark.NAME in arguments
 
     disk.on_call = failing
     with pytest.raises(StoreError, match="cannot be purged"):
@@ -102,7 +114,8 @@ def test_what_a_refused_purge_hides_from_the_next_start_an_original_server_does_
     assert sorted(seen.messages) == list(range(min(up_to + 1, 12), 13))
 
 
-# ---- zombies -------------------------------------------------------------------------------------------------------
+# ---- zombies
+# --------------------------------------------------------------------------------------------------
 
 
 def publish(store: FileStore, channel: ChannelStore, count: int, what: bytes) -> None:
@@ -121,10 +134,15 @@ def found(disk: SimDisk) -> tuple[FileStore, ChannelStore]:
 
 
 class Paused:
-    """An owner that purges, and is paused at one call of it while a successor takes over, serves and purges, too."""
+    """An owner that purges, and is paused at one call of it while a successor takes over, serves
+    and purges, too.
+    """
 
     def __init__(self, pause_at: int, up_to: int, met: Counter[str], *, clean: bool) -> None:
-        self.pause_at, self.up_to, self.met, self.clean = pause_at, up_to, met, clean
+        self.pause_at = pause_at
+        self.up_to = up_to
+        self.met = met
+        self.clean = clean
         self.rng = Random(f"paused {pause_at} {up_to}")
         self.disk = SimDisk()
         self.disk.make_dirs(STORE)
@@ -180,7 +198,9 @@ class Paused:
             assert self.first > self.up_to
         publish(store, channel, 1, b"newer")
         assert list(read_all(channel)) == [23, 24]
-        disk = disk.crash(self.rng, self.rng.choice(list(CrashMode)), process_only=self.rng.random() < 0.5)
+        disk = disk.crash(
+            self.rng, self.rng.choice(list(CrashMode)), process_only=self.rng.random() < 0.5
+        )
         for clean in (False, True):
             store, channel = found(disk)
             assert (channel.first, channel.last) == (23, 24)
@@ -191,7 +211,8 @@ class Paused:
 
 def pauses(up_to: int, *, clean: bool) -> Counter[str]:
     met: Counter[str] = Counter()
-    pause_at, calls = 1, 1
+    pause_at = 1
+    calls = 1
     while pause_at <= calls:
         calls = Paused(pause_at, up_to, met, clean=clean).run()
         pause_at += 1
@@ -200,14 +221,17 @@ def pauses(up_to: int, *, clean: bool) -> Counter[str]:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("up_to", [6, 18, 20])
-def test_an_owner_paused_at_any_call_of_a_purge_takes_nothing_from_its_successor(up_to: int, *, clean: bool) -> None:
+def test_an_owner_paused_at_any_call_of_a_purge_takes_nothing_from_its_successor(
+    up_to: int, *, clean: bool
+) -> None:
     met = pauses(up_to, clean=clean)
     assert met["answered"] > 0
     assert met["unanswered"] > 0
     assert met["ended"] > 0
 
 
-# ---- broken on purpose ---------------------------------------------------------------------------------------------
+# ---- broken on purpose
+# ---------------------------------------------------------------------------------------------
 
 
 def purges(seeds: range = range(8)) -> Callable[[], object]:
@@ -215,7 +239,12 @@ def purges(seeds: range = range(8)) -> Callable[[], object]:
         for seed in seeds:
             for epoch in (0, 1):
                 kill_at_every_call(
-                    PURGED.open_store, seed, epoch=epoch, stride=2, shape=PURGED.shape, judge=PURGED.judge
+                    PURGED.open_store,
+                    seed,
+                    epoch=epoch,
+                    stride=2,
+                    shape=PURGED.shape,
+                    judge=PURGED.judge,
                 )
 
     return look
@@ -228,25 +257,27 @@ def caught(look: Callable[[], object]) -> str:
 
 
 def test_a_purge_without_a_mark_is_caught(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(purged, "write", lambda *_: None)
+    monkeypatch.setattr(purge_mark, "write", lambda *_: None)
     assert "were purged and are back" in caught(purges())
 
 
 def test_a_mark_that_is_visible_before_it_is_durable_is_caught(monkeypatch: Patch) -> None:
-    write = purged.write
+    write = purge_mark.write
 
-    def unsynced(env: FileEnv, dirfd: int, mark: purged.Mark) -> None:
+    def unsynced(env: FileEnv, dirfd: int, mark: purge_mark.Mark) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(env.disk, "fsync", lambda _fd: None)
             write(env, dirfd, mark)
 
-    monkeypatch.setattr(purged, "write", unsynced)
+    monkeypatch.setattr(purge_mark, "write", unsynced)
     assert "were purged and are back" in caught(purges())
 
 
 def test_a_mark_that_is_written_behind_the_answer_is_caught(monkeypatch: Patch) -> None:
-    waiting: list[tuple[FileEnv, int, purged.Mark]] = []
-    write, tick, close = purged.write, FileStore.tick, FileStore.close
+    waiting: list[tuple[FileEnv, int, purge_mark.Mark]] = []
+    write = purge_mark.write
+    tick = FileStore.tick
+    close = FileStore.close
 
     def with_what_waits(work: Callable[..., object]) -> Callable[..., object]:
         def late(self: FileStore, *arguments: object) -> object:
@@ -258,7 +289,7 @@ def test_a_mark_that_is_written_behind_the_answer_is_caught(monkeypatch: Patch) 
 
         return late
 
-    monkeypatch.setattr(purged, "write", lambda *arguments: waiting.append(arguments))
+    monkeypatch.setattr(purge_mark, "write", lambda *arguments: waiting.append(arguments))
     monkeypatch.setattr(FileStore, "tick", with_what_waits(tick))
     monkeypatch.setattr(FileStore, "close", with_what_waits(close))
     assert "were purged and are back" in caught(purges())
@@ -270,21 +301,23 @@ def test_a_mark_that_goes_while_a_purged_message_is_there_is_caught(monkeypatch:
     def without_mark(env: FileEnv, slog: SliceLog, file: ConfirmedFile) -> bool:
         done = tidy(env, slog, file)
         if slog.purged:
-            env.disk.unlink(slog.dirfd, purged.NAME)
+            env.disk.unlink(slog.dirfd, purge_mark.NAME)
         return done
 
     monkeypatch.setattr(purging, "tidy", without_mark)
     assert "were purged and are back" in caught(purges())
 
 
-def test_a_mark_that_is_removed_and_may_be_that_of_a_successor_is_caught(monkeypatch: Patch) -> None:
+def test_a_mark_that_is_removed_and_may_be_that_of_a_successor_is_caught(
+    monkeypatch: Patch,
+) -> None:
     tidy = purging.tidy
 
     def and_remove_the_mark(env: FileEnv, slog: SliceLog, file: ConfirmedFile) -> bool:
         done = tidy(env, slog, file)
         if slog.purged and slog.slices[0].first > slog.purged and not slog.dead:
             env.owner.confirm()
-            env.disk.unlink(slog.dirfd, purged.NAME)
+            env.disk.unlink(slog.dirfd, purge_mark.NAME)
             env.disk.fsync(slog.dirfd)
         return done
 
@@ -293,7 +326,9 @@ def test_a_mark_that_is_removed_and_may_be_that_of_a_successor_is_caught(monkeyp
         pauses(6, clean=True)
 
 
-def test_a_clean_stop_that_leaves_purged_messages_to_an_original_server_is_caught(monkeypatch: Patch) -> None:
+def test_a_clean_stop_that_leaves_purged_messages_to_an_original_server_is_caught(
+    monkeypatch: Patch,
+) -> None:
     monkeypatch.setattr(purging, "tidy", lambda *_: True)
     assert "the original server" in caught(purges())
 
@@ -328,5 +363,5 @@ def test_a_slice_that_is_put_again_beside_its_old_index_is_caught(monkeypatch: P
 
 
 def test_a_start_that_does_not_look_for_a_mark_is_caught(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(purged, "read", lambda *_: (None, ""))
+    monkeypatch.setattr(purge_mark, "read", lambda *_: (None, ""))
     assert "were purged and are back" in caught(purges())

@@ -1,4 +1,6 @@
-"""On NFS a file that loses its name while it is open keeps another one: nothing of ours stays behind by it."""
+"""On NFS a file that loses its name while it is open keeps another one: nothing of ours stays
+behind by it.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ from ftstan.ft.epoch_loss import find_epochs
 from ftstan.ft.survey import survey_store
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.log import records
-from ftstan.stores.file.tools.checking import check_channel, check_root
 from ftstan.stores.file.tools.reading import channel_names
 from ftstan.stores.file.tools.source import Source
+from ftstan.stores.file.tools.verifying import check_channel, check_root
 from ftstan.stores.interface import ChannelLimits, ClientInfo, SubState
 from ftstan.wire import messages
 from tests.compat.driver import SUBJECTS, Driver, PubAck, sequences
@@ -71,7 +73,8 @@ def owner_on(disk: ClientDisk, epoch: int = 1, options: FileStoreOptions = SMALL
     return FileNode(disk, owner=Owner(epoch), options=options, asking=disk.direct())
 
 
-# ---- the simulation --------------------------------------------------------------------------------------------------
+# ---- the simulation
+# --------------------------------------------------------------------------------------------------
 
 
 def made(disk: SimDisk, name: str) -> tuple[int, int]:
@@ -84,7 +87,8 @@ def made(disk: SimDisk, name: str) -> tuple[int, int]:
 
 def test_a_name_that_goes_while_its_file_is_open_becomes_another_until_the_last_close() -> None:
     mount = Mount()
-    one, two = mount.process(), mount.process()
+    one = mount.process()
+    two = mount.process()
     root, fd = made(one, "file")
     again = two.open(two.open_dir("/store"), "file", os.O_RDONLY)
     one.unlink(root, "file")
@@ -150,7 +154,8 @@ def test_only_the_name_by_which_it_was_opened_counts() -> None:
     disk.close(fd)
 
 
-# ---- nothing of ours stays behind ------------------------------------------------------------------------------------
+# ---- nothing of ours stays behind
+# ------------------------------------------------------------------------------------
 
 
 def test_slices_that_were_made_have_one_name_each_also_after_their_host_died() -> None:
@@ -176,7 +181,9 @@ def test_no_file_loses_its_name_while_it_is_open_whatever_a_store_does() -> None
         node = owner_on(mount.process(epoch % 2), epoch, options)
         node.store.add_client(ClientInfo(b"c%d" % epoch, b"hb"))
         channel = node.channel()
-        channel.add_sub(SubState(channel.next_sub_id, b"me", durable_name=b"d%d" % epoch, is_durable=True))
+        channel.add_sub(
+            SubState(channel.next_sub_id, b"me", durable_name=b"d%d" % epoch, is_durable=True)
+        )
         for n in range(10):
             assert node.put(b"%d %d" % (epoch, n)) == {}
             node.sent(1, channel.last)
@@ -252,7 +259,8 @@ def test_a_slice_that_cannot_be_opened_again_is_ended_and_the_next_batch_opens_a
     assert after.sequences() == [1, 2]
 
 
-# ---- what others left ------------------------------------------------------------------------------------------------
+# ---- what others left
+# ------------------------------------------------------------------------------------------------
 
 
 def test_what_clients_left_is_no_channel_no_slice_and_no_temporary_and_a_start_removes_it() -> None:
@@ -307,14 +315,20 @@ def test_a_start_that_is_not_ours_any_more_removes_nothing() -> None:
     assert mount.left() == [LEFT]
 
 
-# ---- a channel that cannot be removed --------------------------------------------------------------------------------
+# ---- a channel that cannot be removed
+# --------------------------------------------------------------------------------
 
 
 def doomed_channel(mount: Mount) -> tuple[ClientDisk, int]:
-    """``foo`` is being deleted while a program of its host reads a slice of it; the owner died. ``bar`` is alive."""
+    """``foo`` is being deleted while a program of its host reads a slice of it; the owner died.
+
+    ``bar`` is alive.
+    """
     clock = ManualClock()
     disk = mount.process()
-    driver = Driver(open_file_store(disk, clock, SMALL, asking=disk.direct()), BrokerOptions(), clock)
+    driver = Driver(
+        open_file_store(disk, clock, SMALL, asking=disk.direct()), BrokerOptions(), clock
+    )
     driver.connect()
     driver.publish(b"1", b"2", b"3")
     driver.publish(b"other", channel=b"bar")
@@ -329,11 +343,17 @@ def doomed_channel(mount: Mount) -> tuple[ClientDisk, int]:
 def test_a_deleted_channel_that_cannot_be_removed_at_a_start_refuses_itself_and_nothing_else(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    mount, clock = Mount(), ManualClock()
+    mount = Mount()
+    clock = ManualClock()
     reader, fd = doomed_channel(mount)
     capfd.readouterr()
     disk = mount.process()
-    driver = Driver(open_file_store(disk, clock, SMALL, asking=disk.direct()), BrokerOptions(), clock, {b"hb.me"})
+    driver = Driver(
+        open_file_store(disk, clock, SMALL, asking=disk.direct()),
+        BrokerOptions(),
+        clock,
+        {b"hb.me"},
+    )
     said = capfd.readouterr().err
     assert said.count('channel "foo" cannot be removed') == 1
     assert {channel.name for channel in driver.broker.channels.values()} == {b"bar"}
@@ -342,7 +362,10 @@ def test_a_deleted_channel_that_cannot_be_removed_at_a_start_refuses_itself_and_
         client_id=b"me", subject=b"foo", inbox=b"in", max_in_flight=1, ack_wait_in_secs=30
     )
     answer = driver.call(SUBJECTS.subscribe, messages.encode(request)) or b""
-    assert messages.parse(messages.SubscriptionResponse, answer).error == b"stan: channel is being deleted"
+    assert (
+        messages.parse(messages.SubscriptionResponse, answer).error
+        == b"stan: channel is being deleted"
+    )
     assert driver.publish(b"more", channel=b"bar") == [PubAck(b"more")]
     for _ in range(3):
         clock.advance(1.1)
@@ -351,14 +374,17 @@ def test_a_deleted_channel_that_cannot_be_removed_at_a_start_refuses_itself_and_
     reader.close(fd)
     clock.advance(1.1)
     driver.store.tick(clock.wall_ns())
-    assert not [name for name in mount.server.tree("/store") if name.startswith(("foo", "ft.deleting"))]
+    assert not [
+        name for name in mount.server.tree("/store") if name.startswith(("foo", "ft.deleting"))
+    ]
     assert driver.publish(b"new") == [PubAck(b"new")]
     driver.subscribe()
     assert sequences(driver.out) == [1]
 
 
 def test_a_channel_that_one_start_could_not_remove_is_removed_by_the_next() -> None:
-    mount, clock = Mount(), ManualClock()
+    mount = Mount()
+    clock = ManualClock()
     reader, fd = doomed_channel(mount)
     for _ in range(2):
         disk = mount.process()
@@ -370,7 +396,9 @@ def test_a_channel_that_one_start_could_not_remove_is_removed_by_the_next() -> N
     disk = mount.process(1)
     store = open_file_store(disk, clock, SMALL, asking=disk.direct())
     assert [channel.name for channel in store.recover().channels] == [b"bar"]
-    assert not [name for name in mount.server.tree("/store") if name.startswith(("foo", "ft.deleting"))]
+    assert not [
+        name for name in mount.server.tree("/store") if name.startswith(("foo", "ft.deleting"))
+    ]
 
 
 def refusing(code: int, name: str) -> Callable[[int, str, tuple[object, ...]], None]:
@@ -383,7 +411,8 @@ def refusing(code: int, name: str) -> Callable[[int, str, tuple[object, ...]], N
 
 @pytest.mark.parametrize("code", [errno.ENOTEMPTY, errno.EBUSY, errno.EIO])
 def test_on_any_storage_a_directory_that_stays_refuses_its_channel_only(code: int) -> None:
-    disk, clock = SimDisk(), ManualClock()
+    disk = SimDisk()
+    clock = ManualClock()
     disk.make_dirs("/store")
     store = open_file_store(disk, clock)
     driver = Driver(store, BrokerOptions(), clock)

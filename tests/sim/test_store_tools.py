@@ -1,4 +1,7 @@
-"""``compact`` and ``handover`` that die at any storage call: nothing acknowledged is lost; they can be run again."""
+"""``compact`` and ``handover`` that die at any storage call: nothing acknowledged is lost.
+
+They can be run again.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.log import records
 from ftstan.stores.file.tools import rewriting
 from ftstan.stores.file.tools.changing import rewrite, source_of
-from ftstan.stores.file.tools.checking import DefectKind
 from ftstan.stores.file.tools.repairing import Repair, make_plan
 from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channel
+from ftstan.stores.file.tools.verifying import DefectKind
 from ftstan.wire.block import MsgBlock
 from tests.sim.disk import CrashMode, Killed, SimDisk
 from tests.sim.filestore import SimOwner, open_file_store
@@ -42,10 +45,13 @@ def grown(seed: int, kills: int = 4, *, purges: bool = False) -> tuple[SimDisk, 
         seed,
         kills=[rng.randint(100, 300) for _ in range(kills)],
         shape=Shape(purges=purges),
-        judge=lambda disk, model: found.append((disk.crash(process_only=True), copy.deepcopy(model))),
+        judge=lambda disk, model: found.append(
+            (disk.crash(process_only=True), copy.deepcopy(model))
+        ),
     )
     disk, model = found[0]
-    # Of one slice a tool has little to do: starts that cost more calls than a life has would prove nothing.
+    # Of one slice a tool has little to do: starts that cost more calls than a life has would prove
+    # nothing.
     assert purges or max(map(len, slices(disk).values())) > 1
     return disk, model
 
@@ -90,7 +96,13 @@ def calls_of(disk: SimDisk, work: Work, max_bytes: int) -> list[tuple[int, str]]
 
 
 def die_everywhere(
-    seed: int, work: Work, stride: int = 1, *, max_bytes: int = 2500, at: str = "", purges: bool = False
+    seed: int,
+    work: Work,
+    stride: int = 1,
+    *,
+    max_bytes: int = 2500,
+    at: str = "",
+    purges: bool = False,
 ) -> int:
     """Die at every ``stride``-th call, or every one called ``at``; returns how often."""
     disk, model = grown(seed, kills=6, purges=purges)
@@ -122,7 +134,9 @@ def die_everywhere(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_handed_over_store_reads_the_same_for_the_original_and_its_slices_are_dense(seed: int) -> None:
+def test_a_handed_over_store_reads_the_same_for_the_original_and_its_slices_are_dense(
+    seed: int,
+) -> None:
     disk, model = grown(seed, kills=6)
     run(disk, hand_over_channel)
     go_judge(disk, model)
@@ -152,20 +166,34 @@ def test_a_compacted_store_is_the_same_store_with_fewer_slices(seed: int) -> Non
 
 def test_a_handover_that_dies_at_any_call_loses_nothing_and_can_be_run_again() -> None:
     assert sum(die_everywhere(seed, hand_over_channel, stride=7) for seed in range(3)) > 50
-    assert sum(die_everywhere(seed, hand_over_channel, stride=7, max_bytes=64 << 20) for seed in range(3, 6)) > 50
+    assert (
+        sum(
+            die_everywhere(seed, hand_over_channel, stride=7, max_bytes=64 << 20)
+            for seed in range(3, 6)
+        )
+        > 50
+    )
 
 
 def test_a_compaction_that_dies_at_any_call_loses_nothing_and_can_be_run_again() -> None:
-    assert sum(die_everywhere(seed, compact_channel, stride=7, max_bytes=64 << 20) for seed in range(4)) > 50
+    assert (
+        sum(
+            die_everywhere(seed, compact_channel, stride=7, max_bytes=64 << 20) for seed in range(4)
+        )
+        > 50
+    )
 
 
-# ---- repair --------------------------------------------------------------------------------------------------------
+# ---- repair
+# --------------------------------------------------------------------------------------------------
 
 
 def damaged(disk: SimDisk, rng: Random) -> tuple[SimDisk, bytes, int]:
     """A copy with one changed byte in the data of a message; its channel and sequence, too."""
     tree = disk.tree(STORE)
-    names = sorted(n for n in tree if n.endswith(".dat") and "/msgs." in n and len(tree[n] or b"") > 50)
+    names = sorted(
+        n for n in tree if n.endswith(".dat") and "/msgs." in n and len(tree[n] or b"") > 50
+    )
     name = rng.choice(names)
     channel = name.partition("/")[0].encode()
     data = bytearray(tree[name] or b"")
@@ -193,7 +221,9 @@ def served(disk: SimDisk, channel: bytes) -> tuple[dict[int, bytes], int]:
     messages: dict[int, bytes] = {}
     at = seen.first
     while (block := seen.read(at, 100, 1 << 20)) is not None:
-        messages |= {block.sequence(i): block.payload(i) for i in range(block.position(at), len(block))}
+        messages |= {
+            block.sequence(i): block.payload(i) for i in range(block.position(at), len(block))
+        }
         at = max(messages) + 1
     last = seen.last
     store.abandon()
@@ -227,7 +257,9 @@ def test_a_repair_that_dies_at_any_call_can_be_run_again_and_ends_the_same(seed:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_clean_stop_that_dies_at_any_call_leaves_nothing_that_is_called_damage(seed: int) -> None:
-    """It moves the last record of a former owner's slice and shortens that: two of three files say what was before."""
+    """It moves the last record of a former owner's slice and shortens that: two of three files say
+    what was before.
+    """
     disk, model = grown(seed)
     whole = disk.crash(process_only=True)
     store = open_file_store(whole, ManualClock())
@@ -249,7 +281,9 @@ def test_a_clean_stop_that_dies_at_any_call_leaves_nothing_that_is_called_damage
             store.close()
         left = victim.crash(process_only=True)
         found = make_plan(source_of(env_of(left)), None).findings
-        assert not [f for rows in found.values() for f in rows if f.kind is DefectKind.DAMAGE], f"call={call}"
+        assert not [f for rows in found.values() for f in rows if f.kind is DefectKind.DAMAGE], (
+            f"call={call}"
+        )
         check(left, model)
         met += 1
     assert met > 10
@@ -267,7 +301,9 @@ def test_a_slice_above_the_last_confirm_is_damage_unless_it_repeats_what_was_con
     block = MsgBlock()
     if is_copy:
         data = tree[f"{channel}/msgs.{numbers[-1]}.dat"] or b""
-        newest, _, _ = records.scan_data(data[records.VERSION_SIZE :], channel.encode(), 0, records.Crc())
+        newest, _, _ = records.scan_data(
+            data[records.VERSION_SIZE :], channel.encode(), 0, records.Crc()
+        )
         assert newest.last == before[1]
         block.extend(newest)
     else:
@@ -277,17 +313,23 @@ def test_a_slice_above_the_last_confirm_is_damage_unless_it_repeats_what_was_con
     changed = SimDisk()
     changed.add_tree(STORE, {**tree, strange: records.VERSION + bytes(memoryview(block))})
     found = make_plan(source_of(env_of(changed)), None).findings
-    damage = [(f.file, f.text) for rows in found.values() for f in rows if f.kind is DefectKind.DAMAGE]
+    damage = [
+        (f.file, f.text) for rows in found.values() for f in rows if f.kind is DefectKind.DAMAGE
+    ]
     if is_copy:
         assert damage == []
     else:
-        what = f"begins at sequence {before[1]}, and would hide what was acknowledged up to {before[1]}"
+        what = (
+            f"begins at sequence {before[1]}, and would hide what was acknowledged up to "
+            f"{before[1]}"
+        )
         assert damage == [(strange, what)]
         repair(changed, "/aside")
     assert served(changed, channel.encode()) == before
 
 
-# ---- broken on purpose ---------------------------------------------------------------------------------------------
+# ---- broken on purpose
+# ---------------------------------------------------------------------------------------------
 
 
 def die_in_many(at: str) -> None:
@@ -298,7 +340,11 @@ def die_in_many(at: str) -> None:
 def test_removing_the_old_slices_from_the_top_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The seals of those that are left then hide what only the removed ones held."""
     real = rewriting.retire_parts
-    monkeypatch.setattr(rewriting, "retire_parts", lambda env, files, parts: real(env, files, tuple(reversed(parts))))
+    monkeypatch.setattr(
+        rewriting,
+        "retire_parts",
+        lambda env, files, parts: real(env, files, tuple(reversed(parts))),
+    )
     with pytest.raises(Violation, match=r"gone|nothing at or after"):
         die_in_many("unlink")
 
@@ -311,9 +357,12 @@ def put_unsynced(env: FileEnv, dirfd: int, name: str, fill: Callable[[int], None
     env.disk.close(fd)
 
 
-def test_removing_the_old_slices_before_the_copy_is_durable_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removing_the_old_slices_before_the_copy_is_durable_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(rewriting, "put_file", put_unsynced)
     with pytest.raises(
-        (Violation, DamageError), match=r"gone|nothing at|was answered|should be|record|quarantined|damaged"
+        (Violation, DamageError),
+        match=r"gone|nothing at|was answered|should be|record|quarantined|damaged",
     ):
         die_in_many("unlink")

@@ -1,6 +1,9 @@
-"""The simplest honest store: one log file, one frame a commit. It exists to test the history runner.
+"""The simplest honest store: one log file, one frame a commit.
 
-Subclasses in the tests each leave out one of its precautions; the runner must notice every one of them.
+It exists to test the history runner.
+
+Subclasses in the tests each leave out one of its precautions; the runner must notice every one of
+them.
 """
 
 from __future__ import annotations
@@ -13,7 +16,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ftstan.base.errors import StoreError
-from ftstan.stores.interface import ChannelEnd, ChannelLimits, ClientInfo, Recovered, ServerInfo, StoredSub, SubState
+from ftstan.stores.interface import (
+    ChannelEnd,
+    ChannelLimits,
+    ClientInfo,
+    Recovered,
+    ServerInfo,
+    StoredSub,
+    SubState,
+)
 from ftstan.wire.block import MsgBlock, SubEvents
 from tests.oracle.goproto import decode
 from tests.oracle.goview import MESSAGE_FIELDS
@@ -45,7 +56,9 @@ class ToyChannel:
         self.staged_events: list[Op] = []
 
     def append(self, block: MsgBlock) -> None:
-        self.staged += [("message", self.name, block.sequence(i), block.payload(i)) for i in range(len(block))]
+        self.staged += [
+            ("message", self.name, block.sequence(i), block.payload(i)) for i in range(len(block))
+        ]
 
     def read(self, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock | None:
         block = MsgBlock()
@@ -85,8 +98,10 @@ class ToyChannel:
         self.store.sync()
 
     def measure(self) -> None:
-        self.first, self.last = min(self.messages), max(self.messages)
-        self.count, self.size = len(self.messages), sum(map(len, self.messages.values()))
+        self.first = min(self.messages)
+        self.last = max(self.messages)
+        self.count = len(self.messages)
+        self.size = sum(map(len, self.messages.values()))
         self.last_timestamp = decode(self.messages[self.last], MESSAGE_FIELDS).num(5)
 
     def apply(self, op: Op) -> None:
@@ -238,7 +253,9 @@ class ToyStore:
         self.disk.fsync(self.root)
 
     def sync_found(self, data: bytes) -> None:
-        """What was found may be in the page cache only, even as the rest of a failed sync that nothing will repeat."""
+        """What was found may be in the page cache only, even as the rest of a failed sync that
+        nothing will repeat.
+        """
         self.disk.pwrite(self.log, data, 0)
         self.disk.fdatasync(self.log)
 
@@ -247,7 +264,8 @@ class ToyStore:
             self.disk.ftruncate(self.log, self.end)
 
     def frame_at(self, data: bytes, at: int) -> bytes | None:
-        size, crc = int.from_bytes(data[at : at + 4], "little"), int.from_bytes(data[at + 4 : at + 8], "little")
+        size = int.from_bytes(data[at : at + 4], "little")
+        crc = int.from_bytes(data[at + 4 : at + 8], "little")
         frame = data[at + 8 : at + 8 + size]
         return frame if size and len(frame) == size and zlib.crc32(frame) == crc else None
 

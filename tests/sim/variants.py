@@ -1,7 +1,9 @@
-"""Kinds of stores that the histories run: options, limits and surroundings that together reach every path.
+"""Kinds of stores that the histories run: options, limits and surroundings that together reach
+every path.
 
-Each variant says what is switched on; ``open_store`` and ``shape`` go to ``run_history`` as they are. The archive
-script is simulated: it takes what it gets, so that nothing which the limits removed may be missing from both places.
+Each variant says what is switched on; ``open_store`` and ``shape`` go to ``run_history`` as they
+are. The archive script is simulated: it takes what it gets, so that nothing which the limits
+removed may be missing from both places.
 """
 
 from __future__ import annotations
@@ -28,12 +30,17 @@ if TYPE_CHECKING:
 
 _EAGER = FileStoreOptions(compact_min_size=0, compact_interval=0, compact_fragmentation=1)
 _TIGHT = Shape(
-    batches=8, ticks=0.6, limits=ChannelLimits(max_msgs=9, max_bytes=6000, max_age=5_000_000_000), deletes=True
+    batches=8,
+    ticks=0.6,
+    limits=ChannelLimits(max_msgs=9, max_bytes=6000, max_age=5_000_000_000),
+    deletes=True,
 )
 
 
 class SimArchivist(Archivist):
-    """Runs the script at once: it copies both files, checks that they belong together, and removes them."""
+    """Runs the script at once: it copies both files, checks that they belong together, and removes
+    them.
+    """
 
     def __init__(self, disk: SimDisk, clock: ManualClock, taken: list[bytes]) -> None:
         super().__init__("script", clock, lambda: True)
@@ -43,12 +50,15 @@ class SimArchivist(Archivist):
     def run_due(self, confirm: Callable[[], None]) -> None:
         for path, job in list(self._jobs.items()):
             confirm()
-            # The script is a process of its own: that the server dies in the middle of it does not stop it.
+            # The script is a process of its own: that the server dies in the middle of it does not
+            # stop it.
             script = self._disk.sibling()
             tree = script.tree(f"{STORE}/{job.channel}")
             dat, idx = (tree.get(p.rpartition("/")[2]) for p in (job.dat, job.idx))
             if dat is None or idx is None:
-                raise Violation(f"the script was given {job.dat}, and one of the files is not there")
+                raise Violation(
+                    f"the script was given {job.dat}, and one of the files is not there"
+                )
             self._taken.append(dat)
             folder = script.open_dir(f"{STORE}/{job.channel}")
             for name in (job.dat, job.idx):
@@ -80,7 +90,9 @@ class Variant:
         disk.volume.hard_links = self.hard_links
         if disk.tree(STORE) == {}:
             self.taken.clear()
-        store = open_file_store(disk, clock, replace(self.options, slice_archive_script=""), limits=self.shape.limits)
+        store = open_file_store(
+            disk, clock, replace(self.options, slice_archive_script=""), limits=self.shape.limits
+        )
         if self.options.slice_archive_script:
             store._upkeep._archivist = SimArchivist(disk, clock, self.taken)
         return store
@@ -92,12 +104,17 @@ class Variant:
         return go_judge if self.go else None
 
     def _nothing_is_lost(self, disk: SimDisk, model: Model) -> None:
-        """Every acknowledged message is in a slice, set aside for the script, or with the script."""
+        """Every acknowledged message is in a slice, set aside for the script, or with the
+        script.
+        """
         kept = b"".join([*self.taken, *(data for data in disk.tree(STORE).values() if data)])
         for channel in model.channels.values():
             for sequence, payload in channel.fixed.items():
                 if payload not in kept:
-                    raise Violation(f"{channel}: sequence {sequence} was removed and never given to the archive script")
+                    raise Violation(
+                        f"{channel}: sequence {sequence} was removed and never given to the "
+                        "archive script"
+                    )
 
     def __str__(self) -> str:
         return self.name
@@ -107,7 +124,9 @@ PLAIN = Variant("plain", go=True)
 SMALL = Variant("small slices", FileStoreOptions(slice_max_msgs=3), go=True)
 TIGHT = Variant("tight limits", replace(_EAGER, slice_max_msgs=3), _TIGHT)
 ARCHIVE = Variant(
-    "archive", replace(_EAGER, slice_max_msgs=3, slice_archive_script="script"), replace(_TIGHT, deletes=False)
+    "archive",
+    replace(_EAGER, slice_max_msgs=3, slice_archive_script="script"),
+    replace(_TIGHT, deletes=False),
 )
 CAREFUL = Variant(
     "careful",

@@ -1,8 +1,10 @@
-"""What a simulated disk holds: for every file and directory what processes see, and what a power cut would leave.
+"""What a simulated disk holds: for every file and directory what processes see, and what a power
+cut would leave.
 
-A file is its visible bytes, its durable bytes and the list of changes in between, by 512-byte sector as the page cache
-held them; a directory is the same for names. A sync moves the changes over, a crash moves some of them. Nothing here
-knows of handles, errors or faults (``disk.py`` does), and nothing is ever more durable than POSIX promises.
+A file is its visible bytes, its durable bytes and the list of changes in between, by 512-byte
+sector as the page cache held them; a directory is the same for names. A sync moves the changes
+over, a crash moves some of them. Nothing here knows of handles, errors or faults (``disk.py``
+does), and nothing is ever more durable than POSIX promises.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ SECTOR = 512
 
 
 class CrashMode(Enum):
-    """What a power cut does to unsynced effects. File data is cut, torn and reordered in the two middle ones."""
+    """What a power cut does to unsynced effects.
+
+    File data is cut, torn and reordered in the two middle ones.
+    """
 
     LOST = "nothing unsynced survives"
     ORDERED = "of each directory's changes the first ones survive"
@@ -30,7 +35,9 @@ class CrashMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One unsynced effect on a file: the sectors it touched, padded with zeros, and the size after it."""
+    """One unsynced effect on a file: the sectors it touched, padded with zeros, and the size after
+    it.
+    """
 
     sectors: dict[int, bytes]
     size: int
@@ -80,7 +87,9 @@ class FileNode:
             self.data.extend(bytes(end - len(self.data)))
         self.data[offset:end] = data
         touched = range(offset // SECTOR, (end + SECTOR - 1) // SECTOR)
-        self.changes.append(Change({s: self._sector(s) for s in touched}, len(self.data), cut=False))
+        self.changes.append(
+            Change({s: self._sector(s) for s in touched}, len(self.data), cut=False)
+        )
 
     def truncate(self, size: int) -> None:
         """Cut or extend with zeros."""
@@ -102,11 +111,15 @@ class FileNode:
         self.by.clear()
 
     def forget(self) -> None:
-        """A failed sync: processes go on seeing the bytes, but nothing will ever write these pages again."""
+        """A failed sync: processes go on seeing the bytes, but nothing will ever write these pages
+        again.
+        """
         self.changes.clear()
 
     def survive(self, rng: Random, met: Counter[str]) -> bytearray:
-        """The bytes found after a power cut: some version of each sector, some version of the size."""
+        """The bytes found after a power cut: some version of each sector, some version of the
+        size.
+        """
         steps = len(self.changes)
         if not steps:
             return bytearray(self.durable)
@@ -120,14 +133,18 @@ class FileNode:
             step = rng.randint(1, steps)
             torn = sorted(self.changes[step - 1].sectors)
             arrived = set(torn[: rng.randint(0, len(torn))])
-            found = self._compose(rng.choice((step - 1, step)), lambda sector: step if sector in arrived else step - 1)
+            found = self._compose(
+                rng.choice((step - 1, step)), lambda sector: step if sector in arrived else step - 1
+            )
         else:
             found = self._compose(rng.randint(0, steps), lambda _: rng.randint(0, steps))
         self._note_holes(found, met)
         return found
 
     def survive_apart(self, rng: Random, met: Counter[str]) -> bytearray:
-        """The bytes found where each write arrived or not on its own, as those that a host sent and did not commit."""
+        """The bytes found where each write arrived or not on its own, as those that a host sent and
+        did not commit.
+        """
         if any(change.cut for change in self.changes):
             return self.survive(rng, met)
         met["data-apart"] += 1
@@ -140,17 +157,28 @@ class FileNode:
         return found
 
     def _compose(self, size_step: int, step_of: Callable[[int], int]) -> bytearray:
-        """The file with its size after ``size_step`` changes and sector ``s`` after ``step_of(s)`` of them."""
+        """The file with its size after ``size_step`` changes and sector ``s`` after ``step_of(s)``
+        of them.
+        """
         found = bytearray(self.durable)
         _resize(found, self.changes[size_step - 1].size if size_step else len(self.durable))
         last = (len(found) + SECTOR - 1) // SECTOR
         for sector in range(last):
-            if any(sector in c.sectors or (c.cut and c.size < (sector + 1) * SECTOR) for c in self.changes):
-                _put(found, sector, self._version(sector, self._allowed(sector, size_step, step_of(sector))))
+            if any(
+                sector in c.sectors or (c.cut and c.size < (sector + 1) * SECTOR)
+                for c in self.changes
+            ):
+                _put(
+                    found,
+                    sector,
+                    self._version(sector, self._allowed(sector, size_step, step_of(sector))),
+                )
         return found
 
     def _allowed(self, sector: int, size_step: int, step: int) -> int:
-        """A cut is journalled with the size: no sector that it reaches comes from the other side of it."""
+        """A cut is journalled with the size: no sector that it reaches comes from the other side of
+        it.
+        """
         for number, change in enumerate(self.changes, 1):
             if change.cut and change.size < (sector + 1) * SECTOR:
                 step = max(step, number) if size_step >= number else min(step, number - 1)
@@ -186,7 +214,9 @@ class DirNode:
     durable: dict[str, Node] = field(default_factory=dict)
     changes: list[NameChange] = field(default_factory=list)
 
-    def change(self, *, removes: str | None = None, adds: str | None = None, node: Node | None = None) -> None:
+    def change(
+        self, *, removes: str | None = None, adds: str | None = None, node: Node | None = None
+    ) -> None:
         """Remove and add names at once, volatile until ``sync``."""
         change = NameChange(removes, adds, node)
         change.apply(self.entries)
@@ -203,7 +233,9 @@ class DirNode:
             kept = self.changes[: rng.randint(0, len(self.changes))]
         else:
             kept = [
-                c for c in self.changes if mode is CrashMode.KEPT or (mode is not CrashMode.LOST and rng.random() < 0.5)
+                c
+                for c in self.changes
+                if mode is CrashMode.KEPT or (mode is not CrashMode.LOST and rng.random() < 0.5)
             ]
         if self.changes:
             met["names-lost"] += len(self.changes) - len(kept)
@@ -238,7 +270,9 @@ class Volume:
 
     def new_ino(self) -> int:
         """The lowest free number: real file systems reuse them at once, too."""
-        ino = next(n for n in range(1, len(self.inodes) + 2) if n not in self.inodes)
+        ino = 1
+        while ino in self.inodes:
+            ino += 1
         self.inodes.add(ino)
         return ino
 
@@ -259,9 +293,11 @@ class Volume:
             self.space -= size
 
     def restart(self, rng: Random, met: Counter[str]) -> None:
-        """The storage restarts below machines that go on: they send again what they have not synced.
+        """The storage restarts below machines that go on: they send again what they have not
+        synced.
 
-        Of a file that only dead machines wrote to some of the unsynced changes are found, in any order.
+        Of a file that only dead machines wrote to some of the unsynced changes are found, in any
+        order.
         """
         folders = [self.root]
         while folders:
@@ -283,7 +319,11 @@ class Volume:
                 return made[id(node)]
             if isinstance(node, FileNode):
                 file = made[id(node)] = replace(
-                    node, by=set(), data=bytearray(node.data), durable=bytearray(node.durable), changes=[*node.changes]
+                    node,
+                    by=set(),
+                    data=bytearray(node.data),
+                    durable=bytearray(node.durable),
+                    changes=[*node.changes],
                 )
                 return file
             folder = DirNode(node.ino, node.meta, node.durable_meta, node.mtime_ns, node.links)
@@ -291,7 +331,8 @@ class Volume:
             folder.entries = {name: copied(child) for name, child in node.entries.items()}
             folder.durable = {name: copied(child) for name, child in node.durable.items()}
             folder.changes = [
-                NameChange(c.removes, c.adds, None if c.node is None else copied(c.node)) for c in node.changes
+                NameChange(c.removes, c.adds, None if c.node is None else copied(c.node))
+                for c in node.changes
             ]
             return folder
 
@@ -314,12 +355,16 @@ class Volume:
                     data = bytearray(node.durable if mode is CrashMode.LOST else node.data)
                 else:
                     data = node.survive(rng, met)
-                copied = FileNode(node.ino, meta, meta, node.mtime_ns, data=data, durable=bytearray(data))
+                copied = FileNode(
+                    node.ino, meta, meta, node.mtime_ns, data=data, durable=bytearray(data)
+                )
                 made[id(node)] = copied
                 return copied
             folder = DirNode(node.ino, meta, meta, node.mtime_ns)
             made[id(node)] = folder
-            folder.entries = {name: found(child) for name, child in node.survive(rng, mode, met).items()}
+            folder.entries = {
+                name: found(child) for name, child in node.survive(rng, mode, met).items()
+            }
             folder.durable = dict(folder.entries)
             return folder
 

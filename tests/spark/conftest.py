@@ -1,7 +1,7 @@
 """What the tests of Spark share: one session, made once, and the machine's manners.
 
-Starting a JVM takes long, so all tests of this directory run in one worker of the test run (``tests/conftest.py``).
-The session is ended with its JVM at the end.
+Starting a JVM takes long, so all tests of this directory run in one worker of the test run
+(``tests/conftest.py``). The session is ended with its JVM at the end.
 """
 
 from __future__ import annotations
@@ -22,11 +22,17 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).parent
 
-#: A JVM that shares two cores with the rest of a test run takes minutes for what else takes seconds.
+#: A JVM that shares two cores with the rest of a test run takes minutes for what else takes
+#: seconds.
 _PATIENCE_S = 900
 
-#: pyspark leaves sockets of the past to the garbage collector, and speaks of functions that Python has renamed.
-_NOT_OURS = ("ignore::ResourceWarning", "ignore::DeprecationWarning:pyspark", "ignore::DeprecationWarning:py4j")
+#: pyspark leaves sockets of the past to the garbage collector, and speaks of functions that Python
+#: has renamed.
+_NOT_OURS = (
+    "ignore::ResourceWarning",
+    "ignore::DeprecationWarning:pyspark",
+    "ignore::DeprecationWarning:py4j",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -77,7 +83,9 @@ def _end(made: SparkSession) -> None:
 
 @pytest.fixture
 def quick(spark: SparkSession) -> Iterator[None]:
-    """Settings for plans with many steps over few rows: compiling and planning again would take most of the time."""
+    """Settings for plans with many steps over few rows: compiling and planning again would take
+    most of the time.
+    """
     settings = {
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",

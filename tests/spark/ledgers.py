@@ -7,7 +7,18 @@ from dataclasses import replace
 from hashlib import sha1
 from typing import TYPE_CHECKING
 
-from ftstan.drill.ledger import SUFFIX, Ack, Delivery, Failure, Fault, Publish, Read, Record, Takeover, encode
+from ftstan.drill.ledger import (
+    SUFFIX,
+    Ack,
+    Delivery,
+    Failure,
+    Fault,
+    Publish,
+    Read,
+    Record,
+    Takeover,
+    encode,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +39,9 @@ def digest(message_id: str) -> str:
 
 
 def story(messages: int = 40, epochs: int = 3, seed: int = 1) -> list[Record]:
-    """A clean ledger: each epoch but the last ends in a kill, after which one payload is published again."""
+    """A clean ledger: each epoch but the last ends in a kill, after which one payload is published
+    again.
+    """
     chance = random.Random(seed)
     records: list[Record] = []
     log: list[str] = []
@@ -46,7 +59,11 @@ def story(messages: int = 40, epochs: int = 3, seed: int = 1) -> list[Record]:
                     records.append(Ack(now + 900, name, f"g{name}", chance.randint(500, 2500)))
                 else:
                     records.append(Failure(now + 900, "publisher", name, f"g{name}", "ack timeout"))
-                records.append(Delivery(now + 950, "durable", len(log), name, digest(name), chance.random() < 0.1))
+                records.append(
+                    Delivery(
+                        now + 950, "durable", len(log), name, digest(name), chance.random() < 0.1
+                    )
+                )
         records += _reading(f"reader-{epoch}", epoch, now + 1000, log)
         if epoch < epochs:
             records.append(Fault(now + 1000, epoch, "AB"[epoch % 2], "kill"))
@@ -56,7 +73,9 @@ def story(messages: int = 40, epochs: int = 3, seed: int = 1) -> list[Record]:
 
 
 def _reading(reader: str, epoch: int, t: int, log: list[str]) -> list[Record]:
-    return [Read(t + n, reader, epoch, n, name, digest(name)) for n, name in enumerate(log, start=1)]
+    return [
+        Read(t + n, reader, epoch, n, name, digest(name)) for n, name in enumerate(log, start=1)
+    ]
 
 
 def write(directory: Path, records: list[Record], files: int = 3) -> None:
@@ -83,17 +102,25 @@ def _is_read(record: Record, reader: str, sequence: int) -> bool:
     return isinstance(record, Read) and record.reader == reader and record.sequence == sequence
 
 
-#: Each way to spoil a ledger; together they break every rule but the one that needs a ledger without acks.
+#: Each way to spoil a ledger; together they break every rule but the one that needs a ledger
+#: without acks.
 SPOILS: dict[str, Callable[[list[Record]], list[Record]]] = {
     "lost at the end": lambda rs: without(rs, lambda r: _is_read(r, "last-reader", 7)),
     "lost for good": lambda rs: without(rs, lambda r: getattr(r, "sequence", 0) == 9),
     "twice": lambda rs: [*rs, Read(10**9, "last-reader", 3, 99, "4.1", digest("4.1"))],
     "below one": lambda rs: [*rs, Read(10**9, "reader-2", 2, -3, "4.1", digest("4.1"))],
-    "another content": lambda rs: [*rs, Delivery(10**9, "durable", 5, "5.1", digest("damaged"), redelivered=True)],
-    "not as published": lambda rs: [
-        replace(r, sha1=digest("other")) if isinstance(r, Publish) and r.id == "6.1" else r for r in rs
+    "another content": lambda rs: [
+        *rs,
+        Delivery(10**9, "durable", 5, "5.1", digest("damaged"), redelivered=True),
     ],
-    "never delivered": lambda rs: [*rs, Delivery(10**9, "second durable", 1, "1.1", digest("1.1"), redelivered=False)],
+    "not as published": lambda rs: [
+        replace(r, sha1=digest("other")) if isinstance(r, Publish) and r.id == "6.1" else r
+        for r in rs
+    ],
+    "never delivered": lambda rs: [
+        *rs,
+        Delivery(10**9, "second durable", 1, "1.1", digest("1.1"), redelivered=False),
+    ],
     "never read": lambda rs: without(rs, lambda r: isinstance(r, Read) and r.reader == "reader-2"),
     "acked again": lambda rs: [*rs, Ack(10**9, "3.1", "g3.1", 10**6)],
 }

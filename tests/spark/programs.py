@@ -1,4 +1,6 @@
-"""Programs of Spark as processes of their own: masters, workers, a Connect server, ``ftstan-pipeline``."""
+"""Programs of Spark as processes of their own: masters, workers, a Connect server,
+``ftstan-pipeline``.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,17 @@ SPARK_HOME = Path(pyspark.__file__).parent
 
 def environment(**more: str) -> dict[str, str]:
     """Of a program whose workers run this interpreter and find this package."""
-    ours = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(SPARK_HOME)}
+    ours = {
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(SPARK_HOME),
+    }
     return {**os.environ, **ours, "SPARK_LOCAL_IP": HOST, **more}
 
 
-def finished(words: Sequence[object], directory: Path, **more: str) -> subprocess.CompletedProcess[str]:
+def finished(
+    words: Sequence[object], directory: Path, **more: str
+) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, in ``directory``; ``more`` variables go into its environment."""
     return subprocess.run(
         [str(word) for word in words],

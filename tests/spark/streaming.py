@@ -52,10 +52,15 @@ def publish(
     cluster: str = CLUSTER,
     name: str = "publisher",
 ) -> None:
-    """Publish in this order, with so many seconds between two, and wait for the acks; ``name``: the client id."""
+    """Publish in this order, with so many seconds between two, and wait for the acks.
+
+    ``name``: the client id.
+    """
 
     async def work() -> None:
-        async with await ftstan.client.connect(cluster, name, servers=url.split(","), republish=True) as client:
+        async with await ftstan.client.connect(
+            cluster, name, servers=url.split(","), republish=True
+        ) as client:
             for payload in payloads:
                 await client.publish_async(channel, payload)
                 await asyncio.sleep(pause)
@@ -80,7 +85,10 @@ def stored(url: str, channel: str, *, cluster: str = CLUSTER) -> list[Message]:
 
 
 def last_sequence(server: Server, channel: str) -> int:
-    """What the monitoring of a server says; 0 of a channel that is not there or a server that does not answer."""
+    """What the monitoring of a server says.
+
+    0 of a channel that is not there or a server that does not answer.
+    """
     status, body = server.get(f"/streaming/channelsz?channel={channel}")
     return json.loads(body)["last_seq"] if status == http.HTTPStatus.OK else 0
 
@@ -90,7 +98,9 @@ def payloads(messages: Sequence[Message]) -> list[bytes]:
 
 
 def confirmed(store: Path, **ends: int) -> None:
-    """Wait until the files say that channels are confirmed up to their ends: that comes within a second."""
+    """Wait until the files say that channels are confirmed up to their ends: that comes within a
+    second.
+    """
 
     def there() -> bool:
         return {channel: end for channel, (_, end) in Store(str(store)).ends(ends).items()} == ends
@@ -99,7 +109,9 @@ def confirmed(store: Path, **ends: int) -> None:
 
 
 class Collected:
-    """A stream of ``stan`` whose batches are kept as Parquet, with the checkpoint that goes with them."""
+    """A stream of ``stan`` whose batches are kept as Parquet, with the checkpoint that goes with
+    them.
+    """
 
     def __init__(self, spark: SparkSession, directory: Path, options: dict[str, str]) -> None:
         self._spark = spark
@@ -110,8 +122,12 @@ class Collected:
     def start(self, **trigger: Any) -> StreamingQuery:
         """Begin, or go on where the checkpoint is."""
         stream = self._spark.readStream.format("stan").options(**self._options).load()
-        writer = stream.writeStream.format("parquet").option("checkpointLocation", str(self._checkpoint))
-        return writer.trigger(**trigger or {"processingTime": "100 milliseconds"}).start(str(self._rows))
+        writer = stream.writeStream.format("parquet").option(
+            "checkpointLocation", str(self._checkpoint)
+        )
+        return writer.trigger(**trigger or {"processingTime": "100 milliseconds"}).start(
+            str(self._rows)
+        )
 
     def run_available(self) -> None:
         """Read what is there now."""
@@ -123,11 +139,15 @@ class Collected:
 
     def of(self, channel: str) -> list[bytes]:
         """Payloads of a channel in the order of their sequences; each sequence once."""
-        found = sorted((row.sequence, bytes(row.data)) for row in self.rows() if row.channel == channel)
+        found = sorted(
+            (row.sequence, bytes(row.data)) for row in self.rows() if row.channel == channel
+        )
         assert len({sequence for sequence, _ in found}) == len(found), "a message is there twice"
         return [data for _, data in found]
 
     @property
     def batches(self) -> int:
         """How many batches were committed."""
-        return len([file for file in (self._checkpoint / "commits").iterdir() if file.name.isdigit()])
+        return len(
+            [file for file in (self._checkpoint / "commits").iterdir() if file.name.isdigit()]
+        )

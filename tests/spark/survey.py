@@ -26,19 +26,31 @@ PLACE = "FTSTAN_TEST_PLACE"
 
 
 def totals(spark: SparkSession, store: Path) -> list[list[Any]]:
-    """For each of two channels: its name, how many messages, the sum of their sizes, the last sequence."""
-    rows = _log(spark, store).groupBy("channel").agg({"*": "count", "size": "sum", "sequence": "max"})
+    """For each of two channels: its name, how many messages, the sum of their sizes, the last
+    sequence.
+    """
+    rows = (
+        _log(spark, store).groupBy("channel").agg({"*": "count", "size": "sum", "sequence": "max"})
+    )
     return [list(row) for row in rows.orderBy("channel").collect()]
 
 
 def survey(spark: SparkSession, store: Path, servers: str, directory: Path) -> dict[str, Any]:
-    """Read the store as a batch, write to the server with a task that fails once, and read that back as a stream."""
-    places = _log(spark, store).select(udf(_place, "string", useArrow=False)("channel").alias("place"))
+    """Read the store as a batch, write to the server with a task that fails once, and read that
+    back as a stream.
+    """
+    places = _log(spark, store).select(
+        udf(_place, "string", useArrow=False)("channel").alias("place")
+    )
     options = {"servers": servers, "clusterId": CLUSTER}
     written = spark.range(0, 400, 1, 4).selectExpr("cast(id as string) as data")
     written = written.select(udf(_missing_once, "string", useArrow=False)("data").alias("data"))
-    written.write.format("stan").mode("append").options(**options, channel="written", writeId="survey").save()
-    collected = Collected(spark, directory, {**options, "subscribe": "written", "startingOffsets": "earliest"})
+    written.write.format("stan").mode("append").options(
+        **options, channel="written", writeId="survey"
+    ).save()
+    collected = Collected(
+        spark, directory, {**options, "subscribe": "written", "startingOffsets": "earliest"}
+    )
     collected.run_available()
     return {
         "rows": totals(spark, store),
@@ -57,7 +69,9 @@ def _place(_: str) -> str:
 
 
 def _missing_once(data: str) -> str | None:
-    """The last row of a partition has nothing at the first attempt: its task fails when all others are published."""
+    """The last row of a partition has nothing at the first attempt: its task fails when all others
+    are published.
+    """
     context = TaskContext.get()
     assert context is not None
     return None if data == "199" and context.attemptNumber() == 0 else data

@@ -1,4 +1,6 @@
-"""Messages of several places checked together, held to a slow and simple reference over made-up rows."""
+"""Messages of several places checked together, held to a slow and simple reference over made-up
+rows.
+"""
 
 from __future__ import annotations
 
@@ -37,20 +39,29 @@ class Message:
     def row(self) -> tuple[object, ...]:
         size = len(self.data)
         return (
-            self.channel, self.sequence, self.timestamp_ns, self.data, size, self.reply, self.crc_ok, self.slice, 99,
+            self.channel, self.sequence, self.timestamp_ns, self.data, size, self.reply,
+            self.crc_ok, self.slice, 99,
         )  # fmt: skip
 
 
 def _line(channel: str, first: int, last: int, start_ns: int = 20 * HOUR_NS) -> list[Message]:
-    return [Message(channel, n, start_ns + (n - first) * HOUR_NS // 4, b"%d" % n) for n in range(first, last + 1)]
+    return [
+        Message(channel, n, start_ns + (n - first) * HOUR_NS // 4, b"%d" % n)
+        for n in range(first, last + 1)
+    ]
 
 
 def _tables(spark: SparkSession, places: list[list[Message]]) -> list[tuple[str, DataFrame]]:
     rows = [[message.row() for message in messages] for messages in places]
-    return [(name, spark.createDataFrame(some, checks.COLUMNS)) for name, some in zip(PLACES, rows, strict=False)]
+    return [
+        (name, spark.createDataFrame(some, checks.COLUMNS))
+        for name, some in zip(PLACES, rows, strict=False)
+    ]
 
 
-def _reference(places: list[list[Message]]) -> tuple[Counter[AuditKind], Counter[tuple[str, str, str]], dict[str, int]]:
+def _reference(
+    places: list[list[Message]],
+) -> tuple[Counter[AuditKind], Counter[tuple[str, str, str]], dict[str, int]]:
     """Findings by kind; messages by channel, day and place; missing sequences by channel."""
     counts: Counter[AuditKind] = Counter()
     days: Counter[tuple[str, str, str]] = Counter()
@@ -67,10 +78,15 @@ def _reference(places: list[list[Message]]) -> tuple[Counter[AuditKind], Counter
             good = [m for _, m in some if m.crc_ok]
             times[sequence] = min(m.timestamp_ns for m in (good or [m for _, m in some]))
             counts[AuditKind.CRC] += len(good) < len(some)
-            counts[AuditKind.CONFLICT] += len({(m.data, m.timestamp_ns, m.reply or "") for m in good}) > 1
+            counts[AuditKind.CONFLICT] += (
+                len({(m.data, m.timestamp_ns, m.reply or "") for m in good}) > 1
+            )
             counts[AuditKind.DUPLICATE] += len({place for place, _ in some}) < len(some)
             day = (
-                (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=times[sequence] // 1000))
+                (
+                    dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+                    + dt.timedelta(microseconds=times[sequence] // 1000)
+                )
                 .date()
                 .isoformat()
             )
@@ -96,14 +112,22 @@ _FATES: tuple[Callable[[Message], list[Message]], ...] = (
 
 
 def _spoiled(seed: int) -> list[list[Message]]:
-    """Three places with overlapping parts of three channels, in any order, with every kind of fault in them."""
+    """Three places with overlapping parts of three channels, in any order, with every kind of fault
+    in them.
+    """
     chance = random.Random(seed)
     places: list[list[Message]] = [[], [], []]
-    for channel, start in (("a", 5 * HOUR_NS), ("b.c", 300 * 24 * HOUR_NS), ("before 1970", -50 * HOUR_NS)):
+    for channel, start in (
+        ("a", 5 * HOUR_NS),
+        ("b.c", 300 * 24 * HOUR_NS),
+        ("before 1970", -50 * HOUR_NS),
+    ):
         for place in places:
             first = chance.randint(1, 40)
             for message in _line(channel, first, first + chance.randint(10, 40), start):
-                place.extend(chance.choice(_FATES if chance.random() < 0.3 else _FATES[:1])(message))
+                place.extend(
+                    chance.choice(_FATES if chance.random() < 0.3 else _FATES[:1])(message)
+                )
     for place in places:
         chance.shuffle(place)
     return places
@@ -179,7 +203,13 @@ def test_more_places_than_can_be_told_apart_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("day", "text"),
-    [(0, "1970-01-01"), (-1, "1969-12-31"), (20779, "2026-11-22"), (10**7, "day 10000000"), (None, "unknown")],
+    [
+        (0, "1970-01-01"),
+        (-1, "1969-12-31"),
+        (20779, "2026-11-22"),
+        (10**7, "day 10000000"),
+        (None, "unknown"),
+    ],
 )
 def test_a_day_is_a_date_where_there_is_one(day: int | None, text: str) -> None:
     assert checks.day_text(day) == text

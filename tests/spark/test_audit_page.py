@@ -1,4 +1,6 @@
-"""The page of an audit: it stands alone, says what the report says, and does what no channel name tells it to."""
+"""The page of an audit: it stands alone, says what the report says, and does what no channel name
+tells it to.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ from playwright.sync_api import sync_playwright
 
 from ftstan.drill.rules import Switch
 from ftstan.reports import MOST_ROWS
-from ftstan.spark.audit import AuditFinding, AuditKind, AuditReport, AuditVerdict, Breach, Channel, Day, Rule
+from ftstan.spark.audit import (
+    AuditFinding,
+    AuditKind,
+    AuditReport,
+    AuditVerdict,
+    Breach,
+    Channel,
+    Day,
+    Rule,
+)
 from ftstan.spark.audit.page import page
 from ftstan.spark.audit.verdict import Latency, Quiet, StoreMatch, Tick
 from tests import browser
@@ -24,8 +35,11 @@ SECOND_US = 1_000_000
 VERDICT = AuditVerdict(
     directory="drill",
     nodes=("A", EVIL),
-    switches=(Switch(1, "start", "", "A", 900.0, 1000.0), Switch(2, "kill", "A", EVIL, 300.0, 420.0)),
-    published=1000, acked=990, acked_again=1, retried=10, failed=10, rate=512.3, stored=991, stored_without_ack=1,
+    switches=(
+        Switch(1, "start", "", "A", 900.0, 1000.0), Switch(2, "kill", "A", EVIL, 300.0, 420.0),
+    ),
+    published=1000, acked=990, acked_again=1, retried=10, failed=10, rate=512.3, stored=991,
+    stored_without_ack=1,
     delivered=990, redelivered=3, readings=2,
     latency=Latency(1.0, 2.0, 30.0, 400.0, 420.0),
     quiet=(Quiet(5 * SECOND_US, 7 * SECOND_US, ("kill of A",)),),
@@ -37,7 +51,10 @@ VERDICT = AuditVerdict(
 
 REPORT = AuditReport(
     places=("/data/store", f"/data/{EVIL}"),
-    channels=(Channel("orders", 100, 12_800, 7, 1, 103, DAY_NS, 3 * DAY_NS, 3), Channel(EVIL, 1, 1, 0, 1, 1, 0, 0, 0)),
+    channels=(
+        Channel("orders", 100, 12_800, 7, 1, 103, DAY_NS, 3 * DAY_NS, 3),
+        Channel(EVIL, 1, 1, 0, 1, 1, 0, 0, 0),
+    ),
     days=(
         Day("orders", "1970-01-02", "/data/store", 60, 600, 1, 63),
         Day("orders", "1970-01-03", f"/data/{EVIL}", 40, 400, 64, 103),
@@ -50,7 +67,9 @@ REPORT = AuditReport(
 
 
 class _Parts(HTMLParser):
-    """Counts tags, refuses one that is not closed, and collects whatever names something elsewhere."""
+    """Counts tags, refuses one that is not closed, and collects whatever names something
+    elsewhere.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +79,11 @@ class _Parts(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.add(tag)
-        self.elsewhere += [name for name, _ in attrs if name in {"src", "href", "xlink:href"} or name.startswith("on")]
+        self.elsewhere += [
+            name
+            for name, _ in attrs
+            if name in {"src", "href", "xlink:href"} or name.startswith("on")
+        ]
         if tag != "meta":
             self.open.append(tag)
 

@@ -1,4 +1,6 @@
-"""Audits of real datastores: what is wrong is found where it is, and what a ledger says was acked is looked for."""
+"""Audits of real datastores: what is wrong is found where it is, and what a ledger says was acked
+is looked for.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from ftstan.spark.audit.checks import COLUMNS
 from ftstan.spark.audit.matching import match
 from ftstan.spark.audit.terminal import print_report
 from tests.archive.archives import Archive, in_process
-from tests.aside import messages, name_cluster, slice_bytes
+from tests.archived_slices import messages, name_cluster, slice_bytes
 from tests.datastores import serving
 from tests.spark import ledgers
 
@@ -79,7 +81,13 @@ def test_a_store_and_its_damaged_copy(
     assert (finding.channel, finding.first, finding.places) == ("orders", 3, (str(copy),))
     assert "offset" in finding.text
     orders, other = report.channels
-    assert (orders.name, orders.messages, orders.first, orders.last, orders.missing) == ("orders", ORDERS, 1, ORDERS, 0)
+    assert (orders.name, orders.messages, orders.first, orders.last, orders.missing) == (
+        "orders",
+        ORDERS,
+        1,
+        ORDERS,
+        0,
+    )
     assert (other.messages, other.copies) == (2, 2)
     assert len(report.days) == 4
     assert stages == ["reading 2 places"]
@@ -95,7 +103,9 @@ def test_a_store_and_its_damaged_copy(
     assert pq.read_table(tmp_path / "tables" / "days.parquet").num_rows == 4
 
 
-def test_what_was_acked_is_looked_for_in_the_store(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+def test_what_was_acked_is_looked_for_in_the_store(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
     ids = [f"{n}.1" for n in range(1, ORDERS + 1)]
     book = ledger.read(spark, _ledger(tmp_path / "good", ids))
     whole = spark.read.format("stan").schema(COLUMNS).option("path", str(store)).load()
@@ -111,7 +121,8 @@ def test_what_is_not_in_the_store_or_is_another_message_is_a_breach(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
     ids = [f"{n}.1" for n in range(1, ORDERS + 1)]
-    ids[4], ids[6] = "lost.1", "7.2"
+    ids[4] = "lost.1"
+    ids[6] = "7.2"
     options = AuditOptions(ledger=_ledger(tmp_path / "bad", ids), channels=("orders",))
     verdict = run(spark, [str(store)], options).ledger
     assert verdict is not None
@@ -121,17 +132,25 @@ def test_what_is_not_in_the_store_or_is_another_message_is_a_breach(
     assert found[Rule.IN_STORE] == (2, ("id lost.1", "id 7.2"))
     count, examples = found[Rule.SAME_IN_STORE]
     assert count == 2
-    assert examples[0].startswith(f"sequence 5, id lost.1: sha1 {ledgers.digest('lost.1')}, stored ")
+    assert examples[0].startswith(
+        f"sequence 5, id lost.1: sha1 {ledgers.digest('lost.1')}, stored "
+    )
 
 
-def test_what_ends_a_reading_is_told_in_one_line(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+def test_what_ends_a_reading_is_told_in_one_line(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
     copy = _damaged(store, tmp_path / "copy")
-    with pytest.raises(AuditError, match=r"^Spark ended the audit: damage: orders/msgs\..*sequence 3") as caught:
+    with pytest.raises(
+        AuditError, match=r"^Spark ended the audit: damage: orders/msgs\..*sequence 3"
+    ) as caught:
         run(spark, [str(copy)], AuditOptions(reading={"mode": "FAILFAST"}))
     assert "\n" not in str(caught.value)
 
 
-def test_a_ledger_about_a_channel_that_has_to_be_named(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+def test_a_ledger_about_a_channel_that_has_to_be_named(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
     path = _ledger(tmp_path / "ledger", ["1.1"])
     with pytest.raises(AuditError, match="which channel") as caught:
         run(spark, [str(store)], AuditOptions(ledger=path))
@@ -140,7 +159,9 @@ def test_a_ledger_about_a_channel_that_has_to_be_named(spark: SparkSession, stor
         run(spark, [str(store)], AuditOptions(ledger=path, ledger_channel="invoices"))
 
 
-def test_an_audit_of_nothing_and_of_one_place_twice_is_refused(spark: SparkSession, store: Path) -> None:
+def test_an_audit_of_nothing_and_of_one_place_twice_is_refused(
+    spark: SparkSession, store: Path
+) -> None:
     with pytest.raises(AuditError, match="nothing to audit"):
         run(spark, [])
     with pytest.raises(AuditError, match="named twice"):
@@ -177,4 +198,10 @@ def test_a_store_its_spool_and_its_archive_are_one_log(
         (AuditKind.CONFLICT, 24, 24): (places[0], places[1]),
     }
     (channel,) = report.channels
-    assert (channel.messages, channel.first, channel.last, channel.missing, channel.copies) == (28, 1, 30, 2, 3)
+    assert (channel.messages, channel.first, channel.last, channel.missing, channel.copies) == (
+        28,
+        1,
+        30,
+        2,
+        3,
+    )

@@ -1,4 +1,6 @@
-"""``spark.read.format("stan")`` on real Spark: rows, options, filters, partitions, and errors that a person can use."""
+"""``spark.read.format("stan")`` on real Spark: rows, options, filters, partitions, and errors that
+a person can use.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two channels of one message a second: ``orders`` 1 to 2000 in four slices, ``audit`` 1 to 50."""
+    """Two channels of one message a second: ``orders`` 1 to 2000 in four slices, ``audit`` 1 to
+    50.
+    """
     root = tmp_path_factory.mktemp("store")
     for number in range(4):
         put_slice(root, "orders", number + 1, series(number * 500 + 1, number * 500 + 500, 100))
@@ -47,7 +51,10 @@ def loaded(spark: SparkSession, path: Path, schema: str = "", **options: Any) ->
 
 
 def sequences(frame: DataFrame, channel: str = "orders") -> list[int]:
-    return sorted(row.sequence for row in frame.where(fn.col("channel") == channel).select("sequence").collect())
+    return sorted(
+        row.sequence
+        for row in frame.where(fn.col("channel") == channel).select("sequence").collect()
+    )
 
 
 def complaint(frame: DataFrame) -> str:
@@ -65,7 +72,9 @@ def test_a_recorded_store_is_read_as_its_server_showed_it(
     rows: dict[str, list[dict[str, Any]]] = {}
     for r in sorted(frame.collect(), key=lambda r: r.sequence):
         assert r.crc_ok
-        assert r.timestamp.replace(tzinfo=UTC) == datetime.fromtimestamp(r.timestamp_ns // 1000 / 1e6, UTC)
+        assert r.timestamp.replace(tzinfo=UTC) == datetime.fromtimestamp(
+            r.timestamp_ns // 1000 / 1e6, UTC
+        )
         rows.setdefault(r.channel, []).append(
             {
                 "seq": r.sequence,
@@ -89,17 +98,26 @@ def test_a_damaged_store_has_a_row_that_says_so_and_a_report_that_says_where(
     schema = f"{SCHEMA}, file string, offset bigint, problem string"
     frame = loaded(spark, tmp_path / "store", schema, subscribe="orders.eu.1", readStats=stats)
     rows = frame.where("not crc_ok").collect()
-    assert [(r.sequence, r.data, r.file, r.offset) for r in rows] == [(33, None, "orders.eu.1/msgs.4.dat", 139)]
+    assert [(r.sequence, r.data, r.file, r.offset) for r in rows] == [
+        (33, None, "orders.eu.1/msgs.4.dat", 139)
+    ]
     assert "expected crc to be" in rows[0].problem
     (found,) = collected(stats).findings
-    assert (found.kind, found.file, found.offset) == (ReadingKind.DAMAGE, "orders.eu.1/msgs.4.dat", 139)
+    assert (found.kind, found.file, found.offset) == (
+        ReadingKind.DAMAGE,
+        "orders.eu.1/msgs.4.dat",
+        139,
+    )
     text = complaint(loaded(spark, tmp_path / "store", subscribe="orders.eu.1", mode="FAILFAST"))
     assert "damage: orders.eu.1/msgs.4.dat at offset 139 (sequence 33)" in text
 
 
 def test_channels_are_chosen_by_name_and_by_pattern(spark: SparkSession, store: Path) -> None:
     def channels(**options: str) -> list[str]:
-        return sorted(r.channel for r in loaded(spark, store, **options).select("channel").distinct().collect())
+        return sorted(
+            r.channel
+            for r in loaded(spark, store, **options).select("channel").distinct().collect()
+        )
 
     assert channels() == ["audit", "orders"]
     assert channels(subscribe="audit") == ["audit"]
@@ -109,7 +127,10 @@ def test_channels_are_chosen_by_name_and_by_pattern(spark: SparkSession, store: 
 
 
 def test_offsets_and_times_choose_what_is_read(spark: SparkSession, store: Path) -> None:
-    offsets = {"startingOffsets": json.dumps({"orders": 499}), "endingOffsets": json.dumps({"orders": 502})}
+    offsets = {
+        "startingOffsets": json.dumps({"orders": 499}),
+        "endingOffsets": json.dumps({"orders": 502}),
+    }
     assert sequences(loaded(spark, store, **offsets)) == [499, 500, 501]
     since = (START + 1990 * SECOND) // 1_000_000
     assert sequences(loaded(spark, store, startingTimestamp=str(since))) == list(range(1990, 2001))
@@ -122,8 +143,12 @@ def test_one_percent_of_the_time_of_one_channel_reads_two_percent_of_its_data_at
 ) -> None:
     size = sum(path.stat().st_size for path in (store / "orders").glob("*.dat"))
     stats = str(tmp_path / "options")
-    since, until = START + 1000 * SECOND, START + 1020 * SECOND
-    wanted = {"startingTimestamp": str(since // 1_000_000), "endingTimestamp": str(until // 1_000_000)}
+    since = START + 1000 * SECOND
+    until = START + 1020 * SECOND
+    wanted = {
+        "startingTimestamp": str(since // 1_000_000),
+        "endingTimestamp": str(until // 1_000_000),
+    }
     frame = loaded(spark, store, subscribe="orders", readStats=stats, **wanted)
     assert len(frame.collect()) == 20
     assert collected(stats).data_bytes <= size * 0.02
@@ -132,7 +157,11 @@ def test_one_percent_of_the_time_of_one_channel_reads_two_percent_of_its_data_at
     stats = str(tmp_path / "filters")
     frame = loaded(spark, store, readStats=stats, pushFilters=True)
     lower, upper = (datetime.fromtimestamp(ns // SECOND, UTC) for ns in (since, until))
-    kept = frame.where((fn.col("channel") == "orders") & (fn.col("timestamp") >= lower) & (fn.col("timestamp") < upper))
+    kept = frame.where(
+        (fn.col("channel") == "orders")
+        & (fn.col("timestamp") >= lower)
+        & (fn.col("timestamp") < upper)
+    )
     assert len(kept.collect()) == 20
     assert collected(stats).data_bytes <= size * 0.02
 
@@ -151,7 +180,10 @@ def test_a_query_is_right_whether_or_not_filters_are_pushed_down(
     switch.conf.set(PUSHDOWN, pushdown)
     for push in (True, False):
         frame = loaded(switch, store, pushFilters=push)
-        condition = "sequence in (3, 7, 700) and channel like 'ord%' and timestamp_ns is not null and not sequence = 7"
+        condition = (
+            "sequence in (3, 7, 700) and channel like 'ord%' and timestamp_ns is not null and "
+            "not sequence = 7"
+        )
         assert sequences(frame.where(condition)) == [3, 700]
         frame = loaded(switch, store, pushFilters=push)
         assert sequences(frame.where("sequence <= 2 or sequence > 1999")) == [1, 2, 2000]
@@ -167,7 +199,9 @@ def test_a_dataframe_that_is_used_again_never_misses_rows(spark: SparkSession, s
     assert few.union(frame).count() == 2055
 
 
-def test_partitions_are_packed_up_to_a_size_and_cut_down_to_one(spark: SparkSession, store: Path) -> None:
+def test_partitions_are_packed_up_to_a_size_and_cut_down_to_one(
+    spark: SparkSession, store: Path
+) -> None:
     def partitions(**options: Any) -> int:
         frame = loaded(spark, store, **options)
         assert sequences(frame) == list(range(1, 2001))
@@ -183,7 +217,9 @@ def test_a_schema_prunes_columns_and_the_index_answers_alone_where_it_can(
 ) -> None:
     stats = str(tmp_path / "stats")
     frame = loaded(spark, store, "slice int, sequence bigint", subscribe="orders", readStats=stats)
-    assert [tuple(r) for r in frame.groupBy("slice").agg(fn.max("sequence")).orderBy("slice").collect()] == [
+    assert [
+        tuple(r) for r in frame.groupBy("slice").agg(fn.max("sequence")).orderBy("slice").collect()
+    ] == [
         (1, 500),
         (2, 1000),
         (3, 1500),
@@ -225,7 +261,10 @@ def test_payloads_of_64_megabytes_are_read(spark: SparkSession, tmp_path: Path) 
     rows = loaded(spark, tmp_path, "sequence bigint, size int, data binary").selectExpr(
         "sequence", "size", "length(data) n", "crc32(data) c"
     )
-    assert [(r.size, r.n) for r in rows.orderBy("sequence").collect()] == [(1, 1), (64 << 20, 64 << 20)]
+    assert [(r.size, r.n) for r in rows.orderBy("sequence").collect()] == [
+        (1, 1),
+        (64 << 20, 64 << 20),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -250,6 +289,8 @@ def test_an_option_that_cannot_be_used_is_one_clear_sentence(
     assert [word for word in words if word not in text] == []
 
 
-def test_a_column_that_there_is_not_is_named_with_the_nearest_one(spark: SparkSession, store: Path) -> None:
+def test_a_column_that_there_is_not_is_named_with_the_nearest_one(
+    spark: SparkSession, store: Path
+) -> None:
     assert "did you mean sequence?" in complaint(loaded(spark, store, "sequenc bigint"))
     assert 'column "size" is int, not string' in complaint(loaded(spark, store, "size string"))

@@ -1,4 +1,6 @@
-"""``ftstan-pipeline --remote``: the commands on a real Spark Connect server, which is another process than theirs."""
+"""``ftstan-pipeline --remote``: the commands on a real Spark Connect server, which is another
+process than theirs.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ query = (
 assert query.awaitTermination(300)
 found = spark.read.parquet(f"{place}/rows").selectExpr("channel", "sequence", "CAST(data AS STRING)")
 print(sorted(tuple(row) for row in found.collect()))
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,8 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "spark.sql.session.timeZone": "Asia/Tokyo",
         "spark.local.dir": str(stage.directory / "local"),
         "spark.sql.warehouse.dir": str(stage.directory / "warehouse"),
-        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Dderby.system.home={stage.directory}",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 "
+        f"-Dderby.system.home={stage.directory}",
     }
     words = [str(SPARK_HOME / "bin" / "spark-submit"), "--class", _CLASS, "--master", "local[2]"]
     words += ["--driver-memory", "768m"]
@@ -86,7 +89,9 @@ def test_the_log_is_read_queried_and_audited(remote: str, store: Path, tmp_path:
     ]
     shown = ask("read", store, "--channel", "orders", "--where", "sequence > 1")
     assert [(row["sequence"], row["data"]) for row in shown] == [(2, "dHdv"), (3, "dGhyZWU=")]
-    words = "SELECT channel, CAST(data AS STRING) AS text FROM messages WHERE size = 4 ORDER BY channel"
+    words = (
+        "SELECT channel, CAST(data AS STRING) AS text FROM messages WHERE size = 4 ORDER BY channel"
+    )
     assert ask("query", words, store) == [{"channel": "payments", "text": "four"}]
     (report,) = ask("audit", store)
     assert (report["clean"], report["notes"]) == (True, [])
@@ -100,7 +105,9 @@ def test_what_is_archived_is_restored(remote: str, store: Path, tmp_path: Path) 
         done = finished(pipeline(*words, "--output", "json", "--remote", remote), tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
         assert json.loads(done.stdout)["messages"] == 4
-    done = finished(pipeline("read", tmp_path / "restored", "--output", "json", "--remote", remote), tmp_path)
+    done = finished(
+        pipeline("read", tmp_path / "restored", "--output", "json", "--remote", remote), tmp_path
+    )
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert sorted((row["channel"], row["sequence"]) for row in rows) == [
         ("orders", 1), ("orders", 2), ("orders", 3), ("payments", 1),
@@ -122,9 +129,16 @@ def test_a_stream_goes_on_where_it_stopped(remote: str, tmp_path: Path) -> None:
 
 
 def test_a_place_that_is_on_the_server_only_is_one_line(remote: str, tmp_path: Path) -> None:
-    for words in (["audit", "there"], ["query", "rate", "there"], ["archive", "there", "x"], ["judge", "there"]):
+    for words in (
+        ["audit", "there"],
+        ["query", "rate", "there"],
+        ["archive", "there", "x"],
+        ["judge", "there"],
+    ):
         done = finished(pipeline(*words, "--remote", remote), tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
         first, hint = done.stderr.splitlines()
-        assert first.startswith("there is not on this machine: this command looks into it from here, too")
+        assert first.startswith(
+            "there is not on this machine: this command looks into it from here, too"
+        )
         assert hint.startswith("hint: mount it here at the same path")

@@ -40,7 +40,14 @@ def test_json_with_the_schema_of_what_is_there(spark: SparkSession) -> None:
     assert [row["payload"] and row["payload"].asDict(True) for row in rows] == [
         {"id": 1, "who": {"name": "a"}}, {"id": 2, "who": None}, None, None, None, None,
     ]  # fmt: skip
-    assert [row["payload_error"] is None for row in rows] == [True, True, False, False, False, False]
+    assert [row["payload_error"] is None for row in rows] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
     assert rows[5]["payload_error"] == "the record cannot be read"
 
 
@@ -90,14 +97,26 @@ def test_protobuf_by_its_descriptor(spark: SparkSession, tmp_path: Path) -> None
     pool = descriptor_pool.DescriptorPool()
     pool.Add(files.file[0])
     order: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
-    one = order(id=2**64 - 1, tags=["a", "b"], counts={"x": 3}, colour=1, parent=order(id=7), raw=b"\0", price=1.5)
+    one = order(
+        id=2**64 - 1,
+        tags=["a", "b"],
+        counts={"x": 3},
+        colour=1,
+        parent=order(id=7),
+        raw=b"\0",
+        price=1.5,
+    )
     how = Protobuf(str(path), "shop.Order")
     good, empty, bad = _rows(decode(_table(spark, one.SerializeToString(), b"", b"\xff"), how))
     assert good["payload"].asDict(True) == {
         "id": Decimal(2**64 - 1), "tags": ["a", "b"], "counts": {"x": 3}, "colour": "BLUE",
         "parent": '{"id": "7"}', "raw": bytearray(b"\0"), "price": 1.5,
     }  # fmt: skip
-    assert (empty["payload"]["tags"], empty["payload"]["parent"], empty["payload"]["colour"]) == ([], None, "RED")
+    assert (empty["payload"]["tags"], empty["payload"]["parent"], empty["payload"]["colour"]) == (
+        [],
+        None,
+        "RED",
+    )
     assert bad["payload"] is None
     assert bad["payload_error"].startswith("DecodeError")
     with pytest.raises(ConfigError, match=r"no message shop\.Invoice") as caught:
@@ -118,7 +137,10 @@ SCHEMA = {
         {"name": "id", "type": "long"},
         {"name": "note", "type": ["null", "string"]},
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
-        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {
+            "name": "price",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        },
         {"name": "lines", "type": {"type": "array", "items": LINE}},
         {"name": "first", "type": "Line"},
         {"name": "counts", "type": {"type": "map", "values": "int"}},
@@ -134,16 +156,20 @@ def test_avro_with_its_schema(spark: SparkSession, tmp_path: Path, header: int) 
     path.write_text(json.dumps(SCHEMA))
     out = io.BytesIO()
     value = {
-        "id": 7, "note": None, "at": 1_700_000_000_000_000, "price": Decimal("12.50"), "lines": [{"n": 1}, {"n": 2}],
+        "id": 7, "note": None, "at": 1_700_000_000_000_000, "price": Decimal("12.50"),
+        "lines": [{"n": 1}, {"n": 2}],
         "first": {"n": 9}, "counts": {"x": 3}, "parent": None, "odd": 5,
     }  # fmt: skip
     fastavro.schemaless_writer(out, SCHEMA, value)
     payload = b"\0" * header + out.getvalue()
-    good, longer, bad = _rows(decode(_table(spark, payload, payload + b"!", b"\x01"), Avro(str(path), header)))
+    good, longer, bad = _rows(
+        decode(_table(spark, payload, payload + b"!", b"\x01"), Avro(str(path), header))
+    )
     row = good["payload"].asDict(True)
     assert row.pop("at").timestamp() == 1_700_000_000
     assert row == {
-        "id": 7, "note": None, "price": Decimal("12.50"), "lines": [{"n": 1}, {"n": 2}], "first": {"n": 9},
+        "id": 7, "note": None, "price": Decimal("12.50"), "lines": [{"n": 1}, {"n": 2}],
+        "first": {"n": 9},
         "counts": {"x": 3}, "parent": None, "odd": "5",
     }  # fmt: skip
     assert longer["payload_error"] == "ValueError: 1 bytes are left over"

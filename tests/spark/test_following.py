@@ -1,4 +1,6 @@
-"""The ends and ranges of channels as a client sees them, from a server that loses what the test tells it to lose."""
+"""The ends and ranges of channels as a client sees them, from a server that loses what the test
+tells it to lose.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
 
 
 class Logged(FakeStan):
-    """It has a log of sequences, and loses what ``losing`` says on the way: for each subscription in turn, some."""
+    """It has a log of sequences, and loses what ``losing`` says on the way: for each subscription
+    in turn, some.
+    """
 
     def __init__(self, nats: FakeNats, log: Iterable[int], losing: Iterable[set[int]] = ()) -> None:
         super().__init__(nats)
@@ -52,7 +56,9 @@ class Logged(FakeStan):
             self._send(-1)
 
     def publish(self, sequence: int) -> None:
-        """Store a message, and send it to the newest subscription if all that it was sent is acknowledged."""
+        """Store a message, and send it to the newest subscription if all that it was sent is
+        acknowledged.
+        """
         self.log.append(sequence)
         self._left[-1].append(sequence)
         if len(self.acks[self.ack_inboxes[-1]]):
@@ -77,7 +83,9 @@ async def logged(log: Iterable[int], losing: Iterable[set[int]] = ()) -> Logged:
 async def read(server: Logged, wanted: Range, *, fail: bool = False, **more: Any) -> list[int]:
     """The sequences that a reader gives, in its order."""
     found = []
-    async with await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url, request_timeout=5) as client:
+    async with await ftstan.client.connect(
+        CLUSTER, "me", servers=server.nats.url, request_timeout=5
+    ) as client:
         usual: dict[str, Any] = {"max_in_flight": 64, "patience": 60.0, "lost": Losses(fail).gone}
         reader = RangeReader(client, wanted, **usual | more)
         while messages := await reader.batch():
@@ -160,7 +168,9 @@ async def test_a_server_that_does_not_answer_for_too_long_is_an_error_and_no_los
 
 
 @on_a_loop
-async def test_a_server_that_refuses_for_good_is_told_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_refuses_for_good_is_told_in_its_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(following, "_REFUSED_S", 0.2)
     server = await logged([])
     server.subscribe_error = "too many channels"
@@ -187,7 +197,9 @@ async def test_when_something_was_published_the_end_is_asked_for_again() -> None
     async with await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url) as client:
         tails = Tails(client, ["foo"], 60.0)
         assert await tails.latest() == {"foo": 6}
-        await until(lambda: server.acks[server.ack_inboxes[-1]] == [5], "the ack that asks for more")
+        await until(
+            lambda: server.acks[server.ack_inboxes[-1]] == [5], "the ack that asks for more"
+        )
         server.publish(6)
         server.log.append(7)
         assert await changed(tails, {"foo": 6}) == {"foo": 8}
@@ -196,7 +208,9 @@ async def test_when_something_was_published_the_end_is_asked_for_again() -> None
 
 
 @on_a_loop
-async def test_a_channel_without_messages_has_no_end_until_its_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_channel_without_messages_has_no_end_until_its_first_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(following, "SILENCE_S", 0.2)
     server = await logged([])
     async with await ftstan.client.connect(CLUSTER, "me", servers=server.nats.url) as client:

@@ -13,7 +13,9 @@ Row = tuple[bytes, bytes, bytes]
 rows = st.lists(st.tuples(*(st.sampled_from([b"", b"a", b"b", b"ab", b"1 "]) for _ in range(3))))
 
 
-def names_of(rows: list[Row], writing: str = "query", batch: int = 0, partition: int = 0) -> list[tuple[Row, str]]:
+def names_of(
+    rows: list[Row], writing: str = "query", batch: int = 0, partition: int = 0
+) -> list[tuple[Row, str]]:
     names = Names(writing, batch, partition)
     return [(row, names.of(*row)) for row in rows]
 

@@ -1,4 +1,6 @@
-"""Ledgers judged in Spark: the verdict of the small judge, and its strictness about what is no record."""
+"""Ledgers judged in Spark: the verdict of the small judge, and its strictness about what is no
+record.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from ftstan.drill.rules import PROMISE
 from ftstan.spark.audit import AuditOptions, AuditVerdict, Rule, ledger, run
 from ftstan.spark.audit.judging import judge
 from tests.spark import ledgers
-from tests.unit.test_ledger import NO_RECORDS
+from tests.unit.drill.test_ledger import NO_RECORDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +38,9 @@ def _judged(spark: SparkSession, place: Path, records: list[Record]) -> AuditVer
 
 def _shared(verdict: Any) -> dict[str, Any]:
     """What both verdicts have, in one form."""
-    names = {field.name for field in fields(small.DrillVerdict)} & {field.name for field in fields(AuditVerdict)}
+    names = {field.name for field in fields(small.DrillVerdict)} & {
+        field.name for field in fields(AuditVerdict)
+    }
     values = {name: getattr(verdict, name) for name in names - {"breaches", "switches", "rate"}}
     return values | {
         "rate": pytest.approx(verdict.rate),
@@ -72,7 +76,9 @@ CLEAN = {
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("name", LEDGERS)
-def test_the_verdict_is_that_of_the_small_judge(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_the_verdict_is_that_of_the_small_judge(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
     records = LEDGERS[name]
     verdict = _judged(spark, tmp_path / "ledger", records)
     assert _shared(verdict) == _shared(small.judge(ledgers.written(records), PROMISE))
@@ -80,20 +86,27 @@ def test_the_verdict_is_that_of_the_small_judge(spark: SparkSession, tmp_path: P
 
 
 @pytest.mark.usefixtures("quick")
-def test_channels_of_one_ledger_are_judged_each_for_itself(spark: SparkSession, tmp_path: Path) -> None:
+def test_channels_of_one_ledger_are_judged_each_for_itself(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     place = tmp_path / "ledger"
     ledgers.write(place, ledgers.story())
     texts = [path.read_text().rpartition("\n")[0] for path in sorted(place.glob("*.jsonl"))]
     rows = [json.loads(line) for text in texts for line in text.splitlines()]
     with (place / "more.jsonl").open("w") as file:
         for row in rows:
-            # The same story under other ids, of a second channel in which the last message is lost at the end.
+            # The same story under other ids, of a second channel in which the last message is lost
+            # at the end.
             lost = row["kind"] == "read" and row["reader"] == "last-reader" and row["sequence"] == 5
             if not lost and row["kind"] not in ("fault", "takeover"):
-                more = {"id": f"b{row['id']}"} | ({} if row["kind"] in ("ack", "error") else {"channel": "b"})
+                more = {"id": f"b{row['id']}"} | (
+                    {} if row["kind"] in ("ack", "error") else {"channel": "b"}
+                )
                 file.write(json.dumps(row | more) + "\n")
         file.write('{"kind":"owner","t":1,"node":"A","epoch":7,"commits":9}\n')
-        file.write('{"kind":"fault","t":1,"epoch":1,"node":"B","fault":"kill","ends_epoch":false}\n')
+        file.write(
+            '{"kind":"fault","t":1,"epoch":1,"node":"B","fault":"kill","ends_epoch":false}\n'
+        )
     book = ledger.read(spark, str(place))
     verdict = judge(book)
     book.forget()
@@ -134,7 +147,9 @@ def test_a_report_tells_when_nobody_was_served_how_long_acks_took_and_what_was_a
 
 
 @pytest.mark.parametrize("size", [1, 100, 1000, 1 << 20])
-def test_ranges_cut_a_file_between_its_lines_and_nothing_is_in_two(tmp_path: Path, size: int) -> None:
+def test_ranges_cut_a_file_between_its_lines_and_nothing_is_in_two(
+    tmp_path: Path, size: int
+) -> None:
     records = ledgers.story()
     ledgers.write(tmp_path, records)
     rows = [
@@ -144,11 +159,15 @@ def test_ranges_cut_a_file_between_its_lines_and_nothing_is_in_two(tmp_path: Pat
         for row in batch.to_pylist()
     ]
     rows.sort(key=lambda row: int(row["place"]))
-    assert [(row["kind"], row["t"]) for row in rows] == [(r.kind, r.t) for r in ledgers.written(records)]
+    assert [(row["kind"], row["t"]) for row in rows] == [
+        (r.kind, r.t) for r in ledgers.written(records)
+    ]
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_line_that_is_no_record_makes_the_ledger_unreadable_and_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_line_that_is_no_record_makes_the_ledger_unreadable_and_is_named(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     ledgers.write(tmp_path, ledgers.story())
     path = tmp_path / "p1.jsonl"
     lines = path.read_text().splitlines(keepends=True)
@@ -168,22 +187,34 @@ def test_what_is_parsed_all_at_once_is_never_what_the_strict_reader_refuses(line
     "more",
     [
         b"",
-        b'{"kind": "ack", "t": 1, "id": "1.1", "guid": "g", "latency_us": 5, "sequence": 9, "what": [1]}\n',
+        (
+            b'{"kind": "ack", "t": 1, "id": "1.1", "guid": "g", "latency_us": 5, "sequence": 9, '
+            b'"what": [1]}\n'
+        ),
         b'{"kind": "error", "t": 1, "by": "p", "id": "", "guid": "", "text": "\\ud800"}\n',
         '{"kind": "error", "t": 1, "by": "p", "id": "", "guid": "", "text": "größer"}\r\n'.encode(),
         b'{"kind":"publish","t":1,"id":"1.1","number":1,"attempt":1,"guid":"","size":-0,"sha1":"","channel":"b"}\n',
         b'{"kind": "owner", "t": 1, "node": "A", "epoch": 7, "commits": 9, "took_us": 5}\n',
-        b'{"kind": "fault", "t": 1, "epoch": 1, "node": "B", "fault": "kill", "ends_epoch": false}\n',
+        (
+            b'{"kind": "fault", "t": 1, "epoch": 1, "node": "B", "fault": "kill", "ends_epoch": '
+            b"false}\n"
+        ),
     ],
 )
 def test_both_readers_give_the_same_records(more: bytes) -> None:
     owner = '{"kind":"owner","t":1,"node":"A","epoch":7,"commits":9}\n'
-    lines = "".join(small_ledger.encode(record) + "\n" for record in ledgers.story()).encode() + owner.encode() + more
+    lines = (
+        "".join(small_ledger.encode(record) + "\n" for record in ledgers.story()).encode()
+        + owner.encode()
+        + more
+    )
     strict = [row for batch in ledger.strictly(lines, 7) for row in batch.to_pylist()]
     quick = ledger.quickly(lines, 7)
     assert (quick is None) == any(word in more for word in (b"what", b"ud800"))
     rows = strict if quick is None else quick.to_pylist()
-    assert sorted(rows, key=lambda row: int(row["place"])) == sorted(strict, key=lambda row: int(row["place"]))
+    assert sorted(rows, key=lambda row: int(row["place"])) == sorted(
+        strict, key=lambda row: int(row["place"])
+    )
 
 
 def test_a_text_with_half_a_character_is_kept_as_an_escape() -> None:

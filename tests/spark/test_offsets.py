@@ -1,4 +1,6 @@
-"""How far a batch goes: everything in the end, no more than the limit, nobody left waiting, every range read once."""
+"""How far a batch goes: everything in the end, no more than the limit, nobody left waiting, every
+range read once.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ def test_without_a_limit_a_batch_goes_to_the_latest() -> None:
 
 def test_offsets_are_in_the_order_of_the_names_because_spark_compares_them_as_text() -> None:
     assert list(advance({"b": 1}, {"c": 9, "b": 2, "a": 3}, {}, None)) == ["b"]
-    assert list(advance({"b": 1}, {"c": 9, "b": 2, "a": 3}, {"c": 1, "a": 1}, None)) == ["a", "b", "c"]
+    assert list(advance({"b": 1}, {"c": 9, "b": 2, "a": 3}, {"c": 1, "a": 1}, None)) == [
+        "a",
+        "b",
+        "c",
+    ]
 
 
 def test_a_limit_is_shared_in_proportion_and_a_small_channel_gets_its_turn() -> None:
@@ -68,5 +74,7 @@ def test_every_batch_keeps_to_its_limit_and_the_last_one_reaches_the_latest(
         if end == at:
             break
         at = end
-    assert {channel: at[channel] for channel in latest if channel in at} == {c: e for c, e in latest.items() if c in at}
+    assert {channel: at[channel] for channel in latest if channel in at} == {
+        c: e for c, e in latest.items() if c in at
+    }
     assert all(firsts[channel] == latest[channel] for channel in latest.keys() - at.keys())

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("spark")
 
-ORDERS, PAYMENTS = 120, 30
+ORDERS = 120
+PAYMENTS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def messages(path: Path) -> dict[str, list[tuple[int, int, bytes, bytes]]]:
     """What the original reads."""
     return {
-        name.decode(): [(s, m.timestamp, m.data, m.reply) for s, m in sorted(channel.messages.items())]
+        name.decode(): [
+            (s, m.timestamp, m.data, m.reply) for s, m in sorted(channel.messages.items())
+        ]
         for name, channel in read_store(path).channels.items()
     }
 
@@ -87,12 +90,15 @@ def given(server: Server, channel: str) -> list[tuple[int, bytes]]:
     return [(m.sequence, m.data) for m in stored(url_of(server), channel)]
 
 
-# ---- read ----------------------------------------------------------------------------------------------------------
+# ---- read
+# --------------------------------------------------------------------------------------------------
 
 
 def test_channels_are_counted(store: Path, operator: Operator) -> None:
     said = operator("read", store, "--count", "--output", "json")
-    assert [(r["channel"], r["messages"], r["first"], r["last"]) for r in said.json["channels"]] == [
+    assert [
+        (r["channel"], r["messages"], r["first"], r["last"]) for r in said.json["channels"]
+    ] == [
         ("orders", ORDERS, 1, ORDERS),
         ("payments", PAYMENTS, 1, PAYMENTS),
     ]
@@ -101,10 +107,20 @@ def test_channels_are_counted(store: Path, operator: Operator) -> None:
 
 
 def test_messages_are_shown_as_they_are(store: Path, operator: Operator) -> None:
-    said = operator("read", store, "--channel", "orders", "--where", "sequence BETWEEN 60 AND 62", "--output", "json")
+    said = operator(
+        "read",
+        store,
+        "--channel",
+        "orders",
+        "--where",
+        "sequence BETWEEN 60 AND 62",
+        "--output",
+        "json",
+    )
     expected = messages(store)["orders"][59:62]
     shown = sorted(
-        (r["sequence"], r["timestamp_ns"], base64.b64decode(r["data"]), r["reply"].encode()) for r in said.rows
+        (r["sequence"], r["timestamp_ns"], base64.b64decode(r["data"]), r["reply"].encode())
+        for r in said.rows
     )
     assert shown == expected
     table = operator("read", store, "--channel", "orders", "--where", "sequence = 60").out
@@ -113,14 +129,22 @@ def test_messages_are_shown_as_they_are(store: Path, operator: Operator) -> None
 
 def test_a_time_range_is_a_time_range(store: Path, operator: Operator) -> None:
     moment = "2023-11-14T22:13:20Z"
-    after = operator("read", store, "--since", moment, "--count", "--output", "json").json["channels"]
-    before = operator("read", store, "--until", moment, "--count", "--output", "json").json["channels"]
+    after = operator("read", store, "--since", moment, "--count", "--output", "json").json[
+        "channels"
+    ]
+    before = operator("read", store, "--until", moment, "--count", "--output", "json").json[
+        "channels"
+    ]
     assert sum(row["messages"] for row in after + before) == ORDERS + PAYMENTS
     assert after
 
 
-def test_messages_are_exported_as_files(store: Path, operator: Operator, tmp_path: Path, spark: SparkSession) -> None:
-    said = operator("read", store, "--pattern", "pay.*", "--export", tmp_path / "out", "--output", "json")
+def test_messages_are_exported_as_files(
+    store: Path, operator: Operator, tmp_path: Path, spark: SparkSession
+) -> None:
+    said = operator(
+        "read", store, "--pattern", "pay.*", "--export", tmp_path / "out", "--output", "json"
+    )
     assert said.json == {"directory": str(tmp_path / "out"), "format": "parquet"}
     assert spark.read.parquet(str(tmp_path / "out")).count() == PAYMENTS
     again = operator("read", store, "--export", tmp_path / "out")
@@ -142,13 +166,24 @@ def test_a_condition_that_is_no_sql_is_one_line(store: Path, operator: Operator)
     assert len(said.err.splitlines()) <= 2
 
 
-# ---- restore -------------------------------------------------------------------------------------------------------
+# ---- restore
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_dry_run_of_a_restore_says_what_there_is_and_writes_nothing(
     store: Path, operator: Operator, tmp_path: Path
 ) -> None:
-    said = operator("restore", store, "--to", tmp_path / "new", "--cluster", "c", "--dry-run", "--output", "json")
+    said = operator(
+        "restore",
+        store,
+        "--to",
+        tmp_path / "new",
+        "--cluster",
+        "c",
+        "--dry-run",
+        "--output",
+        "json",
+    )
     assert [(r["channel"], r["messages"]) for r in said.json["channels"]] == [
         ("orders", ORDERS),
         ("payments", PAYMENTS),
@@ -161,7 +196,16 @@ def test_a_restored_datastore_is_served_as_the_one_that_it_was_made_of(
     store: Path, operator: Operator, stage: Stage
 ) -> None:
     said = operator(
-        "restore", store, "--to", stage.store, "--cluster", CLUSTER, "--slice-msgs", "50", "--output", "json"
+        "restore",
+        store,
+        "--to",
+        stage.store,
+        "--cluster",
+        CLUSTER,
+        "--slice-msgs",
+        "50",
+        "--output",
+        "json",
     )
     assert said.status == 0, said
     assert said.json["channels"]["orders"] == {"first": 1, "last": ORDERS, "messages": ORDERS}
@@ -173,13 +217,16 @@ def test_a_restored_datastore_is_served_as_the_one_that_it_was_made_of(
     assert "ERR" not in server.text()
 
 
-def test_a_directory_in_use_or_full_is_not_restored_into(store: Path, operator: Operator, tmp_path: Path) -> None:
+def test_a_directory_in_use_or_full_is_not_restored_into(
+    store: Path, operator: Operator, tmp_path: Path
+) -> None:
     said = operator("restore", store, "--to", store, "--cluster", CLUSTER)
     assert said.status == running.EXIT_FAILED
     assert f"{store} is not empty" in said.err
 
 
-# ---- replay --------------------------------------------------------------------------------------------------------
+# ---- replay
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.processes
@@ -199,18 +246,44 @@ def test_a_replay_publishes_everything_once_however_often_it_is_run(
     first = operator(*noted)
     assert (first.status, first.json["messages"]) == (0, ORDERS + PAYMENTS), first
     second = operator(*noted)
-    assert (second.status, second.json["messages"], second.json["left_out"]) == (0, 0, ORDERS + PAYMENTS), second
+    assert (second.status, second.json["messages"], second.json["left_out"]) == (
+        0,
+        0,
+        ORDERS + PAYMENTS,
+    ), second
     # Without its checkpoint it publishes everything again, and the server knows it all.
     third = operator(*words)
     assert third.json["messages"] == ORDERS + PAYMENTS
-    last = operator("replay", store, "--to-channel", "again.orders", "--where", "sequence = 1", "--again", "x", *where)
+    last = operator(
+        "replay",
+        store,
+        "--to-channel",
+        "again.orders",
+        "--where",
+        "sequence = 1",
+        "--again",
+        "x",
+        *where,
+    )
     assert last.json["messages"] == 2
     expected = [data for _, _, data, _ in messages(store)["orders"]]
-    assert [data for _, data in given(server, "again.orders")] == [*expected, b'{"n": 1}', b'{"n": 1}']
+    assert [data for _, data in given(server, "again.orders")] == [
+        *expected,
+        b'{"n": 1}',
+        b'{"n": 1}',
+    ]
 
 
 def test_a_replay_to_nobody_is_one_line(store: Path, operator: Operator) -> None:
-    said = operator("replay", store, "--same-channels", "--server", "nats://127.0.0.1:1", "--connect-timeout", "0.5")
+    said = operator(
+        "replay",
+        store,
+        "--same-channels",
+        "--server",
+        "nats://127.0.0.1:1",
+        "--connect-timeout",
+        "0.5",
+    )
     assert said.status == running.EXIT_FAILED
     assert "hint: " in said.err
     assert len(said.err.splitlines()) == 2

@@ -1,4 +1,6 @@
-"""``docs/pipeline.md``: the tour and the questions in SQL run as they stand there, and every other command is one."""
+"""``docs/pipeline.md``: the tour and the questions in SQL run as they stand there, and every other
+command is one.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,10 @@ def test_the_tour_and_the_questions_run_as_they_stand(
     publish(url, "orders", [b'{"n": %d}' % n for n in range(COUNT)], cluster="orders")
     # A reader of files stops where the server has confirmed, which it does every second.
     until((stage.store / "orders" / "confirmed.bin").exists, "the server to confirm the channel")
-    until(lambda: Store(str(stage.store)).ends(["orders"])["orders"][1] == COUNT + 1, "all messages to be confirmed")
+    until(
+        lambda: Store(str(stage.store)).ends(["orders"])["orders"][1] == COUNT + 1,
+        "all messages to be confirmed",
+    )
     ran = 0
     for title in RUN:
         for line in commands(section(title)):
@@ -88,5 +93,13 @@ def test_the_tour_and_the_questions_run_as_they_stand(
 
 
 def test_the_page_has_every_option_of_what_it_describes() -> None:
-    described = {"--checkpoint", "--rate", "--again", "--skip-damaged", "--allow-gaps", "--no-verify", "--spark-log"}
+    described = {
+        "--checkpoint",
+        "--rate",
+        "--again",
+        "--skip-damaged",
+        "--allow-gaps",
+        "--no-verify",
+        "--spark-log",
+    }
     assert [word for word in described if f"`{word}" not in PAGE] == []

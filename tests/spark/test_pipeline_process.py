@@ -1,4 +1,6 @@
-"""``ftstan-pipeline`` as a process of its own, alone and under ``spark-submit``: what it writes, and that it ends."""
+"""``ftstan-pipeline`` as a process of its own, alone and under ``spark-submit``: what it writes,
+and that it ends.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,19 @@ def test_the_command_prints_its_answer_and_nothing_of_spark(tmp_path: Path) -> N
     words = ["read", tmp_path / "store", "--output", "json", "--where", "sequence = 2", *conf]
     done = finished(pipeline(*words), tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert [(row["sequence"], row["size"]) for row in map(json.loads, done.stdout.splitlines())] == [(2, 3)]
-    words = ["--master", "local[1]", FILE, "read", tmp_path / "store", "--count", "--output", "json"]
+    assert [
+        (row["sequence"], row["size"]) for row in map(json.loads, done.stdout.splitlines())
+    ] == [(2, 3)]
+    words = [
+        "--master",
+        "local[1]",
+        FILE,
+        "read",
+        tmp_path / "store",
+        "--count",
+        "--output",
+        "json",
+    ]
     done = finished([SUBMIT, "--driver-memory", "512m", *words], tmp_path)
     assert done.returncode == 0, done.stderr
     assert [row["messages"] for row in json.loads(done.stdout)["channels"]] == [2]
@@ -41,7 +54,8 @@ def test_what_runs_idle_leaves_the_processors_to_everybody_else(tmp_path: Path) 
     # Spark starts its workers by this name: it writes down how they are scheduled, and becomes one.
     worker = tmp_path / "worker"
     worker.write_text(
-        f"#!/bin/sh\ncut -d' ' -f41 /proc/self/stat >> {tmp_path}/policies\nexec {sys.executable} \"$@\"\n"
+        f"#!/bin/sh\ncut -d' ' -f41 /proc/self/stat >> {tmp_path}/policies\nexec "
+        f'{sys.executable} "$@"\n'
     )
     worker.chmod(0o755)
     conf = ["--conf", "spark.driver.memory=512m", "--master", "local[1]"]

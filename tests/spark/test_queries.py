@@ -25,7 +25,10 @@ HOURS = 3
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three hours: 20 messages of 100 bytes an hour in "orders", 2 of 5000 in "invoices"; two durables of "orders"."""
+    """Three hours: 20 messages of 100 bytes an hour in "orders", 2 of 5000 in "invoices".
+
+    Two durables of "orders".
+    """
     path = tmp_path_factory.mktemp("store")
     clock = ManualClock()
     with serving(path, clock) as node:
@@ -48,12 +51,16 @@ def test_rate_and_talkers(spark: SparkSession, store: Path) -> None:
         *[("invoices", 2, 10_000, 5000)] * HOURS,
         *[("orders", 20, 2000, 100)] * HOURS,
     ]
-    assert {r["messages_per_second"] for r in rows if r["channel"] == "orders"} == {round(20 / 3600, 3)}
+    assert {r["messages_per_second"] for r in rows if r["channel"] == "orders"} == {
+        round(20 / 3600, 3)
+    }
     starts = [r["since"] for r in rows if r["channel"] == "orders"]
     assert starts == [starts[0] + dt.timedelta(hours=n) for n in range(HOURS)]
     assert queries.run(spark, "rate", [str(store)], QueryOptions(bucket="1 week")).count() == 2
     rows = queries.run(spark, "talkers", [str(store)], QueryOptions(top=1)).collect()
-    assert [(r["channel"], r["place"], r["percent"]) for r in rows] == [("invoices", 1, 83.3)] * HOURS
+    assert [(r["channel"], r["place"], r["percent"]) for r in rows] == [
+        ("invoices", 1, 83.3)
+    ] * HOURS
 
 
 def test_a_message_that_two_places_have_counts_once(spark: SparkSession, store: Path) -> None:
@@ -61,16 +68,37 @@ def test_a_message_that_two_places_have_counts_once(spark: SparkSession, store: 
     link.symlink_to(store)
     names = queries.register(spark, [str(store), str(link)])
     assert {"messages", "message_sizes", "channels", "subscription_events"} <= set(names)
-    rows = queries.sql(spark, "SELECT channel, messages, bytes, first, last FROM channels ORDER BY channel").collect()
-    assert [tuple(row) for row in rows] == [("invoices", 6, 30_000, 1, 6), ("orders", 60, 6000, 1, 60)]
+    rows = queries.sql(
+        spark, "SELECT channel, messages, bytes, first, last FROM channels ORDER BY channel"
+    ).collect()
+    assert [tuple(row) for row in rows] == [
+        ("invoices", 6, 30_000, 1, 6),
+        ("orders", 60, 6000, 1, 60),
+    ]
 
 
 def test_lag_says_where_each_subscription_stands(spark: SparkSession, store: Path) -> None:
     quick, slow = queries.run(spark, "lag", [str(store)]).orderBy("subscription").collect()
-    assert (quick["subscription"], quick["kind"], quick["channel"]) == ("me/dur.1", "durable", "orders")
-    assert (quick["last_sent"], quick["behind"], quick["in_flight"], quick["oldest_unacked"]) == (60, 0, 3, 20)
-    assert (slow["last_sent"], slow["behind"], slow["in_flight"], slow["oldest_unacked"]) == (5, 55, 5, 1)
-    first = queries.sql(spark, "SELECT timestamp FROM messages WHERE channel = 'orders' AND sequence = 1").first()
+    assert (quick["subscription"], quick["kind"], quick["channel"]) == (
+        "me/dur.1",
+        "durable",
+        "orders",
+    )
+    assert (quick["last_sent"], quick["behind"], quick["in_flight"], quick["oldest_unacked"]) == (
+        60,
+        0,
+        3,
+        20,
+    )
+    assert (slow["last_sent"], slow["behind"], slow["in_flight"], slow["oldest_unacked"]) == (
+        5,
+        55,
+        5,
+        1,
+    )
+    first = queries.sql(
+        spark, "SELECT timestamp FROM messages WHERE channel = 'orders' AND sequence = 1"
+    ).first()
     assert first is not None
     assert slow["oldest_unacked_time"] == first["timestamp"]
     assert (slow["members"], slow["online"], slow["unreadable"]) == (1, True, 0)
@@ -93,15 +121,24 @@ def test_the_history_of_lag_is_told_from_the_order_of_events_and_the_times_of_me
 
 
 def test_the_forecast_says_when_a_limit_is_reached(spark: SparkSession, store: Path) -> None:
-    options = QueryOptions(limits={"": {"max_msgs": 0, "max_bytes": 0}, "orders": {"max_msgs": 1000}})
+    options = QueryOptions(
+        limits={"": {"max_msgs": 0, "max_bytes": 0}, "orders": {"max_msgs": 1000}}
+    )
     (row,) = queries.run(spark, "forecast", [str(store)], options).collect()
-    assert (row["channel"], row["limit"], row["used"], row["allowed"]) == ("orders", "max_msgs", 60.0, 1000)
+    assert (row["channel"], row["limit"], row["used"], row["allowed"]) == (
+        "orders",
+        "max_msgs",
+        60.0,
+        1000,
+    )
     assert row["says"].startswith("orders fills its limit of 1,000 messages on ")
     (again,) = queries.forecast(spark, options)
     assert again.says == row["says"]
 
 
-def test_what_is_asked_wrongly_is_told_in_one_line(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+def test_what_is_asked_wrongly_is_told_in_one_line(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match='no query "rates"') as caught:
         queries.run(spark, "rates", [str(store)])
     assert caught.value.hint == "did you mean rate?"
@@ -119,7 +156,8 @@ def test_what_is_asked_wrongly_is_told_in_one_line(spark: SparkSession, store: P
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("1 second", 1), ("5 minutes", 300), ("2hours", 7200), (" 1 Week ", 604800)]
+    ("text", "seconds"),
+    [("1 second", 1), ("5 minutes", 300), ("2hours", 7200), (" 1 Week ", 604800)],
 )
 def test_lengths_of_time(text: str, seconds: int) -> None:
     assert views.seconds_of(text) == seconds

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 NOW = dt.datetime(2026, 11, 23, 12, 0, tzinfo=dt.UTC)
 DAY = 86_400
 #: A million messages of 100 bytes, 100,000 of them within the last day.
-ORDERS = Usage("orders", 1_000_000, 100_000_000, NOW - dt.timedelta(days=10), 100_000, 10_000_000, DAY)
+ORDERS = Usage(
+    "orders", 1_000_000, 100_000_000, NOW - dt.timedelta(days=10), 100_000, 10_000_000, DAY
+)
 HOUR_NS = 3600 * 10**9
 
 
@@ -31,7 +33,8 @@ def test_a_limit_of_messages_is_reached_on_a_named_day() -> None:
     assert one.fills_at == NOW + dt.timedelta(days=3)
     assert one.per_second == pytest.approx(100_000 / DAY)
     assert one.says == (
-        "orders fills its limit of 1,300,000 messages on Thursday 2026-11-26 12:00 UTC; then the oldest messages go"
+        "orders fills its limit of 1,300,000 messages on Thursday 2026-11-26 12:00 UTC; then the "
+        "oldest messages go"
     )
 
 
@@ -43,7 +46,10 @@ def test_bytes_count_with_what_a_server_adds_to_each_message() -> None:
 
 def test_a_channel_at_its_limit_is_told_so() -> None:
     one = _forecast(ChannelLimits(max_msgs=1_000_000, max_bytes=0))["max_msgs"]
-    assert (one.fills_at, one.says) == (NOW, "orders is at its limit of 1,000,000 messages: the oldest messages go")
+    assert (one.fills_at, one.says) == (
+        NOW,
+        "orders is at its limit of 1,000,000 messages: the oldest messages go",
+    )
 
 
 def test_a_channel_that_nothing_comes_to_does_not_fill() -> None:
@@ -74,15 +80,21 @@ def test_what_is_unlimited_has_no_row() -> None:
     assert _forecast(ChannelLimits(max_msgs=0, max_bytes=0)) == {}
 
 
-def test_limits_come_from_the_defaults_a_file_and_options_the_last_word_wins(tmp_path: Path) -> None:
+def test_limits_come_from_the_defaults_a_file_and_options_the_last_word_wins(
+    tmp_path: Path,
+) -> None:
     usual = limits_of("", {}).of(b"orders")
     assert (usual.max_msgs, usual.max_bytes, usual.max_age) == (1_000_000, 1_024_000_000, 0)
     path = tmp_path / "server.conf"
-    path.write_text('streaming { store_limits { max_msgs: 500, channels { "orders.*" { max_age: "2h" } } } }\n')
+    path.write_text(
+        'streaming { store_limits { max_msgs: 500, channels { "orders.*" { max_age: "2h" } } } }\n'
+    )
     limits = limits_of(str(path), {})
     assert limits.of(b"other").max_msgs == 500
     assert (limits.of(b"orders.a").max_msgs, limits.of(b"orders.a").max_age) == (500, 2 * HOUR_NS)
-    limits = limits_of(str(path), {"": {"max_bytes": 7}, "orders.*": {"max_age": 60, "max_msgs": 0}})
+    limits = limits_of(
+        str(path), {"": {"max_bytes": 7}, "orders.*": {"max_age": 60, "max_msgs": 0}}
+    )
     assert (limits.of(b"other").max_msgs, limits.of(b"other").max_bytes) == (500, 7)
     assert (limits.of(b"orders.a").max_age, limits.of(b"orders.a").max_msgs) == (60 * 10**9, 0)
 

@@ -1,4 +1,6 @@
-"""Replay without Spark: order, pace, checkpoint and what is refused, against a connection that the test holds."""
+"""Replay without Spark: order, pace, checkpoint and what is refused, against a connection that the
+test holds.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ import pytest
 from ftstan.base.errors import ConfigError, DamageError
 from ftstan.client import PublishRefusedError
 from ftstan.spark import replay
-from ftstan.spark.replay import Checkpoint, Pace, ReplayError, ReplayOptions, ReplayReport, Row, identity_of
+from ftstan.spark.replay import (
+    Checkpoint,
+    Pace,
+    ReplayError,
+    ReplayOptions,
+    ReplayReport,
+    Row,
+    identity_of,
+)
 from ftstan.spark.selection import Selection
 
 if TYPE_CHECKING:
@@ -24,7 +34,10 @@ OPTIONS = ReplayOptions("test-cluster")
 
 
 class Log:
-    """A connection that stores what is published; ``refuse`` names data that is refused, ``hold`` data never acked."""
+    """A connection that stores what is published.
+
+    ``refuse`` names data that is refused, ``hold`` data never acked.
+    """
 
     def __init__(self, refuse: bytes = b"", hold: bytes = b"none") -> None:
         self.stored: list[tuple[str, bytes, bytes]] = []
@@ -32,7 +45,9 @@ class Log:
         self._refuse = refuse
         self._hold = hold
 
-    async def publish_async(self, channel: str, data: bytes, *, reply: bytes, name: str) -> asyncio.Future[str]:
+    async def publish_async(
+        self, channel: str, data: bytes, *, reply: bytes, name: str
+    ) -> asyncio.Future[str]:
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.names.append(name)
         if data == self._refuse:
@@ -48,11 +63,17 @@ class Log:
 
 
 def rows(channel: str, first: int, last: int) -> list[Row]:
-    return [Row(channel, n, b"%d" % n, "to" if n % 2 else "", crc_ok=True) for n in range(first, last + 1)]
+    return [
+        Row(channel, n, b"%d" % n, "to" if n % 2 else "", crc_ok=True)
+        for n in range(first, last + 1)
+    ]
 
 
 def publish(
-    given: Iterable[Row], log: Log, options: ReplayOptions = OPTIONS, checkpoint: Checkpoint | None = None
+    given: Iterable[Row],
+    log: Log,
+    options: ReplayOptions = OPTIONS,
+    checkpoint: Checkpoint | None = None,
 ) -> ReplayReport:
     connection = cast("Connection", log)
     return asyncio.run(replay.publish(given, connection, options, checkpoint or Checkpoint("id")))
@@ -84,7 +105,10 @@ def test_messages_go_to_one_channel_or_to_names_with_a_prefix_or_to_the_same(
 
 
 def test_a_message_has_the_same_name_in_the_next_run_and_no_other_message_has_it() -> None:
-    first, second, again, elsewhere = Log(), Log(), Log(), Log()
+    first = Log()
+    second = Log()
+    again = Log()
+    elsewhere = Log()
     publish(rows("a", 1, 50), first)
     publish(rows("a", 1, 50), second)
     publish(rows("a", 1, 50), again, ReplayOptions("c", again="twice"))
@@ -156,8 +180,12 @@ def test_a_checkpoint_of_another_replay_is_refused(tmp_path: Path) -> None:
 )
 def test_another_target_is_another_replay(other: dict[str, Any]) -> None:
     selection = Selection(("store",))
-    assert identity_of(selection, OPTIONS) == identity_of(selection, ReplayOptions("test-cluster", rate=5.0))
-    assert identity_of(selection, OPTIONS) != identity_of(selection, ReplayOptions(**{"cluster_id": "c", **other}))
+    assert identity_of(selection, OPTIONS) == identity_of(
+        selection, ReplayOptions("test-cluster", rate=5.0)
+    )
+    assert identity_of(selection, OPTIONS) != identity_of(
+        selection, ReplayOptions(**{"cluster_id": "c", **other})
+    )
     assert identity_of(selection, OPTIONS) != identity_of(Selection(("other",)), OPTIONS)
 
 

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-SCHEMA = "channel string, sequence bigint, timestamp_ns bigint, data binary, size int, reply string, crc_ok boolean"
+SCHEMA = (
+    "channel string, sequence bigint, timestamp_ns bigint, data binary, size int, reply string, "
+    "crc_ok boolean"
+)
 BASE = 1_700_000_000_000_000_000
 
 #: Channel, sequence, timestamp, data, size, reply, checksum holds.
@@ -43,12 +46,22 @@ class Lines(Selection):
 
     def frame(self, spark: SparkSession, columns: str = "", *, once: bool = False) -> DataFrame:
         rows = spark.createDataFrame(list(self.lines), SCHEMA)
-        return rows.selectExpr("*", "timestamp_micros(timestamp_ns div 1000) AS timestamp").repartition(3)
+        return rows.selectExpr(
+            "*", "timestamp_micros(timestamp_ns div 1000) AS timestamp"
+        ).repartition(3)
 
 
 def line(channel: str, n: int, data: bytes | None = None, *, good: bool = True) -> Line:
     body = b"%s %d " % (channel.encode(), n) + b"." * (n % 50) if data is None else data
-    return (channel, n, BASE + n * 999 - (n % 5) * 7000, body, len(body), "to" if n % 2 else "", good)
+    return (
+        channel,
+        n,
+        BASE + n * 999 - (n % 5) * 7000,
+        body,
+        len(body),
+        "to" if n % 2 else "",
+        good,
+    )
 
 
 def lines(*parts: tuple[str, int, int]) -> tuple[Line, ...]:
@@ -59,8 +72,11 @@ def lines(*parts: tuple[str, int, int]) -> tuple[Line, ...]:
 def owned(path: Path) -> Iterator[FileEnv]:
     path.mkdir(exist_ok=True)
     with owning(str(path)) as (owner, _):
-        disk, clock = LocalDisk(), SystemClock()
-        yield FileEnv(disk, owner.root, clock, FileStoreOptions(), owner, records.Crc(), path=str(path))
+        disk = LocalDisk()
+        clock = SystemClock()
+        yield FileEnv(
+            disk, owner.root, clock, FileStoreOptions(), owner, records.Crc(), path=str(path)
+        )
 
 
 def run(spark: SparkSession, path: Path, given: tuple[Line, ...], **more: Any) -> RestoreReport:
@@ -94,28 +110,43 @@ def test_rows_become_a_datastore_with_their_sequences_timestamps_data_and_replie
     assert not report.resumed
 
 
-def test_what_lies_in_two_places_is_written_once_and_counted(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_lies_in_two_places_is_written_once_and_counted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     given = lines(("a", 1, 40))
     report = run(spark, tmp_path / "store", given + given[10:20])
     assert seen(tmp_path / "store") == sorted(given)
     assert report.duplicates == 10
 
 
-def test_one_sequence_with_two_contents_ends_the_restore(spark: SparkSession, tmp_path: Path) -> None:
+def test_one_sequence_with_two_contents_ends_the_restore(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     with pytest.raises(DamageError, match='channel "a": sequence 12 has two contents'):
         run(spark, tmp_path / "store", (*lines(("a", 1, 40)), line("a", 12, b"other")))
 
 
-def test_missing_sequences_are_named_before_anything_is_written(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(DamageError, match=r"channel 'a': sequences 11 to 12, 21 to 21 are missing") as raised:
+def test_missing_sequences_are_named_before_anything_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        DamageError, match=r"channel 'a': sequences 11 to 12, 21 to 21 are missing"
+    ) as raised:
         run(spark, tmp_path / "store", lines(("a", 1, 10), ("a", 13, 20), ("a", 22, 40)))
     assert "--allow-gaps" in raised.value.hint
     assert not (tmp_path / "store").exists()
 
 
-def test_gaps_that_are_allowed_are_reported_and_so_are_damaged_messages(spark: SparkSession, tmp_path: Path) -> None:
+def test_gaps_that_are_allowed_are_reported_and_so_are_damaged_messages(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     given = lines(("a", 1, 10), ("a", 13, 40))
-    report = run(spark, tmp_path / "store", (*given, line("a", 41, good=False), line("a", 42)), allow_gaps=True)
+    report = run(
+        spark,
+        tmp_path / "store",
+        (*given, line("a", 41, good=False), line("a", 42)),
+        allow_gaps=True,
+    )
     assert report.missing == {"a": [(11, 12), (41, 41)]}
     assert report.damaged == 1
     assert seen(tmp_path / "store") == sorted((*given, line("a", 42)))
@@ -150,7 +181,9 @@ def test_a_restore_that_was_interrupted_goes_on_behind_its_last_step(
     assert seen(tmp_path / "store") == sorted(given)
 
 
-def test_another_restore_is_not_mixed_into_one_that_was_interrupted(spark: SparkSession, tmp_path: Path) -> None:
+def test_another_restore_is_not_mixed_into_one_that_was_interrupted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     with pytest.raises(DamageError):
         run(spark, tmp_path / "store", (*lines(("a", 1, 40)), line("a", 12, b"other")))
     with pytest.raises(StoreError, match="holds the beginning of another restore"):
@@ -161,6 +194,8 @@ def test_a_full_disk_at_an_executor_is_one_line(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Restoring, "open_channel", lambda *_: None)
-    with pytest.raises(FtstanError, match=r"cannot write below .*'a' No such file or directory") as raised:
+    with pytest.raises(
+        FtstanError, match=r"cannot write below .*'a' No such file or directory"
+    ) as raised:
         run(spark, tmp_path / "store", lines(("a", 1, 10)))
     assert "storage that every executor sees" in raised.value.hint

@@ -1,4 +1,6 @@
-"""The session that others build on: our interpreter in its workers, our package, our data source."""
+"""The session that others build on: our interpreter in its workers, our package, our data
+source.
+"""
 
 from __future__ import annotations
 

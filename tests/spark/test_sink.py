@@ -1,4 +1,6 @@
-"""Writing to a server from Spark: acknowledged, in order, stored once although it is sent twice, and clear errors."""
+"""Writing to a server from Spark: acknowledged, in order, stored once although it is sent twice,
+and clear errors.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def test_rows_are_stored_in_the_order_of_their_partition_and_in_the_channel_that
         assert messages[0].reply == (b"answers" if rest == 1 else b"")
 
 
-def test_a_write_with_a_name_is_stored_once_however_often_it_is_tried(spark: SparkSession, stage: Stage) -> None:
+def test_a_write_with_a_name_is_stored_once_however_often_it_is_tried(
+    spark: SparkSession, stage: Stage
+) -> None:
     server = serve(stage, *WINDOW)
     options = {**address(server), "channel": "once"}
     broken = numbers(spark, 500).selectExpr("if(data = '480', null, data) as data")
@@ -57,25 +61,34 @@ def test_a_write_with_a_name_is_stored_once_however_often_it_is_tried(spark: Spa
         append(broken, {**options, "writeId": "monday"})
     append(numbers(spark, 500), {**options, "writeId": "monday"})
     append(numbers(spark, 500), {**options, "writeId": "monday"})
-    assert sorted(payloads(stored(url_of(server), "once")), key=int) == [b"%d" % number for number in range(500)]
+    assert sorted(payloads(stored(url_of(server), "once")), key=int) == [
+        b"%d" % number for number in range(500)
+    ]
     # Without a name every write is another one.
     append(numbers(spark, 5), options)
     append(numbers(spark, 5), options)
     assert len(stored(url_of(server), "once")) == 500 + 10
 
 
-def test_a_column_guid_names_messages_wherever_their_rows_are(spark: SparkSession, stage: Stage) -> None:
+def test_a_column_guid_names_messages_wherever_their_rows_are(
+    spark: SparkSession, stage: Stage
+) -> None:
     server = serve(stage, *WINDOW)
     options = {**address(server), "channel": "orders"}
     rows = numbers(spark, 100).selectExpr("data", "concat('order ', data) as guid")
     append(rows, options)
     append(rows.repartition(3).union(rows.limit(1)), options)
-    assert sorted(payloads(stored(url_of(server), "orders")), key=int) == [b"%d" % number for number in range(100)]
+    assert sorted(payloads(stored(url_of(server), "orders")), key=int) == [
+        b"%d" % number for number in range(100)
+    ]
 
 
 def test_equal_rows_are_messages_of_their_own(spark: SparkSession, stage: Stage) -> None:
     server = serve(stage, *WINDOW)
-    append(spark.range(0, 60, 1, 3).selectExpr("'same' as data"), {**address(server), "channel": "same"})
+    append(
+        spark.range(0, 60, 1, 3).selectExpr("'same' as data"),
+        {**address(server), "channel": "same"},
+    )
     assert payloads(stored(url_of(server), "same")) == [b"same"] * 60
 
 
@@ -91,7 +104,9 @@ def test_a_batch_of_a_stream_that_was_not_committed_is_stored_once(
             spark.readStream.text(str(source))
             .selectExpr("value as data")
             .writeStream.format("stan")
-            .options(**address(server), channel="stream", checkpointLocation=str(tmp_path / "checkpoint"))
+            .options(
+                **address(server), channel="stream", checkpointLocation=str(tmp_path / "checkpoint")
+            )
             .queryName("sink")
             .trigger(availableNow=True)
             .start()
@@ -105,7 +120,9 @@ def test_a_batch_of_a_stream_that_was_not_committed_is_stored_once(
     for file in commits:
         file.unlink()
     run()
-    assert sorted(payloads(stored(url_of(server), "stream")), key=int) == [b"%d" % number for number in range(200)]
+    assert sorted(payloads(stored(url_of(server), "stream")), key=int) == [
+        b"%d" % number for number in range(200)
+    ]
 
 
 def test_a_write_outlives_the_death_of_the_active(spark: SparkSession, stage: Stage) -> None:
@@ -147,7 +164,9 @@ def test_what_cannot_be_written_is_refused_before_anything_is_published(
 ) -> None:
     usual = {"servers": "nats://127.0.0.1:1", "clusterId": CLUSTER, "channel": "orders"}
     kinds = {"string": StringType(), "int": IntegerType()}
-    schema = StructType([StructField(name, kinds[kind]) for name, kind in map(str.split, columns.split(", "))])
+    schema = StructType(
+        [StructField(name, kinds[kind]) for name, kind in map(str.split, columns.split(", "))]
+    )
     with pytest.raises(ConfigError, match=says) as caught:
         SinkOptions.of(usual | options, schema, overwrite=False)
     assert caught.value.hint
@@ -155,10 +174,17 @@ def test_what_cannot_be_written_is_refused_before_anything_is_published(
 
 def test_a_log_is_not_overwritten(spark: SparkSession) -> None:
     with pytest.raises(Exception, match="a log is only appended to"):
-        numbers(spark, 1).write.format("stan").mode("overwrite").options(servers="x", clusterId="y", channel="z").save()
+        numbers(spark, 1).write.format("stan").mode("overwrite").options(
+            servers="x", clusterId="y", channel="z"
+        ).save()
 
 
 def test_a_server_that_is_not_there_is_named(spark: SparkSession) -> None:
-    options = {"servers": "nats://127.0.0.1:1", "clusterId": "test-cluster", "channel": "c", "connectTimeout": "0.5"}
+    options = {
+        "servers": "nats://127.0.0.1:1",
+        "clusterId": "test-cluster",
+        "channel": "c",
+        "connectTimeout": "0.5",
+    }
     with pytest.raises(Exception, match=r"127\.0\.0\.1:1"):
         append(numbers(spark, 1), options)

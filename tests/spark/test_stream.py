@@ -1,4 +1,6 @@
-"""Streams over the files of a datastore and over a subscription: every message once, whatever happens meanwhile."""
+"""Streams over the files of a datastore and over a subscription: every message once, whatever
+happens meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.processes import until
-from tests.spark.streaming import Collected, address, confirmed, last_sequence, publish, serve, stored, url_of
+from tests.spark.streaming import (
+    Collected,
+    address,
+    confirmed,
+    last_sequence,
+    publish,
+    serve,
+    stored,
+    url_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,7 +132,9 @@ def test_messages_that_expired_before_they_were_read_end_a_stream_or_are_read_ov
     collected.run_available()
     publish(url_of(server), "orders", numbered(51, 501))
     confirmed(stage.store, orders=501)
-    with pytest.raises(Exception, match=r"orders: messages 51 to 400 are gone.*failOnDataLoss=false"):
+    with pytest.raises(
+        Exception, match=r"orders: messages 51 to 400 are gone.*failOnDataLoss=false"
+    ):
         collected.run_available()
     Collected(spark, tmp_path, {**options, "failOnDataLoss": "false"}).run_available()
     assert collected.of("orders") == [*numbered(1, 51), *numbered(401, 501)]

@@ -1,4 +1,5 @@
-"""What a stream answers when Spark asks it: where it begins, how far a batch goes, what it does about a loss.
+"""What a stream answers when Spark asks it: where it begins, how far a batch goes, what it does
+about a loss.
 
 The readers are asked as Spark's process beside the driver asks them; no session is needed for that.
 """
@@ -46,7 +47,10 @@ def schema(*names: str) -> StructType:
 
 
 class Readers:
-    """Readers of both kinds, for two channels of one server that are this test's own; all are stopped in the end."""
+    """Readers of both kinds, for two channels of one server that are this test's own.
+
+    All are stopped in the end.
+    """
 
     def __init__(self, server: Server, prefix: str) -> None:
         self.server = server
@@ -68,10 +72,16 @@ class Readers:
         return {self.prefix + channel: at for channel, at in offsets.items()}
 
     def messages(self, channel: str, first: int, last: int) -> list[tuple[str, int, bytes]]:
-        return [(self.prefix + channel, number, b"%d" % number) for number in range(first, last + 1)]
+        return [
+            (self.prefix + channel, number, b"%d" % number) for number in range(first, last + 1)
+        ]
 
     def publish(self, channel: str, first: int, last: int) -> None:
-        publish(url_of(self.server), self.prefix + channel, (b"%d" % number for number in range(first, last + 1)))
+        publish(
+            url_of(self.server),
+            self.prefix + channel,
+            (b"%d" % number for number in range(first, last + 1)),
+        )
 
     def stop(self) -> None:
         for reader in self._made:
@@ -95,49 +105,70 @@ def readers(server: Server) -> Iterator[Readers]:
     found.publish("foo", 1, 30)
     found.publish("bar", 1, 3)
     files = found.make("files", startingOffsets="latest")
-    until(lambda: files.initialOffset() == found.offsets(bar=4, foo=31), "the confirmation of what was published")
+    until(
+        lambda: files.initialOffset() == found.offsets(bar=4, foo=31),
+        "the confirmation of what was published",
+    )
     yield found
     found.stop()
 
 
-def batch(reader: DataSourceStreamReader, start: Offsets, end: Offsets) -> list[tuple[str, int, bytes]]:
+def batch(
+    reader: DataSourceStreamReader, start: Offsets, end: Offsets
+) -> list[tuple[str, int, bytes]]:
     """Channel, sequence and payload of everything that the tasks of a batch read."""
     found = []
     for partition in reader.partitions(start, end):
         for rows in reader.read(partition):
             assert isinstance(rows, RecordBatch)
             columns: dict[str, list[Any]] = rows.to_pydict()
-            found += list(zip(columns["channel"], columns["sequence"], columns["data"], strict=True))
+            found += list(
+                zip(columns["channel"], columns["sequence"], columns["data"], strict=True)
+            )
     return sorted(found)
 
 
 @pytest.mark.parametrize("mode", ["files", "server"])
 def test_where_a_stream_begins_and_how_far_its_batches_go(mode: str, readers: Readers) -> None:
-    latest, earliest = readers.offsets(bar=4, foo=31), readers.offsets(bar=1, foo=10)
+    latest = readers.offsets(bar=4, foo=31)
+    earliest = readers.offsets(bar=1, foo=10)
     assert readers.make(mode).initialOffset() == latest
     assert readers.make(mode, startingOffsets="earliest").initialOffset() == earliest
     named = readers.names('{"foo": 17, "later": 5}')
-    assert readers.make(mode, startingOffsets=named).initialOffset() == readers.offsets(bar=1, foo=17, later=5)
+    assert readers.make(mode, startingOffsets=named).initialOffset() == readers.offsets(
+        bar=1, foo=17, later=5
+    )
     named = readers.names('{"foo": -1, "bar": -2}')
-    assert readers.make(mode, startingOffsets=named).initialOffset() == readers.offsets(bar=1, foo=31)
+    assert readers.make(mode, startingOffsets=named).initialOffset() == readers.offsets(
+        bar=1, foo=31
+    )
     assert readers.make(mode, startingTimestamp="1999-12-31").initialOffset() == earliest
 
     reader = readers.make(mode, startingOffsets="earliest", maxOffsetsPerTrigger="8")
     limit = reader.getDefaultReadLimit()
     assert limit == ReadMaxRows(8)
     first = reader.latestOffset(earliest, limit)
-    assert batch(reader, earliest, first) == [*readers.messages("bar", 1, 1), *readers.messages("foo", 10, 16)]
+    assert batch(reader, earliest, first) == [
+        *readers.messages("bar", 1, 1),
+        *readers.messages("foo", 10, 16),
+    ]
     assert reader.latestOffset(first, ALL) == latest == reader.reportLatestOffset()
-    assert batch(reader, first, latest) == [*readers.messages("bar", 2, 3), *readers.messages("foo", 17, 30)]
+    assert batch(reader, first, latest) == [
+        *readers.messages("bar", 2, 3),
+        *readers.messages("foo", 17, 30),
+    ]
     assert list(reader.partitions(latest, latest)) == []
     assert len(readers.make(mode, minPartitions="4").partitions(earliest, latest)) >= 3
 
 
 @pytest.mark.parametrize("mode", ["files", "server"])
-def test_a_stream_that_starts_at_a_time_starts_behind_what_is_older(mode: str, readers: Readers) -> None:
+def test_a_stream_that_starts_at_a_time_starts_behind_what_is_older(
+    mode: str, readers: Readers
+) -> None:
     time.sleep(0.01)
     between = datetime.now(UTC).isoformat()
-    # A server is told how long ago that was: what the request is under way counts, too, seconds on a busy machine.
+    # A server is told how long ago that was: what the request is under way counts, too, seconds on
+    # a busy machine.
     time.sleep(5 if mode == "server" else 0.01)
     readers.publish("bar", 4, 4)
     reader = readers.make(mode, startingTimestamp=between, subscribe=readers.names("bar"))
@@ -150,17 +181,23 @@ def test_a_query_for_what_is_there_now_ends_there(mode: str, readers: Readers) -
     wanted = readers.names("foo,bar,later")
     reader = readers.make(mode, startingOffsets="earliest", subscribe=wanted)
     reader.prepareForTriggerAvailableNow()  # type: ignore[attr-defined]
-    start, there = reader.initialOffset(), readers.offsets(bar=4, foo=31)
+    start = reader.initialOffset()
+    there = readers.offsets(bar=4, foo=31)
     readers.publish("foo", 31, 31)
     readers.publish("later", 1, 1)
     other = readers.make(mode, subscribe=wanted)
-    until(lambda: other.latestOffset({}, ALL) == readers.offsets(bar=4, foo=32, later=2), "the new messages")
+    until(
+        lambda: other.latestOffset({}, ALL) == readers.offsets(bar=4, foo=32, later=2),
+        "the new messages",
+    )
     assert reader.latestOffset(start, ALL) == there
     assert reader.latestOffset(there, ALL) == there
 
 
 @pytest.mark.parametrize("mode", ["files", "server"])
-def test_a_channel_that_has_appeared_is_read_from_its_first_message(mode: str, readers: Readers) -> None:
+def test_a_channel_that_has_appeared_is_read_from_its_first_message(
+    mode: str, readers: Readers
+) -> None:
     choice = "subscribePattern" if mode == "files" else "subscribe"
     wanted = readers.names("foo|later.*") if mode == "files" else readers.names("foo,later.on")
     reader = readers.make(mode, **{choice: wanted})
@@ -173,9 +210,12 @@ def test_a_channel_that_has_appeared_is_read_from_its_first_message(mode: str, r
 
 
 @pytest.mark.parametrize("mode", ["files", "server"])
-def test_what_is_gone_is_an_error_or_read_over(mode: str, readers: Readers, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_gone_is_an_error_or_read_over(
+    mode: str, readers: Readers, capsys: pytest.CaptureFixture[str]
+) -> None:
     says = readers.names("foo: messages 5 to 9 are gone")
-    start, end = readers.offsets(foo=5), readers.offsets(foo=12)
+    start = readers.offsets(foo=5)
+    end = readers.offsets(foo=12)
     with pytest.raises(DataLossError, match=f"{says}.*failOnDataLoss=false"):
         batch(readers.make(mode), start, end)
     reader = readers.make(mode, failOnDataLoss="false")
@@ -188,7 +228,8 @@ def test_a_channel_that_ends_before_its_place_has_begun_anew(
     mode: str, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "BACK_WITHIN_S", 0.1)
-    start, end = readers.offsets(foo=100), readers.offsets(foo=31)
+    start = readers.offsets(foo=100)
+    end = readers.offsets(foo=31)
     with pytest.raises(DataLossError, match="foo: it was read up to message 99 and ends at 30 now"):
         readers.make(mode).latestOffset(start, ALL)
     reader = readers.make(mode, failOnDataLoss="false", subscribe=readers.names("foo"))
@@ -211,8 +252,14 @@ def test_a_batch_whose_channel_is_gone_from_the_store_is_a_loss(
     [
         ({"servers": "nats://127.0.0.1:1", "clusterId": "x"}, "which channels"),
         ({"servers": "nats://127.0.0.1:1", "subscribe": "a"}, "clusterId is missing"),
-        ({"servers": "nats://127.0.0.1:1", "path": "/nss", "subscribe": "a"}, 'has no option "path"'),
-        ({"servers": "nats://127.0.0.1:1", "subscribePattern": "a.*"}, 'has no option "subscribePattern"'),
+        (
+            {"servers": "nats://127.0.0.1:1", "path": "/nss", "subscribe": "a"},
+            'has no option "path"',
+        ),
+        (
+            {"servers": "nats://127.0.0.1:1", "subscribePattern": "a.*"},
+            'has no option "subscribePattern"',
+        ),
         ({"path": "/nss", "endingOffsets": "latest"}, 'has no option "endingOffsets"'),
         ({"path": "/nss", "maxOffsetsPerTrigger": "few"}, "maxOffsetsPerTrigger is 'few'"),
         ({"subscribe": "a"}, "which datastore"),

@@ -1,8 +1,10 @@
-"""Two DAGs for Airflow 3: archive every hour, and audit what is in datastore, spool and archive once a night.
+"""Two DAGs for Airflow 3: archive every hour, and audit what is in datastore, spool and archive
+once a night.
 
-Each task is one command of ``ftstan-pipeline``; its exit status decides. 1 (something is wrong with the messages) fails
-at once: a person has to look. Any other failure is tried again. Put this file into the DAGs folder and change the
-paths; the workers need ``ftstan[spark]`` and Java 17. The Airflow variable ``ftstan_master`` names a cluster.
+Each task is one command of ``ftstan-pipeline``; its exit status decides. 1 (something is wrong with
+the messages) fails at once: a person has to look. Any other failure is tried again. Put this file
+into the DAGs folder and change the paths; the workers need ``ftstan[spark]`` and Java 17. The
+Airflow variable ``ftstan_master`` names a cluster.
 """
 
 from __future__ import annotations
@@ -23,7 +25,11 @@ COMMON = {
     "start_date": dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
     "catchup": False,
     "max_active_runs": 1,
-    "default_args": {"retries": 3, "retry_delay": dt.timedelta(minutes=5), "retry_exponential_backoff": True},
+    "default_args": {
+        "retries": 3,
+        "retry_delay": dt.timedelta(minutes=5),
+        "retry_exponential_backoff": True,
+    },
 }
 
 

@@ -2,7 +2,8 @@
 
     spark-submit --master spark://master:7077 ftstan_pipeline.py archive /mnt/spool /mnt/archive
 
-The interpreter that Spark runs (``PYSPARK_PYTHON``) must have ``ftstan[spark]``, on the driver and on every executor.
+The interpreter that Spark runs (``PYSPARK_PYTHON``) must have ``ftstan[spark]``, on the driver and
+on every executor.
 """
 
 import sys

@@ -1,9 +1,10 @@
-"""The log: one line a record, in the layout that operators of the original already grep for, or as JSON.
+"""The log: one line a record, in the layout that operators of the original already grep for, or as
+JSON.
 
-``stream`` writes our own lines (prefix ``STREAM: ``), ``nats`` those folded in from nats-server (no prefix); both go to
-the same place: a file, syslog, or standard error. This module must never raise because a line could not be written,
-never stall whoever logs, and never print a secret. What a line carries beside its text (``channel``, ``epoch`` ...) is
-seen in JSON only.
+``stream`` writes our own lines (prefix ``STREAM: ``), ``nats`` those folded in from nats-server (no
+prefix); both go to the same place: a file, syslog, or standard error. This module must never raise
+because a line could not be written, never stall whoever logs, and never print a secret. What a line
+carries beside its text (``channel``, ``epoch`` ...) is seen in JSON only.
 
 Source: ``docs/compat/logging.md``.
 """
@@ -51,15 +52,17 @@ __all__ = [
 ]
 
 _EXIT_PATIENCE_S = 1.0
-#: What lines of nats-server about the same thing differ in: connections, names that clients chose, and numbers.
+#: What lines of nats-server about the same thing differ in: connections, names that clients chose,
+#: and numbers.
 _VARYING = re.compile(r'\S+ - [a-z_]+:\d+ - |"[^"]*"|\d+')
 
 
 class Logger:
     """The lines of one of the two programs that share the log. Safe to use from any thread.
 
-    ``fields`` are shown in JSON. ``foreign``: another program wrote them, and decides how often. A call returns when
-    its line is with the kernel, or after a moment if the log hangs; debug and trace lines do not wait.
+    ``fields`` are shown in JSON. ``foreign``: another program wrote them, and decides how often. A
+    call returns when its line is with the kernel, or after a moment if the log hangs; debug and
+    trace lines do not wait.
     """
 
     def __init__(self, name: str, prefix: str, *, foreign: bool) -> None:
@@ -78,7 +81,8 @@ class Logger:
     def warning(self, text: str, *, backs_off: bool | str = False, **fields: object) -> None:
         """Write a ``[WRN]`` line. ``backs_off``: one that somebody else can cause again and again.
 
-        A string names the kind of lines that are limited together, whatever names of others they carry.
+        A string names the kind of lines that are limited together, whatever names of others they
+        carry.
         """
         self._write(WARNING, text, fields, backs_off)
 
@@ -100,10 +104,18 @@ class Logger:
         if self.trace_on:
             self._write(TRACE, text, fields)
 
-    def _write(self, level: Level, text: str, fields: Mapping[str, object], backs_off: bool | str = False) -> None:
+    def _write(
+        self, level: Level, text: str, fields: Mapping[str, object], backs_off: bool | str = False
+    ) -> None:
         """Write a line; warnings and errors that somebody else causes come at a falling rate."""
         now = _outlet.layout.clock.mono()
-        kind = backs_off if isinstance(backs_off, str) else _VARYING.sub("", text) if self._foreign else text
+        kind = (
+            backs_off
+            if isinstance(backs_off, str)
+            else _VARYING.sub("", text)
+            if self._foreign
+            else text
+        )
         key = (level.name, self.name, kind)
         for (name, component, _), last, count in _outlet.repeats.owed(now, key):
             _outlet.put(BY_NAME[name], _HALVES[component], last + _more(count), {})
@@ -147,7 +159,8 @@ def limited() -> dict[str, int]:
         return dict(_outlet.limited)
 
 
-# ---- the log of this process -----------------------------------------------------------------------------------------
+# ---- the log of this process
+# -----------------------------------------------------------------------------------------
 
 
 def _is_terminal() -> bool:
@@ -192,10 +205,11 @@ def configure(
 ) -> None:
     """Choose where lines go, how they look, and which verbose levels are written.
 
-    The first that is given: ``file`` (put aside behind ``size_limit`` bytes, 0: never), ``remote_syslog`` (a URL),
-    local ``syslog``, else standard error. ``syslog_name``: the tag there, by default the program's name.
-    ``json_lines``: one object a line. ``logtime=False`` leaves date and time out. Raises ``ConfigError`` when the file
-    or the daemon cannot be had; nothing has changed then. May be called again.
+    The first that is given: ``file`` (put aside behind ``size_limit`` bytes, 0: never),
+    ``remote_syslog`` (a URL), local ``syslog``, else standard error. ``syslog_name``: the tag
+    there, by default the program's name. ``json_lines``: one object a line. ``logtime=False``
+    leaves date and time out. Raises ``ConfigError`` when the file or the daemon cannot be had;
+    nothing has changed then. May be called again.
     """
     clock = clock or SystemClock()
     sink = _open(file, size_limit, remote_syslog, syslog_name, clock, syslog=syslog)
@@ -217,7 +231,9 @@ def configure(
     set_levels(debug=debug, trace=trace, nats_debug=nats_debug, nats_trace=nats_trace)
 
 
-def _open(file: str, size_limit: int, remote_syslog: str, syslog_name: str, clock: Clock, *, syslog: bool) -> Sink:
+def _open(
+    file: str, size_limit: int, remote_syslog: str, syslog_name: str, clock: Clock, *, syslog: bool
+) -> Sink:
     if file:
         try:
             return LogFile(file, size_limit, _outlet.own_line, clock.wall_ns)
@@ -240,8 +256,15 @@ def _program() -> str:
 
 def set_levels(*, debug: bool, trace: bool, nats_debug: bool, nats_trace: bool) -> None:
     """Switch the verbose levels of each half on or off."""
-    stream.debug_on, stream.trace_on = debug, trace
-    nats.debug_on, nats.trace_on = nats_debug, nats_trace
+    stream.debug_on = debug
+    stream.trace_on = trace
+    nats.debug_on = nats_debug
+    nats.trace_on = nats_trace
+
+
+def set_time(*, shown: bool) -> None:
+    """Begin lines with date and time from now on, or leave them out."""
+    _outlet.layout = replace(_outlet.layout, timed=shown)
 
 
 def note(**fields: object) -> None:
@@ -252,12 +275,18 @@ def note(**fields: object) -> None:
 
 
 def flush(patience: float = _EXIT_PATIENCE_S) -> bool:
-    """Wait until every line so far is out, at most ``patience`` seconds; returns whether they are."""
+    """Wait until every line so far is out, at most ``patience`` seconds.
+
+    Returns whether they are.
+    """
     return _outlet.writer.flush(patience)
 
 
 def reopen() -> None:
-    """Open the log file anew (SIGUSR1, after logrotate has moved it away); says so in the log, never raises."""
+    """Open the log file anew (SIGUSR1, after logrotate has moved it away).
+
+    Says so in the log, never raises.
+    """
     sink = _outlet.writer.sink
     if not isinstance(sink, LogFile):
         stream.info("File log re-open ignored, not a file logger")
@@ -266,10 +295,12 @@ def reopen() -> None:
     def job() -> None:
         try:
             sink.reopen()
-            level, text = INFO, "File log re-opened"
+            level = INFO
+            text = "File log re-opened"
         except OSError as error:
             why = f"error opening file: open {sink.path}: {errno_text(error)}"
-            level, text = ERROR, f"File log not re-opened, lines still go to the old file: {why}"
+            level = ERROR
+            text = f"File log not re-opened, lines still go to the old file: {why}"
         _say(sink, level, text)
 
     _outlet.writer.run(job)
@@ -287,6 +318,8 @@ atexit.register(flush)
 
 
 def errno_text(error: OSError) -> str:
-    """Return the system's words for an error, spelled as the original prints them: ``no such file or directory``."""
+    """Return the system's words for an error, spelled as the original prints them: ``no such file
+    or directory``.
+    """
     text = os.strerror(error.errno) if error.errno is not None else str(error)
     return text[:1].lower() + text[1:]

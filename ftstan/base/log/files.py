@@ -1,4 +1,6 @@
-"""Standard error and log files. A file is appended to, never truncated; only a size limit asked for renames it.
+"""Standard error and log files.
+
+A file is appended to, never truncated; only a size limit asked for renames it.
 
 ``logging.handlers.RotatingFileHandler`` does not serve: it numbers its backups and removes old
 ones, and what a full disk has refused stays in its buffer and comes again.
@@ -23,7 +25,10 @@ _MODE = 0o660
 
 
 class StandardError:
-    """Standard error. ``journal``: it is journald's, which reads a priority in front of each line."""
+    """Standard error.
+
+    ``journal``: it is journald's, which reads a priority in front of each line.
+    """
 
     def __init__(self, *, journal: bool = False) -> None:
         self.journal = journal
@@ -40,12 +45,17 @@ class StandardError:
 class LogFile:
     """The file of ``-l``. ``limit``: bytes behind which it is put aside, 0 for never.
 
-    ``render`` makes the lines that the file writes about itself, ``wall_ns`` is the clock that names what is put aside.
-    Raises ``OSError`` when the file cannot be opened. One thread at a time.
+    ``render`` makes the lines that the file writes about itself, ``wall_ns`` is the clock that
+    names what is put aside. Raises ``OSError`` when the file cannot be opened. One thread at a
+    time.
     """
 
     def __init__(
-        self, path: str, limit: int, render: Callable[[Level, str], str], wall_ns: Callable[[], int] = time.time_ns
+        self,
+        path: str,
+        limit: int,
+        render: Callable[[Level, str], str],
+        wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.path = path
         self._limit = limit
@@ -66,14 +76,20 @@ class LogFile:
                 self.write(INFO, self._render(INFO, "Rotating logfile..."))
 
     def write(self, level: Level, text: str) -> None:
-        """Append one line; puts the file aside if it is too large by then. Raises ``OSError`` when the line is lost."""
+        """Append one line; puts the file aside if it is too large by then.
+
+        Raises ``OSError`` when the line is lost.
+        """
         del level
         self._append(encoded(f"{text}\n"))
         if self._limit and self._size > self._rotate_above:
             self._rotate()
 
     def reopen(self) -> None:
-        """Go on in the file that now has the name. Raises ``OSError``; the old file stays in use then."""
+        """Go on in the file that now has the name.
+
+        Raises ``OSError``; the old file stays in use then.
+        """
         fd = _open(self.path)
         self._replace(fd)
         self._measure()
@@ -96,7 +112,8 @@ class LogFile:
         self._size += written
 
     def _replace(self, fd: int) -> None:
-        old, self._fd = self._fd, fd
+        old = self._fd
+        self._fd = fd
         self._torn = False
         os.close(old)
 
@@ -117,7 +134,9 @@ class LogFile:
         self._rotate_above = self._limit
         with contextlib.suppress(OSError):
             # The original ends this one line in its own way, and tools may know it by that.
-            self._append(encoded(self._render(INFO, f'Rotated log, backup saved as "{backup}"') + "\r\n"))
+            self._append(
+                encoded(self._render(INFO, f'Rotated log, backup saved as "{backup}"') + "\r\n")
+            )
 
     def _free_name(self) -> str:
         now = self._wall_ns()
@@ -128,7 +147,9 @@ class LogFile:
 
     def _rotation_failed(self, error: OSError) -> None:
         with contextlib.suppress(OSError):
-            why = f"Unable to rotate logfile {self.path}: {error.strerror or error}; it is written on"
+            why = (
+                f"Unable to rotate logfile {self.path}: {error.strerror or error}; it is written on"
+            )
             self._append(encoded(self._render(ERROR, why) + "\n"))
         # Not again with every line.
         self._rotate_above = self._size + self._limit

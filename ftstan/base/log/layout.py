@@ -1,4 +1,6 @@
-"""How a line looks: as the original writes it, or as JSON; never with a secret, or with a line break in it.
+"""How a line looks: as the original writes it, or as JSON.
+
+Never with a secret, or with a line break in it.
 
 Source: ``docs/compat/logging.md`` (lines).
 """
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
 
     from ftstan.base.log.levels import Level
 
-#: Somebody else's name may be as long as a message. Bytes that are shown of a word, and letters of a whole line.
-_LONGEST_WORD, _LONGEST_LINE = 256, 8192
+#: Somebody else's name may be as long as a message. Bytes that are shown of a word, and letters of
+#: a whole line.
+_LONGEST_WORD = 256
+_LONGEST_LINE = 8192
 _LONG = re.compile(rf"\S{{{_LONGEST_WORD // 4},}}")
 _CONTROLS = {n: f"\\x{n:02x}" for n in (*range(32), 127) if n != ord("\t")} | {10: "\\n", 13: "\\r"}
 
@@ -41,12 +45,20 @@ class Layout:
     clock: Clock = field(default_factory=SystemClock)
     known: Mapping[str, object] = field(default_factory=dict)
 
-    def line(self, level: Level, prefix: str, component: str, text: str, fields: Mapping[str, object]) -> str:
-        """``[<pid>] YYYY/MM/DD hh:mm:ss.uuuuuu [<LVL>] <prefix><text>``, local time; or one JSON object."""
+    def line(
+        self, level: Level, prefix: str, component: str, text: str, fields: Mapping[str, object]
+    ) -> str:
+        """``[<pid>] YYYY/MM/DD hh:mm:ss.uuuuuu [<LVL>] <prefix><text>``, local time.
+
+        Or one JSON object.
+        """
         text = redact(text)
         if level not in HURRIED:
             text = _cut(text)
-            fields = {name: _cut(value) if isinstance(value, str | bytes) else value for name, value in fields.items()}
+            fields = {
+                name: _cut(value) if isinstance(value, str | bytes) else value
+                for name, value in fields.items()
+            }
         if self.json:
             return self._as_json(level, component, text, {**self.known, **fields})
         if not text.isprintable():
@@ -64,7 +76,9 @@ class Layout:
         local = datetime.fromtimestamp(seconds)  # noqa: DTZ006  # the log is in local time
         return f"{local:%Y/%m/%d %H:%M:%S}.{nanos // 1000:06d} "
 
-    def _as_json(self, level: Level, component: str, text: str, fields: Mapping[str, object]) -> str:
+    def _as_json(
+        self, level: Level, component: str, text: str, fields: Mapping[str, object]
+    ) -> str:
         line: dict[str, object] = {}
         if self.timed:
             seconds, nanos = divmod(self.clock.wall_ns(), 1_000_000_000)

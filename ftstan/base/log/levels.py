@@ -26,5 +26,6 @@ DEBUG = Level("debug", "DBG", "\x1b[36m", 7, 7)
 TRACE = Level("trace", "TRC", "\x1b[33m", 5, 7)
 
 BY_NAME = {level.name: level for level in (INFO, WARNING, ERROR, FATAL, DEBUG, TRACE)}
-#: Levels of lines that need not be out before their writer goes on: there may be some for every message.
+#: Levels of lines that need not be out before their writer goes on: there may be some for every
+#: message.
 HURRIED = (DEBUG, TRACE)

@@ -1,8 +1,9 @@
-"""Secrets in texts that are about to be written to a log: every form in which a login can be there is replaced.
+"""Secrets in texts that are about to be written to a log: every form in which a login can be there
+is replaced.
 
-URLs carry user info; the trace of ``nats-server`` shows the CONNECT and INFO lines of clients and routes as JSON; an
-error can quote a line of a configuration. ``log`` passes every line through ``redact``, and ``nats/childlog.py`` what
-another program wrote through ``redact_pairs``, too.
+URLs carry user info; the trace of ``nats-server`` shows the CONNECT and INFO lines of clients and
+routes as JSON; an error can quote a line of a configuration. ``log`` passes every line through
+``redact``, and ``nats/childlog.py`` what another program wrote through ``redact_pairs``, too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ HIDDEN = "[REDACTED]"
 _USER_INFO = re.compile(r"(://|^)(?:(?!://).)*@", re.DOTALL)
 
 # In a sentence a URL ends at a blank or a quote; what was redacted already stays as it is.
-_URL_IN_TEXT = re.compile(r"(\b[a-z][a-z0-9+.-]*://)(?:(?!://|\[REDACTED\]@)[^\s\"'])*@", re.IGNORECASE)
+_URL_IN_TEXT = re.compile(
+    r"(\b[a-z][a-z0-9+.-]*://)(?:(?!://|\[REDACTED\]@)[^\s\"'])*@", re.IGNORECASE
+)
 
 #: What a key of JSON or of a configuration is called that holds a secret.
 _KEYS = "auth_token|token|user|username|pass|password|passwd|jwt|nkey|sig|nonce|seed|secret"
@@ -44,6 +47,10 @@ def redact(text: str) -> str:
 
 
 def redact_pairs(text: str) -> str:
-    """``text`` without the values of keys that hold a secret, in JSON or in a configuration: for foreign lines."""
+    """``text`` without the values of keys that hold a secret, in JSON or in a configuration: for
+    foreign lines.
+    """
     text = _SAID.sub(rf'\1"{HIDDEN}"', text)
-    return _PAIR.sub(lambda found: f"{found['key']}{found['quote'] or ''}{HIDDEN}{found['quote'] or ''}", text)
+    return _PAIR.sub(
+        lambda found: f"{found['key']}{found['quote'] or ''}{HIDDEN}{found['quote'] or ''}", text
+    )

@@ -1,4 +1,5 @@
-"""Lines that say the same again and again: each text, or kind, at a falling rate, with the number of those left out.
+"""Lines that say the same again and again: each text, or kind, at a falling rate, with the number
+of those left out.
 
 Pure: time comes in as seconds.
 """
@@ -24,7 +25,9 @@ class Repeats:
         self._left_out: dict[Key, tuple[int, str]] = {}
 
     def ask(self, key: Key, text: str, now: float) -> int | None:
-        """Whether a line may be written: how many like it were left out since the last one, ``None`` if it may not."""
+        """Whether a line may be written: how many like it were left out since the last one,
+        ``None`` if it may not.
+        """
         limit = self._limits.get(key)
         if limit is None:
             limit = self._limits[key] = RateLimit()
@@ -37,7 +40,8 @@ class Repeats:
         return self._left_out.pop(key, (0, ""))[0]
 
     def owed(self, now: float, besides: Key) -> list[tuple[Key, str, int]]:
-        """Keys of which some were left out, and whose time has come again, the last text, and how many those were.
+        """Keys of which some were left out, and whose time has come again, the last text, and how
+        many those were.
 
         Not ``besides``, which is about to be asked for.
         """

@@ -1,7 +1,9 @@
-"""Syslog, local or remote, in the frames of the original: tag, process id and text; no pid, date or level of a line.
+"""Syslog, local or remote, in the frames of the original: tag, process id and text.
 
-A daemon that goes away is asked again with growing pauses; lines meanwhile are lost (``writer.py`` counts them).
-Every call may block for ``_TIMEOUT_S``: never on a thread that serves.
+No pid, date or level of a line.
+
+A daemon that goes away is asked again with growing pauses; lines meanwhile are lost (``writer.py``
+counts them). Every call may block for ``_TIMEOUT_S``: never on a thread that serves.
 
 ``logging.handlers.SysLogHandler`` does not serve: it has no timeout, does not see that a daemon
 behind TCP has gone, and refuses text that is no UTF-8.
@@ -32,14 +34,17 @@ LOCAL_PATHS = ("/dev/log", "/var/run/syslog", "/var/run/log")
 
 _DAEMON = 3 << 3
 _TIMEOUT_S = 2.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 30.0
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _HINT = "start the syslog daemon, or log to a file (-l) or to standard error"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a daemon listens. ``network``: ``udp``, ``tcp`` or ``unix``; ``place``: ``host:port`` or a path.
+    """Where a daemon listens.
+
+    ``network``: ``udp``, ``tcp`` or ``unix``; ``place``: ``host:port`` or a path.
 
     ``network`` empty: the local one.
     """
@@ -56,15 +61,19 @@ def parse_address(url: str) -> Address:
     found = _SCHEME.fullmatch(url)
     if found is None:
         if url.startswith(":"):
-            raise ConfigError(f'parse "{url}": missing protocol scheme', hint="write it as udp://host:port")
+            raise ConfigError(
+                f'parse "{url}": missing protocol scheme', hint="write it as udp://host:port"
+            )
         if ":" in url.partition("/")[0]:
             raise ConfigError(
-                f'parse "{url}": first path segment in URL cannot contain colon', hint="write it as udp://host:port"
+                f'parse "{url}": first path segment in URL cannot contain colon',
+                hint="write it as udp://host:port",
             )
     scheme, rest = (found[1].lower(), found[2]) if found is not None else ("", url)
     if scheme not in ("udp", "tcp", "unix"):
         raise ConfigError(
-            f'error invalid network type: "{scheme}"', hint="use udp://host:port, tcp://host:port or unix:///path"
+            f'error invalid network type: "{scheme}"',
+            hint="use udp://host:port, tcp://host:port or unix:///path",
         )
     host, slash, path = rest.removeprefix("//").partition("/")
     return Address(scheme, f"{slash}{path}" if scheme == "unix" else host.rpartition("@")[2])
@@ -86,7 +95,9 @@ class Syslog:
         try:
             self._socket = _connect(address)
         except OSError as error:
-            raise ConfigError(f'error connecting to syslog: "{_words(address, error)}"', hint=_HINT) from error
+            raise ConfigError(
+                f'error connecting to syslog: "{_words(address, error)}"', hint=_HINT
+            ) from error
 
     def write(self, level: Level, text: str) -> None:
         """Send one message. Raises ``OSError`` when it is lost."""
@@ -124,7 +135,9 @@ class Syslog:
 
 
 def _has_ended(sock: socket.socket) -> bool:
-    """Whether the daemon has closed the connection: what is sent after that is lost without an error."""
+    """Whether the daemon has closed the connection: what is sent after that is lost without an
+    error.
+    """
     if sock.type != socket.SOCK_STREAM:
         return False
     poll = select.poll()

@@ -1,9 +1,10 @@
-"""The thread that writes the log, so that a full disk, a hanging file system or a lost syslog stalls nobody.
+"""The thread that writes the log, so that a full disk, a hanging file system or a lost syslog
+stalls nobody.
 
-Whoever logs puts a line into a bounded queue, and for a line that matters waits a moment until the sink has it: so a
-line is out before its writer goes on, as long as the log works. A log that does not work costs each such line nothing
-from the second on. Lines that find the queue full, or that the sink refuses, are lost; how many is told in the log as
-soon as it takes lines again.
+Whoever logs puts a line into a bounded queue, and for a line that matters waits a moment until the
+sink has it: so a line is out before its writer goes on, as long as the log works. A log that does
+not work costs each such line nothing from the second on. Lines that find the queue full, or that
+the sink refuses, are lost; how many is told in the log as soon as it takes lines again.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ Render = "Callable[[Level, str], str]"
 
 
 class Direct:
-    """Writes in the caller's thread, as ``Writer`` does in its own: for a program that has configured nothing."""
+    """Writes in the caller's thread, as ``Writer`` does in its own: for a program that has
+    configured nothing.
+    """
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
@@ -71,9 +74,14 @@ class Direct:
 
 
 class Writer:
-    """The queue in front of a sink, and its thread. ``render`` makes a line of a text of its own."""
+    """The queue in front of a sink, and its thread.
 
-    def __init__(self, sink: Sink, render: Callable[[Level, str], str], *, capacity: int = CAPACITY) -> None:
+    ``render`` makes a line of a text of its own.
+    """
+
+    def __init__(
+        self, sink: Sink, render: Callable[[Level, str], str], *, capacity: int = CAPACITY
+    ) -> None:
         self.sink = sink
         self._render = render
         self._capacity = capacity
@@ -89,9 +97,14 @@ class Writer:
         self._thread.start()
 
     def put(self, level: Level, text: str, *, wait: bool) -> None:
-        """Queue a line; ``wait``: until it is written, at most a moment. Lost if the queue stays full."""
+        """Queue a line; ``wait``: until it is written, at most a moment.
+
+        Lost if the queue stays full.
+        """
         with self._changed:
-            if len(self._queue) >= self._capacity and not self._wait(lambda: len(self._queue) < self._capacity):
+            if len(self._queue) >= self._capacity and not self._wait(
+                lambda: len(self._queue) < self._capacity
+            ):
                 self._lost += 1
                 self._reason = "the log did not take them in time"
                 return
@@ -101,20 +114,29 @@ class Writer:
                 self._wait(lambda: self._done >= ticket)
 
     def run(self, job: Callable[[], None]) -> None:
-        """Do something with the sink between two lines; ``job`` raises nothing. Waits like a line that matters."""
+        """Do something with the sink between two lines; ``job`` raises nothing.
+
+        Waits like a line that matters.
+        """
         with self._changed:
             self._append(job)
             ticket = self._put
             self._wait(lambda: self._done >= ticket)
 
     def flush(self, patience: float) -> bool:
-        """Wait until everything put so far is done, at most ``patience`` seconds; returns whether it is."""
+        """Wait until everything put so far is done, at most ``patience`` seconds.
+
+        Returns whether it is.
+        """
         with self._changed:
             ticket = self._put
             return self._changed.wait_for(lambda: self._done >= ticket, patience)
 
     def close(self, patience: float) -> None:
-        """Write what waits and end the thread, which closes the sink; one that hangs is left alone."""
+        """Write what waits and end the thread, which closes the sink.
+
+        One that hangs is left alone.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -134,7 +156,8 @@ class Writer:
         self._stuck = not self._changed.wait_for(condition, PATIENCE_S)
         return not self._stuck
 
-    # ---- its thread ----------------------------------------------------------------------------------------------
+    # ---- its thread
+    # ----------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         while True:
@@ -143,7 +166,8 @@ class Writer:
                 if not self._queue:
                     break
                 item = self._queue.popleft()
-                lost, reason = self._lost, self._reason
+                lost = self._lost
+                reason = self._reason
                 self._lost = 0
             failed = self._handle(item, lost, reason)
             with self._changed:
@@ -157,7 +181,10 @@ class Writer:
         self.sink.close()
 
     def _handle(self, item: tuple[Level, str] | Callable[[], None], lost: int, reason: str) -> str:
-        """Write a line, behind a word about those lost before it, or do a job; returns why the sink refused."""
+        """Write a line, behind a word about those lost before it, or do a job.
+
+        Returns why the sink refused.
+        """
         if not isinstance(item, tuple):
             item()
             return ""

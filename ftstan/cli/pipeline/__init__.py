@@ -1,1 +1,4 @@
-"""``ftstan-pipeline``: the message log as data, on Spark (``docs/pipeline.md``). One module a command."""
+"""``ftstan-pipeline``: the message log as data, on Spark (``docs/pipeline.md``).
+
+One module a command.
+"""

@@ -1,7 +1,8 @@
-"""``ftstan-pipeline archive`` and ``archive-script``: removed slices become files that anybody can read.
+"""``ftstan-pipeline archive`` and ``archive-script``: removed slices become files that anybody can
+read.
 
-Exit status: 0 everything that waited is archived, 1 something was left out or came with two contents, 2 wrong words, 3
-not carried out.
+Exit status: 0 everything that waited is archived, 1 something was left out or came with two
+contents, 2 wrong words, 3 not carried out.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ftstan.cli.client_options import number
 from ftstan.cli.pipeline import running
 from ftstan.cli.pipeline.running import EXIT_CLEAN
 from ftstan.cli.terminal import print_json, say, size_of, visible
+from ftstan.cli.words.client import number
 from ftstan.spark import archive
 from ftstan.spark.archive.report import FORMATS, ArchiveOptions
 
@@ -27,10 +28,18 @@ _DEFAULT = ArchiveOptions()
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the words of ``archive``."""
     parser.add_argument("spool", metavar="SPOOL", help="where the archive script puts slices")
-    parser.add_argument("table", metavar="ARCHIVE", help="the directory of the archive; made if it is not there")
-    parser.add_argument("--format", choices=FORMATS, default="", help="of a new archive (default: delta)")
     parser.add_argument(
-        "--channel", action="append", default=[], metavar="NAME", help="this channel only; may be repeated"
+        "table", metavar="ARCHIVE", help="the directory of the archive; made if it is not there"
+    )
+    parser.add_argument(
+        "--format", choices=FORMATS, default="", help="of a new archive (default: delta)"
+    )
+    parser.add_argument(
+        "--channel",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="this channel only; may be repeated",
     )
     # Not "cluster": that would be filled with the one that is connected to.
     parser.add_argument(
@@ -62,10 +71,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"of zstd (default {_DEFAULT.compression_level})",
     )
     parser.add_argument(
-        "--partitions", type=number, default=0, metavar="N", help="parallel tasks of a batch (default: Spark's)"
+        "--partitions",
+        type=number,
+        default=0,
+        metavar="N",
+        help="parallel tasks of a batch (default: Spark's)",
     )
     parser.add_argument("--keep-slices", action="store_true", help="leave the slices in the spool")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be archived, and change nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be archived, and change nothing"
+    )
     running.add_options(parser)
 
 
@@ -82,7 +97,10 @@ def run(arguments: argparse.Namespace) -> int:
         compression_level=arguments.compression_level,
         partitions=arguments.partitions,
     )
-    with running.sparking(arguments, arguments.spool) as spark, running.metered(arguments, "archiving") as tell:
+    with (
+        running.sparking(arguments, arguments.spool) as spark,
+        running.metered(arguments, "archiving") as tell,
+    ):
         report = archive.run(spark, arguments.spool, arguments.table, options, tell)
     _say(arguments, report)
     return report.status
@@ -93,7 +111,10 @@ def _say(arguments: argparse.Namespace, report: ArchiveReport) -> None:
         print_json(report.to_dict())
         return
     did = "would be archived" if report.dry_run else "archived"
-    say(f"{report.slices} slices, {report.messages} messages {did}: {report.table} ({report.format})")
+    say(
+        f"{report.slices} slices, {report.messages} messages {did}: {report.table} "
+        f"({report.format})"
+    )
     if report.files:
         say(f"{report.files} files, {size_of(report.bytes)}, {report.commits} commits")
     if report.duplicates:
@@ -104,20 +125,28 @@ def _say(arguments: argparse.Namespace, report: ArchiveReport) -> None:
         say(f"left in the spool: {visible(failed.path)}: {failed.why}", file=sys.stderr)
     for conflict in report.conflicts:
         say(
-            f"two contents: channel {visible(conflict.channel)}, {conflict.sequences} sequences from {conflict.first} "
+            f"two contents: channel {visible(conflict.channel)}, {conflict.sequences} sequences "
+            f"from {conflict.first} "
             f"to {conflict.last}",
             file=sys.stderr,
         )
 
 
-# ---- the script --------------------------------------------------------------------------------------------------
+# ---- the script
+# --------------------------------------------------------------------------------------------------
 
 
 def configure_script(parser: argparse.ArgumentParser) -> None:
     """Add the words of ``archive-script``."""
-    parser.add_argument("--spool", required=True, metavar="DIR", help="where slices go; made if it is not there")
-    parser.add_argument("--write", default="", metavar="FILE", help="write the script there, executable")
-    parser.add_argument("--copy", action="store_true", help="copy slices even where they could be linked")
+    parser.add_argument(
+        "--spool", required=True, metavar="DIR", help="where slices go; made if it is not there"
+    )
+    parser.add_argument(
+        "--write", default="", metavar="FILE", help="write the script there, executable"
+    )
+    parser.add_argument(
+        "--copy", action="store_true", help="copy slices even where they could be linked"
+    )
     parser.add_argument(
         "--crc-poly",
         type=lambda text: int(text, 0),
@@ -130,7 +159,9 @@ def configure_script(parser: argparse.ArgumentParser) -> None:
 
 def script(arguments: argparse.Namespace) -> int:
     """Print or write the script; returns the exit status. Raises ``ArchiveError``."""
-    text = archive.install_script(arguments.spool, arguments.write, copy=arguments.copy, polynomial=arguments.crc_poly)
+    text = archive.install_script(
+        arguments.spool, arguments.write, copy=arguments.copy, polynomial=arguments.crc_poly
+    )
     if arguments.output == "json":
         print_json({"spool": arguments.spool, "path": arguments.write, "script": text})
     elif arguments.write:

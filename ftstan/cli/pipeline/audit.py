@@ -1,4 +1,5 @@
-"""``ftstan-pipeline audit`` and ``judge``: whether everything is there, once, and promises were kept.
+"""``ftstan-pipeline audit`` and ``judge``: whether everything is there, once, and promises were
+kept.
 
 Exit status: 0 clean, 1 something is wrong, 2 wrong words, 3 not carried out.
 """
@@ -27,24 +28,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the words of ``audit``."""
     selecting.add_places(parser)
     selecting.add_channels(parser)
-    parser.add_argument("--ledger", default="", metavar="DIR", help="judge this ledger too, and look for what it says")
     parser.add_argument(
-        "--ledger-channel", default="", metavar="NAME", help="the channel of the ledger (default: the only one)"
+        "--ledger",
+        default="",
+        metavar="DIR",
+        help="judge this ledger too, and look for what it says",
     )
-    parser.add_argument("--strict", action="store_true", help="fail for whatever was found, notes too")
+    parser.add_argument(
+        "--ledger-channel",
+        default="",
+        metavar="NAME",
+        help="the channel of the ledger (default: the only one)",
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="fail for whatever was found, notes too"
+    )
     parser.add_argument(
         "--most",
         type=int,
         default=_DEFAULT.most_findings,
         metavar="N",
-        help=f"findings that are told one by one (default {_DEFAULT.most_findings}); all are counted",
+        help=f"findings that are told one by one (default {_DEFAULT.most_findings}); all are "
+        "counted",
     )
     _reports(parser)
 
 
 def configure_judge(parser: argparse.ArgumentParser) -> None:
     """Add the words of ``judge``."""
-    parser.add_argument("ledger", metavar="LEDGER", help="a directory with the ledger of a demo or a drill")
+    parser.add_argument(
+        "ledger", metavar="LEDGER", help="a directory with the ledger of a demo or a drill"
+    )
     _reports(parser)
 
 
@@ -58,7 +72,9 @@ def _reports(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--html", default="", metavar="FILE", help="write the report as a page")
     parser.add_argument("--json", default="", metavar="FILE", help="write the report as JSON")
-    parser.add_argument("--parquet", default="", metavar="DIR", help="write the findings as Parquet")
+    parser.add_argument(
+        "--parquet", default="", metavar="DIR", help="write the findings as Parquet"
+    )
     running.add_options(parser)
 
 
@@ -82,7 +98,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def judge(arguments: argparse.Namespace) -> int:
     """Judge a ledger alone; returns the exit status. Raises ``FtstanError``."""
-    return _audit(arguments, (), AuditOptions(ledger=arguments.ledger, quiet_seconds=arguments.quiet_seconds))
+    return _audit(
+        arguments, (), AuditOptions(ledger=arguments.ledger, quiet_seconds=arguments.quiet_seconds)
+    )
 
 
 def _audit(arguments: argparse.Namespace, places: Sequence[str], options: AuditOptions) -> int:

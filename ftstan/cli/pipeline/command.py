@@ -13,6 +13,7 @@ from ftstan.cli.program import (
     INTERRUPTED,
     WRONG_WORDS,
     Command,
+    Entry,
     Program,
     completing,
     filled,
@@ -31,11 +32,14 @@ def _command(
     configure: Callable[[argparse.ArgumentParser], None],
     done: str,
     found: str = "",
-) -> Command:
-    """A command with the exit statuses that all of them have; ``found``: what 1 means, if it can be."""
+) -> Entry:
+    """A command with the exit statuses that all of them have.
+
+    ``found``: what 1 means, if it can be.
+    """
     statuses = {EXIT_CLEAN: done} | ({EXIT_FOUND: found} if found else {})
     statuses |= {EXIT_USAGE: WRONG_WORDS, EXIT_FAILED: _NOT_DONE, EXIT_INTERRUPTED: INTERRUPTED}
-    return Command(text, filled(run), statuses, configure, failed=EXIT_FAILED)
+    return Entry(text, lambda: Command(filled(run), statuses, configure, failed=EXIT_FAILED))
 
 
 COMMANDS = {
@@ -48,15 +52,28 @@ COMMANDS = {
         "a slice was left out, or a sequence came with two contents",
     ),
     "archive-script": _command(
-        "print or write the script that gives slices to a spool", archive.script, archive.configure_script, "done"
+        "print or write the script that gives slices to a spool",
+        archive.script,
+        archive.configure_script,
+        "done",
     ),
     "audit": _command(
-        "check that everything is there, once and undamaged", audit.run, audit.configure, "clean", "something is wrong"
+        "check that everything is there, once and undamaged",
+        audit.run,
+        audit.configure,
+        "clean",
+        "something is wrong",
     ),
     "judge": _command(
-        "judge the ledger of a demo or a drill", audit.judge, audit.configure_judge, "clean", "a promise was broken"
+        "judge the ledger of a demo or a drill",
+        audit.judge,
+        audit.configure_judge,
+        "clean",
+        "a promise was broken",
     ),
-    "query": _command("ask a question that has a name, or SQL", query.run, query.configure, "answered"),
+    "query": _command(
+        "ask a question that has a name, or SQL", query.run, query.configure, "answered"
+    ),
     "replay": _command(
         "publish messages again, to a running server",
         replay.run,
@@ -82,7 +99,9 @@ PROGRAM: Program = Program(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command with the words ``argv`` (default: those of the process) and return its exit status."""
+    """Run the command with the words ``argv`` (default: those of the process) and return its exit
+    status.
+    """
     return PROGRAM.run(list(sys.argv[1:] if argv is None else argv))
 
 

@@ -1,4 +1,5 @@
-"""``ftstan-pipeline query``: questions with a name, or in SQL, asked of datastores, spools and archives.
+"""``ftstan-pipeline query``: questions with a name, or in SQL, asked of datastores, spools and
+archives.
 
 Exit status: 0 answered, 2 wrong words, 3 not carried out.
 """
@@ -8,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
-from ftstan.cli.client_options import number
 from ftstan.cli.pipeline import running
 from ftstan.cli.pipeline.running import EXIT_CLEAN, setting
 from ftstan.cli.terminal import print_json, print_table
+from ftstan.cli.words.client import number
 from ftstan.spark import queries
 from ftstan.spark.queries import QueryOptions
 
@@ -28,9 +29,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the words."""
     known = "; ".join(f"{name}: {text}" for name, text in queries.NAMES.items())
     parser.add_argument(
-        "query", metavar="QUERY", help=f"SQL over the view messages and the others of docs/spark-audit.md, or {known}"
+        "query",
+        metavar="QUERY",
+        help=f"SQL over the view messages and the others of docs/spark-audit.md, or {known}",
     )
-    parser.add_argument("places", nargs="+", metavar="PLACE", help="a datastore, a spool or an archive")
+    parser.add_argument(
+        "places", nargs="+", metavar="PLACE", help="a datastore, a spool or an archive"
+    )
     parser.add_argument(
         "--bucket",
         default=_DEFAULT.bucket,
@@ -45,15 +50,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"rows an hour of talkers (default {_DEFAULT.top})",
     )
     parser.add_argument(
-        "--config", default="", metavar="FILE", help="a server's configuration file, for the limits of forecast"
+        "--config",
+        default="",
+        metavar="FILE",
+        help="a server's configuration file, for the limits of forecast",
     )
     parser.add_argument(
         "--recent",
         default=_DEFAULT.recent,
         metavar="TIME",
-        help=f'the time before the newest message that shows forecast how fast it grows (default "{_DEFAULT.recent}")',
+        help="the time before the newest message that shows forecast how fast it grows (default "
+        f'"{_DEFAULT.recent}")',
     )
-    parser.add_argument("--limit", type=number, default=0, metavar="N", help="at most N rows (default: all)")
+    parser.add_argument(
+        "--limit", type=number, default=0, metavar="N", help="at most N rows (default: all)"
+    )
     parser.add_argument(
         "--option",
         action="append",
@@ -69,7 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Ask; returns the exit status. Raises ``FtstanError``."""
     if arguments.query not in queries.NAMES and not any(c.isspace() for c in arguments.query):
         raise ConfigError(
-            f"there is no query {arguments.query!r}", hint=f"there are {', '.join(queries.NAMES)}; or give SQL"
+            f"there is no query {arguments.query!r}",
+            hint=f"there are {', '.join(queries.NAMES)}; or give SQL",
         )
     with running.sparking(arguments, *arguments.places) as spark:
         frame = _ask(arguments, spark)

@@ -6,10 +6,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ftstan.base.errors import ConfigError
-from ftstan.cli.client_options import number
 from ftstan.cli.pipeline import running, selecting
 from ftstan.cli.pipeline.running import EXIT_CLEAN
 from ftstan.cli.terminal import print_json, print_table, say, size_of
+from ftstan.cli.words.client import number
 
 if TYPE_CHECKING:
     import argparse
@@ -28,11 +28,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     selecting.add_places(parser)
     selecting.add_messages(parser)
     parser.add_argument(
-        "--limit", type=number, default=0, metavar="N", help=f"at most N messages (default: {_SHOWN} unless exported)"
+        "--limit",
+        type=number,
+        default=0,
+        metavar="N",
+        help=f"at most N messages (default: {_SHOWN} unless exported)",
     )
-    parser.add_argument("--count", action="store_true", help="channels and how much is in them, instead of messages")
-    parser.add_argument("--export", default="", metavar="DIR", help="write the messages as files into a new directory")
-    parser.add_argument("--format", choices=_FORMATS, default="parquet", help="of --export (default: parquet)")
+    parser.add_argument(
+        "--count", action="store_true", help="channels and how much is in them, instead of messages"
+    )
+    parser.add_argument(
+        "--export",
+        default="",
+        metavar="DIR",
+        help="write the messages as files into a new directory",
+    )
+    parser.add_argument(
+        "--format", choices=_FORMATS, default="parquet", help="of --export (default: parquet)"
+    )
     running.add_options(parser)
 
 
@@ -57,14 +70,23 @@ def _count(arguments: argparse.Namespace, spark: SparkSession, selection: Select
     found = survey(spark, selection)
     if arguments.output == "json":
         rows = [
-            {"channel": n, "messages": e.messages, "bytes": e.size, "first": e.first, "last": e.last}
+            {
+                "channel": n,
+                "messages": e.messages,
+                "bytes": e.size,
+                "first": e.first,
+                "last": e.last,
+            }
             | {"since": e.since, "until": e.until}
             for n, e in found.items()
         ]
         print_json({"channels": rows})
         return
     numbers = ("messages", "bytes", "first", "last")
-    table = [(n, e.messages, size_of(e.size), e.first, e.last, e.since, e.until) for n, e in found.items()]
+    table = [
+        (n, e.messages, size_of(e.size), e.first, e.last, e.since, e.until)
+        for n, e in found.items()
+    ]
     print_table(("channel", *numbers, "since", "until"), table, right=numbers)
 
 
@@ -86,9 +108,19 @@ def _show(arguments: argparse.Namespace, frame: DataFrame) -> None:
             print_json(running.plain(row.asDict()))
         return
     table = [
-        (r.channel, r.sequence, r.timestamp, r["size"], "" if r.crc_ok else "DAMAGED", _preview(r.data)) for r in rows
+        (
+            r.channel,
+            r.sequence,
+            r.timestamp,
+            r["size"],
+            "" if r.crc_ok else "DAMAGED",
+            _preview(r.data),
+        )
+        for r in rows
     ]
-    print_table(("channel", "sequence", "time", "size", "state", "data"), table, right=("sequence", "size"))
+    print_table(
+        ("channel", "sequence", "time", "size", "state", "data"), table, right=("sequence", "size")
+    )
 
 
 def _preview(data: Any) -> str:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError, DamageError
 from ftstan.cli import client_options
-from ftstan.cli.client_options import number, seconds
 from ftstan.cli.pipeline import running, selecting
 from ftstan.cli.pipeline.running import EXIT_CLEAN, EXIT_FOUND
 from ftstan.cli.terminal import complain, print_json, print_table, progress, say, size_of
+from ftstan.cli.words.client import add_options, number, seconds
 from ftstan.spark import replay
 from ftstan.spark.replay import Checkpoint, ReplayError, ReplayOptions
 
@@ -34,20 +34,47 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the words."""
     selecting.add_places(parser)
     selecting.add_messages(parser)
-    parser.add_argument("--to-channel", default="", metavar="NAME", help="publish everything to this channel")
-    parser.add_argument("--prefix", default="", metavar="TEXT", help="publish to channels with TEXT before their names")
-    parser.add_argument("--same-channels", action="store_true", help="publish to channels of the same names")
-    parser.add_argument("--rate", type=running.rate, default=0.0, metavar="N", help="at most N messages a second")
     parser.add_argument(
-        "--checkpoint", default="", metavar="FILE", help="note in FILE how far it came; the same words go on from there"
+        "--to-channel", default="", metavar="NAME", help="publish everything to this channel"
     )
     parser.add_argument(
-        "--again", default="", metavar="WORD", help="replay once more what a server with -dedup_window remembers"
+        "--prefix",
+        default="",
+        metavar="TEXT",
+        help="publish to channels with TEXT before their names",
     )
-    parser.add_argument("--skip-damaged", action="store_true", help="leave out messages whose checksum does not hold")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be published, and publish nothing")
     parser.add_argument(
-        "--in-flight", type=number, default=_IN_FLIGHT, metavar="N", help=f"messages without an ack ({_IN_FLIGHT})"
+        "--same-channels", action="store_true", help="publish to channels of the same names"
+    )
+    parser.add_argument(
+        "--rate", type=running.rate, default=0.0, metavar="N", help="at most N messages a second"
+    )
+    parser.add_argument(
+        "--checkpoint",
+        default="",
+        metavar="FILE",
+        help="note in FILE how far it came; the same words go on from there",
+    )
+    parser.add_argument(
+        "--again",
+        default="",
+        metavar="WORD",
+        help="replay once more what a server with -dedup_window remembers",
+    )
+    parser.add_argument(
+        "--skip-damaged",
+        action="store_true",
+        help="leave out messages whose checksum does not hold",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be published, and publish nothing"
+    )
+    parser.add_argument(
+        "--in-flight",
+        type=number,
+        default=_IN_FLIGHT,
+        metavar="N",
+        help=f"messages without an ack ({_IN_FLIGHT})",
     )
     parser.add_argument(
         "--timeout",
@@ -56,7 +83,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"how long an ack is waited for ({_ACK_WITHIN_S:g})",
     )
-    client_options.add_options(parser)
+    add_options(parser)
     running.add_options(parser)
 
 
@@ -64,7 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Replay; returns the exit status. Raises ``FtstanError``."""
     if sum(map(bool, (arguments.to_channel, arguments.prefix, arguments.same_channels))) != 1:
         raise ConfigError(
-            "where to is not said, or said twice", hint="give one of --to-channel, --prefix and --same-channels"
+            "where to is not said, or said twice",
+            hint="give one of --to-channel, --prefix and --same-channels",
         )
     selection = selecting.selected(arguments)
     options = ReplayOptions(
@@ -95,7 +123,9 @@ def _replay(
 
     found = survey(spark, selection)
     if not found:
-        raise ConfigError("there are no messages to replay", hint="look at the places with: ftstan-pipeline read")
+        raise ConfigError(
+            "there are no messages to replay", hint="look at the places with: ftstan-pipeline read"
+        )
     if arguments.dry_run:
         _say_plan(arguments, found, options, checkpoint)
         return EXIT_CLEAN
@@ -106,7 +136,10 @@ def _replay(
 
         async def publish() -> ReplayReport:
             async with await client_options.connect(
-                arguments, ack_timeout=arguments.timeout, republish=True, max_in_flight=arguments.in_flight
+                arguments,
+                ack_timeout=arguments.timeout,
+                republish=True,
+                max_in_flight=arguments.in_flight,
             ) as connection:
                 return await replay.publish(rows, connection, options, checkpoint, advance)
 
@@ -117,7 +150,10 @@ def _replay(
 
 
 def _say_plan(
-    arguments: argparse.Namespace, found: dict[str, Extent], options: ReplayOptions, checkpoint: Checkpoint
+    arguments: argparse.Namespace,
+    found: dict[str, Extent],
+    options: ReplayOptions,
+    checkpoint: Checkpoint,
 ) -> None:
     rows = [
         {
@@ -142,7 +178,10 @@ def _say(arguments: argparse.Namespace, report: ReplayReport) -> None:
     if arguments.output == "json":
         print_json(replay.as_json(report))
         return
-    rows = [(name, row["target"], row["messages"], size_of(row["size"])) for name, row in report.channels.items()]
+    rows = [
+        (name, row["target"], row["messages"], size_of(row["size"]))
+        for name, row in report.channels.items()
+    ]
     print_table(("channel", "target", "messages", "bytes"), rows, right=("messages", "bytes"))
     say(f"{report.messages} messages stored, {size_of(report.size)}")
     if report.left_out:

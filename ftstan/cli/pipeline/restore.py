@@ -1,6 +1,8 @@
-"""``ftstan-pipeline restore``: messages become an offline datastore, with their sequences and timestamps.
+"""``ftstan-pipeline restore``: messages become an offline datastore, with their sequences and
+timestamps.
 
-Exit status: 0 restored, 1 messages are missing, damaged or have two contents, 2 wrong words, 3 not carried out.
+Exit status: 0 restored, 1 messages are missing, damaged or have two contents, 2 wrong words, 3 not
+carried out.
 """
 
 from __future__ import annotations
@@ -38,17 +40,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the words."""
     selecting.add_places(parser)
     parser.add_argument(
-        "--to", required=True, metavar="DIR", help="the datastore to make: a new or empty directory, or one to go on in"
+        "--to",
+        required=True,
+        metavar="DIR",
+        help="the datastore to make: a new or empty directory, or one to go on in",
     )
-    parser.add_argument("--cluster", required=True, metavar="ID", help="cluster id of the servers that will serve it")
+    parser.add_argument(
+        "--cluster",
+        required=True,
+        metavar="ID",
+        help="cluster id of the servers that will serve it",
+    )
     selecting.add_messages(parser)
     parser.add_argument(
-        "--slice-bytes", type=running.size, default=_SLICE_BYTES, metavar="SIZE", help="size of a slice (default 64MB)"
+        "--slice-bytes",
+        type=running.size,
+        default=_SLICE_BYTES,
+        metavar="SIZE",
+        help="size of a slice (default 64MB)",
     )
-    parser.add_argument("--slice-msgs", type=int, default=0, metavar="N", help="messages of a slice (default: any)")
-    parser.add_argument("--allow-gaps", action="store_true", help="leave out what is missing or damaged")
-    parser.add_argument("--no-verify", action="store_true", help="do not read everything back in the end")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be restored, and write nothing")
+    parser.add_argument(
+        "--slice-msgs", type=int, default=0, metavar="N", help="messages of a slice (default: any)"
+    )
+    parser.add_argument(
+        "--allow-gaps", action="store_true", help="leave out what is missing or damaged"
+    )
+    parser.add_argument(
+        "--no-verify", action="store_true", help="do not read everything back in the end"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be restored, and write nothing"
+    )
     running.add_options(parser)
 
 
@@ -83,7 +105,8 @@ def _restore(arguments: argparse.Namespace, spark: SparkSession, selection: Sele
         report = _write(arguments, spark, selection, options, account)
     except OSError as error:
         raise StoreError(
-            f"{arguments.to}: {error.strerror or error}", hint="check the directory and the storage below it"
+            f"{arguments.to}: {error.strerror or error}",
+            hint="check the directory and the storage below it",
         ) from error
     _say(arguments, report)
     return EXIT_CLEAN
@@ -102,23 +125,40 @@ def _write(
         crc = records.Crc()
         asking = owner.asking if owner.is_network else None
         env = FileEnv(
-            LocalDisk(), owner.root, SystemClock(), FileStoreOptions(), owner, crc, asking, path=options.directory
+            LocalDisk(),
+            owner.root,
+            SystemClock(),
+            FileStoreOptions(),
+            owner,
+            crc,
+            asking,
+            path=options.directory,
         )
         with running.metered(arguments, "restoring") as tell:
             return restore.run(
-                spark, selection, options, Restoring(env, account), info=_info(arguments.cluster), progress=tell
+                spark,
+                selection,
+                options,
+                Restoring(env, account),
+                info=_info(arguments.cluster),
+                progress=tell,
             )
 
 
 def _look(path: str) -> Account | None:
-    """What an earlier restore left there. Raises ``StoreError`` if the directory holds anything else."""
+    """What an earlier restore left there.
+
+    Raises ``StoreError`` if the directory holds anything else.
+    """
     disk = LocalDisk()
     try:
         root = disk.open_dir(path)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}", hint="restore into a directory that is new or empty") from error
+        raise StoreError(
+            f"{path}: {error.strerror}", hint="restore into a directory that is new or empty"
+        ) from error
     try:
         return find_account(disk, root, path)
     finally:
@@ -148,7 +188,11 @@ def _say_plan(arguments: argparse.Namespace, plan: Plan) -> None:
         print_json({"dry_run": True, "steps": len(plan.steps), "channels": rows})
         return
     numbers = ("messages", "bytes", "first", "last")
-    print_table(("channel", *numbers), [(r["channel"], *(r[n] for n in numbers)) for r in rows], right=numbers)
+    print_table(
+        ("channel", *numbers),
+        [(r["channel"], *(r[n] for n in numbers)) for r in rows],
+        right=numbers,
+    )
     say("nothing was written")
 
 

@@ -1,7 +1,9 @@
-"""What every command of ``ftstan-pipeline`` shares: its options, its Spark session, and Spark's errors in one line.
+"""What every command of ``ftstan-pipeline`` shares: its options, its Spark session, and Spark's
+errors in one line.
 
-A session is made only when the words are right, and ended with its JVM when the command is over. What Spark logs goes
-to a file that is removed, unless it is asked for: an operator's terminal shows what the command has to say.
+A session is made only when the words are right, and ended with its JVM when the command is over.
+What Spark logs goes to a file that is removed, unless it is asked for: an operator's terminal shows
+what the command has to say.
 """
 
 from __future__ import annotations
@@ -45,9 +47,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The flags of every command that needs Spark."""
     group = parser.add_argument_group("Spark")
     group.add_argument(
-        "--master", default="", metavar="URL", help="where to run, as Spark writes it (default: local[*])"
+        "--master",
+        default="",
+        metavar="URL",
+        help="where to run, as Spark writes it (default: local[*])",
     )
-    group.add_argument("--remote", default="", metavar="URL", help="a Spark Connect server, sc://host:15002")
+    group.add_argument(
+        "--remote", default="", metavar="URL", help="a Spark Connect server, sc://host:15002"
+    )
     group.add_argument(
         "--conf",
         action="append",
@@ -57,16 +64,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a setting of Spark; may be repeated",
     )
     group.add_argument(
-        "--idle", action="store_true", help="run only where no other process wants the processor; on this machine alone"
+        "--idle",
+        action="store_true",
+        help="run only where no other process wants the processor; on this machine alone",
     )
-    group.add_argument("--spark-log", default="", metavar="FILE", help="keep what Spark logs in FILE")
+    group.add_argument(
+        "--spark-log", default="", metavar="FILE", help="keep what Spark logs in FILE"
+    )
     add_output(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """The flag for scripts."""
-    parser.add_argument("--output", choices=("table", "json"), default="table", help="default: table")
+    parser.add_argument(
+        "--output", choices=("table", "json"), default="table", help="default: table"
+    )
 
 
 @contextlib.contextmanager
@@ -91,10 +104,12 @@ def metered(arguments: argparse.Namespace, label: str) -> Iterator[Callable[[int
 
 @contextlib.contextmanager
 def sparking(arguments: argparse.Namespace, *looked_into: str) -> Iterator[SparkSession]:
-    """The session of this command. Raises ``ConfigError`` where something is not installed, ``FtstanError``.
+    """The session of this command.
 
-    ``looked_into``: places that the command itself reads, too; of a remote Spark they must be here as well. What Spark
-    raises inside comes out as a ``SparkError``.
+    Raises ``ConfigError`` where something is not installed, ``FtstanError``.
+
+    ``looked_into``: places that the command itself reads, too; of a remote Spark they must be here
+    as well. What Spark raises inside comes out as a ``SparkError``.
     """
     if arguments.remote and arguments.master:
         raise ConfigError("--master and --remote were given", hint="give one of them")
@@ -118,11 +133,18 @@ def sparking(arguments: argparse.Namespace, *looked_into: str) -> Iterator[Spark
 
 
 def _step_back(arguments: argparse.Namespace) -> None:
-    """What is started from now on, the JVM and its workers, takes what nobody else wants. Raises ``ConfigError``.
+    """What is started from now on, the JVM and its workers, takes what nobody else wants.
 
-    Not merely a higher nice value: a processor that such a process has counts as free when a server wakes.
+    Raises ``ConfigError``.
+
+    Not merely a higher nice value: a processor that such a process has counts as free when a server
+    wakes.
     """
-    if arguments.remote or os.environ.get(_SUBMITTED) or not (arguments.master or "local").startswith("local"):
+    if (
+        arguments.remote
+        or os.environ.get(_SUBMITTED)
+        or not (arguments.master or "local").startswith("local")
+    ):
         raise ConfigError(
             "--idle is for Spark on this machine, whose processes this command starts",
             hint="leave it out, or leave out --remote, --master or spark-submit",
@@ -134,8 +156,10 @@ def _require_here(places: Iterable[str]) -> None:
     for place in places:
         if not os.path.exists(place):
             raise ConfigError(
-                f"{place} is not on this machine: this command looks into it from here, too, not only on the server",
-                hint="mount it here at the same path, or run the command where it is; read and replay need it only "
+                f"{place} is not on this machine: this command looks into it from here, too, not "
+                "only on the server",
+                hint="mount it here at the same path, or run the command where it is; read and "
+                "replay need it only "
                 "on the server",
             )
 
@@ -152,7 +176,8 @@ def check_installed(*, remote: bool) -> None:
         where = f"in JAVA_HOME={home}" if home else "on PATH"
         raise ConfigError(
             f"Spark needs Java, and there is none {where}",
-            hint="install Java 17 (Debian: apt install openjdk-17-jre-headless), or give --remote sc://HOST",
+            hint="install Java 17 (Debian: apt install openjdk-17-jre-headless), or give "
+            "--remote sc://HOST",
         )
 
 
@@ -169,8 +194,14 @@ def translating() -> Iterator[None]:
 
 
 def _told(text: str) -> tuple[str]:
-    """What a person needs of an error of Spark: our own words if they are in it, else its first line."""
-    ours = [match for match in _OURS.finditer(text) if match[1] not in {"PySparkRuntimeError", "Py4JJavaError"}]
+    """What a person needs of an error of Spark: our own words if they are in it, else its first
+    line.
+    """
+    ours = [
+        match
+        for match in _OURS.finditer(text)
+        if match[1] not in {"PySparkRuntimeError", "Py4JJavaError"}
+    ]
     if ours:
         return (ours[-1][2].strip(),)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -267,7 +298,9 @@ def rate(text: str) -> float:
 
 
 rate.__name__ = "rate"
-setting.__name__, size.__name__ = "setting KEY=VALUE", "size such as 64MB"  # what argparse calls a wrong value
+# What argparse calls a wrong value.
+setting.__name__ = "setting KEY=VALUE"
+size.__name__ = "size such as 64MB"
 
 
 def plain(value: Any) -> Any:

@@ -1,4 +1,6 @@
-"""The words that say which messages of which places: the same for ``read``, ``replay`` and ``restore``."""
+"""The words that say which messages of which places: the same for ``read``, ``replay`` and
+``restore``.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,23 @@ if TYPE_CHECKING:
 
 def add_places(parser: argparse.ArgumentParser) -> None:
     """The words for places."""
-    parser.add_argument("places", nargs="+", metavar="PLACE", help="a datastore, a spool or an archive")
+    parser.add_argument(
+        "places", nargs="+", metavar="PLACE", help="a datastore, a spool or an archive"
+    )
 
 
 def add_channels(parser: argparse.ArgumentParser) -> None:
     """The flags for channels, and for options of the data source."""
     parser.add_argument(
-        "--channel", action="append", default=[], metavar="NAME", help="this channel only; may be repeated"
+        "--channel",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="this channel only; may be repeated",
     )
-    parser.add_argument("--pattern", default="", metavar="REGEX", help="channels whose whole name matches")
+    parser.add_argument(
+        "--pattern", default="", metavar="REGEX", help="channels whose whole name matches"
+    )
     parser.add_argument(
         "--option",
         action="append",
@@ -39,11 +49,17 @@ def add_messages(parser: argparse.ArgumentParser) -> None:
     """The flags for messages."""
     add_channels(parser)
     parser.add_argument(
-        "--since", default="", metavar="TIME", help="stored at this time or later: 2026-11-22T08:30:00Z, or 36h ago"
+        "--since",
+        default="",
+        metavar="TIME",
+        help="stored at this time or later: 2026-11-22T08:30:00Z, or 36h ago",
     )
     parser.add_argument("--until", default="", metavar="TIME", help="stored before this time")
     parser.add_argument(
-        "--where", default="", metavar="SQL", help='a condition over the columns, such as "sequence > 1000"'
+        "--where",
+        default="",
+        metavar="SQL",
+        help='a condition over the columns, such as "sequence > 1000"',
     )
 
 

@@ -1,8 +1,9 @@
 """The archive: slices that the limits removed, kept as Parquet files that anybody can read.
 
-A server hands each slice to the archive script (``install_script``), which moves it into a spool; ``run``, on Spark,
-turns what waits there into rows of a table, verifies them, and only then removes the slices. ``docs/spark-archive.md``
-is the operator's page. Importing this needs neither Spark nor Java: names are loaded when they are first asked for.
+A server hands each slice to the archive script (``install_script``), which moves it into a spool;
+``run``, on Spark, turns what waits there into rows of a table, verifies them, and only then removes
+the slices. ``docs/spark-archive.md`` is the operator's page. Importing this needs neither Spark nor
+Java: names are loaded when they are first asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ArchiveOptions", "ArchiveReport", "install_script", "run"]
 
-_HOMES = {"ArchiveOptions": "report", "ArchiveReport": "report", "install_script": "script", "run": "job"}
+_HOMES = {
+    "ArchiveOptions": "report",
+    "ArchiveReport": "report",
+    "install_script": "script",
+    "run": "job",
+}
 
 
 def __getattr__(name: str) -> object:

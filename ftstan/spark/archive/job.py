@@ -1,9 +1,11 @@
-"""The archive job: what waits in a spool becomes part of a table, batch by batch, and leaves the spool.
+"""The archive job: what waits in a spool becomes part of a table, batch by batch, and leaves the
+spool.
 
-A batch goes one way: workers write checked and read-back files below ``_ftstan/staging``; the driver decides by making
-``_ftstan/commit.json`` durable, which says what is to happen; then it happens: files to their places, commit to the
-table's log, slices out of the spool, ``commit.json`` away. Ended before the decision, a run has changed nothing; ended
-after it, the next run finishes it first. Every step can be done twice. A slice is removed only after the commit.
+A batch goes one way: workers write checked and read-back files below ``_ftstan/staging``; the
+driver decides by making ``_ftstan/commit.json`` durable, which says what is to happen; then it
+happens: files to their places, commit to the table's log, slices out of the spool, ``commit.json``
+away. Ended before the decision, a run has changed nothing; ended after it, the next run finishes it
+first. Every step can be done twice. A slice is removed only after the commit.
 """
 
 from __future__ import annotations
@@ -50,13 +52,19 @@ def run(
 ) -> ArchiveReport:
     """Archive what waits in ``spool`` into ``table``, which is made if it is not there.
 
-    ``spool`` may be a datastore as well: a stopped one, a backup, a live one up to what is confirmed; it stays as it
-    is. Both are directories that every worker reaches under the same path. ``progress(done, total)`` gets bytes of what
-    is archived, now and then, from another thread. Raises ``ArchiveError`` when nothing more can be done; what was
-    committed stays.
+    ``spool`` may be a datastore as well: a stopped one, a backup, a live one up to what is
+    confirmed; it stays as it is. Both are directories that every worker reaches under the same
+    path. ``progress(done, total)`` gets bytes of what is archived, now and then, from another
+    thread. Raises ``ArchiveError`` when nothing more can be done; what was committed stays.
     """
     try:
-        job = _Job(spark, os.path.abspath(spool), os.path.abspath(table), options or ArchiveOptions(), progress)
+        job = _Job(
+            spark,
+            os.path.abspath(spool),
+            os.path.abspath(table),
+            options or ArchiveOptions(),
+            progress,
+        )
         if job.options.dry_run:
             return job.look()
         with tables.locked(job.table):
@@ -70,7 +78,9 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """What is to happen with a batch. Paths of files are relative to the table, those of slices to the spool.
+    """What is to happen with a batch.
+
+    Paths of files are relative to the table, those of slices to the spool.
 
     ``moves``: from the staging directory to their places.
     """
@@ -98,7 +108,9 @@ class _Decision:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ArchiveError(f"{path} cannot be read", hint="restore it from a copy of the archive") from error
+            raise ArchiveError(
+                f"{path} cannot be read", hint="restore it from a copy of the archive"
+            ) from error
 
 
 class _Job:
@@ -126,7 +138,12 @@ class _Job:
         """What the table is, or will be. Raises ``ArchiveError``."""
         known = tables.identity_of(self.table)
         kind = tables.kind_of(self.table)
-        if known is None and not kind and os.path.isdir(self.table) and set(os.listdir(self.table)) - {OURS}:
+        if (
+            known is None
+            and not kind
+            and os.path.isdir(self.table)
+            and set(os.listdir(self.table)) - {OURS}
+        ):
             raise ArchiveError(
                 f"{self.table} is not empty and holds no archive",
                 hint="name an empty directory, or one that is not there",
@@ -134,11 +151,13 @@ class _Job:
         form = known.format if known else kind
         if form and self.options.format not in {"", form}:
             raise ArchiveError(
-                f"archive {self.table} is a {form} table, not {self.options.format}", hint="leave the format out"
+                f"archive {self.table} is a {form} table, not {self.options.format}",
+                hint="leave the format out",
             )
         return Identity(form or self.options.format or "delta", known.cluster if known else "")
 
-    # ---- one run -------------------------------------------------------------------------------------------------
+    # ---- one run
+    # ----------------------------------------------------------------------------------------------
 
     def look(self) -> ArchiveReport:
         """What a run would find; changes nothing."""
@@ -170,17 +189,22 @@ class _Job:
 
     def _add(self, **more: Any) -> None:
         """Count on: fields of the report, and what is added to each."""
-        self._report = replace(self._report, **{name: getattr(self._report, name) + n for name, n in more.items()})
+        self._report = replace(
+            self._report, **{name: getattr(self._report, name) + n for name, n in more.items()}
+        )
 
     def _whole_report(self) -> ArchiveReport:
-        return replace(self._report, conflicts_known=sum(file.rows for file in tables.disputed(self.table)))
+        return replace(
+            self._report, conflicts_known=sum(file.rows for file in tables.disputed(self.table))
+        )
 
     def _tell(self, more: int) -> None:
         """What is done, and ``more`` bytes of the present batch."""
         if self._progress is not None:
             self._progress(min(self._done + more, self._total), self._total)
 
-    # ---- what is archived ----------------------------------------------------------------------------------------
+    # ---- what is archived
+    # ----------------------------------------------------------------------------------------
 
     def _chosen(self, listing: Listing) -> list[Spooled]:
         """The slices of this run; those that cannot be archived go to the report."""
@@ -193,7 +217,10 @@ class _Job:
             if s.manifest.cluster in {"", cluster}:
                 mine.append(s)
             else:
-                why = f'of cluster "{s.manifest.cluster}", the archive is of "{cluster}": archive it into another table'
+                why = (
+                    f'of cluster "{s.manifest.cluster}", the archive is of "{cluster}": archive '
+                    "it into another table"
+                )
                 failed.append(Failed(s.path, shown(s.manifest.channel), f"{s.path}: {why}"))
         self._add(failed=failed)
         return mine
@@ -208,7 +235,8 @@ class _Job:
         named = cluster_of(self.spool)
         if self._cluster({named} - {""}) not in {"", named}:
             raise ArchiveError(
-                f'archive {self.table} is of cluster "{self._identity.cluster}", datastore {self.spool} of "{named}"',
+                f'archive {self.table} is of cluster "{self._identity.cluster}", datastore '
+                f'{self.spool} of "{named}"',
                 hint="use a table for each",
             )
         wanted = set(self.options.channels)
@@ -216,7 +244,10 @@ class _Job:
         return stored_channels(self.spool, polynomial, lambda name: not wanted or name in wanted)
 
     def _cluster(self, named: set[str]) -> str:
-        """Whose slices the table takes, out of the clusters named. Raises ``ArchiveError`` if nobody can tell."""
+        """Whose slices the table takes, out of the clusters named.
+
+        Raises ``ArchiveError`` if nobody can tell.
+        """
         wanted = self.options.cluster or self._identity.cluster
         if self._identity.cluster and wanted != self._identity.cluster:
             raise ArchiveError(
@@ -232,7 +263,8 @@ class _Job:
         self._identity = replace(self._identity, cluster=wanted)
         return wanted
 
-    # ---- one batch -----------------------------------------------------------------------------------------------
+    # ---- one batch
+    # ----------------------------------------------------------------------------------------------
 
     def _batch(self, units: Sequence[plan.Unit]) -> None:
         number = self._log.batch() + 1
@@ -259,7 +291,10 @@ class _Job:
             [
                 (os.path.relpath(path, self.table), target)
                 for d in done
-                for path, target in [*((path, file.path) for path, file in d.files), *d.conflict_files]
+                for path, target in [
+                    *((path, file.path) for path, file in d.files),
+                    *d.conflict_files,
+                ]
             ],
             [file for d in done for _, file in d.files],
             [] if self.options.keep_slices else [path for d in done for path in d.slices],
@@ -303,18 +338,30 @@ class _Job:
         # Not an Arrow function: those want pandas. Each task has one row.
         work = udf(_worker(shares, where), "string", useArrow=False).asNondeterministic()
         try:
-            rows = self.spark.range(0, len(shares), 1, len(shares)).select(work("id").alias("result")).collect()
+            rows = (
+                self.spark.range(0, len(shares), 1, len(shares))
+                .select(work("id").alias("result"))
+                .collect()
+            )
         except PySparkException as error:
-            first = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+            first = next(
+                (line for line in str(error).splitlines() if line.strip()), "no reason given"
+            )
             raise ArchiveError(
-                f"Spark ended the archive job: {first}", hint="see Spark's log; nothing was removed from the spool"
+                f"Spark ended the archive job: {first}",
+                hint="see Spark's log; nothing was removed from the spool",
             ) from error
-        return sorted((done for row in rows for done in from_json(row.result)), key=lambda d: d.unit)
+        return sorted(
+            (done for row in rows for done in from_json(row.result)), key=lambda d: d.unit
+        )
 
-    # ---- decision and what follows from it -----------------------------------------------------------------------
+    # ---- decision and what follows from it
+    # -----------------------------------------------------------------------
 
     def _decide(self, decision: _Decision) -> None:
-        tables.replace_durably(os.path.join(self.table, _DECISION), json.dumps(asdict(decision)) + "\n")
+        tables.replace_durably(
+            os.path.join(self.table, _DECISION), json.dumps(asdict(decision)) + "\n"
+        )
 
     def _finish_former(self) -> None:
         decision = _Decision.read(os.path.join(self.table, _DECISION))
@@ -323,7 +370,10 @@ class _Job:
             self._report = replace(self._report, resumed=True)
 
     def _finish(self, decision: _Decision) -> None:
-        """Carry a decision out, also for the second time. Raises ``ArchiveError`` and ``OSError``."""
+        """Carry a decision out, also for the second time.
+
+        Raises ``ArchiveError`` and ``OSError``.
+        """
         self._place(decision)
         if decision.files:
             self._log.commit(decision.batch, decision.files)
@@ -373,13 +423,21 @@ def _worker(shares: list[list[tuple[int, plan.Unit]]], where: plan.Where) -> Cal
 
 @contextlib.contextmanager
 def _watching(staging: str, told: Callable[[int], None]) -> Iterator[None]:
-    """Tell now and then how many bytes of slices the workers have done: their marks are all that the driver sees."""
+    """Tell now and then how many bytes of slices the workers have done: their marks are all that
+    the driver sees.
+    """
     ended = threading.Event()
 
     def watch() -> None:
         while not ended.wait(_LOOK_S):
             with contextlib.suppress(OSError):
-                told(sum(int(name.rpartition("-")[2]) for name in os.listdir(staging) if name.startswith("done-")))
+                told(
+                    sum(
+                        int(name.rpartition("-")[2])
+                        for name in os.listdir(staging)
+                        if name.startswith("done-")
+                    )
+                )
 
     thread = threading.Thread(target=watch, name="archive-progress", daemon=True)
     thread.start()

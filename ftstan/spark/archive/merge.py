@@ -1,9 +1,10 @@
-"""Merging: several sources of one channel's messages become one, ordered by sequence, each sequence once.
+"""Merging: several sources of one channel's messages become one, ordered by sequence, each sequence
+once.
 
-A source yields batches whose sequences ascend. Where only one source has a range its batches pass as they are; where
-several have it, rows with equal content count once, and a sequence with two contents goes to nobody: its variants come
-out as conflicts, each once, whatever run brought them. Memory holds one batch of every source that is being read. Pure
-computation on Arrow.
+A source yields batches whose sequences ascend. Where only one source has a range its batches pass
+as they are; where several have it, rows with equal content count once, and a sequence with two
+contents goes to nobody: its variants come out as conflicts, each once, whatever run brought them.
+Memory holds one batch of every source that is being read. Pure computation on Arrow.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ class RowKind(IntEnum):
     """Where rows come from; of equal ones the lowest kind's is looked at first."""
 
     DISPUTED = 0
-    """A variant of a sequence that is known to have several; such a sequence has no row of its own any more."""
+    """A variant of a sequence that is known to have several.
+
+    Such a sequence has no row of its own any more.
+    """
     ARCHIVED = 1
     """In the table already: compared, and never given out again."""
     NEW = 2
@@ -56,9 +60,9 @@ class Source(Protocol):
 class Merged:
     """One piece of the result: ``rows`` that are new, in order.
 
-    ``duplicates`` rows were left out because an equal one is known. ``conflicts`` are variants, not known before, of
-    sequences that have several contents, with the columns ``archived`` and ``source`` behind the others; ``None`` if
-    there are none.
+    ``duplicates`` rows were left out because an equal one is known. ``conflicts`` are variants, not
+    known before, of sequences that have several contents, with the columns ``archived`` and
+    ``source`` behind the others; ``None`` if there are none.
     """
 
     rows: pa.Table
@@ -69,7 +73,9 @@ class Merged:
 class _Reading:
     """A source that is being read: its present batch, never empty."""
 
-    def __init__(self, source: Source, batches: Iterator[pa.RecordBatch], batch: pa.RecordBatch) -> None:
+    def __init__(
+        self, source: Source, batches: Iterator[pa.RecordBatch], batch: pa.RecordBatch
+    ) -> None:
         self.source = source
         self._batches = batches
         self.batch = batch
@@ -129,15 +135,21 @@ def _begin(reading: list[_Reading], source: Source) -> None:
 
 def _resolve(pieces: list[tuple[Source, pa.RecordBatch]]) -> Merged:
     """Rows of several sources, of the same range of sequences."""
-    pieces = sorted((piece for piece in pieces if piece[1].num_rows), key=lambda piece: piece[0].kind)
+    pieces = sorted(
+        (piece for piece in pieces if piece[1].num_rows), key=lambda piece: piece[0].kind
+    )
     kinds = pa.array([source.kind for source, _ in pieces], pa.int32())
-    origin = pa.array([k for k, (_, batch) in enumerate(pieces) for _ in range(batch.num_rows)], pa.int32())
+    origin = pa.array(
+        [k for k, (_, batch) in enumerate(pieces) for _ in range(batch.num_rows)], pa.int32()
+    )
     table = pa.Table.from_batches([batch for _, batch in pieces]).append_column("origin", origin)
     table = table.sort_by([("sequence", "ascending"), ("origin", "ascending")]).combine_chunks()
     kind = kinds.take(table["origin"].combine_chunks())
     repeated = _like_previous(table, ("sequence",))
     differs = pc.and_not(repeated, _like_previous(table, _CONTENT))
-    odd = pc.unique(table["sequence"].filter(pc.or_(differs, pc.equal(kind, int(RowKind.DISPUTED)))))
+    odd = pc.unique(
+        table["sequence"].filter(pc.or_(differs, pc.equal(kind, int(RowKind.DISPUTED))))
+    )
     disputed = pc.is_in(table["sequence"], value_set=odd)
     new = pc.and_not(pc.and_not(pc.equal(kind, int(RowKind.NEW)), repeated), disputed)
     again = pc.and_(pc.and_not(repeated, disputed), pc.equal(kind, int(RowKind.NEW)))
@@ -149,15 +161,21 @@ def _resolve(pieces: list[tuple[Source, pa.RecordBatch]]) -> Merged:
         duplicates += more
         if unknown:
             conflicts = rows.take(pa.array(unknown, pa.int64()))
-            labels = pa.array([source.label for source, _ in pieces], pa.string()).take(conflicts["origin"])
+            labels = pa.array([source.label for source, _ in pieces], pa.string()).take(
+                conflicts["origin"]
+            )
             archived = pc.equal(conflicts["kind"], int(RowKind.ARCHIVED))
-            conflicts = conflicts.drop_columns(["origin", "kind"]).append_column("archived", archived)
+            conflicts = conflicts.drop_columns(["origin", "kind"]).append_column(
+                "archived", archived
+            )
             conflicts = conflicts.append_column("source", labels)
     return Merged(table.drop_columns(["origin"]).filter(new), duplicates, conflicts)
 
 
 def _variants(rows: pa.Table) -> tuple[list[int], int]:
-    """Of rows of disputed sequences: which are variants that nobody knew, and how many are new and known."""
+    """Of rows of disputed sequences: which are variants that nobody knew, and how many are new and
+    known.
+    """
     unknown: list[int] = []
     known_again = 0
     seen: set[tuple[object, ...]] = set()
@@ -177,8 +195,13 @@ def _like_previous(table: pa.Table, columns: Sequence[str]) -> pa.Array:
     """For each row whether these columns are the previous row's; false for the first."""
     same = None
     for name in columns:
-        column = table[name].combine_chunks() if isinstance(table[name], pa.ChunkedArray) else table[name]
-        a, b = column.slice(1), column.slice(0, len(column) - 1)
+        column = (
+            table[name].combine_chunks()
+            if isinstance(table[name], pa.ChunkedArray)
+            else table[name]
+        )
+        a = column.slice(1)
+        b = column.slice(0, len(column) - 1)
         # Two absent values are the same.
         both = pc.and_(pc.is_null(a), pc.is_null(b))
         one = pc.or_(pc.fill_null(pc.equal(a, b), False), both)

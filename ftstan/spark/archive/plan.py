@@ -1,8 +1,9 @@
 """Planning: which slices one task takes, and what of the table it has to look at for them.
 
-Slices of a channel whose ranges of sequences overlap are one *stretch*: they must be merged by one task, together with
-what the table has of that range. Stretches in a row are one *unit*, up to a size; units are one *batch*, up to a size,
-and a batch is one commit. Pure computation: what is planned is plain data that travels to the workers.
+Slices of a channel whose ranges of sequences overlap are one *stretch*: they must be merged by one
+task, together with what the table has of that range. Stretches in a row are one *unit*, up to a
+size; units are one *batch*, up to a size, and a batch is one commit. Pure computation: what is
+planned is plain data that travels to the workers.
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one task does at a time: stretches of one channel, ascending. ``channel``: the name as the table has it."""
+    """What one task does at a time: stretches of one channel, ascending.
+
+    ``channel``: the name as the table has it.
+    """
 
     channel: str
     stretches: tuple[Stretch, ...] = field(default=())
@@ -90,7 +94,9 @@ def stretches(slices: Iterable[Spooled]) -> list[Stretch]:
     for s in sorted(slices, key=lambda s: (s.manifest.first, s.manifest.slice, s.path)):
         m = s.manifest
         if made and m.first <= made[-1].last:
-            made[-1] = replace(made[-1], last=max(made[-1].last, m.last), slices=(*made[-1].slices, s))
+            made[-1] = replace(
+                made[-1], last=max(made[-1].last, m.last), slices=(*made[-1].slices, s)
+            )
         else:
             made.append(Stretch(m.first, m.last, (s,)))
     return made
@@ -106,7 +112,8 @@ def units(slices: Iterable[Spooled], unit_bytes: int) -> list[Unit]:
         for stretch in stretches(group):
             if gathered and size + stretch.size > unit_bytes:
                 made.append(Unit(channel, tuple(gathered)))
-                gathered, size = [], 0
+                gathered = []
+                size = 0
             gathered.append(stretch)
             size += stretch.size
         if gathered:
@@ -119,15 +126,20 @@ def units_of(stored: Iterable[StoredChannel]) -> list[Unit]:
     return [Unit(s.channel, (Stretch(s.first, s.last, (), stored=(s,)),)) for s in stored]
 
 
-def beside(units: Iterable[Unit], files: Iterable[DataFile], disputed: Iterable[DataFile]) -> list[Unit]:
+def beside(
+    units: Iterable[Unit], files: Iterable[DataFile], disputed: Iterable[DataFile]
+) -> list[Unit]:
     """The same units, with what the table has of their ranges."""
-    there, odd = _by_channel(files), _by_channel(disputed)
+    there = _by_channel(files)
+    odd = _by_channel(disputed)
     return [
         replace(
             unit,
             stretches=tuple(
                 replace(
-                    s, files=_between(there.get(unit.channel, ()), s), disputed=_between(odd.get(unit.channel, ()), s)
+                    s,
+                    files=_between(there.get(unit.channel, ()), s),
+                    disputed=_between(odd.get(unit.channel, ()), s),
                 )
                 for s in unit.stretches
             ),
@@ -144,7 +156,9 @@ def _by_channel(files: Iterable[DataFile]) -> dict[str, list[DataFile]]:
 
 
 def _between(files: Iterable[DataFile], stretch: Stretch) -> tuple[DataFile, ...]:
-    return tuple(file for file in files if file.first <= stretch.last and file.last >= stretch.first)
+    return tuple(
+        file for file in files if file.first <= stretch.last and file.last >= stretch.first
+    )
 
 
 def packed(items: Iterable[Item], size: int) -> list[list[Item]]:
@@ -161,7 +175,9 @@ def packed(items: Iterable[Item], size: int) -> list[list[Item]]:
 
 
 def tasks(units: Sequence[Unit], count: int) -> list[list[int]]:
-    """Numbers of units for each of up to ``count`` tasks, as even as can be: the largest first, to who has least."""
+    """Numbers of units for each of up to ``count`` tasks, as even as can be: the largest first, to
+    who has least.
+    """
     made: list[tuple[int, list[int]]] = [(0, []) for _ in range(max(min(count, len(units)), 1))]
     for k in sorted(range(len(units)), key=lambda k: -units[k].size):
         least = min(range(len(made)), key=lambda i: made[i][0])

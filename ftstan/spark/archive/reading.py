@@ -1,8 +1,10 @@
-"""Archives and spools as places that ``stan`` reads: what they hold, in parts, with the columns of a datastore.
+"""Archives and spools as places that ``stan`` reads: what they hold, in parts, with the columns of
+a datastore.
 
-A table's own log says which files are read, and their bounds which are not; rows of a table passed every check when
-they were archived, so ``crc_ok`` is true of all of them. A spool's slices are checked and merged as the archive job
-does it: each message once, damage and sequences with two contents as findings. Opens files for reading only.
+A table's own log says which files are read, and their bounds which are not; rows of a table passed
+every check when they were archived, so ``crc_ok`` is true of all of them. A spool's slices are
+checked and merged as the archive job does it: each message once, damage and sequences with two
+contents as findings. Opens files for reading only.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ def spooled(options: ReadOptions) -> SpoolSnapshot:
     return SpoolSnapshot(options.path)
 
 
-# ---- tables ------------------------------------------------------------------------------------------------------
+# ---- tables
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +75,16 @@ class TablePiece:
     shares: tuple[FileShare, ...]
 
     def read(
-        self, columns: tuple[str, ...], *, report: ReadingReport, fail_on_data_loss: bool, refuse_encrypted: bool
+        self,
+        columns: tuple[str, ...],
+        *,
+        report: ReadingReport,
+        fail_on_data_loss: bool,
+        refuse_encrypted: bool,
     ) -> Iterator[pa.RecordBatch]:
         """The messages of every share. Raises ``StoreError``."""
-        del (
-            refuse_encrypted
-        )  # an archive has payloads as clients sent them or as a store encrypted them: nobody can tell
+        # an archive has payloads as clients sent them or as a store encrypted them: nobody can tell
+        del refuse_encrypted
         for share in self.shares:
             where = os.path.join(self.path, share.file.path)
             try:
@@ -90,9 +97,12 @@ class TablePiece:
                 if fail_on_data_loss:
                     raise StoreError(
                         f"archive {self.path}: {share.file.path}: {text}",
-                        hint="restore it from a copy, or set failOnDataLoss=false to go on without it",
+                        hint="restore it from a copy, or set failOnDataLoss=false to go on "
+                        "without it",
                     ) from error
-                report.add(ReadingFinding(ReadingKind.LOSS, share.file.channel, share.file.path, text))
+                report.add(
+                    ReadingFinding(ReadingKind.LOSS, share.file.channel, share.file.path, text)
+                )
             except (OSError, pa.ArrowException) as error:
                 raise StoreError(
                     f"archive {self.path}: {share.file.path}: {str(error).splitlines()[0]}",
@@ -105,7 +115,8 @@ def _share(
 ) -> Iterator[pa.RecordBatch]:
     """What is wanted of one file."""
     groups = range(
-        share.part * file.num_row_groups // share.parts, (share.part + 1) * file.num_row_groups // share.parts
+        share.part * file.num_row_groups // share.parts,
+        (share.part + 1) * file.num_row_groups // share.parts,
     )
     there = set(file.schema_arrow.names)
     wanted = [name for name in ROWS.names if name in columns and name in there]
@@ -142,7 +153,9 @@ def _cut(batch: pa.RecordBatch, cuts: list[tuple[str, int, int]]) -> pa.RecordBa
     return batch
 
 
-def with_columns(rows: pa.RecordBatch, columns: tuple[str, ...], channel: str, file: str) -> pa.RecordBatch:
+def with_columns(
+    rows: pa.RecordBatch, columns: tuple[str, ...], channel: str, file: str
+) -> pa.RecordBatch:
     """Rows with exactly these columns, as a reader of ``stan`` gives them."""
     n = rows.num_rows
     constant = {"channel": channel, "crc_ok": True, "file": file, "offset": None, "problem": None}
@@ -154,7 +167,9 @@ def with_columns(rows: pa.RecordBatch, columns: tuple[str, ...], channel: str, f
             arrays.append(rows[name].cast(TYPES[name]))
     if not columns:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * n, type=pa.struct([])))
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([(name, TYPES[name]) for name in columns]))
+    return pa.RecordBatch.from_arrays(
+        arrays, schema=pa.schema([(name, TYPES[name]) for name in columns])
+    )
 
 
 class TableSnapshot:
@@ -176,8 +191,13 @@ class TableSnapshot:
         known = [f if f.rows >= 0 else described(self._path, f.path) for f in self._files[channel]]
         return min(f.first for f in known), max(f.last for f in known) + 1
 
-    def plan(self, wanted: Mapping[str, Bounds], *, max_bytes: int, min_parts: int) -> Sequence[TablePiece]:
-        """Parts of about ``max_bytes`` of files; a large file is cut at its row groups, when it is read."""
+    def plan(
+        self, wanted: Mapping[str, Bounds], *, max_bytes: int, min_parts: int
+    ) -> Sequence[TablePiece]:
+        """Parts of about ``max_bytes`` of files.
+
+        A large file is cut at its row groups, when it is read.
+        """
         chosen = [
             (file, bounds)
             for channel, bounds in wanted.items()
@@ -195,7 +215,8 @@ class TableSnapshot:
         return [TablePiece(self._path, tuple(group)) for group in packed(shares, size)]
 
 
-# ---- spools ------------------------------------------------------------------------------------------------------
+# ---- spools
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +242,17 @@ class SpoolPiece:
     findings: tuple[ReadingFinding, ...] = field(default=())
 
     def read(
-        self, columns: tuple[str, ...], *, report: ReadingReport, fail_on_data_loss: bool, refuse_encrypted: bool
+        self,
+        columns: tuple[str, ...],
+        *,
+        report: ReadingReport,
+        fail_on_data_loss: bool,
+        refuse_encrypted: bool,
     ) -> Iterator[pa.RecordBatch]:
-        """The messages of every share, each sequence once. Raises ``StoreError`` and ``DamageError``."""
+        """The messages of every share, each sequence once.
+
+        Raises ``StoreError`` and ``DamageError``.
+        """
         del refuse_encrypted
         for finding in self.findings:
             report.add(finding)
@@ -234,10 +263,14 @@ class SpoolPiece:
                     _tell_conflicts(share.channel, piece.conflicts, report)
                 b = share.bounds
                 for batch in piece.rows.to_batches():
-                    rows = _cut(batch, [("sequence", b.first, b.last), ("timestamp_ns", b.since, b.until)])
+                    rows = _cut(
+                        batch, [("sequence", b.first, b.last), ("timestamp_ns", b.since, b.until)]
+                    )
                     if rows.num_rows:
                         report.rows += rows.num_rows
-                        yield with_columns(rows, columns, share.channel, share.stretch.slices[0].path)
+                        yield with_columns(
+                            rows, columns, share.channel, share.stretch.slices[0].path
+                        )
 
 
 class _Told(SliceRows):
@@ -261,30 +294,49 @@ class _Told(SliceRows):
             if isinstance(error.__cause__, FileNotFoundError):
                 if self._fail:
                     raise StoreError(
-                        f"spool {self._spooled.spool}: {self._spooled.path} went away after the query had been planned",
-                        hint="the archive job took it: read the archive, or set failOnDataLoss=false",
+                        f"spool {self._spooled.spool}: {self._spooled.path} went away after the "
+                        "query had been planned",
+                        hint="the archive job took it: read the archive, or set "
+                        "failOnDataLoss=false",
                     ) from error
                 self._report.add(
-                    ReadingFinding(ReadingKind.LOSS, shown(m.channel), self._spooled.path, "the slice went away")
+                    ReadingFinding(
+                        ReadingKind.LOSS,
+                        shown(m.channel),
+                        self._spooled.path,
+                        "the slice went away",
+                    )
                 )
                 return
-            self._report.add(ReadingFinding(ReadingKind.DAMAGE, shown(m.channel), self._spooled.path, error.text))
+            self._report.add(
+                ReadingFinding(ReadingKind.DAMAGE, shown(m.channel), self._spooled.path, error.text)
+            )
 
 
 def _tell_conflicts(channel: str, rows: pa.Table, report: ReadingReport) -> None:
-    """One finding for each sequence, with the slices that hold its contents; of very many, one for the rest."""
+    """One finding for each sequence, with the slices that hold its contents.
+
+    Of very many, one for the rest.
+    """
     by_sequence: dict[int, list[str]] = {}
-    for sequence, source in zip(rows["sequence"].to_pylist(), rows["source"].to_pylist(), strict=True):
+    for sequence, source in zip(
+        rows["sequence"].to_pylist(), rows["source"].to_pylist(), strict=True
+    ):
         by_sequence.setdefault(sequence, []).append(source)
     for k, (sequence, sources) in enumerate(by_sequence.items()):
         if k == _CONFLICTS_SAID:
             text = (
-                f"{len(by_sequence) - k} more sequences up to {max(by_sequence)} have several contents: none is given"
+                f"{len(by_sequence) - k} more sequences up to {max(by_sequence)} have several "
+                "contents: none is given"
             )
-            report.add(ReadingFinding(ReadingKind.CONFLICT, channel, sources[0], text, sequence=sequence))
+            report.add(
+                ReadingFinding(ReadingKind.CONFLICT, channel, sources[0], text, sequence=sequence)
+            )
             return
         text = f"has another content than in {', '.join(sources[1:])}: none is given"
-        report.add(ReadingFinding(ReadingKind.CONFLICT, channel, sources[0], text, sequence=sequence))
+        report.add(
+            ReadingFinding(ReadingKind.CONFLICT, channel, sources[0], text, sequence=sequence)
+        )
 
 
 class SpoolSnapshot:
@@ -296,7 +348,9 @@ class SpoolSnapshot:
         self._slices: dict[str, list[Spooled]] = {}
         for s in listing.slices:
             self._slices.setdefault(shown(s.manifest.channel), []).append(s)
-        self._findings = tuple(ReadingFinding(ReadingKind.DAMAGE, "", where, why) for where, why in listing.broken)
+        self._findings = tuple(
+            ReadingFinding(ReadingKind.DAMAGE, "", where, why) for where, why in listing.broken
+        )
 
     @property
     def channels(self) -> Collection[str]:
@@ -308,7 +362,9 @@ class SpoolSnapshot:
         manifests = [s.manifest for s in self._slices[channel]]
         return min(m.first for m in manifests), max(m.last for m in manifests) + 1
 
-    def plan(self, wanted: Mapping[str, Bounds], *, max_bytes: int, min_parts: int) -> Sequence[SpoolPiece]:
+    def plan(
+        self, wanted: Mapping[str, Bounds], *, max_bytes: int, min_parts: int
+    ) -> Sequence[SpoolPiece]:
         """Parts of about ``max_bytes`` of slices; slices that overlap are never apart."""
         shares = [
             SpoolShare(channel, stretch, bounds)

@@ -17,13 +17,14 @@ FORMATS = ("delta", "parquet")
 class ArchiveOptions:
     """How slices become files.
 
-    ``format``: ``delta`` or ``parquet``, for a new table; an existing one keeps its own, and asking for another is an
-    error. ``target_file_bytes``: a file is closed when it has this size, compressed. ``batch_bytes``: slices of about
-    this size together are one commit. ``channels``: only these, empty for all. ``keep_slices`` leaves slices in the
-    spool after the commit. ``dry_run`` says what would be done and changes nothing. ``compression_level`` is zstd's.
-    ``crc_polynomial``: of a datastore that is archived itself; slices say their own. ``cluster``: whose slices, where a
-    spool has those of several and the table is new. ``partitions``: how many tasks run side by side, 0 for what the
-    session says.
+    ``format``: ``delta`` or ``parquet``, for a new table; an existing one keeps its own, and asking
+    for another is an error. ``target_file_bytes``: a file is closed when it has this size,
+    compressed. ``batch_bytes``: slices of about this size together are one commit. ``channels``:
+    only these, empty for all. ``keep_slices`` leaves slices in the spool after the commit.
+    ``dry_run`` says what would be done and changes nothing. ``compression_level`` is zstd's.
+    ``crc_polynomial``: of a datastore that is archived itself; slices say their own. ``cluster``:
+    whose slices, where a spool has those of several and the table is new. ``partitions``: how many
+    tasks run side by side, 0 for what the session says.
     """
 
     format: str = ""
@@ -40,15 +41,26 @@ class ArchiveOptions:
     def __post_init__(self) -> None:
         """Raises ``ArchiveError`` for a value that cannot be."""
         if self.format not in {"", *FORMATS}:
-            raise ArchiveError(f'table format "{self.format}" is not known', hint=f"it is one of {', '.join(FORMATS)}")
-        for name, least in (("target_file_bytes", 1), ("batch_bytes", 1), ("compression_level", 1), ("partitions", 0)):
+            raise ArchiveError(
+                f'table format "{self.format}" is not known',
+                hint=f"it is one of {', '.join(FORMATS)}",
+            )
+        for name, least in (
+            ("target_file_bytes", 1),
+            ("batch_bytes", 1),
+            ("compression_level", 1),
+            ("partitions", 0),
+        ):
             if getattr(self, name) < least:
-                raise ArchiveError(f"{name} is {getattr(self, name)}", hint=f"{name} is at least {least}")
+                raise ArchiveError(
+                    f"{name} is {getattr(self, name)}", hint=f"{name} is at least {least}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A slice that was not archived and stays where it is: its path in the spool, and why, with file and offset.
+    """A slice that was not archived and stays where it is: its path in the spool, and why, with
+    file and offset.
 
     Of a datastore: a channel's directory.
     """
@@ -60,9 +72,11 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Sequences of a channel that came with more than one content: how many, which, and where the variants are.
+    """Sequences of a channel that came with more than one content: how many, which, and where the
+    variants are.
 
-    ``archived``: how many of them have one of the variants in the table, from an earlier run; it was left there.
+    ``archived``: how many of them have one of the variants in the table, from an earlier run; it
+    was left there.
     """
 
     channel: str
@@ -76,9 +90,9 @@ class Conflict:
 class ArchiveReport:
     """What one run did. Everything that it did not archive is named.
 
-    ``messages`` of ``slices`` were added to the table, in ``files`` files of ``bytes`` bytes, by ``commits`` commits;
-    ``duplicates`` were there already or came more than once, with equal bytes. ``conflicts_known``: rows in the side
-    table, of all runs.
+    ``messages`` of ``slices`` were added to the table, in ``files`` files of ``bytes`` bytes, by
+    ``commits`` commits; ``duplicates`` were there already or came more than once, with equal bytes.
+    ``conflicts_known``: rows in the side table, of all runs.
     """
 
     spool: str

@@ -28,7 +28,10 @@ def batches_of(
 
 
 def range_of(file: pq.ParquetFile, k: int, column: str) -> tuple[int, int] | None:
-    """The least and the greatest value of a column in a row group; ``None`` where the file does not say."""
+    """The least and the greatest value of a column in a row group.
+
+    ``None`` where the file does not say.
+    """
     index = file.schema_arrow.get_field_index(column)
     if index < 0:
         return None

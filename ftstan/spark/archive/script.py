@@ -1,10 +1,10 @@
 """The archive script: what the server starts for every slice that its limits remove.
 
-``-file_slice_archive_script`` names a program that gets three arguments: channel, data file, index file. This is that
-program, either behind a wrapper that ``install_script`` writes, or as ``ftstan-archive-slice`` with the spool in
-``FTSTAN_ARCHIVE_SPOOL``. It prints one line and ends with 0 when the slice is durable in the spool, with 1 when nothing
-has changed (the server tries again), with 2 when it was called wrongly. It never needs Spark, and never talks to the
-server.
+``-file_slice_archive_script`` names a program that gets three arguments: channel, data file, index
+file. This is that program, either behind a wrapper that ``install_script`` writes, or as
+``ftstan-archive-slice`` with the spool in ``FTSTAN_ARCHIVE_SPOOL``. It prints one line and ends
+with 0 when the slice is durable in the spool, with 1 when nothing has changed (the server tries
+again), with 2 when it was called wrongly. It never needs Spark, and never talks to the server.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def parser() -> ArgumentParser:
     """The arguments: options of the wrapper, then the three of the server."""
     made = ArgumentParser(
         prog="ftstan-archive-slice",
-        description="Move a slice that the server has removed into a spool, where the archive job finds it.",
+        description="Move a slice that the server has removed into a spool, where the archive "
+        "job finds it.",
     )
     made.add_argument(
         "--spool",
@@ -40,7 +41,9 @@ def parser() -> ArgumentParser:
         metavar="DIR",
         help=f"the spool (default: ${SPOOL_VARIABLE})",
     )
-    made.add_argument("--copy", action="store_true", help="copy the files even where they could be linked")
+    made.add_argument(
+        "--copy", action="store_true", help="copy the files even where they could be linked"
+    )
     made.add_argument(
         "--crc-poly",
         type=lambda text: int(text, 0),
@@ -89,17 +92,22 @@ def _line(dat: str, taken: spools.Taken) -> str:
     return text
 
 
-def install_script(spool: str, path: str = "", *, copy: bool = False, polynomial: int = spools.POLYNOMIAL) -> str:
-    """Make the spool if there is none, and return the text of a script for ``-file_slice_archive_script``.
+def install_script(
+    spool: str, path: str = "", *, copy: bool = False, polynomial: int = spools.POLYNOMIAL
+) -> str:
+    """Make the spool if there is none, and return the text of a script for
+    ``-file_slice_archive_script``.
 
     With ``path`` it is also written there, executable. Raises ``ArchiveError``.
     """
     spool = os.path.abspath(spool)
     spools.create(spool)
-    # -P: a file in the server's working directory must not be taken for a module. A package's interpreter goes with its
-    # version, the command stays.
+    # -P: a file in the server's working directory must not be taken for a module. A package's
+    # interpreter goes with its version, the command stays.
     run = (
-        ["/usr/bin/ftstan-archive-slice"] if packaged() else [sys.executable, "-P", "-m", "ftstan.spark.archive.script"]
+        ["/usr/bin/ftstan-archive-slice"]
+        if packaged()
+        else [sys.executable, "-P", "-m", "ftstan.spark.archive.script"]
     )
     words = [*run, "--spool", spool]
     words += ["--copy"] if copy else []

@@ -1,8 +1,10 @@
-"""Reading one spooled slice, with every check before the next row is given out: nothing that is wrong passes.
+"""Reading one spooled slice, with every check before the next row is given out: nothing that is
+wrong passes.
 
-The file has the size and digest of its manifest; each record has its checksum, decodes, and belongs to the channel;
-sequences ascend from the manifest's first to its last, and are as many as it says. What an intact index does not name
-lies behind the slice's end and is not read. Runs in Spark's workers; never writes.
+The file has the size and digest of its manifest; each record has its checksum, decodes, and belongs
+to the channel; sequences ascend from the manifest's first to its last, and are as many as it says.
+What an intact index does not name lies behind the slice's end and is not read. Runs in Spark's
+workers; never writes.
 """
 
 from __future__ import annotations
@@ -85,9 +87,11 @@ class SliceRows:
 
     def _check_digest(self) -> None:
         m = self._slice.manifest
-        digest, left = hashlib.sha256(), m.size
+        digest = hashlib.sha256()
+        left = m.size
         with open(self._slice.dat, "rb") as file:
-            # A file that was linked can have grown: a paused owner of the store writes behind its end.
+            # A file that was linked can have grown: a paused owner of the store writes behind its
+            # end.
             while left and (piece := file.read(min(CHUNK, left))):
                 digest.update(piece)
                 left -= len(piece)
@@ -104,7 +108,8 @@ class SliceRows:
         told = (m.first, m.last, m.count, m.end)
         if (found.first, found.last, found.count, found.end) != told or not found.clean:
             raise self._error(
-                f"{found.count} messages {found.first}..{found.last} that end at offset {found.end}, "
+                f"{found.count} messages {found.first}..{found.last} that end at offset "
+                f"{found.end}, "
                 f"the manifest says {m.count} messages {m.first}..{m.last} and {m.end}"
             )
         return index
@@ -119,12 +124,22 @@ class SliceRows:
                 data = file.read(m.index_size)
         except FileNotFoundError:
             return b""
-        return data[records.VERSION_SIZE :] if hashlib.sha256(data).hexdigest() == m.index_sha256 else b""
+        return (
+            data[records.VERSION_SIZE :]
+            if hashlib.sha256(data).hexdigest() == m.index_sha256
+            else b""
+        )
 
     def _rebuilt(self, crc: records.Crc) -> bytes:
-        """The entries that the data give. Raises ``SliceError`` at the first byte that is not a record."""
+        """The entries that the data give.
+
+        Raises ``SliceError`` at the first byte that is not a record.
+        """
         m = self._slice.manifest
-        made, last, at, window = [], 0, records.VERSION_SIZE, CHUNK
+        made = []
+        last = 0
+        at = records.VERSION_SIZE
+        window = CHUNK
         # Where the manifest was made of an index, what lies behind its last entry does not count.
         end = m.size if m.problem else m.end
         with open(self._slice.dat, "rb") as file:
@@ -132,7 +147,9 @@ class SliceRows:
                 data = os.pread(file.fileno(), min(window, end - at), at)
                 block, used, why = records.scan_data(data, os.fsencode(m.channel), last, crc)
                 if why and (why != "torn" or at + len(data) >= end):
-                    raise self._error(f"{'unexpected EOF' if why == 'torn' else why} at offset {at + used}")
+                    raise self._error(
+                        f"{'unexpected EOF' if why == 'torn' else why} at offset {at + used}"
+                    )
                 if len(block):
                     made.append(records.index_entries(block, 0, len(block), at, crc))
                     last = block.last

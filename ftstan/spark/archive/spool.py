@@ -1,12 +1,15 @@
-"""A spool: where slices that a server has let go of wait for the archive job, each whole or not visible at all.
+"""A spool: where slices that a server has let go of wait for the archive job, each whole or not
+visible at all.
 
-A slice is a directory ``slices/<channel>/<number>-<digest>`` that holds both files and ``manifest.json``. It is made
-below ``incoming``, synced, and shown by one rename; only then are the server's files removed. So whoever is killed at
-whatever moment leaves the slice where it was, or in the spool, or in both, and the next call puts that in order. The
-digest is in the name: two slices with the same number and other bytes stand side by side, and the same one handed over
-twice, by two servers even, is there once.
+A slice is a directory ``slices/<channel>/<number>-<digest>`` that holds both files and
+``manifest.json``. It is made below ``incoming``, synced, and shown by one rename; only then are the
+server's files removed. So whoever is killed at whatever moment leaves the slice where it was, or in
+the spool, or in both, and the next call puts that in order. The digest is in the name: two slices
+with the same number and other bytes stand side by side, and the same one handed over twice, by two
+servers even, is there once.
 
-Runs in the archive script, so it imports neither Spark nor Arrow. It never removes a slice that it has not shown.
+Runs in the archive script, so it imports neither Spark nor Arrow. It never removes a slice that it
+has not shown.
 """
 
 from __future__ import annotations
@@ -45,9 +48,19 @@ _CHUNK = 4 << 20
 #: What a killed call on another host left is removed when it is this old.
 _STALE_S = 86_400.0
 #: A link is refused: other file system, too many links, no right to, not supported there.
-_NO_LINK = {errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_NO_LINK = {
+    errno.EXDEV,
+    errno.EMLINK,
+    errno.EPERM,
+    errno.EACCES,
+    errno.EOPNOTSUPP,
+    errno.ENOSYS,
+    errno.EINVAL,
+}
 
-_ARGUMENTS = "the arguments are CHANNEL PATH/msgs.N.dat.bak PATH/msgs.N.idx.bak, as the server gives them"
+_ARGUMENTS = (
+    "the arguments are CHANNEL PATH/msgs.N.dat.bak PATH/msgs.N.idx.bak, as the server gives them"
+)
 
 
 class ArchiveError(FtstanError):
@@ -58,10 +71,11 @@ class ArchiveError(FtstanError):
 class Manifest:
     """What a slice held when it was taken.
 
-    ``count`` messages with the sequences ``first`` to ``last`` and the times ``first_ns`` and ``last_ns`` (of those two
-    messages); their records end at offset ``end`` of a file of ``size`` bytes with the digest ``sha256``. Bytes behind
-    ``end`` are what a former owner wrote too late, or damage: ``problem`` says so where it can be told already.
-    ``cluster`` is empty if the store did not say it; ``store`` is ``host:directory``; ``taken_ns`` when it was taken.
+    ``count`` messages with the sequences ``first`` to ``last`` and the times ``first_ns`` and
+    ``last_ns`` (of those two messages); their records end at offset ``end`` of a file of ``size``
+    bytes with the digest ``sha256``. Bytes behind ``end`` are what a former owner wrote too late,
+    or damage: ``problem`` says so where it can be told already. ``cluster`` is empty if the store
+    did not say it; ``store`` is ``host:directory``; ``taken_ns`` when it was taken.
     """
 
     channel: str
@@ -98,7 +112,8 @@ class Manifest:
         if not isinstance(values, dict) or {n: type(v) for n, v in values.items()} != known:
             raise ArchiveError(
                 f"{where}: the manifest cannot be read",
-                hint="hand the two files beside it to the archive script again, then remove this directory",
+                hint="hand the two files beside it to the archive script again, then remove this "
+                "directory",
             )
         if values["version"] != _VERSION:
             raise ArchiveError(
@@ -157,17 +172,22 @@ def create(path: str) -> None:
             os.makedirs(os.path.join(path, name), exist_ok=True)
         if not os.path.exists(os.path.join(path, MARKER)):
             temporary = os.path.join(path, _INCOMING, f"{_own_name()}.json")
-            write_durably(temporary, json.dumps({"format": "ftstan-spool", "version": _VERSION}) + "\n")
+            write_durably(
+                temporary, json.dumps({"format": "ftstan-spool", "version": _VERSION}) + "\n"
+            )
             os.replace(temporary, os.path.join(path, MARKER))
         sync_directory(path)
     except OSError as error:
         raise ArchiveError(
-            f"spool {path} cannot be made: {error.strerror}", hint="check the path and who may write there"
+            f"spool {path} cannot be made: {error.strerror}",
+            hint="check the path and who may write there",
         ) from error
 
 
 def check(path: str) -> None:
-    """Raises ``ArchiveError`` if ``path`` is no spool: a file system that is not mounted must not be written over."""
+    """Raises ``ArchiveError`` if ``path`` is no spool: a file system that is not mounted must not
+    be written over.
+    """
     try:
         with open(os.path.join(path, MARKER), encoding="utf-8") as file:
             found = json.load(file)
@@ -177,7 +197,8 @@ def check(path: str) -> None:
     if not usable:
         raise ArchiveError(
             f"{path} is no spool: it has no {MARKER} of this version",
-            hint=f"is its file system mounted? `ftstan-pipeline archive-script --spool {path}` makes a spool",
+            hint=f"is its file system mounted? `ftstan-pipeline archive-script --spool {path}` "
+            "makes a spool",
         )
 
 
@@ -186,11 +207,22 @@ def is_spool(path: str) -> bool:
     return os.path.isfile(os.path.join(path, MARKER))
 
 
-def take(spool: str, channel: str, dat: str, idx: str, *, polynomial: int = POLYNOMIAL, copy: bool = False) -> Taken:
-    """Move a slice into the spool; when this returns it is durable there, and ``dat`` and ``idx`` are gone.
+def take(
+    spool: str,
+    channel: str,
+    dat: str,
+    idx: str,
+    *,
+    polynomial: int = POLYNOMIAL,
+    copy: bool = False,
+) -> Taken:
+    """Move a slice into the spool.
 
-    Bytes are copied only where the files cannot be linked, or with ``copy``. Raises ``ArchiveError``: then ``dat`` and
-    ``idx`` are where they were. A ``dat`` that is not there was taken by another call, which is no error.
+    When this returns it is durable there, and ``dat`` and ``idx`` are gone.
+
+    Bytes are copied only where the files cannot be linked, or with ``copy``. Raises
+    ``ArchiveError``: then ``dat`` and ``idx`` are where they were. A ``dat`` that is not there was
+    taken by another call, which is no error.
     """
     number = _number(dat)
     if not valid_channel(os.fsencode(channel)):
@@ -201,22 +233,34 @@ def take(spool: str, channel: str, dat: str, idx: str, *, polynomial: int = POLY
     except OSError as error:
         place = f": {error.filename}" if error.filename else ""
         raise ArchiveError(
-            f'msgs.{number} of channel "{channel}" was not taken into {spool}: {error.strerror}{place}',
+            f'msgs.{number} of channel "{channel}" was not taken into {spool}: '
+            f"{error.strerror}{place}",
             hint=f"{dat} stays where it is and is tried again",
         ) from error
 
 
-def _take(spool: str, channel: str, number: int, dat: str, idx: str, *, polynomial: int, copy: bool) -> Taken:
+def _take(
+    spool: str, channel: str, number: int, dat: str, idx: str, *, polynomial: int, copy: bool
+) -> Taken:
     name = _own_name()
     incoming = os.path.join(spool, _INCOMING, name)
     os.mkdir(incoming)
     try:
-        new_dat, new_idx = (os.path.join(incoming, f"msgs.{number}.{kind}") for kind in ("dat", "idx"))
+        new_dat, new_idx = (
+            os.path.join(incoming, f"msgs.{number}.{kind}") for kind in ("dat", "idx")
+        )
         if not _bring(dat, new_dat, copy=copy):
             _remove(idx)
             return Taken("", None)
         _bring(idx, new_idx, copy=copy)
-        manifest = measure(channel, number, new_dat, new_idx, polynomial, root=os.path.dirname(os.path.dirname(dat)))
+        manifest = measure(
+            channel,
+            number,
+            new_dat,
+            new_idx,
+            polynomial,
+            root=os.path.dirname(os.path.dirname(dat)),
+        )
         write_durably(os.path.join(incoming, MANIFEST), manifest.to_json())
         sync_directory(incoming)
         folder = os.path.join(spool, _SLICES, channel)
@@ -224,7 +268,9 @@ def _take(spool: str, channel: str, number: int, dat: str, idx: str, *, polynomi
             os.makedirs(folder, exist_ok=True)
             sync_directory(os.path.join(spool, _SLICES))
         path = os.path.join(_SLICES, channel, f"{number}-{manifest.sha256[:16]}")
-        others = sum(n.startswith(f"{number}-") for n in os.listdir(folder) if n != os.path.basename(path))
+        others = sum(
+            n.startswith(f"{number}-") for n in os.listdir(folder) if n != os.path.basename(path)
+        )
         again = not _show(incoming, os.path.join(spool, path))
         sync_directory(folder)
     finally:
@@ -242,7 +288,9 @@ def _show(incoming: str, path: str) -> bool:
         os.rename(incoming, path)
     except OSError as error:
         # The name has the digest of the bytes: what is there is this slice.
-        if error.errno in {errno.ENOTEMPTY, errno.EEXIST} and os.path.exists(os.path.join(path, MANIFEST)):
+        if error.errno in {errno.ENOTEMPTY, errno.EEXIST} and os.path.exists(
+            os.path.join(path, MANIFEST)
+        ):
             return False
         raise
     return True
@@ -274,7 +322,10 @@ def _remove(path: str) -> None:
 
 
 def _sweep(spool: str, folder: str) -> None:
-    """Remove what killed calls left: unfinished slices, and indexes whose data was taken. Never fails."""
+    """Remove what killed calls left: unfinished slices, and indexes whose data was taken.
+
+    Never fails.
+    """
     host = socket.gethostname()
     with contextlib.suppress(OSError):
         for entry in os.scandir(os.path.join(spool, _INCOMING)):
@@ -305,11 +356,16 @@ def _number(dat: str) -> int:
     return int(found[1])
 
 
-# ---- manifests ---------------------------------------------------------------------------------------------------
+# ---- manifests
+# --------------------------------------------------------------------------------------------------
 
 
-def measure(channel: str, number: int, dat: str, idx: str, polynomial: int, *, root: str) -> Manifest:
-    """Describe a slice by its index, or by its data where the index does not fit. Raises ``OSError``.
+def measure(
+    channel: str, number: int, dat: str, idx: str, polynomial: int, *, root: str
+) -> Manifest:
+    """Describe a slice by its index, or by its data where the index does not fit.
+
+    Raises ``OSError``.
 
     ``root``: the datastore's directory, which tells the cluster.
     """
@@ -347,18 +403,28 @@ _Span = tuple[int, int, int, int, int, int]
 
 
 def _by_index(dat: str, idx: str, size: int, crc: Crc) -> _Span | None:
-    """First and last sequence, count, first and last time, and end, if the whole index names what is in the data."""
+    """First and last sequence, count, first and last time, and end, if the whole index names what
+    is in the data.
+    """
     with open(idx, "rb") as file:
         data = file.read()
     entries = data[records.VERSION_SIZE :]
     found = records.scan_index(entries, crc)
-    if data[: records.VERSION_SIZE] != records.VERSION or not found.clean or not found.count or found.end > size:
+    if (
+        data[: records.VERSION_SIZE] != records.VERSION
+        or not found.clean
+        or not found.count
+        or found.end > size
+    ):
         return None
     with open(dat, "rb") as file:
         for k in (0, found.count - 1):
             sequence, offset, _, length = records.entry(entries, k)
-            block, _, _ = records.scan_data(os.pread(file.fileno(), 8 + length, offset), b"", sequence - 1, crc)
-            # An index of another file names other sequences; a record with a wrong checksum is for the job to judge.
+            block, _, _ = records.scan_data(
+                os.pread(file.fileno(), 8 + length, offset), b"", sequence - 1, crc
+            )
+            # An index of another file names other sequences; a record with a wrong checksum is for
+            # the job to judge.
             if len(block) and block.first != sequence:
                 return None
     return found.first, found.last, found.count, found.first_ts, found.last_ts, found.end
@@ -367,15 +433,19 @@ def _by_index(dat: str, idx: str, size: int, crc: Crc) -> _Span | None:
 def _by_data(dat: str, size: int, channel: bytes, crc: Crc) -> tuple[_Span, str]:
     """The same by reading the data, and what ends the records."""
     first = last = count = first_ns = last_ns = 0
-    end, window, why = records.VERSION_SIZE, _CHUNK, ""
+    end = records.VERSION_SIZE
+    window = _CHUNK
+    why = ""
     with open(dat, "rb") as file:
         while end < size:
             data = os.pread(file.fileno(), window, end)
             block, used, why = records.scan_data(data, channel, last, crc)
             if len(block):
                 if not count:
-                    first, first_ns = block.first, block.timestamp(0)
-                last, last_ns = block.last, block.timestamp(len(block) - 1)
+                    first = block.first
+                    first_ns = block.timestamp(0)
+                last = block.last
+                last_ns = block.timestamp(len(block) - 1)
                 count += len(block)
             end += used
             if why and (why != "torn" or end + len(data) - used >= size):
@@ -404,7 +474,8 @@ def cluster_of(root: str) -> str:
 
 
 def _digest(path: str) -> tuple[int, str]:
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size = 0
     with open(path, "rb") as file:
         while piece := file.read(_CHUNK):
             digest.update(piece)
@@ -412,7 +483,8 @@ def _digest(path: str) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-# ---- reading -----------------------------------------------------------------------------------------------------
+# ---- reading
+# --------------------------------------------------------------------------------------------------
 
 
 def slices(path: str) -> Listing:
@@ -461,7 +533,8 @@ def _directories(path: str) -> Iterator[str]:
             yield inner
 
 
-# ---- durable files -----------------------------------------------------------------------------------------------
+# ---- durable files
+# -----------------------------------------------------------------------------------------------
 
 
 def write_durably(path: str, text: str) -> None:

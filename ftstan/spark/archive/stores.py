@@ -1,7 +1,9 @@
-"""A datastore as a source of the archive job: a stopped one, a backup, or a live one up to what is confirmed.
+"""A datastore as a source of the archive job: a stopped one, a backup, or a live one up to what is
+confirmed.
 
-What a start would serve of a channel is read, with the readers of ``stan``; damage and sequences with two contents
-leave the channel out, as a slice that fails a check is left out. Nothing is removed from a datastore.
+What a start would serve of a channel is read, with the readers of ``stan``; damage and sequences
+with two contents leave the channel out, as a slice that fails a check is left out. Nothing is
+removed from a datastore.
 """
 
 from __future__ import annotations
@@ -68,7 +70,9 @@ class StoredRows:
                 raise SliceError(self.label, str(finding))
 
 
-def stored_channels(path: str, polynomial: int, wanted: Callable[[str], bool]) -> list[StoredChannel]:
+def stored_channels(
+    path: str, polynomial: int, wanted: Callable[[str], bool]
+) -> list[StoredChannel]:
     """The channels of a datastore that hold messages. Raises ``ConfigError`` and ``StoreError``."""
     store = Store(path, polynomial=polynomial)
     listing = store.look()
@@ -77,5 +81,9 @@ def stored_channels(path: str, polynomial: int, wanted: Callable[[str], bool]) -
         first, behind = store.ends_of(listed, listing.ours_from) if wanted(name) else (0, 0)
         if first < behind:
             parts = store.plan([name], max_bytes=_WHOLE, listing=listing)
-            found.append(StoredChannel(path, name, first, behind - 1, sum(p.size for p in parts), tuple(parts)))
+            found.append(
+                StoredChannel(
+                    path, name, first, behind - 1, sum(p.size for p in parts), tuple(parts)
+                )
+            )
     return found

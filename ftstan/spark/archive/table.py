@@ -1,9 +1,11 @@
-"""The table that slices become: where its files lie, what is in it, and how a batch of files joins it at once.
+"""The table that slices become: where its files lie, what is in it, and how a batch of files joins
+it at once.
 
-Two formats with one layout, ``channel=<c>/date=<d>/part-*.parquet``: Delta, whose log says what belongs to the table,
-and plain Parquet, for which ``_ftstan/log`` says it. Below ``_ftstan`` lies what only the archive job needs. Files
-become part of the table in one step, ``commit``, which does nothing if the batch of that number is in the table
-already. No path in either log is absolute: the directory can be moved. Nothing here reads or writes rows.
+Two formats with one layout, ``channel=<c>/date=<d>/part-*.parquet``: Delta, whose log says what
+belongs to the table, and plain Parquet, for which ``_ftstan/log`` says it. Below ``_ftstan`` lies
+what only the archive job needs. Files become part of the table in one step, ``commit``, which does
+nothing if the batch of that number is in the table already. No path in either log is absolute: the
+directory can be moved. Nothing here reads or writes rows.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One file: ``path`` relative to the table, sequences ``first`` to ``last``, times ``least_ns`` to ``most_ns``.
+    """One file: ``path`` relative to the table, sequences ``first`` to ``last``, times ``least_ns``
+    to ``most_ns``.
 
     ``rows`` is -1 where the log does not tell; then the four bounds are as wide as can be.
     """
@@ -93,8 +96,9 @@ class Log(Protocol):
 def directory_of(channel: str, date: str, form: str) -> str:
     """Where files of a channel's day lie below the table.
 
-    Plain Parquet escapes a name as Hive does, so that every reader finds it; a name too long for that, and in Delta,
-    whose log has the name itself, every unusual one, is shortened and gets a digest.
+    Plain Parquet escapes a name as Hive does, so that every reader finds it; a name too long for
+    that, and in Delta, whose log has the name itself, every unusual one, is shortened and gets a
+    digest.
     """
     name = channel if _PLAIN_NAME.match(channel) else ""
     if not name and form == "parquet":
@@ -106,13 +110,17 @@ def directory_of(channel: str, date: str, form: str) -> str:
 
 
 def kind_of(path: str) -> str:
-    """``delta`` or ``parquet`` where ``path`` is a table of ours or any Delta table, else nothing."""
+    """``delta`` or ``parquet`` where ``path`` is a table of ours or any Delta table, else
+    nothing.
+    """
     if os.path.isdir(os.path.join(path, "_delta_log")):
         return "delta"
     if os.path.isdir(os.path.join(path, OURS, "log")):
         return "parquet"
     with contextlib.suppress(OSError):
-        if any(name.startswith("channel=") or name.endswith(".parquet") for name in os.listdir(path)):
+        if any(
+            name.startswith("channel=") or name.endswith(".parquet") for name in os.listdir(path)
+        ):
             return "parquet"
     return ""
 
@@ -122,7 +130,8 @@ def open_log(path: str, form: str) -> Log:
     return DeltaLog(path) if form == "delta" else PlainLog(path)
 
 
-# ---- Delta -------------------------------------------------------------------------------------------------------
+# ---- Delta
+# --------------------------------------------------------------------------------------------------
 
 
 class DeltaLog:
@@ -146,17 +155,22 @@ class DeltaLog:
                 hint="restore _delta_log from a copy",
             ) from error
         if [field.name for field in table.schema().fields] != _WHOLE.names:
-            raise ArchiveError(f"{self._path} is a Delta table of something else", hint="name another directory")
+            raise ArchiveError(
+                f"{self._path} is a Delta table of something else", hint="name another directory"
+            )
         return table
 
     def files(self) -> list[DataFile]:
         """Every file of the table."""
-        table, found = self._table(), []
+        table = self._table()
+        found = []
         if table is None:
             return []
         for row in pa.table(table.get_add_actions(flatten=True)).to_pylist():
             bounds = [row.get("num_records"), *(row.get(key) for key in _BOUNDS)]
-            rows, first, last, least, most = bounds if all(value is not None for value in bounds) else _WIDEST
+            rows, first, last, least, most = (
+                bounds if all(value is not None for value in bounds) else _WIDEST
+            )
             date = row.get("partition.date")
             found.append(
                 DataFile(
@@ -186,14 +200,18 @@ class DeltaLog:
 
         table = self._table()
         if table is None:
-            table = DeltaTable.create(self._path, schema=_WHOLE, partition_by=list(PARTITIONS), name="ftstan archive")
+            table = DeltaTable.create(
+                self._path, schema=_WHOLE, partition_by=list(PARTITIONS), name="ftstan archive"
+            )
         if _latest(table) < batch:
             actions = [
                 AddAction(
                     path=file.path,
                     size=file.size,
                     partition_values={"channel": file.channel, "date": file.date},
-                    modification_time=int(os.stat(os.path.join(self._path, file.path)).st_mtime * 1000),
+                    modification_time=int(
+                        os.stat(os.path.join(self._path, file.path)).st_mtime * 1000
+                    ),
                     data_change=True,
                     stats=_statistics(file),
                 )
@@ -205,7 +223,9 @@ class DeltaLog:
                     mode="append",
                     schema=table.schema(),
                     partition_by=list(PARTITIONS),
-                    commit_properties=CommitProperties(app_transactions=[Transaction(APPLICATION, batch)]),
+                    commit_properties=CommitProperties(
+                        app_transactions=[Transaction(APPLICATION, batch)]
+                    ),
                 )
             except DeltaError as error:
                 raise ArchiveError(
@@ -234,16 +254,22 @@ def _statistics(file: DataFile) -> str:
             "numRecords": file.rows,
             "minValues": {"sequence": file.first, "timestamp_ns": file.least_ns},
             "maxValues": {"sequence": file.last, "timestamp_ns": file.most_ns},
-            "nullCount": dict.fromkeys(("sequence", "timestamp", "timestamp_ns", "data", "size", "reply"), 0),
+            "nullCount": dict.fromkeys(
+                ("sequence", "timestamp", "timestamp_ns", "data", "size", "reply"), 0
+            ),
         }
     )
 
 
-# ---- plain Parquet -----------------------------------------------------------------------------------------------
+# ---- plain Parquet
+# -----------------------------------------------------------------------------------------------
 
 
 class PlainLog:
-    """One JSON file a batch below ``_ftstan/log``; without that, every file that lies there counts."""
+    """One JSON file a batch below ``_ftstan/log``.
+
+    Without that, every file that lies there counts.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -261,14 +287,18 @@ class PlainLog:
                         found += [DataFile(**row) for row in json.load(file)["files"]]
                 except (OSError, ValueError, KeyError, TypeError) as error:
                     raise ArchiveError(
-                        f"{self._folder}/{name} cannot be read", hint="restore it from a copy of the archive"
+                        f"{self._folder}/{name} cannot be read",
+                        hint="restore it from a copy of the archive",
                     ) from error
         return found
 
     def batch(self) -> int:
         """Number of the latest batch that is in the table, 0 if none is."""
         with contextlib.suppress(FileNotFoundError):
-            return max((int(name[:-5]) for name in os.listdir(self._folder) if name.endswith(".json")), default=0)
+            return max(
+                (int(name[:-5]) for name in os.listdir(self._folder) if name.endswith(".json")),
+                default=0,
+            )
         return 0
 
     def commit(self, batch: int, files: Sequence[DataFile]) -> None:
@@ -276,7 +306,9 @@ class PlainLog:
         name = os.path.join(self._folder, f"{batch:020d}.json")
         os.makedirs(self._folder, exist_ok=True)
         if not os.path.exists(name):
-            replace_durably(name, json.dumps({"batch": batch, "files": [asdict(file) for file in files]}) + "\n")
+            replace_durably(
+                name, json.dumps({"batch": batch, "files": [asdict(file) for file in files]}) + "\n"
+            )
 
 
 def disputed(path: str) -> list[DataFile]:
@@ -300,7 +332,9 @@ def described(path: str, name: str) -> DataFile:
         footer = pq.read_metadata(where)
         size = os.path.getsize(where)
     except (OSError, pa.ArrowException) as error:
-        raise ArchiveError(f"{where}: {error}", hint="remove the file, or restore it from a copy") from error
+        raise ArchiveError(
+            f"{where}: {error}", hint="remove the file, or restore it from a copy"
+        ) from error
     parts = dict(part.split("=", 1) for part in name.split("/")[:-1] if "=" in part)
     channel = (footer.metadata or {}).get(CHANNEL_KEY)
     shown = channel.decode() if channel is not None else unquote(parts.get("channel", ""))
@@ -308,7 +342,9 @@ def described(path: str, name: str) -> DataFile:
     found = {}
     for column in ("sequence", "timestamp_ns"):
         index = footer.schema.to_arrow_schema().get_field_index(column)
-        groups = [footer.row_group(k).column(index).statistics for k in range(footer.num_row_groups)]
+        groups = [
+            footer.row_group(k).column(index).statistics for k in range(footer.num_row_groups)
+        ]
         if index < 0 or not groups or any(g is None or not g.has_min_max for g in groups):
             return made
         found[column] = (min(g.min for g in groups), max(g.max for g in groups))
@@ -316,12 +352,15 @@ def described(path: str, name: str) -> DataFile:
     return replace(made, first=first, last=last, least_ns=least, most_ns=most)
 
 
-# ---- what is the job's own ---------------------------------------------------------------------------------------
+# ---- what is the job's own
+# ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """``table.json``: the format, and the cluster whose slices are here (empty until one said its own)."""
+    """``table.json``: the format, and the cluster whose slices are here (empty until one said its
+    own).
+    """
 
     format: str
     cluster: str = ""
@@ -329,7 +368,10 @@ class Identity:
 
 
 def identity_of(path: str) -> Identity | None:
-    """What the archive job wrote about the table; ``None`` if it never saw it. Raises ``ArchiveError``."""
+    """What the archive job wrote about the table; ``None`` if it never saw it.
+
+    Raises ``ArchiveError``.
+    """
     name = os.path.join(path, OURS, "table.json")
     try:
         with open(name, encoding="utf-8") as file:
@@ -337,7 +379,9 @@ def identity_of(path: str) -> Identity | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:
-        raise ArchiveError(f"{name} cannot be read", hint="restore it from a copy of the archive") from error
+        raise ArchiveError(
+            f"{name} cannot be read", hint="restore it from a copy of the archive"
+        ) from error
     if found.version != _VERSION or found.format not in FORMATS:
         raise ArchiveError(
             f"{name} is of version {found.version}, this program knows {_VERSION}",
@@ -360,14 +404,16 @@ def locked(path: str) -> Iterator[None]:
         fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise ArchiveError(
-            f"archive {path} cannot be written: {error.strerror}", hint="check the path and who may write there"
+            f"archive {path} cannot be written: {error.strerror}",
+            hint="check the path and who may write there",
         ) from error
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ArchiveError(
-                f"another job is archiving into {path}", hint="wait for its end; a killed one holds nothing"
+                f"another job is archiving into {path}",
+                hint="wait for its end; a killed one holds nothing",
             ) from None
         yield
     finally:

@@ -1,7 +1,7 @@
 """One unit of the archive job, as a worker does it: read, check, merge, write, read back.
 
-A slice that fails a check is left out, and its unit begins again without it: nothing of it is in any file. What comes
-back is plain data. Writes only below the run's staging directory.
+A slice that fails a check is left out, and its unit begins again without it: nothing of it is in
+any file. What comes back is plain data. Writes only below the run's staging directory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from ftstan.spark.archive.merge import Source
     from ftstan.spark.archive.plan import Stretch, Unit, Where
 
-#: Sequences with several contents that are in memory at a time, as bytes; more than that are several files.
+#: Sequences with several contents that are in memory at a time, as bytes; more than that are
+#: several files.
 _CONFLICT_BYTES = 64 << 20
 
 
@@ -92,18 +93,28 @@ class FileRows:
         try:
             with pq.ParquetFile(self._path) as file:
                 for groups in _ordered_groups(file, self.first, self._last):
-                    table = file.read_row_groups(groups, columns=ROWS.names, use_threads=False).cast(ROWS)
+                    table = file.read_row_groups(
+                        groups, columns=ROWS.names, use_threads=False
+                    ).cast(ROWS)
                     sequences = table["sequence"]
-                    inside = pc.and_(pc.greater_equal(sequences, self.first), pc.less_equal(sequences, self._last))
-                    yield from table.filter(inside).sort_by("sequence").combine_chunks().to_batches()
+                    inside = pc.and_(
+                        pc.greater_equal(sequences, self.first),
+                        pc.less_equal(sequences, self._last),
+                    )
+                    yield from (
+                        table.filter(inside).sort_by("sequence").combine_chunks().to_batches()
+                    )
         except (OSError, pa.ArrowException) as error:
             raise ArchiveError(
-                f"{self._path}: {str(error).splitlines()[0]}", hint="restore the file from a copy of the archive"
+                f"{self._path}: {str(error).splitlines()[0]}",
+                hint="restore the file from a copy of the archive",
             ) from error
 
 
 def _ordered_groups(file: pq.ParquetFile, first: int, last: int) -> list[list[int]]:
-    """Row groups that have sequences between the two, one by one if their ranges ascend, else all at once."""
+    """Row groups that have sequences between the two, one by one if their ranges ascend, else all
+    at once.
+    """
     ranges = []
     for k in range(file.num_row_groups):
         found = range_of(file, k, "sequence")
@@ -151,7 +162,8 @@ class _Disputes:
         table = table.add_column(0, "channel", pa.array([self._channel] * rows, pa.string()))
         table = table.append_column("batch", pa.array([self._where.batch] * rows, pa.int64()))
         table = table.replace_schema_metadata({CHANNEL_KEY: self._channel.encode()})
-        name = f"part-{self._where.batch:08d}-{self._where.unit:06d}-{uuid.uuid4().hex[:12]}.zstd.parquet"
+        part = f"{self._where.batch:08d}-{self._where.unit:06d}-{uuid.uuid4().hex[:12]}"
+        name = f"part-{part}.zstd.parquet"
         path = os.path.join(self._where.staging, f"conflicts-{name}")
         with open(path, "xb") as file:
             pq.write_table(table, file, compression="zstd")
@@ -175,7 +187,8 @@ def carry_out(unit: Unit, where: Where) -> Done:
     """Do a unit; what is wrong with a slice, or with the storage, is in the answer."""
     failed: list[Failed] = []
     while True:
-        writer, disputes = Writer(where, unit.channel), _Disputes(where, unit.channel)
+        writer = Writer(where, unit.channel)
+        disputes = _Disputes(where, unit.channel)
         left_out = {f.path for f in failed}
         try:
             duplicates, notes = _write(unit, where, writer, disputes, left_out)
@@ -187,7 +200,11 @@ def carry_out(unit: Unit, where: Where) -> Done:
             return Done(where.unit, error=error.text, hint=error.hint)
         except OSError as error:
             text = f"{error.filename or where.staging}: {error.strerror or error}"
-            return Done(where.unit, error=text, hint="nothing is lost: run the job again when the storage works")
+            return Done(
+                where.unit,
+                error=text,
+                hint="nothing is lost: run the job again when the storage works",
+            )
         done = [s for s in unit.slices if s.path not in left_out]
         return Done(
             where.unit,
@@ -201,9 +218,15 @@ def carry_out(unit: Unit, where: Where) -> Done:
         )
 
 
-def _write(unit: Unit, where: Where, writer: Writer, disputes: _Disputes, left_out: set[str]) -> tuple[int, list[str]]:
-    """Every stretch of the unit into files; returns how many rows were there already, and what sources noted."""
-    duplicates, notes = 0, []
+def _write(
+    unit: Unit, where: Where, writer: Writer, disputes: _Disputes, left_out: set[str]
+) -> tuple[int, list[str]]:
+    """Every stretch of the unit into files.
+
+    Returns how many rows were there already, and what sources noted.
+    """
+    duplicates = 0
+    notes = []
     for stretch in unit.stretches:
         sources = _sources(stretch, where.table, left_out)
         for piece in merge(sources):
@@ -212,21 +235,29 @@ def _write(unit: Unit, where: Where, writer: Writer, disputes: _Disputes, left_o
                 disputes.add(piece.conflicts)
             if piece.rows.num_rows:
                 writer.write(piece.rows)
-        notes += [note for source in sources if isinstance(source, StoredRows) for note in source.notes]
+        notes += [
+            note for source in sources if isinstance(source, StoredRows) for note in source.notes
+        ]
     writer.close()
     disputes.flush()
     return duplicates, notes
 
 
 def _sources(stretch: Stretch, table: str, left_out: set[str]) -> list[Source]:
-    new: list[SliceRows | StoredRows] = [*map(SliceRows, stretch.slices), *map(StoredRows, stretch.stored)]
+    new: list[SliceRows | StoredRows] = [
+        *map(SliceRows, stretch.slices),
+        *map(StoredRows, stretch.stored),
+    ]
     new = [source for source in new if source.label not in left_out]
     if not new:
         return []
     known = [(file, RowKind.ARCHIVED) for file in stretch.files] + [
         (file, RowKind.DISPUTED) for file in stretch.disputed
     ]
-    return [*new, *(FileRows(table, file, stretch.first, stretch.last, kind) for file, kind in known)]
+    return [
+        *new,
+        *(FileRows(table, file, stretch.first, stretch.last, kind) for file, kind in known),
+    ]
 
 
 def _notes(s: Any) -> Iterator[str]:
@@ -237,10 +268,19 @@ def _notes(s: Any) -> Iterator[str]:
     if m.size > m.end:
         yield f"{s.path}: {m.size - m.end} bytes behind the last message were left out"
     if m.count and m.count != m.last - m.first + 1:
-        yield f"{s.path}: {m.last - m.first + 1 - m.count} sequences between {m.first} and {m.last} were missing"
+        yield (
+            f"{s.path}: {m.last - m.first + 1 - m.count} sequences between {m.first} and "
+            f"{m.last} were missing"
+        )
 
 
 def mark(staging: str, unit: int, size: int) -> None:
-    """Let the driver see that a unit has been done; a mark that cannot be written is missed by nobody but the bar."""
-    with contextlib.suppress(OSError), open(os.path.join(staging, f"done-{unit}-{size}"), "x", encoding="utf-8"):
+    """Let the driver see that a unit has been done.
+
+    A mark that cannot be written is missed by nobody but the bar.
+    """
+    with (
+        contextlib.suppress(OSError),
+        open(os.path.join(staging, f"done-{unit}-{size}"), "x", encoding="utf-8"),
+    ):
         pass

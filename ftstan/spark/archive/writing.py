@@ -1,7 +1,9 @@
-"""Writing a table's files: one a day and channel, closed at a size, synced, and read back before anybody hears of it.
+"""Writing a table's files: one a day and channel, closed at a size, synced, and read back before
+anybody hears of it.
 
-What is written is summed up column by column as it comes, and again as it is read from the finished file; a file whose
-sums differ is an error. Runs in Spark's workers, below the staging directory of one run; makes nothing visible.
+What is written is summed up column by column as it comes, and again as it is read from the finished
+file; a file whose sums differ is an error. Runs in Spark's workers, below the staging directory of
+one run; makes nothing visible.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ class Sums:
             else:
                 lengths.update(_numbers(pc.binary_length(column)))
                 offsets = memoryview(column.buffers()[1]).cast("i")
-                start, end = offsets[column.offset], offsets[column.offset + len(column)]
+                start = offsets[column.offset]
+                end = offsets[column.offset + len(column)]
                 digest.update(memoryview(column.buffers()[2] or b"")[start:end])
 
     def __eq__(self, other: object) -> bool:
@@ -70,14 +73,17 @@ def _numbers(column: pa.Array) -> memoryview:
     """The values of a column of numbers; none is negative where one can be absent."""
     values = pc.fill_null(column, -1) if column.null_count else column
     width = values.type.bit_width // 8
-    return memoryview(values.buffers()[1] or b"")[values.offset * width : (values.offset + len(values)) * width]
+    return memoryview(values.buffers()[1] or b"")[
+        values.offset * width : (values.offset + len(values)) * width
+    ]
 
 
 class _Open:
     """A file that is being written."""
 
     def __init__(self, where: Where, channel: str, date: str, number: int) -> None:
-        name = f"part-{where.batch:08d}-{where.unit:06d}-{number:04d}-{uuid.uuid4().hex[:12]}.zstd.parquet"
+        part = f"{where.batch:08d}-{where.unit:06d}-{number:04d}-{uuid.uuid4().hex[:12]}"
+        name = f"part-{part}.zstd.parquet"
         self.target = os.path.join(directory_of(channel, date, where.format), name)
         self.path = os.path.join(where.staging, name)
         self.channel = channel
@@ -98,7 +104,8 @@ class _Open:
         self._waiting_rows = 0
         self._sums = Sums()
         self.first = self.last = 0
-        self.least_ns, self.most_ns = (1 << 63) - 1, -(1 << 63)
+        self.least_ns = (1 << 63) - 1
+        self.most_ns = -(1 << 63)
 
     def write(self, batch: pa.RecordBatch) -> int:
         """Add rows; returns how large the file is so far."""
@@ -120,7 +127,9 @@ class _Open:
         if self._waiting:
             table = pa.Table.from_batches(self._waiting).cast(self._schema)
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
-        self._waiting, self._waiting_bytes, self._waiting_rows = [], 0, 0
+        self._waiting = []
+        self._waiting_bytes = 0
+        self._waiting_rows = 0
 
     def abandon(self) -> None:
         """Let go of the file as it is."""
@@ -129,7 +138,10 @@ class _Open:
         self._sink.close()
 
     def close(self) -> tuple[str, DataFile]:
-        """Finish, sync and read back: the path, and what the table shall know. Raises ``ArchiveError``."""
+        """Finish, sync and read back: the path, and what the table shall know.
+
+        Raises ``ArchiveError``.
+        """
         self._flush()
         self._writer.close()
         self._sink.flush()
@@ -140,7 +152,8 @@ class _Open:
             read.add(batch)
         if read != self._sums:
             raise ArchiveError(
-                f"{self.path}: what was read back is not what was written", hint="check the storage of the archive"
+                f"{self.path}: what was read back is not what was written",
+                hint="check the storage of the archive",
             )
         made = DataFile(
             self.target,

@@ -1,4 +1,5 @@
-"""Audits: whether what lies in stores, spools and archives is whole, and whether a ledger's promises were kept.
+"""Audits: whether what lies in stores, spools and archives is whole, and whether a ledger's
+promises were kept.
 
 Reads through the data source ``stan``, changes nothing. Importing it needs no Spark.
 """
@@ -40,10 +41,11 @@ def run(
     *,
     progress: Callable[[str], None] | None = None,
 ) -> AuditReport:
-    """Audit ``places`` together (stores, spools, archives: whatever ``stan`` reads), and the ledger of the options.
+    """Audit ``places`` together (stores, spools, archives: whatever ``stan`` reads), and the ledger
+    of the options.
 
-    Without places only the ledger is judged. ``progress`` is called with a few words when a stage begins. Raises
-    ``AuditError``, ``LedgerError`` and the errors of reading.
+    Without places only the ledger is judged. ``progress`` is called with a few words when a stage
+    begins. Raises ``AuditError``, ``LedgerError`` and the errors of reading.
     """
     from ftstan.spark.audit.running import audit  # noqa: PLC0415  needs pyspark
 

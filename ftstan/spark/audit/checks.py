@@ -1,8 +1,9 @@
 """What is looked for in messages from several places, as one Spark plan.
 
-Rows of one channel meet in blocks of sequences, one task a block whatever the channel's length; the driver joins the
-blocks' ends. Payloads never leave the task that read them: contents are compared by two checksums (96 bits together) of
-payload, reply and timestamp. It decides nothing about what is an error (``report.Kind`` does).
+Rows of one channel meet in blocks of sequences, one task a block whatever the channel's length; the
+driver joins the blocks' ends. Payloads never leave the task that read them: contents are compared
+by two checksums (96 bits together) of payload, reply and timestamp. It decides nothing about what
+is an error (``report.Kind`` does).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 #: What is read of each message.
 COLUMNS = (
-    "channel string, sequence bigint, timestamp_ns bigint, data binary, size int, reply string, crc_ok boolean, "
+    "channel string, sequence bigint, timestamp_ns bigint, data binary, size int, reply string, "
+    "crc_ok boolean, "
     "slice int, offset bigint"
 )
 
@@ -54,7 +56,9 @@ def check(places: Sequence[tuple[str, DataFrame]], most: int) -> Found:
     The tables have ``COLUMNS``. Raises ``AuditError`` for more places than can be told apart.
     """
     if len(places) > MOST_PLACES:
-        raise AuditError(f"{len(places)} places are too many: {MOST_PLACES} at most", hint="audit them in parts")
+        raise AuditError(
+            f"{len(places)} places are too many: {MOST_PLACES} at most", hint="audit them in parts"
+        )
     steps = _steps(_grouped(places))
     rows = _summed(steps).collect()
     names = tuple(name for name, _ in places)
@@ -72,7 +76,8 @@ def check(places: Sequence[tuple[str, DataFrame]], most: int) -> Found:
     )
 
 
-# ---- the plan --------------------------------------------------------------------------------------------------------
+# ---- the plan
+# --------------------------------------------------------------------------------------------------
 
 
 def _grouped(places: Sequence[tuple[str, DataFrame]]) -> DataFrame:
@@ -99,12 +104,17 @@ def _grouped(places: Sequence[tuple[str, DataFrame]]) -> DataFrame:
     for table in tables[1:]:
         rows = rows.union(table)
     good = ~F.col("bad")
-    differ = [F.min(F.when(good, F.col(mark))) != F.max(F.when(good, F.col(mark))) for mark in ("mark", "mark2")]
+    differ = [
+        F.min(F.when(good, F.col(mark))) != F.max(F.when(good, F.col(mark)))
+        for mark in ("mark", "mark2")
+    ]
     return (
         rows.repartition(*_KEYS)
         .groupBy(*_KEYS, "sequence")
         .agg(
-            F.coalesce(F.min(F.when(good, F.col("timestamp_ns"))), F.min("timestamp_ns")).alias("timestamp_ns"),
+            F.coalesce(F.min(F.when(good, F.col("timestamp_ns"))), F.min("timestamp_ns")).alias(
+                "timestamp_ns"
+            ),
             F.max("size").alias("size"),
             F.count("*").alias("copies"),
             F.bit_or("place").alias("places"),
@@ -120,7 +130,9 @@ def _grouped(places: Sequence[tuple[str, DataFrame]]) -> DataFrame:
 def _steps(grouped: DataFrame) -> DataFrame:
     """The same rows, each with what comes before it in its block."""
     order = Window.partitionBy(*_KEYS).orderBy("sequence")
-    before = {f"former_{name}": F.lag(name).over(order) for name in ("sequence", "timestamp_ns", "places")}
+    before = {
+        f"former_{name}": F.lag(name).over(order) for name in ("sequence", "timestamp_ns", "places")
+    }
     return grouped.withColumns(before)
 
 
@@ -135,9 +147,13 @@ _MARKS: dict[AuditKind, str] = {
 
 
 def _summed(steps: DataFrame) -> DataFrame:
-    """One row a channel, block, day and set of places: sums, ends, and how often each kind was found."""
+    """One row a channel, block, day and set of places: sums, ends, and how often each kind was
+    found.
+    """
     return steps.groupBy(
-        *_KEYS, F.expr(f"(timestamp_ns - pmod(timestamp_ns, {_DAY_NS})) div {_DAY_NS}").alias("day"), "places"
+        *_KEYS,
+        F.expr(f"(timestamp_ns - pmod(timestamp_ns, {_DAY_NS})) div {_DAY_NS}").alias("day"),
+        "places",
     ).agg(
         F.count("*").alias("messages"),
         F.sum("size").alias("size"),
@@ -152,7 +168,9 @@ def _summed(steps: DataFrame) -> DataFrame:
 
 
 def _details(steps: DataFrame, places: Sequence[str], most: int) -> Iterator[AuditFinding]:
-    wrong = F.array_compact(F.array(*(F.when(F.expr(sql), _detail(kind)) for kind, sql in _MARKS.items())))
+    wrong = F.array_compact(
+        F.array(*(F.when(F.expr(sql), _detail(kind)) for kind, sql in _MARKS.items()))
+    )
     rows = (
         steps.select("channel", "timestamp_ns", F.explode(wrong).alias("found"))
         .select("channel", "timestamp_ns", "found.*")
@@ -173,10 +191,14 @@ def _details(steps: DataFrame, places: Sequence[str], most: int) -> Iterator[Aud
 
 def _detail(kind: AuditKind) -> Column:
     sequence = F.col("sequence")
-    first, last, places, text = sequence, sequence, F.col("places"), F.lit("")
+    first = sequence
+    last = sequence
+    places = F.col("places")
+    text = F.lit("")
     match kind:
         case AuditKind.GAP:
-            first, last = F.col("former_sequence") + 1, sequence - 1
+            first = F.col("former_sequence") + 1
+            last = sequence - 1
             places = places.bitwiseOR(F.col("former_places"))
             text = F.format_string("%d missing", last - first + 1)
         case AuditKind.CRC:
@@ -191,7 +213,9 @@ def _detail(kind: AuditKind) -> Column:
             text = F.format_string("%d copies", "copies")
         case _:
             text = F.format_string(
-                "%d ns before sequence %d", F.expr("former_timestamp_ns - timestamp_ns"), "former_sequence"
+                "%d ns before sequence %d",
+                F.expr("former_timestamp_ns - timestamp_ns"),
+                "former_sequence",
             )
     return F.struct(
         F.lit(kind.name).alias("kind"),
@@ -202,7 +226,8 @@ def _detail(kind: AuditKind) -> Column:
     )
 
 
-# ---- on the driver ---------------------------------------------------------------------------------------------------
+# ---- on the driver
+# --------------------------------------------------------------------------------------------------
 
 
 def _names(places: Sequence[str], mask: int) -> tuple[str, ...]:
@@ -220,11 +245,18 @@ def _edges(rows: Sequence[Row], places: Sequence[str]) -> Iterator[AuditFinding]
     for name, mine in _by_channel(rows):
         blocks = [list(some) for _, some in groupby(mine, key=lambda row: row["block"])]
         for former, block in pairwise(blocks):
-            before, behind = max(former, key=lambda row: int(row["last"])), block[0]
+            before = max(former, key=lambda row: int(row["last"]))
+            behind = block[0]
             both = _names(places, before["places"] | behind["places"])
             gap = behind["first"] - before["last"] - 1
             finding = AuditFinding(
-                AuditKind.GAP, name, before["last"] + 1, behind["first"] - 1, behind["first_ns"], both, f"{gap} missing"
+                AuditKind.GAP,
+                name,
+                before["last"] + 1,
+                behind["first"] - 1,
+                behind["first_ns"],
+                both,
+                f"{gap} missing",
             )
             if gap:
                 yield finding
@@ -272,7 +304,10 @@ def _days(rows: Sequence[Row], places: Sequence[str]) -> Iterator[Day]:
 
 
 def day_text(day: int | None) -> str:
-    """Days since 1970-01-01 as a date; years past 9999, which dates do not have, as the number of days."""
+    """Days since 1970-01-01 as a date.
+
+    Years past 9999, which dates do not have, as the number of days.
+    """
     if day is None:
         return "unknown"
     try:

@@ -1,4 +1,5 @@
-"""The judge of ledgers of any size: the verdict of ``docs/ledger.md`` as Spark plans over ``ledger.read``.
+"""The judge of ledgers of any size: the verdict of ``docs/ledger.md`` as Spark plans over
+``ledger.read``.
 
 The rules and their words are those of ``ftstan.drill.rules``; counts, and the order of the cases
 that are told, are those of the judge of drills: tests hold the two to each other. Two tables answer
@@ -37,7 +38,9 @@ _PERCENTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
 
 
 def settings_for(ledger: Ledger) -> dict[str, str]:
-    """What a session should be set to while it judges: ids stay in hash tables, and plans are not made again."""
+    """What a session should be set to while it judges: ids stay in hash tables, and plans are not
+    made again.
+    """
     return {
         # Above so many keys a task begins to sort; a part of a ledger has some ten thousand ids.
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": str(1 << 17),
@@ -116,7 +119,8 @@ class Evidence:
         for table in (self._contents, self.ids, self.sequences):
             table.unpersist()
 
-    # ---- numbers -----------------------------------------------------------------------------------------------------
+    # ---- numbers
+    # ----------------------------------------------------------------------------------------------
 
     @cached_property
     def _of_ids(self) -> Row:
@@ -149,7 +153,8 @@ class Evidence:
 
     def counts(self) -> dict[str, Any]:
         """The counts of the verdict, by their names there."""
-        ids, sequences = self._of_ids, self._of_sequences
+        ids = self._of_ids
+        sequences = self._of_sequences
         return {
             **{name: ids[name] for name in ("published", "acked", "acked_again")},
             **{name: sequences[name] for name in ("stored", "stored_without_ack")},
@@ -190,7 +195,9 @@ class Evidence:
         )
 
     def rate(self) -> float:
-        """Acks a second between each takeover's first ack and the fault (in the end: the last ack) that followed."""
+        """Acks a second between each takeover's first ack and the fault (in the end: the last ack)
+        that followed.
+        """
         served_us = sum(end - begin for begin, end in self._windows()) if self._ticks else 0
         return sum(row["served"] for row in self._ticks) / served_us * 1e6 if served_us else 0.0
 
@@ -202,7 +209,10 @@ class Evidence:
     def timeline(self) -> tuple[Tick, ...]:
         """Acks and their latency over time, in some 200 pieces; pieces without acks have no row."""
         begin = self._of_ids["begin"]
-        return tuple(Tick(begin + row["tick"] * self.tick_us, row["acks"], row["p99"] / 1e3) for row in self._ticks)
+        return tuple(
+            Tick(begin + row["tick"] * self.tick_us, row["acks"], row["p99"] / 1e3)
+            for row in self._ticks
+        )
 
     def quiet(self, least_us: int) -> Iterator[Quiet]:
         """Times of ``least_us`` microseconds and more between two acks."""
@@ -211,8 +221,12 @@ class Evidence:
         acks = self.ids.where("t is not null").groupBy(bucket.alias("bucket"))
         edges = acks.agg(F.min("t").alias("first"), F.max("t").alias("last"))
         behind = edges.withColumn("next", F.lead("first").over(Window.orderBy("first")))
-        for row in behind.where(F.col("next") - F.col("last") >= least_us).orderBy("last").collect():
-            yield Quiet(row["last"], row["next"], tuple(self._faults_between(row["last"], row["next"])))
+        for row in (
+            behind.where(F.col("next") - F.col("last") >= least_us).orderBy("last").collect()
+        ):
+            yield Quiet(
+                row["last"], row["next"], tuple(self._faults_between(row["last"], row["next"]))
+            )
 
     def _faults_between(self, begin: int, end: int) -> Iterator[str]:
         for fault in self.history.faults:
@@ -220,7 +234,8 @@ class Evidence:
             if begin - QUIET_US <= fault.t <= end:
                 yield f"{fault.fault} of {fault.node}"
 
-    # ---- rules -------------------------------------------------------------------------------------------------------
+    # ---- rules
+    # ----------------------------------------------------------------------------------------------
 
     def breaches(self) -> Iterator[Breach]:
         """The broken rules, in the order of :class:`Rule`."""
@@ -234,14 +249,20 @@ class Evidence:
     def _missed(self) -> Column:
         """The durables that never saw an id."""
         return F.array_except(
-            F.coalesce(self._subscriptions[F.col("channel")], F.array().cast("array<string>")), "durables"
+            F.coalesce(self._subscriptions[F.col("channel")], F.array().cast("array<string>")),
+            "durables",
         )
 
     @cached_property
     def _channels(self) -> list[str]:
-        """Channels that anything is known of, sorted; a ledger of nothing is judged like one of an empty channel."""
+        """Channels that anything is known of, sorted.
+
+        A ledger of nothing is judged like one of an empty channel.
+        """
         read = {reading.channel for reading in self._ledger.readings}
-        return sorted(read | set(self._ledger.subscriptions) | set(self._of_ids["channels"])) or [""]
+        return sorted(read | set(self._ledger.subscriptions) | set(self._of_ids["channels"])) or [
+            ""
+        ]
 
     def _cases(self) -> Iterator[Cases]:
         acked = self.ids.where("t is not null")
@@ -272,7 +293,12 @@ class Evidence:
     ) -> Cases:
         """Cases whose words begin with the channel where there are several."""
         text = told_of(rule, *values)
-        return Cases(rule, rows, order, F.concat("channel", F.lit(": "), text) if len(self._channels) > 1 else text)
+        return Cases(
+            rule,
+            rows,
+            order,
+            F.concat("channel", F.lit(": "), text) if len(self._channels) > 1 else text,
+        )
 
     def _named(self, channel: str) -> str:
         return f"{channel}: " if len(self._channels) > 1 else ""
@@ -280,7 +306,11 @@ class Evidence:
     def _of_the_driver(self) -> Iterator[Breach]:
         if not self._of_ids["acked"]:
             yield Breach.of(Rule.ACKED, [Rule.ACKED.case()])
-        unread = [f"{self._named(channel)}{case}" for channel in self._channels for case in self._unread(channel)]
+        unread = [
+            f"{self._named(channel)}{case}"
+            for channel in self._channels
+            for case in self._unread(channel)
+        ]
         if unread:
             yield Breach.of(Rule.READ, unread)
         if not self._ledger.deliveries:
@@ -288,7 +318,8 @@ class Evidence:
         cases = 0
         examples: list[str] = []
         for reading in self._ledger.readings:
-            name, missing = f"{self._named(reading.channel)}{reading.reader}", max(reading.last, 0) - reading.many
+            name = f"{self._named(reading.channel)}{reading.reader}"
+            missing = max(reading.last, 0) - reading.many
             cases += missing + reading.below
             if missing and (wanted := MAX_EXAMPLES - len(examples)):
                 examples += [Rule.CONTIGUOUS.case(name, n) for n in self._missing(reading, wanted)]
@@ -337,8 +368,9 @@ def _lowest(table: DataFrame, most: int) -> list[int]:
 def contents_of(table: DataFrame, parts: int, final: Column) -> DataFrame:
     """One row a channel, sequence, id and payload that a reading or a durable has shown.
 
-    ``place`` of its first record; ``kept``: the log at the end, of which records are ``final``, has the sequence. Most
-    of a ledger says what was said before, so that this is a small part of it. ``parts``: in so many tasks.
+    ``place`` of its first record; ``kept``: the log at the end, of which records are ``final``, has
+    the sequence. Most of a ledger says what was said before, so that this is a small part of it.
+    ``parts``: in so many tasks.
     """
     of = ("channel", "sequence")
     return (
@@ -352,18 +384,25 @@ def contents_of(table: DataFrame, parts: int, final: Column) -> DataFrame:
 
 
 def by_id(table: DataFrame, contents: DataFrame, parts: int) -> DataFrame:
-    """One row an id: its channel, what was published and acked, where it was seen, and whether the last log has it.
+    """One row an id: its channel, what was published and acked, where it was seen, and whether the
+    last log has it.
 
     ``contents``: of the ledger, see there; ``parts``: in so many tasks.
     """
-    publish, ack = F.col("kind") == "publish", F.col("kind") == "ack"
-    published, first_ack = F.when(publish, F.col("place")), F.when(ack, F.col("place"))
+    publish = F.col("kind") == "publish"
+    ack = F.col("kind") == "ack"
+    published = F.when(publish, F.col("place"))
+    first_ack = F.when(ack, F.col("place"))
     known = F.when(F.col("channel").isNotNull(), F.col("place"))
     spot = F.when(F.col("sequence").isNotNull(), F.struct("channel", "sequence", "kept"))
     receipt = F.when(F.col("subscription").isNotNull(), F.struct("channel", "subscription"))
     columns = ("id", "channel", "place")
-    said = table.where(F.col("kind").isin("publish", "ack")).select(*columns, "kind", "sha1", "t", "latency_us")
-    received = table.where(F.col("kind") == "deliver").select("id", "channel", "subscription").distinct()
+    said = table.where(F.col("kind").isin("publish", "ack")).select(
+        *columns, "kind", "sha1", "t", "latency_us"
+    )
+    received = (
+        table.where(F.col("kind") == "deliver").select("id", "channel", "subscription").distinct()
+    )
     rows = (
         said.unionByName(contents.select(*columns, "sequence", "kept"), allowMissingColumns=True)
         .unionByName(received, allowMissingColumns=True)
@@ -372,7 +411,9 @@ def by_id(table: DataFrame, contents: DataFrame, parts: int) -> DataFrame:
         .agg(
             F.max_by(F.when(publish, F.col("sha1")), published).alias("published"),
             F.coalesce(
-                F.max_by(F.when(publish, F.col("channel")), published), F.min_by("channel", known), F.lit("")
+                F.max_by(F.when(publish, F.col("channel")), published),
+                F.min_by("channel", known),
+                F.lit(""),
             ).alias("channel"),
             F.min_by(F.when(ack, F.col("t")), first_ack).alias("t"),
             F.min_by(F.when(ack, F.col("latency_us")), first_ack).alias("latency_us"),
@@ -386,18 +427,28 @@ def by_id(table: DataFrame, contents: DataFrame, parts: int) -> DataFrame:
         rows.withColumn("spots", F.expr("filter(spots, x -> x.channel = channel)"))
         .withColumn("at", F.expr("transform(spots, x -> x.sequence)"))
         .withColumn("kept", F.expr("exists(spots, x -> coalesce(x.kept, false))"))
-        .withColumn("durables", F.expr("transform(filter(receipts, x -> x.channel = channel), x -> x.subscription)"))
+        .withColumn(
+            "durables",
+            F.expr("transform(filter(receipts, x -> x.channel = channel), x -> x.subscription)"),
+        )
         .drop("spots", "receipts")
     )
 
 
 def tell(cases: Cases, count: int) -> Breach:
     """Put the first cases of a rule into words."""
-    rows = cases.rows.orderBy(*cases.order).limit(MAX_EXAMPLES).select(cases.text.alias("text")).collect()
+    rows = (
+        cases.rows.orderBy(*cases.order)
+        .limit(MAX_EXAMPLES)
+        .select(cases.text.alias("text"))
+        .collect()
+    )
     return Breach(cases.rule, count, tuple(row["text"] for row in rows))
 
 
 def _by_channel(names: dict[str, list[str]]) -> Column:
     """A map from channel to texts."""
-    pairs = [x for channel, some in names.items() for x in (F.lit(channel), F.array(*map(F.lit, some)))]
+    pairs = [
+        x for channel, some in names.items() for x in (F.lit(channel), F.array(*map(F.lit, some)))
+    ]
     return F.create_map(*pairs) if pairs else F.create_map().cast("map<string, array<string>>")

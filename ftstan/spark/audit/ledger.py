@@ -1,7 +1,9 @@
-"""A ledger (``docs/ledger.md``) as a Spark table, read as strictly as by the small reader, in pieces of many files.
+"""A ledger (``docs/ledger.md``) as a Spark table, read as strictly as by the small reader, in
+pieces of many files.
 
-The driver cuts the files into byte ranges at line ends; tasks parse them. A last line without its line feed is left
-out; any other line that is no record makes the ledger unreadable. It never judges.
+The driver cuts the files into byte ranges at line ends; tasks parse them. A last line without its
+line feed is left out; any other line that is no record makes the ledger unreadable. It never
+judges.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ _ARROW = {int: pa.int64(), str: pa.string(), bool: pa.bool_()}
 _FIELDS = {name: of for shape in SHAPES.values() for name, of in shape.needed.items()} | {
     name: of for shape in SHAPES.values() for name, (of, _) in shape.optional.items()
 }
-_WHOLE = pa.schema([("kind", pa.string()), *((name, _ARROW[kind]) for name, kind in _FIELDS.items())])
+_WHOLE = pa.schema(
+    [("kind", pa.string()), *((name, _ARROW[kind]) for name, kind in _FIELDS.items())]
+)
 _SCHEMA = pa.schema(
     [
         pa.field("kind", pa.string()),
@@ -56,8 +60,8 @@ _BLOCK = 4 << 20
 #: Bytes of a line that no record is shorter than.
 _SHORTEST = 10
 
-#: A place is one number, which Spark compares and keeps for less than a pair: the file's, and the offset in so many
-#: bits of it.
+#: A place is one number, which Spark compares and keeps for less than a pair: the file's, and the
+#: offset in so many bits of it.
 _OFFSET_BITS = 44
 
 
@@ -75,8 +79,8 @@ class Range:
 class Reading:
     """One reading of a channel by one reader.
 
-    ``epoch`` and ``t``: of its start, the lowest; ``place``: of its first record; ``last``: its highest sequence;
-    ``many``: different ones from 1 on, ``below``: other ones.
+    ``epoch`` and ``t``: of its start, the lowest; ``place``: of its first record; ``last``: its
+    highest sequence; ``many``: different ones from 1 on, ``below``: other ones.
     """
 
     channel: str
@@ -90,7 +94,10 @@ class Reading:
 
 
 class LedgerSource(DataSource):
-    """The data source that reads a ledger: option ``path`` is its directory. A broken line is a row of its own."""
+    """The data source that reads a ledger: option ``path`` is its directory.
+
+    A broken line is a row of its own.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -133,11 +140,13 @@ class LedgerReader(DataSourceReader):
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """A ledger that was read: its records, kept in Spark's cache (``forget`` it), and what counting them showed.
+    """A ledger that was read: its records, kept in Spark's cache (``forget`` it), and what counting
+    them showed.
 
-    ``table``: a column for every field that is judged, null where the kind has none; ``place`` gives the order in which
-    a reader of one file after the other meets the records. ``readings``: by name. ``deliveries``: how many, by channel
-    and durable. ``parts``: in so many pieces it is judged.
+    ``table``: a column for every field that is judged, null where the kind has none; ``place``
+    gives the order in which a reader of one file after the other meets the records. ``readings``:
+    by name. ``deliveries``: how many, by channel and durable. ``parts``: in so many pieces it is
+    judged.
     """
 
     directory: str
@@ -151,7 +160,10 @@ class Ledger:
 
     @property
     def final(self) -> dict[str, str]:
-        """For each channel the reading that was started last; of two with one start, the one that was met first."""
+        """For each channel the reading that was started last.
+
+        Of two with one start, the one that was met first.
+        """
         found = sorted(self.readings, key=lambda r: (-r.epoch, -r.t, r.place), reverse=True)
         return {reading.channel: reading.reader for reading in found}
 
@@ -171,11 +183,14 @@ class Ledger:
 def read(spark: SparkSession, directory: str) -> Ledger:
     """The records of all files of a ledger.
 
-    Raises :class:`LedgerError`, with file and line, for a line that is no record and for a directory without a ledger.
+    Raises :class:`LedgerError`, with file and line, for a line that is no record and for a
+    directory without a ledger.
     """
     pieces = plan(directory)  # here what is wrong with the directory is an error of ours
     spark.dataSource.register(LedgerSource)
-    source = spark.read.format(LedgerSource.name()).option("path", os.path.abspath(directory)).load()
+    source = (
+        spark.read.format(LedgerSource.name()).option("path", os.path.abspath(directory)).load()
+    )
     table = source.persist(StorageLevel.MEMORY_AND_DISK)
     # Only what a hash table of numbers can hold: anything else would sort the ledger.
     groups = (
@@ -215,7 +230,13 @@ def read(spark: SparkSession, directory: str) -> Ledger:
 
 
 def _unreadable(table: DataFrame, pieces: Sequence[Range]) -> LedgerError:
-    (first,) = table.where(F.col("kind") == BROKEN).orderBy("place").select("place", "text").limit(1).collect()
+    (first,) = (
+        table.where(F.col("kind") == BROKEN)
+        .orderBy("place")
+        .select("place", "text")
+        .limit(1)
+        .collect()
+    )
     path = next(piece.path for piece in pieces if piece.file == first["place"] >> _OFFSET_BITS)
     line = _line_at(path, first["place"] & ((1 << _OFFSET_BITS) - 1))
     return LedgerError(f"{path}, line {line}: {first['text']}", hint="docs/ledger.md")
@@ -226,7 +247,9 @@ def _readings(table: DataFrame, groups: Sequence[Row]) -> Iterator[Reading]:
     reads = table.where(F.col("kind") == "read")
     of = ("channel", "reader")
     sequences = reads.select(*of, "sequence").distinct().groupBy(*of)
-    counted = sequences.agg(F.count_if(F.col("sequence") >= 1), F.count_if(F.col("sequence") < 1)).collect()
+    counted = sequences.agg(
+        F.count_if(F.col("sequence") >= 1), F.count_if(F.col("sequence") < 1)
+    ).collect()
     different = {(row[0], row[1]): (row[2], row[3]) for row in counted} if groups else {}
     starts: dict[tuple[str, str], int] = {}
     if any(group["epoch"] < group["last_epoch"] for group in groups):
@@ -244,13 +267,17 @@ def plan(directory: str, size: int = _RANGE) -> list[Range]:
     try:
         names = paths(os.path.abspath(directory))
     except OSError as error:
-        raise LedgerError(f"ledger {directory}: {error.strerror}", hint="give the directory of its files") from error
+        raise LedgerError(
+            f"ledger {directory}: {error.strerror}", hint="give the directory of its files"
+        ) from error
     found = []
     for number, path in enumerate(names):
         try:
             found += [Range(number, path, begin, end) for begin, end in _cut(path, size)]
         except OSError as error:
-            raise LedgerError(f"ledger {path}: {error.strerror}", hint="its files must be readable") from error
+            raise LedgerError(
+                f"ledger {path}: {error.strerror}", hint="its files must be readable"
+            ) from error
     return found
 
 
@@ -280,7 +307,10 @@ def _batches(piece: Range) -> Iterator[pa.RecordBatch]:
 
 
 def _lines(file: IO[bytes], size: int) -> bytes:
-    """Whole lines, about ``size`` bytes; nothing at the end of the file or before a line that was cut."""
+    """Whole lines, about ``size`` bytes.
+
+    Nothing at the end of the file or before a line that was cut.
+    """
     found = file.read(size)
     if not found.endswith(b"\n"):
         found += file.readline()
@@ -288,9 +318,12 @@ def _lines(file: IO[bytes], size: int) -> bytes:
 
 
 def quickly(lines: bytes, place: int) -> pa.RecordBatch | None:
-    """The records of whole lines, parsed all at once; ``None`` where one of them is not plainly a record.
+    """The records of whole lines, parsed all at once.
 
-    Then :func:`strictly` decides: this one never takes what that would not, or otherwise. ``place``: of the first.
+    ``None`` where one of them is not plainly a record.
+
+    Then :func:`strictly` decides: this one never takes what that would not, or otherwise.
+    ``place``: of the first.
     """
     lengths = [len(line) + 1 for line in lines[:-1].split(b"\n")]
     if b"null" in lines or min(lengths) < _SHORTEST:
@@ -305,9 +338,15 @@ def quickly(lines: bytes, place: int) -> pa.RecordBatch | None:
     except pa.ArrowException:
         return None
     columns = {name: table.column(name).combine_chunks() for name in _WHOLE.names}
-    if table.num_rows != len(lengths) or not _within(columns) or not _complete(columns, table.num_rows):
+    if (
+        table.num_rows != len(lengths)
+        or not _within(columns)
+        or not _complete(columns, table.num_rows)
+    ):
         return None
-    columns["place"] = pa.array(accumulate(lengths[:-1], initial=place), pa.int64(), size=len(lengths))
+    columns["place"] = pa.array(
+        accumulate(lengths[:-1], initial=place), pa.int64(), size=len(lengths)
+    )
     return pa.RecordBatch.from_arrays([columns[name] for name in _SCHEMA.names], schema=_SCHEMA)
 
 
@@ -322,7 +361,10 @@ def _within(columns: dict[str, pa.Array]) -> bool:
 
 
 def _complete(columns: dict[str, pa.Array], rows: int) -> bool:
-    """Whether each row has a known kind and what belongs to it, nothing else; puts in what may be left out."""
+    """Whether each row has a known kind and what belongs to it, nothing else.
+
+    Puts in what may be left out.
+    """
     known = 0
     for kind, shape in SHAPES.items():
         mine = pc.fill_null(pc.equal(columns["kind"], kind), fill_value=False)
@@ -333,14 +375,18 @@ def _complete(columns: dict[str, pa.Array], rows: int) -> bool:
             there = pc.and_(mine, pc.is_valid(columns[name])).true_count
             if name in usual:
                 left_out = pc.and_(mine, pc.is_null(columns[name]))
-                columns[name] = pc.if_else(left_out, pa.scalar(usual[name][1], columns[name].type), columns[name])
+                columns[name] = pc.if_else(
+                    left_out, pa.scalar(usual[name][1], columns[name].type), columns[name]
+                )
             elif there != (count if name in shape.needed or name == "kind" else 0):
                 return False
     return known == rows
 
 
 def strictly(lines: bytes, place: int) -> Iterator[pa.RecordBatch]:
-    """The records of whole lines, those of one kind together: most columns of a batch are then empty as a whole."""
+    """The records of whole lines, those of one kind together: most columns of a batch are then
+    empty as a whole.
+    """
     rows: dict[str, list[dict[str, Any]]] = {}
     for line in io.BytesIO(lines):
         row = _row(line)
@@ -377,7 +423,8 @@ def _row(line: bytes) -> dict[str, Any]:
 
 def _line_at(path: str, offset: int) -> int:
     with open(path, "rb") as file:
-        left, lines = offset, 1
+        left = offset
+        lines = 1
         while left:
             block = file.read(min(left, 1 << 20))
             if not block:

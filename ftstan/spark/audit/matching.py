@@ -1,7 +1,9 @@
-"""A ledger beside what lies in stores and archives: whether every acked payload is there, once, where clients saw it.
+"""A ledger beside what lies in stores and archives: whether every acked payload is there, once,
+where clients saw it.
 
-The ids of a ledger are part of the payloads, so a payload is known by its SHA-1. What lies below the first sequence
-that the places still have may have been removed by limits: it is counted and not judged.
+The ids of a ledger are part of the payloads, so a payload is known by its SHA-1. What lies below
+the first sequence that the places still have may have been removed by limits: it is counted and not
+judged.
 """
 
 from __future__ import annotations
@@ -26,17 +28,31 @@ if TYPE_CHECKING:
 def match(
     ledger: Ledger, places: Sequence[tuple[str, DataFrame]], channel: str
 ) -> tuple[StoreMatch, tuple[Breach, ...]]:
-    """Look for what was acked in ``channel`` of the places together; a record with a wrong checksum does not count."""
-    whole = reduce(DataFrame.union, (table.select("channel", "sequence", "data", "crc_ok") for _, table in places))
+    """Look for what was acked in ``channel`` of the places together.
+
+    A record with a wrong checksum does not count.
+    """
+    whole = reduce(
+        DataFrame.union,
+        (table.select("channel", "sequence", "data", "crc_ok") for _, table in places),
+    )
     rows = whole.where((F.col("channel") == channel) & F.col("crc_ok"))
-    stored = rows.select("sequence", F.sha1("data").alias("sha1")).distinct().persist(StorageLevel.MEMORY_AND_DISK)
+    stored = (
+        rows.select("sequence", F.sha1("data").alias("sha1"))
+        .distinct()
+        .persist(StorageLevel.MEMORY_AND_DISK)
+    )
     try:
-        return _match(ledger, stored, StoreMatch(", ".join(place for place, _ in places), channel, 0, 0))
+        return _match(
+            ledger, stored, StoreMatch(", ".join(place for place, _ in places), channel, 0, 0)
+        )
     finally:
         stored.unpersist()
 
 
-def _match(ledger: Ledger, stored: DataFrame, empty: StoreMatch) -> tuple[StoreMatch, tuple[Breach, ...]]:
+def _match(
+    ledger: Ledger, stored: DataFrame, empty: StoreMatch
+) -> tuple[StoreMatch, tuple[Breach, ...]]:
     (ends,) = stored.agg(F.min("sequence").alias("first")).collect()
     # A ledger of one channel need not name it.
     mine = F.col("channel").isin("", empty.channel)
@@ -52,7 +68,8 @@ def _match(ledger: Ledger, stored: DataFrame, empty: StoreMatch) -> tuple[StoreM
     )
     first = F.lit(ends["first"] or 0)
     gone = (F.size("at") > 0) & (F.array_max("at") < first)
-    missing, twice = F.col("stored").isNull() & ~gone, F.size("stored") > 1
+    missing = F.col("stored").isNull() & ~gone
+    twice = F.size("stored") > 1
     (row,) = acked.agg(
         F.count("stored").alias("found"),
         F.count_if(F.col("stored").isNull() & gone).alias("expired"),

@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from ftstan.spark.audit.result import Day
     from ftstan.spark.audit.verdict import AuditVerdict, Quiet
 
-_WIDTH, _LEFT, _HEIGHT = 900, 60, 160
-_CELL, _ROW, _NAMES = 14, 20, 260
+_WIDTH = 900
+_LEFT = 60
+_HEIGHT = 160
+_CELL = 14
+_ROW = 20
+_NAMES = 260
 
 #: Days beside each other in one plot of coverage; more are in the table and the Parquet file.
 MOST_DAYS = 120
@@ -28,7 +32,8 @@ def timeline(verdict: AuditVerdict) -> Plot | None:
     ticks = verdict.timeline
     if not ticks:
         return None
-    begin, end = ticks[0].t, ticks[-1].t + verdict.tick_us
+    begin = ticks[0].t
+    end = ticks[-1].t + verdict.tick_us
     scale = (_WIDTH - _LEFT - 10) / max(end - begin, 1)
 
     def x(t: int) -> float:
@@ -48,7 +53,8 @@ def timeline(verdict: AuditVerdict) -> Plot | None:
         ("bar", "acks/s", 20, acks),
         ("latency", "ms, p99", _HEIGHT + 50, [tick.p99_ms for tick in ticks]),
     ):
-        most, floor = max(values) or 1.0, top + _HEIGHT
+        most = max(values) or 1.0
+        floor = top + _HEIGHT
         plot.box("axis", (_LEFT, floor), (_WIDTH - 10 - _LEFT, 1))
         plot.text(_LEFT - 6, top + 10, f"{most:,.0f}", "end")
         plot.text(_LEFT - 6, top + 26, unit, "end")
@@ -56,7 +62,9 @@ def timeline(verdict: AuditVerdict) -> Plot | None:
             high = value / most * _HEIGHT
             if high > 0:
                 size = max(verdict.tick_us * scale - 0.5, 0.5), high
-                plot.box(kind, (x(tick.t), floor - high), size, f"{clock(tick.t)}: {value:,.1f} {unit}")
+                plot.box(
+                    kind, (x(tick.t), floor - high), size, f"{clock(tick.t)}: {value:,.1f} {unit}"
+                )
     for t, anchor in ((begin, "start"), (end, "end")):
         plot.text(x(t), 2 * _HEIGHT + 70, clock(t), anchor)
     return plot

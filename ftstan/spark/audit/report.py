@@ -16,7 +16,10 @@ class AuditReport(Result):
     """What an audit found, and ways to keep it."""
 
     def write_json(self, path: str) -> None:
-        """Write :meth:`as_json` to a file, which is whole or not there. Raises :class:`AuditError`."""
+        """Write :meth:`as_json` to a file, which is whole or not there.
+
+        Raises :class:`AuditError`.
+        """
         write_whole(path, json.dumps(self.as_json(), indent=1) + "\n")
 
     def write_html(self, path: str) -> None:
@@ -24,11 +27,16 @@ class AuditReport(Result):
         write_whole(path, page(self))
 
     def write_parquet(self, directory: str) -> None:
-        """Write ``findings.parquet`` and ``days.parquet`` into a directory. Raises :class:`AuditError`."""
+        """Write ``findings.parquet`` and ``days.parquet`` into a directory.
+
+        Raises :class:`AuditError`.
+        """
         import pyarrow as pa  # noqa: PLC0415  only this needs it
         import pyarrow.parquet as pq  # noqa: PLC0415
 
-        findings = pa.Table.from_pylist([plain(finding) for finding in self.findings], _findings_schema(pa))
+        findings = pa.Table.from_pylist(
+            [plain(finding) for finding in self.findings], _findings_schema(pa)
+        )
         days = pa.Table.from_pylist([asdict(day) for day in self.days], _days_schema(pa))
         try:
             os.makedirs(directory, exist_ok=True)
@@ -57,7 +65,9 @@ def _findings_schema(pa: Any) -> Any:
 def _days_schema(pa: Any) -> Any:
     numbers = ("messages", "size", "first", "last")
     texts = ("channel", "day", "place")
-    return pa.schema([*((name, pa.string()) for name in texts), *((name, pa.int64()) for name in numbers)])
+    return pa.schema(
+        [*((name, pa.string()) for name in texts), *((name, pa.int64()) for name in numbers)]
+    )
 
 
 def write_whole(path: str, text: str) -> None:

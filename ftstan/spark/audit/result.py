@@ -40,10 +40,12 @@ class AuditKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One finding: sequences ``first`` to ``last`` of a channel, and what is wrong with them in words.
+    """One finding: sequences ``first`` to ``last`` of a channel, and what is wrong with them in
+    words.
 
-    ``places``: where it was found; of a gap, where the sequences around it are. ``timestamp_ns``: of the message, or of
-    the one behind a gap; 0 if it is not known. A finding about a file has no sequences (0) and the offset in its words.
+    ``places``: where it was found; of a gap, where the sequences around it are. ``timestamp_ns``:
+    of the message, or of the one behind a gap; 0 if it is not known. A finding about a file has no
+    sequences (0) and the offset in its words.
     """
 
     kind: AuditKind
@@ -77,7 +79,8 @@ class Day:
 class Channel:
     """One channel over all places: different sequences, their bytes, the ends, and what is wrong.
 
-    ``copies``: messages that a second place has as well, with the same bytes. ``missing``: sequences in gaps.
+    ``copies``: messages that a second place has as well, with the same bytes. ``missing``:
+    sequences in gaps.
     """
 
     name: str
@@ -95,8 +98,9 @@ class Channel:
 class Result:
     """What an audit found.
 
-    ``counts``: findings by kind, all of them; ``findings``: as many as were asked for, by channel and sequence.
-    ``notes``: what readers remarked that is no fault, such as foreign files and payloads that look encrypted.
+    ``counts``: findings by kind, all of them; ``findings``: as many as were asked for, by channel
+    and sequence. ``notes``: what readers remarked that is no fault, such as foreign files and
+    payloads that look encrypted.
     """
 
     places: tuple[str, ...]
@@ -110,7 +114,9 @@ class Result:
 
     @property
     def clean(self) -> bool:
-        """True when nothing is wrong (with ``strict``: nothing at all was found) and the ledger, if any, is clean."""
+        """True when nothing is wrong (with ``strict``: nothing at all was found) and the ledger, if
+        any, is clean.
+        """
         wrong = any(count for kind, count in self.counts.items() if kind.error or self.strict)
         return not wrong and (self.ledger is None or self.ledger.clean)
 

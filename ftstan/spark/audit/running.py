@@ -1,4 +1,6 @@
-"""One audit from its options to its report: reads the places, has them checked, and the ledger judged."""
+"""One audit from its options to its report: reads the places, has them checked, and the ledger
+judged.
+"""
 
 from __future__ import annotations
 
@@ -34,20 +36,32 @@ _NOTHING = Found((), (), dict.fromkeys(AuditKind, 0), ())
 
 
 def audit(
-    spark: SparkSession, places: Sequence[str], options: AuditOptions, progress: Callable[[str], None]
+    spark: SparkSession,
+    places: Sequence[str],
+    options: AuditOptions,
+    progress: Callable[[str], None],
 ) -> AuditReport:
     """See ``ftstan.spark.audit.run``."""
     if not places and not options.ledger:
-        raise AuditError("there is nothing to audit", hint="name a datastore, a spool, an archive or a ledger")
+        raise AuditError(
+            "there is nothing to audit", hint="name a datastore, a spool, an archive or a ledger"
+        )
     if len(set(places)) < len(places):
-        raise AuditError("a place is named twice", hint="name each once: its messages would count as copies")
+        raise AuditError(
+            "a place is named twice", hint="name each once: its messages would count as copies"
+        )
     # What is wrong with a place is found here, before Spark starts to work.
     names = sorted({name for place in places for name in _channels(place, options)})
-    channel = _the_channel(places, names, options.ledger_channel) if options.ledger and places else ""
+    channel = (
+        _the_channel(places, names, options.ledger_channel) if options.ledger and places else ""
+    )
     register(spark)
     remarks = _remarks_directory(options)
     try:
-        tables = [(place, _table(spark, place, options, f"{remarks}/{number}")) for number, place in enumerate(places)]
+        tables = [
+            (place, _table(spark, place, options, f"{remarks}/{number}"))
+            for number, place in enumerate(places)
+        ]
         found = _NOTHING
         notes: list[str] = []
         if tables:
@@ -57,7 +71,9 @@ def audit(
             found = _with_remarks(found, place, f"{remarks}/{number}", notes)
         verdict = _judged(spark, tables, options, channel, progress)
     except PySparkException as error:
-        raise AuditError(f"Spark ended the audit: {reason(error)}", hint="see Spark's log for more") from error
+        raise AuditError(
+            f"Spark ended the audit: {reason(error)}", hint="see Spark's log for more"
+        ) from error
     finally:
         shutil.rmtree(remarks, ignore_errors=True)
     return AuditReport(
@@ -73,13 +89,16 @@ def audit(
 
 
 def reason(error: PySparkException) -> str:
-    """What went wrong in one line: the words of our own error where a reader raised one, else Spark's first line."""
+    """What went wrong in one line: the words of our own error where a reader raised one, else
+    Spark's first line.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line.partition(": ")[2] for line in lines if line.startswith("ftstan.")]
     return next(iter(ours or lines), "no reason given")
 
 
-# ---- places ----------------------------------------------------------------------------------------------------------
+# ---- places
+# --------------------------------------------------------------------------------------------------
 
 
 def _reading(place: str, options: AuditOptions) -> dict[str, str]:
@@ -102,7 +121,9 @@ def _the_channel(places: Sequence[str], names: Sequence[str], wanted: str) -> st
         return wanted or names[0]
     shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "none"
     if wanted:
-        raise AuditError(f'{", ".join(places)}: no channel "{wanted}"', hint=f"channels there: {shown}")
+        raise AuditError(
+            f'{", ".join(places)}: no channel "{wanted}"', hint=f"channels there: {shown}"
+        )
     raise AuditError("which channel is the ledger about?", hint=f"name it; channels there: {shown}")
 
 
@@ -119,16 +140,22 @@ def _remarks_directory(options: AuditOptions) -> str:
         return tempfile.mkdtemp(prefix="ftstan-audit-", dir=base)
     except OSError as error:
         raise AuditError(
-            f"readStats {base or tempfile.gettempdir()}: {error.strerror}", hint="name a directory that can be written"
+            f"readStats {base or tempfile.gettempdir()}: {error.strerror}",
+            hint="name a directory that can be written",
         ) from error
 
 
 def _with_remarks(found: Found, place: str, directory: str, notes: list[str]) -> Found:
-    """What the readers of a place remarked: bytes that are no record, conflicts within it, and what is only notes."""
+    """What the readers of a place remarked: bytes that are no record, conflicts within it, and what
+    is only notes.
+    """
     try:
         report = collected(directory)
     except ConfigError:
-        notes.append(f"{place}: what its readers remarked did not come back; name a shared directory as readStats")
+        notes.append(
+            f"{place}: what its readers remarked did not come back; name a shared directory as "
+            "readStats"
+        )
         return found
     known = {(finding.kind, finding.channel, finding.first) for finding in found.findings}
     more = []
@@ -139,9 +166,15 @@ def _with_remarks(found: Found, place: str, directory: str, notes: list[str]) ->
         kind = AuditKind.CONFLICT if remark.kind is ReadingKind.CONFLICT else AuditKind.UNREADABLE
         sequence = remark.sequence or 0
         # A record that cannot be read is a row as well, and a sequence that is nowhere a gap.
-        told = (AuditKind.CONFLICT, remark.channel, sequence) in known if kind is AuditKind.CONFLICT else sequence > 0
+        told = (
+            (AuditKind.CONFLICT, remark.channel, sequence) in known
+            if kind is AuditKind.CONFLICT
+            else sequence > 0
+        )
         if not told:
-            more.append(AuditFinding(kind, remark.channel, sequence, sequence, 0, (place,), str(remark)))
+            more.append(
+                AuditFinding(kind, remark.channel, sequence, sequence, 0, (place,), str(remark))
+            )
     if report.encrypted:
         notes.append(f"{place}: {report.encrypted:,} payloads look encrypted")
     counts = dict(found.counts)
@@ -151,7 +184,8 @@ def _with_remarks(found: Found, place: str, directory: str, notes: list[str]) ->
     return replace(found, counts=counts, findings=tuple(findings))
 
 
-# ---- the ledger ------------------------------------------------------------------------------------------------------
+# ---- the ledger
+# --------------------------------------------------------------------------------------------------
 
 
 def _judged(

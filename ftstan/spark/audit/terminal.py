@@ -1,4 +1,7 @@
-"""An audit's report as tables on a terminal. It decides nothing: what is wrong is the report's word."""
+"""An audit's report as tables on a terminal.
+
+It decides nothing: what is wrong is the report's word.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,17 @@ def print_report(report: AuditReport) -> None:
     if report.channels:
         heads = ("channel", "messages", "bytes", "first", "last", "missing", "copies", "from", "to")
         rows = [
-            (c.name, c.messages, c.size, c.first, c.last, c.missing, c.copies, _day(c.first_ns), _day(c.last_ns))
+            (
+                c.name,
+                c.messages,
+                c.size,
+                c.first,
+                c.last,
+                c.missing,
+                c.copies,
+                _day(c.first_ns),
+                _day(c.last_ns),
+            )
             for c in report.channels
         ]
         _print(console, heads, rows, heads[1:7])
@@ -40,7 +53,12 @@ def print_report(report: AuditReport) -> None:
             (f.kind.name.lower(), f.channel, f.first, f.last, ", ".join(f.places), f.text)
             for f in report.findings[:MOST_ROWS]
         ]
-        _print(console, ("finding", "channel", "first", "last", "where", "details"), found, ("first", "last"))
+        _print(
+            console,
+            ("finding", "channel", "first", "last", "where", "details"),
+            found,
+            ("first", "last"),
+        )
     if report.ledger is not None:
         _print_ledger(console, report.ledger)
     for line in report.lines():
@@ -56,10 +74,16 @@ def _print_ledger(console: Console, verdict: AuditVerdict) -> None:
         ]
         _print(console, heads, rows, heads[-2:])
     if verdict.quiet:
-        quiet = [(clock(q.begin), f"{q.seconds:.3f}", ", ".join(q.faults)) for q in verdict.quiet[:MOST_ROWS]]
+        quiet = [
+            (clock(q.begin), f"{q.seconds:.3f}", ", ".join(q.faults))
+            for q in verdict.quiet[:MOST_ROWS]
+        ]
         _print(console, ("no ack after", "seconds", "faults"), quiet, ("seconds",))
     if verdict.breaches:
-        broken = [(breach.rule.value, breach.count, "; ".join(breach.examples)) for breach in verdict.breaches]
+        broken = [
+            (breach.rule.value, breach.count, "; ".join(breach.examples))
+            for breach in verdict.breaches
+        ]
         _print(console, ("promise", "broken", "such as"), broken, ("broken",))
     console.print(
         f"{verdict.published:,} published, {verdict.acked:,} acked, {verdict.stored:,} stored "
@@ -67,13 +91,24 @@ def _print_ledger(console: Console, verdict: AuditVerdict) -> None:
     )
     if verdict.latency is not None:
         one = verdict.latency
-        console.print(f"ack after {one.median:.1f} ms (median), {one.p99:.1f} ms (p99), {one.longest:.1f} ms (longest)")
+        console.print(
+            f"ack after {one.median:.1f} ms (median), {one.p99:.1f} ms (p99), {one.longest:.1f} "
+            "ms (longest)"
+        )
 
 
-def _print(console: Console, heads: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str]) -> None:
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
+def _print(
+    console: Console, heads: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str]
+) -> None:
+    table = Table(
+        box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False
+    )
     for head in heads:
-        table.add_column(head.upper(), justify="right" if head in right else "left", no_wrap=not console.is_terminal)
+        table.add_column(
+            head.upper(),
+            justify="right" if head in right else "left",
+            no_wrap=not console.is_terminal,
+        )
     for row in rows:
         table.add_row(*(Text(_visible(str(cell))) for cell in row))
     console.print(table)

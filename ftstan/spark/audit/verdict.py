@@ -21,7 +21,9 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """A time without acks: microseconds since 1970 of the ack before and the ack behind it, and the faults within."""
+    """A time without acks: microseconds since 1970 of the ack before and the ack behind it, and the
+    faults within.
+    """
 
     begin: int
     end: int
@@ -49,7 +51,8 @@ class Tick:
 class StoreMatch:
     """The acked ids of a ledger beside a store.
 
-    ``expired``: seen by clients at a sequence below the first that the store still has: counted, not judged.
+    ``expired``: seen by clients at a sequence below the first that the store still has: counted,
+    not judged.
     """
 
     place: str

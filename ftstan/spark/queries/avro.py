@@ -1,4 +1,7 @@
-"""Avro payloads as rows, with the schema that they were written with. A union of several types becomes text."""
+"""Avro payloads as rows, with the schema that they were written with.
+
+A union of several types becomes text.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +40,20 @@ _LOGICAL = {
 
 
 def decoder(content: bytes, header: int) -> tuple[pa.DataType, Callable[[bytes], Any]]:
-    """The type of rows of a schema, and what makes one of a payload behind ``header`` bytes. Raises ``ConfigError``."""
+    """The type of rows of a schema, and what makes one of a payload behind ``header`` bytes.
+
+    Raises ``ConfigError``.
+    """
     try:
         schema = parse_schema(json.loads(content))
     except (ValueError, SchemaParseException, TypeError) as error:
-        raise ConfigError(f"this is no Avro schema: {error}", hint="give the schema as JSON (.avsc)") from error
+        raise ConfigError(
+            f"this is no Avro schema: {error}", hint="give the schema as JSON (.avsc)"
+        ) from error
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise ConfigError("the Avro schema is not that of a record", hint="columns are made of a record's fields")
+        raise ConfigError(
+            "the Avro schema is not that of a record", hint="columns are made of a record's fields"
+        )
     named: dict[str, Any] = {}
     kind, take = _of(schema, named, frozenset())
 
@@ -82,13 +92,17 @@ def _of(schema: Any, named: dict[str, Any], outer: frozenset[str]) -> tuple[pa.D
         return pa.list_(item_kind), lambda values: [item(value) for value in values]
     if kind == "map":
         item_kind, item = _of(schema["values"], named, outer)
-        return pa.map_(pa.string(), item_kind), lambda values: [(k, item(v)) for k, v in values.items()]
+        return pa.map_(pa.string(), item_kind), lambda values: [
+            (k, item(v)) for k, v in values.items()
+        ]
     if kind in _SIMPLE:
         return _SIMPLE[kind], _same
     return _of(kind, named, outer)
 
 
-def _union(schema: list[Any], named: dict[str, Any], outer: frozenset[str]) -> tuple[pa.DataType, Take]:
+def _union(
+    schema: list[Any], named: dict[str, Any], outer: frozenset[str]
+) -> tuple[pa.DataType, Take]:
     others = [one for one in schema if one != "null"]
     if len(others) != 1:
         for one in others:
@@ -98,7 +112,9 @@ def _union(schema: list[Any], named: dict[str, Any], outer: frozenset[str]) -> t
     return kind, lambda value: None if value is None else take(value)
 
 
-def _record(schema: dict[str, Any], named: dict[str, Any], outer: frozenset[str]) -> tuple[pa.DataType, Take]:
+def _record(
+    schema: dict[str, Any], named: dict[str, Any], outer: frozenset[str]
+) -> tuple[pa.DataType, Take]:
     fields = [(field["name"], *_of(field["type"], named, outer)) for field in schema["fields"]]
     if not fields:
         return pa.string(), _text

@@ -1,4 +1,5 @@
-"""Payloads as columns: JSON by Spark itself, Protobuf and Avro by their libraries, one batch of payloads a call.
+"""Payloads as columns: JSON by Spark itself, Protobuf and Avro by their libraries, one batch of
+payloads a call.
 
 No row goes: where a payload cannot be decoded, ``payload`` is null and ``payload_error`` says why.
 """
@@ -30,7 +31,10 @@ _DDL = 'write it as "id BIGINT, name STRING"'
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """Payloads that are JSON objects. ``schema``: their columns in Spark's words; empty: taken from all payloads."""
+    """Payloads that are JSON objects.
+
+    ``schema``: their columns in Spark's words; empty: taken from all payloads.
+    """
 
     schema: str = ""
 
@@ -50,7 +54,8 @@ class Protobuf:
 class Avro:
     """Payloads that were written with the schema in the file ``schema``.
 
-    ``header``: bytes before each: 0, 5 (those of a schema registry), or 10 (Avro's single-object encoding).
+    ``header``: bytes before each: 0, 5 (those of a schema registry), or 10 (Avro's single-object
+    encoding).
     """
 
     schema: str
@@ -58,7 +63,8 @@ class Avro:
 
 
 def decode(table: DataFrame, how: Json | Protobuf | Avro) -> DataFrame:
-    """The table with two more columns: ``payload``, a struct, and ``payload_error``, null where all is well.
+    """The table with two more columns: ``payload``, a struct, and ``payload_error``, null where all
+    is well.
 
     ``table`` has the column ``data``. Raises ``ConfigError`` for a schema that cannot be used.
     """
@@ -75,7 +81,8 @@ def decode(table: DataFrame, how: Json | Protobuf | Avro) -> DataFrame:
             return _by_batches(table, _avro, content, how.header)
 
 
-# ---- JSON ------------------------------------------------------------------------------------------------------------
+# ---- JSON
+# --------------------------------------------------------------------------------------------------
 
 
 def _json(table: DataFrame, how: Json) -> DataFrame:
@@ -90,7 +97,9 @@ def _json(table: DataFrame, how: Json) -> DataFrame:
         .withColumn("payload", F.when(good, payload))
         .withColumn(
             "payload_error",
-            F.when(F.col("data").isNull(), _UNREADABLE).when(~good, "no JSON object of this schema"),
+            F.when(F.col("data").isNull(), _UNREADABLE).when(
+                ~good, "no JSON object of this schema"
+            ),
         )
         .drop("decoded")
     )
@@ -107,14 +116,19 @@ def _given(schema: str) -> T.StructType:
 
 
 def _inferred(texts: DataFrame) -> T.StructType:
-    found = texts.sparkSession.read.json(texts.where("value IS NOT NULL"), columnNameOfCorruptRecord=_CORRUPT).schema
+    found = texts.sparkSession.read.json(
+        texts.where("value IS NOT NULL"), columnNameOfCorruptRecord=_CORRUPT
+    ).schema
     fields = [field for field in found.fields if field.name != _CORRUPT]
     if not fields:
-        raise ConfigError("no payload is a JSON object with a field", hint="give the schema, or another format")
+        raise ConfigError(
+            "no payload is a JSON object with a field", hint="give the schema, or another format"
+        )
     return T.StructType(fields)
 
 
-# ---- formats with a library ------------------------------------------------------------------------------------------
+# ---- formats with a library
+# ------------------------------------------------------------------------------------------
 
 
 def _content(path: str, what: str) -> bytes:
@@ -122,7 +136,9 @@ def _content(path: str, what: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise ConfigError(f"{what} {path}: {error.strerror}", hint="give a file that can be read") from error
+        raise ConfigError(
+            f"{what} {path}: {error.strerror}", hint="give a file that can be read"
+        ) from error
 
 
 @lru_cache(maxsize=8)
@@ -158,7 +174,9 @@ def _by_batches(
     # Its stubs want a type of function, and it warns of one where the annotations say it already.
     take_all = arrow_udf(decoded, spark_type(whole))  # type: ignore[call-overload]
     column = take_all(F.col("data"))
-    return table.withColumn("decoded", column).select(*table.columns, "decoded.payload", "decoded.payload_error")
+    return table.withColumn("decoded", column).select(
+        *table.columns, "decoded.payload", "decoded.payload_error"
+    )
 
 
 def _one(value: bytes | None, take: Callable[[bytes], Any]) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""When channels fill their limits: what they hold, how fast it grew lately, and what their limits are.
+"""When channels fill their limits: what they hold, how fast it grew lately, and what their limits
+are.
 
 Pure, without Spark. A forecast is a straight line through the recent past; it says so and no more.
 """
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
     from ftstan.config.options import ChannelLimits
 
-#: What limits count for a message beside payload, channel name and reply: headers, index entry, sequence and time.
+#: What limits count for a message beside payload, channel name and reply: headers, index entry,
+#: sequence and time.
 _OVERHEAD = 60
 
 _KEYS = ("max_msgs", "max_bytes", "max_age")
@@ -28,7 +30,10 @@ _NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a channel holds, and what came lately: ``recent_*`` within the last ``recent_seconds``. Times in UTC."""
+    """What a channel holds, and what came lately: ``recent_*`` within the last ``recent_seconds``.
+
+    Times in UTC.
+    """
 
     channel: str
     messages: int
@@ -60,8 +65,9 @@ class Usage:
 class Forecast:
     """One limit of one channel.
 
-    ``limit``: max_msgs, max_bytes or max_age; ``used`` and ``allowed``: messages, bytes or seconds; ``per_second``: how
-    fast ``used`` grows; ``fills_at``: when, ``None`` for never at this rate; ``says``: all of it in a sentence.
+    ``limit``: max_msgs, max_bytes or max_age; ``used`` and ``allowed``: messages, bytes or seconds;
+    ``per_second``: how fast ``used`` grows; ``fills_at``: when, ``None`` for never at this rate;
+    ``says``: all of it in a sentence.
     """
 
     channel: str
@@ -74,10 +80,11 @@ class Forecast:
 
 
 def limits_of(config: str, given: Mapping[str, Mapping[str, int]]) -> Limits:
-    """Limits by channel: those of a server's configuration file or its defaults, and over them ``given`` ones.
+    """Limits by channel: those of a server's configuration file or its defaults, and over them
+    ``given`` ones.
 
-    ``given``: by channel name, which may have wildcards, or "" for all channels: ``max_msgs``, ``max_bytes`` and
-    ``max_age`` (seconds); 0 is unlimited. Raises ``ConfigError``.
+    ``given``: by channel name, which may have wildcards, or "" for all channels: ``max_msgs``,
+    ``max_bytes`` and ``max_age`` (seconds); 0 is unlimited. Raises ``ConfigError``.
     """
     settings = Settings()
     apply_files(settings, config, "")
@@ -85,19 +92,26 @@ def limits_of(config: str, given: Mapping[str, Mapping[str, int]]) -> Limits:
     for name, values in given.items():
         unknown = values.keys() - set(_KEYS)
         if unknown:
-            raise ConfigError(f"there is no limit {min(unknown)}", hint=f"limits are: {', '.join(_KEYS)}")
+            raise ConfigError(
+                f"there is no limit {min(unknown)}", hint=f"limits are: {', '.join(_KEYS)}"
+            )
         own = {key: value * _NS if key == "max_age" else value for key, value in values.items()}
         if not name:
             found = replace(found, channel=replace(found.channel, **own))
             continue
         # In an entry a server's 0 means "as the wider one"; here it means unlimited.
         entry: ChannelLimits = replace(INHERIT, **{key: value or -1 for key, value in own.items()})
-        found = replace(found, channels=(*(c for c in found.channels if c[0] != name), (name, entry)))
+        found = replace(
+            found, channels=(*(c for c in found.channels if c[0] != name), (name, entry))
+        )
     return Limits(found)
 
 
 def forecast(usage: Usage, limits: ChannelLimits, now: dt.datetime) -> Iterator[Forecast]:
-    """The limits of one channel, each with the time when it is reached. Unlimited ones have no row."""
+    """The limits of one channel, each with the time when it is reached.
+
+    Unlimited ones have no row.
+    """
     messages, size = usage.growth
     for limit, used, allowed, growth, unit in (
         ("max_msgs", usage.messages, limits.max_msgs, messages, "messages"),
@@ -113,10 +127,20 @@ def forecast(usage: Usage, limits: ChannelLimits, now: dt.datetime) -> Iterator[
         at = _later(usage.oldest, seconds)
         age = (now - usage.oldest).total_seconds()
         days = f"an age of {dt.timedelta(seconds=seconds)}"
-        yield Forecast(usage.channel, "max_age", age, seconds, 1.0, at, _sentence(usage.channel, days, at, now, 1.0))
+        yield Forecast(
+            usage.channel,
+            "max_age",
+            age,
+            seconds,
+            1.0,
+            at,
+            _sentence(usage.channel, days, at, now, 1.0),
+        )
 
 
-def _reached(used: int, allowed: int, growth: float, kept: float | None, now: dt.datetime) -> dt.datetime | None:
+def _reached(
+    used: int, allowed: int, growth: float, kept: float | None, now: dt.datetime
+) -> dt.datetime | None:
     if used >= allowed:
         return now
     if growth <= 0 or (kept is not None and kept < allowed):
@@ -131,10 +155,15 @@ def _later(moment: dt.datetime, seconds: float) -> dt.datetime | None:
         return None
 
 
-def _sentence(channel: str, limit: str, at: dt.datetime | None, now: dt.datetime, growth: float) -> str:
+def _sentence(
+    channel: str, limit: str, at: dt.datetime | None, now: dt.datetime, growth: float
+) -> str:
     if at is None:
         why = "nothing came lately" if growth <= 0 else "at this rate what is old goes before"
         return f"{channel} does not fill its limit of {limit}: {why}"
     if at <= now:
         return f"{channel} is at its limit of {limit}: the oldest messages go"
-    return f"{channel} fills its limit of {limit} on {at:%A %Y-%m-%d %H:%M} UTC; then the oldest messages go"
+    return (
+        f"{channel} fills its limit of {limit} on {at:%A %Y-%m-%d %H:%M} UTC; then the oldest "
+        "messages go"
+    )

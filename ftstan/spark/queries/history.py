@@ -1,4 +1,7 @@
-"""The events of all ``subs.dat`` of a datastore as a Spark table, one task a channel. It computes no times."""
+"""The events of all ``subs.dat`` of a datastore as a Spark table, one task a channel.
+
+It computes no times.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ if TYPE_CHECKING:
 
 #: ``positions.Event``, and the channel.
 SCHEMA = (
-    "channel string, offset bigint, event string, subscription string, sequence bigint, last_sent bigint, "
+    "channel string, offset bigint, event string, subscription string, sequence bigint, "
+    "last_sent bigint, "
     "in_flight bigint, behind bigint"
 )
 
@@ -27,7 +31,10 @@ _NUMBERS = ("sequence", "last_sent", "in_flight", "behind")
 
 
 class EventsSource(DataSource):
-    """Options: ``path`` of a datastore; ``subscribe``, channels by name; ``crcPolynomial``, the server's."""
+    """Options: ``path`` of a datastore.
+
+    ``subscribe``, channels by name; ``crcPolynomial``, the server's.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -59,7 +66,10 @@ class EventsReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The channels."""
-        names = self._channels or Store(self._path, polynomial=self._polynomial, allow_unconfirmed=True).channels()
+        names = (
+            self._channels
+            or Store(self._path, polynomial=self._polynomial, allow_unconfirmed=True).channels()
+        )
         return [InputPartition(name) for name in names]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -81,5 +91,7 @@ def _batch(channel: str, events: list[Event]) -> pa.RecordBatch:
         "event": pa.array([event.event for event in events], pa.string()),
         "subscription": pa.array([event.subscription for event in events], pa.string()),
     }
-    numbers = {name: pa.array([getattr(event, name) for event in events], pa.int64()) for name in _NUMBERS}
+    numbers = {
+        name: pa.array([getattr(event, name) for event in events], pa.int64()) for name in _NUMBERS
+    }
     return pa.RecordBatch.from_pydict(columns | numbers)

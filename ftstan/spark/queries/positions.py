@@ -1,7 +1,8 @@
-"""What ``subs.dat`` says of a channel's subscriptions: their positions now, and the events that it still has, in order.
+"""What ``subs.dat`` says of a channel's subscriptions: their positions now, and the events that it
+still has, in order.
 
-The file has an order and no times, and begins anew whenever it is compacted or a server takes the store over: older
-events are gone. It reads; it never repairs, and says where it could not read.
+The file has an order and no times, and begins anew whenever it is compacted or a server takes the
+store over: older events are gone. It reads; it never repairs, and says where it could not read.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import StoreError, WireError
 from ftstan.stores.file.log import records
-from ftstan.stores.file.state import states
+from ftstan.stores.file.state import state_records
 from ftstan.stores.file.tools.reading import NEVER_OURS
 from ftstan.stores.file.tools.source import Source
 from ftstan.stores.file.tools.statereading import SUB_KINDS, read_state
@@ -42,10 +43,10 @@ UNREADABLE = "unreadable"
 class Event:
     """One record, and where its subscription stands behind it.
 
-    ``offset``: of the record in the file; ``event``: new, update, delete, sent, acked or unreadable; ``sequence``: of
-    the message that was sent or acknowledged, else 0; ``last_sent``: the highest sequence sent to the subscription;
-    ``in_flight``: sent and not acknowledged; ``behind``: how far ``last_sent`` is below that of the channel's
-    furthest subscription.
+    ``offset``: of the record in the file; ``event``: new, update, delete, sent, acked or
+    unreadable; ``sequence``: of the message that was sent or acknowledged, else 0; ``last_sent``:
+    the highest sequence sent to the subscription; ``in_flight``: sent and not acknowledged;
+    ``behind``: how far ``last_sent`` is below that of the channel's furthest subscription.
     """
 
     offset: int
@@ -61,8 +62,9 @@ class Event:
 class Position:
     """A subscription, or a queue group with all its members.
 
-    ``members``: what was sent to each, by id, and not acknowledged; ``closed``: those that no client has open;
-    ``sent_to``: the last sequence that was sent to each; ``left_at``: to those that are gone.
+    ``members``: what was sent to each, by id, and not acknowledged; ``closed``: those that no
+    client has open; ``sent_to``: the last sequence that was sent to each; ``left_at``: to those
+    that are gone.
     """
 
     name: str
@@ -89,7 +91,9 @@ class Position:
 
 
 class Replay:
-    """The positions of a channel's subscriptions while its records are taken, one after the other."""
+    """The positions of a channel's subscriptions while its records are taken, one after the
+    other.
+    """
 
     def __init__(self) -> None:
         self.positions: dict[str, Position] = {}
@@ -99,13 +103,17 @@ class Replay:
     def events(self, typed: Typed) -> Iterator[Event]:
         """Take the records of a file."""
         broken = [*typed.bad, *([typed.tail] if typed.tail else [])]
-        places = sorted([*((bad.start, 0, b"") for bad in broken), *typed.rows], key=lambda row: row[0])
+        places = sorted(
+            [*((bad.start, 0, b"") for bad in broken), *typed.rows], key=lambda row: row[0]
+        )
         for offset, kind, payload in places:
             word = _WORDS.get(kind, UNREADABLE)
             try:
                 sub_id, sequence = self._take(kind, payload)
             except WireError:
-                word, sub_id, sequence = UNREADABLE, 0, 0
+                word = UNREADABLE
+                sub_id = 0
+                sequence = 0
             position = self._of_id.get(sub_id, _NOBODY)
             yield Event(
                 offset,
@@ -121,7 +129,7 @@ class Replay:
 
     def _take(self, kind: int, payload: bytes) -> tuple[int, int]:
         if kind in (records.SUB_NEW, records.SUB_UPDATE):
-            state = states.decode_sub(payload)
+            state = state_records.decode_sub(payload)
             self._put(state, anew=kind == records.SUB_NEW)
             return state.sub_id, 0
         if kind == records.SUB_DELETE:
@@ -184,12 +192,20 @@ def read(path: str, channel: str, polynomial: int) -> Typed:
     """The records of a channel's ``subs.dat``. Raises ``StoreError``."""
     disk = LocalDisk()
     try:
-        dirfd = os.open(os.path.join(path, channel), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        dirfd = os.open(
+            os.path.join(path, channel), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+        )
         try:
-            return read_state(Source(disk, dirfd, records.Crc(polynomial), NEVER_OURS), dirfd, "subs.dat", SUB_KINDS)
+            return read_state(
+                Source(disk, dirfd, records.Crc(polynomial), NEVER_OURS),
+                dirfd,
+                "subs.dat",
+                SUB_KINDS,
+            )
         finally:
             os.close(dirfd)
     except OSError as error:
         raise StoreError(
-            f"{path}: subscriptions of channel {channel}: {error.strerror or error}", hint="check its permissions"
+            f"{path}: subscriptions of channel {channel}: {error.strerror or error}",
+            hint="check its permissions",
         ) from error

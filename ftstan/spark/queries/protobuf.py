@@ -1,4 +1,7 @@
-"""Protobuf messages as rows, from a descriptor set. A type that contains itself becomes JSON where it does."""
+"""Protobuf messages as rows, from a descriptor set.
+
+A type that contains itself becomes JSON where it does.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ _SIMPLE = {
 
 
 def decoder(content: bytes, name: str) -> tuple[pa.DataType, Callable[[bytes], Any]]:
-    """The type of rows of message ``name``, and what makes one of a payload. Raises ``ConfigError``."""
+    """The type of rows of message ``name``, and what makes one of a payload.
+
+    Raises ``ConfigError``.
+    """
     files = descriptor_pb2.FileDescriptorSet()
     pool = DescriptorPool()
     try:
@@ -47,8 +53,12 @@ def decoder(content: bytes, name: str) -> tuple[pa.DataType, Callable[[bytes], A
     except (DecodeError, TypeError) as error:
         raise ConfigError(f"this is no descriptor set: {error}", hint=_MADE_BY) from error
     except KeyError as error:
-        names = [f"{file.package}.{m.name}".lstrip(".") for file in files.file for m in file.message_type]
-        raise ConfigError(f"no message {name} in the descriptor set", hint=f"there are: {', '.join(names)}") from error
+        names = [
+            f"{file.package}.{m.name}".lstrip(".") for file in files.file for m in file.message_type
+        ]
+        raise ConfigError(
+            f"no message {name} in the descriptor set", hint=f"there are: {', '.join(names)}"
+        ) from error
     kind, take = _message(descriptor, frozenset())
     make = message_factory.GetMessageClass(descriptor)
 
@@ -81,7 +91,9 @@ def _field(field: FieldDescriptor, outer: frozenset[str]) -> tuple[pa.DataType, 
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         key_kind, key = _value(field.message_type.fields_by_name["key"], outer)
         item_kind, item = _value(field.message_type.fields_by_name["value"], outer)
-        return pa.map_(key_kind, item_kind), lambda entries: [(key(k), item(v)) for k, v in entries.items()]
+        return pa.map_(key_kind, item_kind), lambda entries: [
+            (key(k), item(v)) for k, v in entries.items()
+        ]
     kind, one = _value(field, outer)
     if field.is_repeated:
         return pa.list_(kind), lambda values: [one(value) for value in values]
@@ -94,7 +106,9 @@ def _value(field: FieldDescriptor, outer: frozenset[str]) -> tuple[pa.DataType, 
             assert field.message_type is not None
             return _message(field.message_type, outer)
         case _F.CPPTYPE_STRING:
-            return (pa.binary() if field.type == _F.TYPE_BYTES else pa.string()), lambda value: value
+            return (
+                pa.binary() if field.type == _F.TYPE_BYTES else pa.string()
+            ), lambda value: value
         case _F.CPPTYPE_ENUM:
             assert field.enum_type is not None
             names = field.enum_type.values_by_number

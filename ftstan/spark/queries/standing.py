@@ -1,4 +1,7 @@
-"""How far each subscription of a datastore is behind, now. Reads ``subs.dat`` and single messages, without Spark."""
+"""How far each subscription of a datastore is behind, now.
+
+Reads ``subs.dat`` and single messages, without Spark.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 SCHEMA = (
-    "place string, channel string, subscription string, kind string, members int, online boolean, last_sent bigint, "
-    "behind bigint, in_flight bigint, oldest_unacked bigint, oldest_unacked_time timestamp, unreadable int"
+    "place string, channel string, subscription string, kind string, members int, online "
+    "boolean, last_sent bigint, "
+    "behind bigint, in_flight bigint, oldest_unacked bigint, oldest_unacked_time timestamp, "
+    "unreadable int"
 )
 
 
@@ -23,9 +28,10 @@ SCHEMA = (
 class Standing:
     """One subscription, or a queue group with its ``members``.
 
-    ``kind``: plain, durable or queue; ``online``: a client has it open; ``behind``: messages of the channel past
-    ``last_sent``; ``in_flight``: sent and not acknowledged, the oldest of them with its time (``None`` if it is gone);
-    ``unreadable``: places of the channel's ``subs.dat`` that hold no record: the row may be wrong.
+    ``kind``: plain, durable or queue; ``online``: a client has it open; ``behind``: messages of the
+    channel past ``last_sent``; ``in_flight``: sent and not acknowledged, the oldest of them with
+    its time (``None`` if it is gone); ``unreadable``: places of the channel's ``subs.dat`` that
+    hold no record: the row may be wrong.
     """
 
     place: str
@@ -43,7 +49,10 @@ class Standing:
 
 
 def standings(path: str, reading: Mapping[str, str]) -> Iterator[Standing]:
-    """The subscriptions of the store at ``path``. ``reading``: options of ``stan``. Raises ``FtstanError``."""
+    """The subscriptions of the store at ``path``. ``reading``: options of ``stan``.
+
+    Raises ``FtstanError``.
+    """
     polynomial = int(reading.get("crcPolynomial", POLYNOMIAL))
     unconfirmed = reading.get("allowUnconfirmed", "").lower() == "true"
     store = Store(path, polynomial=polynomial, allow_unconfirmed=unconfirmed)

@@ -1,6 +1,9 @@
-"""The SQL views over one or more places, and the queries that read them. Every answer is a plan; nothing runs here.
+"""The SQL views over one or more places, and the queries that read them.
 
-A message that several places have is counted once; whether its copies are the same is for the audit to say.
+Every answer is a plan; nothing runs here.
+
+A message that several places have is counted once; whether its copies are the same is for the audit
+to say.
 """
 
 from __future__ import annotations
@@ -34,17 +37,21 @@ _OF_EVENTS: Final = ("subscribe", "crcPolynomial")
 #: Views that are made of other views.
 DERIVED: Final = {
     "channels": """
-        SELECT channel, count(*) AS messages, sum(size) AS bytes, min(sequence) AS first, max(sequence) AS last,
+        SELECT channel, count(*) AS messages, sum(size) AS bytes,
+               min(sequence) AS first, max(sequence) AS last,
                min(timestamp) AS since, max(timestamp) AS until
         FROM message_sizes GROUP BY channel""",
     "rates_by_hour": """
-        SELECT channel, date_trunc('HOUR', timestamp) AS since, count(*) AS messages, sum(size) AS bytes
+        SELECT channel, date_trunc('HOUR', timestamp) AS since,
+               count(*) AS messages, sum(size) AS bytes
         FROM message_sizes GROUP BY ALL""",
     "rates_by_day": """
-        SELECT channel, date_trunc('DAY', timestamp) AS since, count(*) AS messages, sum(size) AS bytes
+        SELECT channel, date_trunc('DAY', timestamp) AS since,
+               count(*) AS messages, sum(size) AS bytes
         FROM message_sizes GROUP BY ALL""",
     "talkers_by_hour": """
-        SELECT since, rank() OVER (PARTITION BY since ORDER BY bytes DESC) AS place, channel, messages, bytes,
+        SELECT since, rank() OVER (PARTITION BY since ORDER BY bytes DESC) AS place,
+               channel, messages, bytes,
                round(100 * bytes / sum(bytes) OVER (PARTITION BY since), 1) AS percent
         FROM rates_by_hour""",
 }
@@ -53,10 +60,14 @@ _UNITS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 
 _BUCKET: Final = re.compile(r"([1-9][0-9]{0,6})\s*(second|minute|hour|day|week)s?")
 
 
-def make_views(spark: SparkSession, places: Sequence[str], reading: Mapping[str, str]) -> tuple[str, ...]:
+def make_views(
+    spark: SparkSession, places: Sequence[str], reading: Mapping[str, str]
+) -> tuple[str, ...]:
     """Register the views of ``places``; returns their names. Raises ``ConfigError``."""
     if not places:
-        raise ConfigError("there is nothing to query", hint="name a datastore, a spool or an archive")
+        raise ConfigError(
+            "there is nothing to query", hint="name a datastore, a spool or an archive"
+        )
     for place in places:
         # What is wrong with a place is found here, before Spark starts to work.
         opened(ReadOptions.of({**reading, "path": place}))
@@ -73,7 +84,9 @@ def make_views(spark: SparkSession, places: Sequence[str], reading: Mapping[str,
     return tuple(names)
 
 
-def read(spark: SparkSession, places: Sequence[str], schema: str, reading: Mapping[str, str]) -> DataFrame:
+def read(
+    spark: SparkSession, places: Sequence[str], schema: str, reading: Mapping[str, str]
+) -> DataFrame:
     """Messages of all places, each sequence once, with the ``place`` that it was taken from."""
     tables = [
         spark.read.format(FORMAT)
@@ -107,19 +120,27 @@ def seconds_of(bucket: str) -> int:
     """Seconds of a length of time such as "5 minutes". Raises ``ConfigError``."""
     found = _BUCKET.fullmatch(bucket.strip().lower())
     if found is None:
-        raise ConfigError(f'"{bucket}" is no length of time', hint='write it as "5 minutes", "1 hour" or "1 day"')
+        raise ConfigError(
+            f'"{bucket}" is no length of time', hint='write it as "5 minutes", "1 hour" or "1 day"'
+        )
     return int(found[1]) * _UNITS[found[2]]
 
 
 def since(timestamp: Column, bucket: str) -> Column:
-    """The beginning of the piece of time that holds ``timestamp``; null for none, so that its rows stay."""
+    """The beginning of the piece of time that holds ``timestamp``.
+
+    Null for none, so that its rows stay.
+    """
     length = seconds_of(bucket) * 1_000_000
     micros = F.unix_micros(timestamp)
     return F.timestamp_micros(micros - F.pmod(micros, F.lit(length))).alias("since")
 
 
 def rate(spark: SparkSession, bucket: str) -> DataFrame:
-    """Messages and bytes per channel and piece of time; ``since`` is null for messages of an unknown time."""
+    """Messages and bytes per channel and piece of time.
+
+    ``since`` is null for messages of an unknown time.
+    """
     seconds = seconds_of(bucket)
     return (
         spark.table("message_sizes")
@@ -137,17 +158,25 @@ def rate(spark: SparkSession, bucket: str) -> DataFrame:
 
 def talkers(spark: SparkSession, top: int) -> DataFrame:
     """The ``top`` channels of each hour by bytes."""
-    return spark.table("talkers_by_hour").where(F.col("place") <= top).orderBy("since", "place", "channel")
+    return (
+        spark.table("talkers_by_hour")
+        .where(F.col("place") <= top)
+        .orderBy("since", "place", "channel")
+    )
 
 
 def lag_history(spark: SparkSession, bucket: str) -> DataFrame:
     """How far each subscription was behind the furthest one of its channel, over time.
 
-    ``since``: not before this time: the events themselves have none, so each counts from the newest message that was
-    named so far. Null: no message that was named is there any more.
+    ``since``: not before this time: the events themselves have none, so each counts from the newest
+    message that was named so far. Null: no message that was named is there any more.
     """
     times = spark.table("message_sizes").select("channel", "sequence", "timestamp")
-    so_far = Window.partitionBy("place", "channel").orderBy("offset").rowsBetween(Window.unboundedPreceding, 0)
+    so_far = (
+        Window.partitionBy("place", "channel")
+        .orderBy("offset")
+        .rowsBetween(Window.unboundedPreceding, 0)
+    )
     return (
         spark.table("subscription_events")
         .where("subscription != ''")
@@ -166,7 +195,10 @@ def lag_history(spark: SparkSession, bucket: str) -> DataFrame:
 
 
 def usages(spark: SparkSession, recent: str) -> tuple[list[Usage], dt.datetime]:
-    """What each channel holds and how it grew in the time ``recent`` before the newest message; and when that came."""
+    """What each channel holds and how it grew in the time ``recent`` before the newest message.
+
+    And when that came.
+    """
     seconds = seconds_of(recent)
     table = spark.table("message_sizes").withColumn("at", F.unix_micros("timestamp"))
     (end,) = table.agg(F.max("at").alias("at")).collect()

@@ -1,7 +1,8 @@
-"""The contract of ``ftstan.stores.interface`` as a test suite that any store can run (``docs/store-interface.md``).
+"""The contract of ``ftstan.stores.interface`` as a test suite that any store can run
+(``docs/store-interface.md``).
 
-Subclass the classes in a test module and give each the fixture that it names. Nothing here imports pytest: whoever runs
-the suite brings it.
+Subclass the classes in a test module and give each the fixture that it names. Nothing here imports
+pytest: whoever runs the suite brings it.
 """
 
 from ftstan.stores.contract.access import AccessContract

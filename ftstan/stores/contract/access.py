@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class AccessContract:
     """Statements about nodes that want one store.
 
-    The fixture ``new_access`` gives the access of another node to the same fresh store with every call; ``exclusive``
-    is set to false for a store that no two nodes can share (memory).
+    The fixture ``new_access`` gives the access of another node to the same fresh store with every
+    call; ``exclusive`` is set to false for a store that no two nodes can share (memory).
     """
 
     exclusive = True
@@ -50,7 +50,8 @@ class AccessContract:
     def test_only_one_node_has_the_lock(self, new_access: Callable[[], StoreAccess]) -> None:
         if not self.exclusive:
             return
-        first, second = new_access(), new_access()
+        first = new_access()
+        second = new_access()
         first.lock().acquire()
         assert _is_busy(second.lock())
         first.lock().release()
@@ -60,7 +61,9 @@ class AccessContract:
         for access in (first, second):
             access.close()
 
-    def test_a_lock_that_is_not_held_is_not_verified(self, new_access: Callable[[], StoreAccess]) -> None:
+    def test_a_lock_that_is_not_held_is_not_verified(
+        self, new_access: Callable[[], StoreAccess]
+    ) -> None:
         if not self.exclusive:
             return
         access = new_access()
@@ -71,7 +74,8 @@ class AccessContract:
         access.close()
 
     def test_closing_gives_the_lock_back(self, new_access: Callable[[], StoreAccess]) -> None:
-        first, second = new_access(), new_access()
+        first = new_access()
+        second = new_access()
         first.lock().acquire()
         first.close()
         second.lock().acquire()
@@ -82,7 +86,8 @@ class AccessContract:
     ) -> None:
         if not self.exclusive:
             return
-        first, second = new_access(), new_access()
+        first = new_access()
+        second = new_access()
         first.lock().acquire()
         first.activate()
         former = first.open()

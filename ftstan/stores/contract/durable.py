@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 class DurableContract:
     """Statements about processes that open the same store one after the other."""
 
-    def test_a_committed_message_is_there_after_a_clean_stop_and_after_none(self, place: Place) -> None:
+    def test_a_committed_message_is_there_after_a_clean_stop_and_after_none(
+        self, place: Place
+    ) -> None:
         written: list[tuple[int, bytes]] = []
         for i in range(8):
             store, channel = opened(place)
@@ -96,7 +98,10 @@ class DurableContract:
         store.abandon()
         for _ in range(2):
             found = subs(place)
-            assert {i: s.state for i, s in found.items()} == {1: state(1), 2: state(2, inbox=b"new", is_closed=True)}
+            assert {i: s.state for i, s in found.items()} == {
+                1: state(1),
+                2: state(2, inbox=b"new", is_closed=True),
+            }
             store, channel = opened(place)
             assert channel.next_sub_id == 4
             put(store, channel, b"x")
@@ -105,7 +110,14 @@ class DurableContract:
     def test_all_kinds_of_subscriptions_are_kept_as_they_are(self, place: Place) -> None:
         store, channel = opened(place)
         kinds = [
-            SubState(1, b"me", inbox=b"i", ack_inbox=b"a", max_in_flight=2**31 - 1, ack_wait_secs=1_000_000_000),
+            SubState(
+                1,
+                b"me",
+                inbox=b"i",
+                ack_inbox=b"a",
+                max_in_flight=2**31 - 1,
+                ack_wait_secs=1_000_000_000,
+            ),
             SubState(2, b"me", queue=b"group", inbox=b"i"),
             SubState(3, b"", queue=b"dur:group", inbox=b"i", is_durable=True, last_sent=0),
             SubState(4, b"\xff", inbox=b"", durable_name=b"\xfe", is_durable=True, is_closed=True),
@@ -202,7 +214,9 @@ class DurableContract:
                 store.abandon()
                 assert messages(opened(place)[1]) == kept
 
-    def test_a_channel_made_again_after_a_purge_and_a_deletion_shows_everything(self, place: Place) -> None:
+    def test_a_channel_made_again_after_a_purge_and_a_deletion_shows_everything(
+        self, place: Place
+    ) -> None:
         store, channel = opened(place)
         put(store, channel, *(b"%d" % i for i in range(20)))
         channel.purge(20)
@@ -211,17 +225,25 @@ class DurableContract:
         store.close()
         assert messages(opened(place)[1]) == [(1, b"a"), (2, b"b")]
 
-    def test_recovered_channels_have_the_limits_of_the_process_that_finds_them(self, place: Place) -> None:
+    def test_recovered_channels_have_the_limits_of_the_process_that_finds_them(
+        self, place: Place
+    ) -> None:
         store, foo = opened(place)
         bar = store.create_channel(b"bar.x", FREE)
         for channel in (foo, bar):
             put(store, channel, *(b"%d" % i for i in range(20)))
         store.close()
-        few = (("foo", replace(INHERIT, max_msgs=5)), ("bar.*", replace(INHERIT, max_msgs=8, max_subs=3)))
+        few = (
+            ("foo", replace(INHERIT, max_msgs=5)),
+            ("bar.*", replace(INHERIT, max_msgs=8, max_subs=3)),
+        )
         store, found = recovered(place, Limits(StoreLimits(channel=FREE, channels=few)))
         channels = {c.name: c for c in found.channels}
         assert (channels[b"foo"].first, channels[b"foo"].limits) == (16, replace(FREE, max_msgs=5))
-        assert (channels[b"bar.x"].first, channels[b"bar.x"].limits) == (13, replace(FREE, max_msgs=8, max_subs=3))
+        assert (channels[b"bar.x"].first, channels[b"bar.x"].limits) == (
+            13,
+            replace(FREE, max_msgs=8, max_subs=3),
+        )
         put(store, channels[b"bar.x"], b"more")
         assert channels[b"bar.x"].first == 14
         store.close()
@@ -240,7 +262,9 @@ class DurableContract:
         assert (channel.first, channel.last, channel.count) == (3, 2, 0)
         store.abandon()
 
-    def test_remembered_publishes_are_there_in_order_up_to_the_last_ones(self, place: Place) -> None:
+    def test_remembered_publishes_are_there_in_order_up_to_the_last_ones(
+        self, place: Place
+    ) -> None:
         window: dict[bytes, StoredAt] = {}
         for i in range(400):
             if i % 40 == 0:
@@ -265,7 +289,9 @@ class DurableContract:
         assert messages(found.channels[0]) == [(1, b"a")]
         assert list(found.channels[0].recovered_subs()) == []
 
-    def test_a_deleted_channel_is_gone_and_one_of_the_same_name_starts_anew(self, place: Place) -> None:
+    def test_a_deleted_channel_is_gone_and_one_of_the_same_name_starts_anew(
+        self, place: Place
+    ) -> None:
         store, channel = opened(place)
         channel.add_sub(state(1))
         put(store, channel, b"a", b"b")
@@ -279,14 +305,19 @@ class DurableContract:
         assert messages(again) == [(1, b"new")]
         store.close()
         _, found = recovered(place)
-        assert {c.name: messages(c) for c in found.channels} == {b"bar": [(1, b"c")], b"foo": [(1, b"new")]}
+        assert {c.name: messages(c) for c in found.channels} == {
+            b"bar": [(1, b"c")],
+            b"foo": [(1, b"new")],
+        }
 
 
 def _deliver(place: Place) -> Store:
     store, channel = opened(place)
     channel.add_sub(state(1))
     put(store, channel, b"a", b"b", b"c", b"d")
-    channel.add_events(events(("sent", 1, 1), ("sent", 1, 2), ("acked", 1, 1), ("sent", 1, 3), ("acked", 1, 3)))
+    channel.add_events(
+        events(("sent", 1, 1), ("sent", 1, 2), ("acked", 1, 1), ("sent", 1, 3), ("acked", 1, 3))
+    )
     store.write_events()
     return store
 

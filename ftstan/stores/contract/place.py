@@ -1,4 +1,6 @@
-"""What the contract suite needs from whoever runs it, and the words that its statements are made of."""
+"""What the contract suite needs from whoever runs it, and the words that its statements are made
+of.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ INFO = ServerInfo(
 class Place(Protocol):
     """A place where processes open stores, one after the other.
 
-    ``overhead``: bytes that the store counts for each message beyond its encoded form. ``clock``: the clock of every
-    store that is opened here.
+    ``overhead``: bytes that the store counts for each message beyond its encoded form. ``clock``:
+    the clock of every store that is opened here.
     """
 
     overhead: int
@@ -44,7 +46,9 @@ class Place(Protocol):
         ...
 
 
-def opened(place: Place, limits: ChannelLimits = FREE, name: bytes = b"foo") -> tuple[Store, ChannelStore]:
+def opened(
+    place: Place, limits: ChannelLimits = FREE, name: bytes = b"foo"
+) -> tuple[Store, ChannelStore]:
     """A new process: its store, and one channel of it."""
     store, found = recovered(place, Limits.same(limits))
     channels = {c.name: c for c in found.channels}
@@ -57,7 +61,9 @@ def recovered(place: Place, limits: Limits | None = None) -> tuple[Store, Recove
     return store, store.recover()
 
 
-def block_of(channel: ChannelStore, *data: bytes, first: int = 0, at: int = START, step: int = 0) -> MsgBlock:
+def block_of(
+    channel: ChannelStore, *data: bytes, first: int = 0, at: int = START, step: int = 0
+) -> MsgBlock:
     """Messages that follow on what the channel holds, ``step`` nanoseconds apart."""
     block = MsgBlock()
     for i, d in enumerate(data):
@@ -73,7 +79,10 @@ def put(store: Store, channel: ChannelStore, *data: bytes, at: int = START, step
 
 
 def messages(channel: ChannelStore) -> list[tuple[int, bytes]]:
-    """Sequence and data of every message; the sequences must run from ``first`` to ``last`` without a gap."""
+    """Sequence and data of every message.
+
+    The sequences must run from ``first`` to ``last`` without a gap.
+    """
     found: list[tuple[int, bytes]] = []
     wanted = range(channel.first, channel.last + 1) if channel.last else range(0)
     at = wanted.start

@@ -42,8 +42,18 @@ class StoreContract:
 
     def test_a_new_channel_has_nothing(self, place: Place) -> None:
         _, channel = opened(place)
-        assert (channel.name, channel.first, channel.last, channel.count, channel.size) == (b"foo", 0, 0, 0, 0)
-        assert (channel.last_timestamp, channel.next_sub_id, list(channel.recovered_subs())) == (0, 1, [])
+        assert (channel.name, channel.first, channel.last, channel.count, channel.size) == (
+            b"foo",
+            0,
+            0,
+            0,
+            0,
+        )
+        assert (channel.last_timestamp, channel.next_sub_id, list(channel.recovered_subs())) == (
+            0,
+            1,
+            [],
+        )
         assert channel.read(1, 10, 1000) is None
         assert channel.sequence_at(START) == 1
 
@@ -88,12 +98,17 @@ class StoreContract:
         assert messages(foo) == [(i + 1, b"foo %d" % i) for i in range(3)]
         assert messages(bar) == [(i + 1, b"bar %d" % i) for i in range(3)]
 
-    def test_every_message_of_any_size_and_batch_is_read_back_from_anywhere(self, place: Place) -> None:
+    def test_every_message_of_any_size_and_batch_is_read_back_from_anywhere(
+        self, place: Place
+    ) -> None:
         rng = Random(5)
         store, channel = opened(place)
         written: list[bytes] = []
         for _ in range(20):
-            batch = [rng.randbytes(rng.choice((0, 1, 100, 5000, 300_000))) for _ in range(rng.randint(1, 12))]
+            batch = [
+                rng.randbytes(rng.choice((0, 1, 100, 5000, 300_000)))
+                for _ in range(rng.randint(1, 12))
+            ]
             put(store, channel, *batch)
             written += batch
         assert messages(channel) == list(enumerate(written, 1))
@@ -134,7 +149,9 @@ class StoreContract:
         assert block is not None
         assert block.position(41) < len(block)
 
-    def test_the_oldest_are_dropped_when_they_are_too_large_and_the_newest_always_stays(self, place: Place) -> None:
+    def test_the_oldest_are_dropped_when_they_are_too_large_and_the_newest_always_stays(
+        self, place: Place
+    ) -> None:
         limit = 5 * (place.overhead + 120)
         store, channel = opened(place, ChannelLimits(max_msgs=0, max_bytes=limit))
         for i in range(30):
@@ -170,7 +187,9 @@ class StoreContract:
         assert messages(channel) == [(3, b"c")]
         assert channel.first == 3
 
-    def test_a_purge_takes_everything_up_to_a_sequence_and_the_sequence_goes_on(self, place: Place) -> None:
+    def test_a_purge_takes_everything_up_to_a_sequence_and_the_sequence_goes_on(
+        self, place: Place
+    ) -> None:
         store, channel = opened(place)
         channel.purge(10)
         assert (channel.first, channel.last, channel.count) == (0, 0, 0)
@@ -199,7 +218,9 @@ class StoreContract:
         assert messages(channel) == [(42, b"new"), (43, b"newer")]
         assert store.commit() == {}
 
-    def test_what_limits_have_taken_does_not_come_back_when_more_is_purged(self, place: Place) -> None:
+    def test_what_limits_have_taken_does_not_come_back_when_more_is_purged(
+        self, place: Place
+    ) -> None:
         store, channel = opened(place, ChannelLimits(max_msgs=12, max_bytes=0))
         put(store, channel, *(b"%d" % i for i in range(30)))
         channel.purge(5)
@@ -218,18 +239,24 @@ class StoreContract:
 
     def test_each_channel_has_the_limits_that_it_was_made_with(self, place: Place) -> None:
         store, few = opened(place, ChannelLimits(max_msgs=2, max_bytes=0))
-        many = store.create_channel(b"many", ChannelLimits(max_msgs=4, max_bytes=0, max_subs=7, max_inactivity=SECOND))
+        many = store.create_channel(
+            b"many", ChannelLimits(max_msgs=4, max_bytes=0, max_subs=7, max_inactivity=SECOND)
+        )
         for channel in (few, many):
             put(store, channel, *(b"%d" % i for i in range(9)))
         assert (few.count, few.limits) == (2, ChannelLimits(max_msgs=2, max_bytes=0))
         assert (many.count, many.limits.max_subs, many.limits.max_inactivity) == (4, 7, SECOND)
 
-    def test_other_limits_hold_for_what_is_stored_already_and_for_what_comes(self, place: Place) -> None:
+    def test_other_limits_hold_for_what_is_stored_already_and_for_what_comes(
+        self, place: Place
+    ) -> None:
         store, foo = opened(place)
         bar = store.create_channel(b"bar", FREE)
         for channel in (foo, bar):
             put(store, channel, *(b"%d" % i for i in range(9)))
-        store.set_limits(Limits(StoreLimits(channel=FREE, channels=(("foo", replace(INHERIT, max_msgs=3)),))))
+        store.set_limits(
+            Limits(StoreLimits(channel=FREE, channels=(("foo", replace(INHERIT, max_msgs=3)),)))
+        )
         _ticks(store, START)
         assert messages(foo) == [(i + 1, b"%d" % i) for i in range(6, 9)]
         assert (foo.limits.max_msgs, bar.limits, bar.count) == (3, FREE, 9)

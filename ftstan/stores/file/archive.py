@@ -1,12 +1,13 @@
 """Archive: the operator's script that gets every slice that the limits removed.
 
 The contract is the original's (``docs/compat/filestore.md``): three arguments, no shell, not waited
-for. What is better: never two at once for one slice, a failure is tried again later, and slices that nobody took are
-found at the next start. Scripts are started by one thread of ours and by nobody else; when each may start is decided by
-the store, which confirms that the slice is still its own before it hands the job to the thread, and once more in the
-thread, directly before the start. A script inherits a lock on its data file, which lasts as long as the script does:
-a successor that finds the slice waits until the script of a former server has ended, however that server ended. Never
-removes, renames or reads a slice.
+for. What is better: never two at once for one slice, a failure is tried again later, and slices
+that nobody took are found at the next start. Scripts are started by one thread of ours and by
+nobody else; when each may start is decided by the store, which confirms that the slice is still its
+own before it hands the job to the thread, and once more in the thread, directly before the start. A
+script inherits a lock on its data file, which lasts as long as the script does: a successor that
+finds the slice waits until the script of a former server has ended, however that server ended.
+Never removes, renames or reads a slice.
 """
 
 from __future__ import annotations
@@ -38,14 +39,18 @@ _LONGEST_RETRY_S = 600.0
 _AT_ONCE = 16
 _OUTPUT_SHOWN = 64 << 10
 
-# One byte far behind every record is locked, so that a script may lock the file for itself. The structure is that of
-# ``fcntl(2)``: type, whence, start, length, process (0 for a lock of the open file), padding.
+# One byte far behind every record is locked, so that a script may lock the file for itself. The
+# structure is that of ``fcntl(2)``: type, whence, start, length, process (0 for a lock of the open
+# file), padding.
 _LOCK = struct.pack("@hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 1 << 62, 1, 0)
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One slice that waits for its script, or whose script runs. ``due``: not before, in seconds of the clock."""
+    """One slice that waits for its script, or whose script runs.
+
+    ``due``: not before, in seconds of the clock.
+    """
 
     channel: str
     dat: str
@@ -59,7 +64,9 @@ class Archivist:
     """The scripts of one store. All methods belong to the thread that uses the store."""
 
     def __init__(self, script: str, clock: Clock, may_start: Callable[[], bool]) -> None:
-        """``may_start`` is asked in the thread that starts scripts, directly before each of them."""
+        """``may_start`` is asked in the thread that starts scripts, directly before each of
+        them.
+        """
         self._script = script
         self._clock = clock
         self._may_start = may_start
@@ -115,7 +122,10 @@ class Archivist:
             job.due = self._clock.mono() + job.wait
 
     def close(self, patience: float) -> None:
-        """Wait for running scripts, ``patience`` seconds at most; those that run longer are left alone, and named."""
+        """Wait for running scripts, ``patience`` seconds at most.
+
+        Those that run longer are left alone, and named.
+        """
         if self._runner is None:
             return
         if self.running:
@@ -125,7 +135,8 @@ class Archivist:
         for job in self._jobs.values():
             if job.running:
                 log.warning(
-                    f'Archive script for "{job.channel}" still runs; whether it succeeds or not, "{job.dat}" is tried '
+                    f'Archive script for "{job.channel}" still runs; whether it succeeds or not, '
+                    f'"{job.dat}" is tried '
                     "again at the next start if it is still there"
                 )
 
@@ -139,7 +150,9 @@ class Archivist:
 class _Runner:
     """The thread that starts scripts, waits for them and reports."""
 
-    def __init__(self, script: str, done: deque[tuple[Job, bool]], may_start: Callable[[], bool]) -> None:
+    def __init__(
+        self, script: str, done: deque[tuple[Job, bool]], may_start: Callable[[], bool]
+    ) -> None:
         self._script = script
         self._done = done
         self._may_start = may_start
@@ -193,7 +206,10 @@ class _Runner:
             self._done.append((job, True))
             return None
         except BlockingIOError:
-            log.info(f'The archive script of a former server still works on "{job.dat}": looked at again later')
+            log.info(
+                f'The archive script of a former server still works on "{job.dat}": looked at '
+                "again later"
+            )
             self._done.append((job, False))
             return None
         try:
@@ -222,7 +238,9 @@ class _Runner:
             if isinstance(error, FileNotFoundError) and "/" not in self._script:
                 self._failed(job, f'exec: "{self._script}": executable file not found in $PATH', "")
             else:
-                self._failed(job, f"fork/exec {self._script}: {(error.strerror or str(error)).lower()}", "")
+                self._failed(
+                    job, f"fork/exec {self._script}: {(error.strerror or str(error)).lower()}", ""
+                )
             return None
         return process, output
 
@@ -232,24 +250,32 @@ class _Runner:
             output.seek(0)
             text = output.read(_OUTPUT_SHOWN).decode("utf-8", "backslashreplace").rstrip("\n")
         if status == 0:
-            log.info(f"Output of archive script for {job.channel} ({job.dat} and {job.idx}): {text}")
+            log.info(
+                f"Output of archive script for {job.channel} ({job.dat} and {job.idx}): {text}"
+            )
             self._done.append((job, True))
         elif status > 0:
             self._failed(job, f"exit status {status}", text)
         else:
-            self._failed(job, f"signal: {(signal.strsignal(-status) or str(-status)).lower()}", text)
+            self._failed(
+                job, f"signal: {(signal.strsignal(-status) or str(-status)).lower()}", text
+            )
 
     def _failed(self, job: Job, why: str, output: str) -> None:
         log.info(f'Error invoking archive script "{self._script}": {why} (output={output})')
-        log.warning(f'"{job.dat}" and its index stay where they are; the archive script gets them again later')
+        log.warning(
+            f'"{job.dat}" and its index stay where they are; the archive script gets them again '
+            "later"
+        )
         self._done.append((job, False))
 
 
 def _guard(dat: str) -> int:
-    """A descriptor of the data file with a lock that lasts until every copy of the descriptor is closed.
+    """A descriptor of the data file with a lock that lasts until every copy of the descriptor is
+    closed.
 
-    -1 where the storage has no locks. Raises ``FileNotFoundError`` if the file is gone, ``BlockingIOError`` if somebody
-    has the lock.
+    -1 where the storage has no locks. Raises ``FileNotFoundError`` if the file is gone,
+    ``BlockingIOError`` if somebody has the lock.
     """
     try:
         fd = os.open(dat, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -1,7 +1,8 @@
 """FileChannel: one channel of the file store, its slices and its ``subs.dat``.
 
-Stages what the broker applied, writes it when the store commits, and says which descriptors must be synced. Never
-syncs for a publisher by itself, and never touches a file of another channel: both are the store's part.
+Stages what the broker applied, writes it when the store commits, and says which descriptors must be
+synced. Never syncs for a publisher by itself, and never touches a file of another channel: both are
+the store's part.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ftstan.stores.file.log import exact, purging, records
 from ftstan.stores.file.log.slices import SliceLog, show, store_error
 from ftstan.stores.file.recovery import opening, quarantine
 from ftstan.stores.file.retry_backoff import RetryBackoff
-from ftstan.stores.file.state import states, statescan
+from ftstan.stores.file.state import state_records, state_recovery
 from ftstan.stores.file.state.compact import Compaction
 from ftstan.stores.file.state.confirmed import ConfirmedFile
 from ftstan.stores.file.state.statefile import StateFile
@@ -42,7 +43,9 @@ T = TypeVar("T")
 class FileChannel:
     """One channel: its slices and its ``subs.dat``. Implements ``ChannelStore``."""
 
-    def __init__(self, env: FileEnv, name: bytes, limits: ChannelLimits, register: Register[FileChannel]) -> None:
+    def __init__(
+        self, env: FileEnv, name: bytes, limits: ChannelLimits, register: Register[FileChannel]
+    ) -> None:
         self._env = env
         self._register = register
         self.name = name
@@ -50,7 +53,9 @@ class FileChannel:
         self.log = SliceLog(env, name, limits)
         self.next_sub_id = 1
         self.untouched = False
-        """Whether its files are those of the last clean stop, as far as this process is concerned."""
+        """Whether its files are those of the last clean stop, as far as this process is
+        concerned.
+        """
         self._subs_durable = False
         """Whether what was found in ``subs.dat`` is durable, and not only in this host's memory."""
         self.created = False
@@ -113,7 +118,9 @@ class FileChannel:
         return self.log.last_timestamp
 
     def _give_up_directory(self, error: OSError) -> None:
-        """Raise ``error``, unless it says that the directory is gone, which held nothing: it is made again then."""
+        """Raise ``error``, unless it says that the directory is gone, which held nothing: it is
+        made again then.
+        """
         # Subscriptions found, or a file written: that was no empty directory.
         if self._recovered != {} or not directory.is_gone(self._env, self.log, error):
             raise error
@@ -127,7 +134,9 @@ class FileChannel:
         self._recovered = reading.subs.subs
         self.next_sub_id = reading.subs.highest + 1
         if reading.measured.foreign and not self.quarantined:
-            self._register.touch(self)  # confirmed.bin has to say it, else every later start is as careful as this
+            self._register.touch(
+                self
+            )  # confirmed.bin has to say it, else every later start is as careful as this
 
     def _write_state(self) -> bytes:
         """The records of the present subscriptions."""
@@ -136,11 +145,11 @@ class FileChannel:
         else:
             subs = self._stored_subs() if self._recovered is None else self._recovered
         self._live = sum(1 + len(stored.pending) for stored in subs.values())
-        return states.snapshot_subs(subs, self.next_sub_id - 1, self._env.crc)
+        return state_records.snapshot_subs(subs, self.next_sub_id - 1, self._env.crc)
 
     def _stored_subs(self) -> dict[int, StoredSub]:
-        """Without a broker: what the file says."""
-        return statescan.read_subs(self._env, self.name, self.log.dirfd).subs
+        """The subscriptions that the file holds, for when there is no broker."""
+        return state_recovery.read_subs(self._env, self.name, self.log.dirfd).subs
 
     def keep(self) -> None:
         """Stage the channel's directory, and its ``subs.dat``."""
@@ -162,10 +171,17 @@ class FileChannel:
                 except DamageError as error:
                     self._quarantine(error)
             return quarantine.read_around(
-                self._env, self.log, sequence, max_msgs=max_msgs, max_bytes=max_bytes, told=self._unreadable
+                self._env,
+                self.log,
+                sequence,
+                max_msgs=max_msgs,
+                max_bytes=max_bytes,
+                told=self._unreadable,
             )
         except OSError as error:
-            raise store_error(error, f'channel "{show(self.name)}": reading sequence {sequence}') from error
+            raise store_error(
+                error, f'channel "{show(self.name)}": reading sequence {sequence}'
+            ) from error
 
     def _past_gone(self, read: Callable[[], T]) -> T:
         while True:
@@ -190,20 +206,20 @@ class FileChannel:
     def add_sub(self, state: SubState) -> None:
         """Stage a new subscription."""
         self._stage()
-        self._controls.append(states.sub_record(records.SUB_NEW, state, self._env.crc))
+        self._controls.append(state_records.sub_record(records.SUB_NEW, state, self._env.crc))
         self._compaction.stage(1, 0)
         self.next_sub_id = max(self.next_sub_id, state.sub_id + 1)
 
     def update_sub(self, state: SubState) -> None:
         """Stage the new state of a subscription."""
         self._stage()
-        self._controls.append(states.sub_record(records.SUB_UPDATE, state, self._env.crc))
+        self._controls.append(state_records.sub_record(records.SUB_UPDATE, state, self._env.crc))
         self._compaction.stage(1, 1)
 
     def delete_sub(self, sub_id: int) -> None:
         """Stage the end of a subscription."""
         self._stage()
-        self._controls.append(states.sub_delete_record(sub_id, self._env.crc))
+        self._controls.append(state_records.sub_delete_record(sub_id, self._env.crc))
         self._compaction.stage(0, 1)
 
     def add_events(self, events: SubEvents) -> None:
@@ -213,8 +229,8 @@ class FileChannel:
             return
         self._register.touch(self)
         if self.snapshot is not None and not self._subs.replaced:
-            # The file will be written from what the broker knows then: kept here, they would only fill the memory
-            # while storage has no space.
+            # The file will be written from what the broker knows then: kept here, they would only
+            # fill the memory while storage has no space.
             acked = events.count_acked()
             events.clear()
             self._replace_soon()
@@ -232,15 +248,21 @@ class FileChannel:
     def replace_recovered(self, *, also_empty: bool = False) -> None:
         """Have the ``subs.dat`` that a killed owner left replaced soon.
 
-        What it says may be in some memory only, and records of former owners that come late still go there.
-        ``also_empty``: for an original server, who goes on in a file without subscriptions, too.
+        What it says may be in some memory only, and records of former owners that come late still
+        go there. ``also_empty``: for an original server, who goes on in a file without
+        subscriptions, too.
         """
-        wanted = self._is_found and self._recovered is not None if also_empty else bool(self._recovered)
+        wanted = (
+            self._is_found and self._recovered is not None if also_empty else bool(self._recovered)
+        )
         if wanted and not (self._subs.replaced or self._subs_durable):
             self._replace_soon()
 
     def purge(self, sequence: int) -> None:
-        """Drop every message up to ``sequence`` for good. Raises ``StoreError`` and ``FencedError``."""
+        """Drop every message up to ``sequence`` for good.
+
+        Raises ``StoreError`` and ``FencedError``.
+        """
         if self.quarantined:
             raise quarantine.refusal(self.name)
         if self.created:
@@ -249,7 +271,7 @@ class FileChannel:
             purging.purge(self._env, self.log, self.confirmed, sequence)
 
     def _quarantine(self, error: DamageError) -> None:
-        """Damage was met while serving: from here on nothing is written."""
+        """Write nothing more to this channel: serving it met damage."""
         self.quarantined = True
         quarantine.met(self.name, error)
 
@@ -264,7 +286,7 @@ class FileChannel:
 
     @property
     def end(self) -> ChannelEnd:
-        """Where it ends, for standbys that read ahead."""
+        """Where the channel's files end, for standbys that read ahead."""
         top = self.log.slices[-1] if self.log.slices else None
         index = records.VERSION_SIZE + records.INDEX_SIZE * top.entries if top is not None else 0
         return ChannelEnd(self.name, self.log.last, top.number if top is not None else 0, index)
@@ -287,12 +309,18 @@ class FileChannel:
     @property
     def unsettled(self) -> bool:
         """Whether anything is still in memory only."""
-        return self.staged or self._rewrite or bool(self._events or (self.log.refused and self.intact))
+        return (
+            self.staged or self._rewrite or bool(self._events or (self.log.refused and self.intact))
+        )
 
-    # ---- the commit ----------------------------------------------------------------------------------------------
+    # ---- the commit
+    # ----------------------------------------------------------------------------------------------
 
     def write(self) -> list[Unsynced[FileChannel]]:
-        """Write what is staged; returns what must be synced. Raises ``OSError`` and ``StoreError``."""
+        """Write what is staged; returns what must be synced.
+
+        Raises ``OSError`` and ``StoreError``.
+        """
         if self.quarantined:
             raise quarantine.refusal(self.name)
         self._patience.check()
@@ -308,7 +336,8 @@ class FileChannel:
             directory.make(self._env, self.log)
             self.created = True
         if self.log.staged and self._env.owner.mixed and self.log.refused:
-            # Before anything is acknowledged behind it: an original server would find it under the same sequences.
+            # Before anything is acknowledged behind it: an original server would find it under the
+            # same sequences.
             exact.mend(self._env, self.log)
         fd = self.log.write()
         out = [] if fd is None else [Unsynced(fd, self)]
@@ -324,7 +353,9 @@ class FileChannel:
         """Write the events and ``controls`` behind them."""
         first = not self._subs.replaced
         # What the broker says has all of it already.
-        fd = self._subs.append(b"" if first and self.snapshot is not None else bytes(self._events) + controls)
+        fd = self._subs.append(
+            b"" if first and self.snapshot is not None else bytes(self._events) + controls
+        )
         self._subs_written(first=first)
         return fd
 
@@ -340,7 +371,10 @@ class FileChannel:
         self._compaction.written()
 
     def finish(self) -> int | None:
-        """What was written is durable; returns the descriptor of the index if it must be synced before the ack."""
+        """What was written is durable.
+
+        Returns the descriptor of the index if it must be synced before the ack.
+        """
         fd = self.log.finish()
         self._controls_written = False
         if fd is None:
@@ -348,7 +382,7 @@ class FileChannel:
         return fd
 
     def index_synced(self) -> None:
-        """The index that ``finish`` named has been synced."""
+        """The index that ``finish`` named is synced."""
         self.log.index_synced()
         self._patience.granted()
 
@@ -357,7 +391,8 @@ class FileChannel:
         self._patience.refused(error)
         self.log.fail()
         if (self._controls or self._controls_written) and not self.quarantined:
-            # What the file says is not what is answered now, whichever of the two came to an end first.
+            # What the file says is not what is answered now, whichever of the two came to an end
+            # first.
             self._subs.distrust()
             self._replace_soon()
             self._controls_written = False
@@ -365,12 +400,16 @@ class FileChannel:
         self._compaction.forget()
 
     def restore_state(self) -> None:
-        """If ``subs.dat`` is not the file that we write to any more, see that it is written again from memory.
+        """If ``subs.dat`` is not the file that we write to any more, see that it is written again
+        from memory.
 
         Raises ``OSError``.
         """
         if self.intact and self.snapshot is not None and self._subs.is_displaced():
-            log.warning(f'channel "{show(self.name)}": subs.dat was replaced by somebody: written again from memory')
+            log.warning(
+                f'channel "{show(self.name)}": subs.dat was replaced by somebody: written again '
+                "from memory"
+            )
             self._subs.distrust()
             self._replace_soon()
 
@@ -379,7 +418,9 @@ class FileChannel:
         self._register.touch(self)
 
     def leave(self, item: Unsynced[FileChannel]) -> None:
-        """A file could not be synced in the background: it is not written again, and what is staged stays staged."""
+        """A file could not be synced in the background: it is not written again, and what is staged
+        stays staged.
+        """
         if item.state is not None:
             item.state.distrust()
             self._replace_soon()
@@ -387,7 +428,10 @@ class FileChannel:
             self.log.lose_index()
 
     def write_events(self) -> None:
-        """Hand the events to the file system, if the file has been replaced already. Raises ``OSError``."""
+        """Hand the events to the file system, if the file has been replaced already.
+
+        Raises ``OSError``.
+        """
         if self._events and self._subs.replaced and not self.quarantined:
             self._write_events()
 
@@ -406,7 +450,10 @@ class FileChannel:
 
     @contextlib.contextmanager
     def _waiting_for_space(self) -> Iterator[None]:
-        """Without space events wait: nobody was promised that they are durable. Most other errors pass through."""
+        """Without space events wait: nobody was promised that they are durable.
+
+        Most other errors pass through.
+        """
         try:
             yield
         except StoreFullError:
@@ -417,7 +464,8 @@ class FileChannel:
             else:
                 self._give_up_directory(error)
 
-    # ---- replacing many files at once ----------------------------------------------------------------------------
+    # ---- replacing many files at once
+    # ----------------------------------------------------------------------------
 
     @property
     def is_late(self) -> bool:
@@ -426,7 +474,9 @@ class FileChannel:
         return wanted and self.intact and not self._subs.replaced and not self._controls
 
     def prepare_subs(self) -> Replacement | None:
-        """The new ``subs.dat`` if one is wanted; once it was made, or refused, ``adopt_subs`` comes next.
+        """The new ``subs.dat`` if one is wanted.
+
+        Once it was made, or refused, ``adopt_subs`` comes next.
 
         Raises ``OSError``.
         """
@@ -442,24 +492,36 @@ class FileChannel:
             self._subs.adopt(made)
             self._subs_written(first=True)
 
-    # ---- once a second -------------------------------------------------------------------------------------------
+    # ---- once a second
+    # -------------------------------------------------------------------------------------------
 
     def settle(self, *, mend: bool = True) -> None:
-        """Write what no commit waited for; ``mend``: doubtful indexes in a mixed group, too. Raises ``OSError``."""
+        """Write what no commit waited for; ``mend``: doubtful indexes in a mixed group, too.
+
+        Raises ``OSError``.
+        """
         if self.quarantined:
             self._events.clear()
             self._rewrite = False
             return
         if not self.created:
-            # Nothing was ever stored, and perhaps nothing can be: a file of the store may have this name.
+            # Nothing was ever stored, and perhaps nothing can be: a file of the store may have this
+            # name.
             self._events.clear()
             self._rewrite = False
         if (self._events or self._rewrite) and not self._controls:
             self._write_events()
         if self.created and self.log.refused:
-            # Also when the group is not mixed any more: entries that are ahead of their data prove nothing.
+            # Also when the group is not mixed any more: entries that are ahead of their data prove
+            # nothing.
             self._mend()
-        if mend and self._env.owner.mixed and self.log.unsure and self.created and not self.log.refused:
+        if (
+            mend
+            and self._env.owner.mixed
+            and self.log.unsure
+            and self.created
+            and not self.log.refused
+        ):
             # An original server that follows a crash believes the index, and nothing behind it.
             exact.make_slices_exact(self._env, self.log)
         if self._compaction.may(self._subs.size) and self._subs.replaced and not self.staged:
@@ -484,14 +546,17 @@ class FileChannel:
         except StoreFullError:
             return
         except OSError as error:
-            log.warning(f'channel "{show(self.name)}": subs.dat cannot be compacted: {error.strerror or error}')
+            log.warning(
+                f'channel "{show(self.name)}": subs.dat cannot be compacted: '
+                f"{error.strerror or error}"
+            )
             return
         self._events.clear()
         self._compaction.done(self._live)
         self._compaction.written()
 
     def unsynced(self) -> list[Unsynced[FileChannel]]:
-        """What was written and may not be durable. Raises ``OSError``."""
+        """The files that were written and not synced yet. Raises ``OSError``."""
         out = []
         fd = self._subs.unsynced()
         if fd is not None:
@@ -502,7 +567,7 @@ class FileChannel:
         return out
 
     def synced(self) -> None:
-        """What ``unsynced`` named is durable."""
+        """The files that ``unsynced`` named are synced."""
         self._subs.synced()
         self.log.index_synced()
 
@@ -511,10 +576,14 @@ class FileChannel:
         self.log.sync()
         self._subs.sync()
 
-    # ---- the end -------------------------------------------------------------------------------------------------
+    # ---- the end
+    # ----------------------------------------------------------------------------------------------
 
     def close(self) -> bool:
-        """Write and sync what is left, release every handle; returns whether the files are exact for the original."""
+        """Write and sync what is left, release every handle.
+
+        Returns whether the files are exact for the original.
+        """
         self.replace_recovered(also_empty=True)
         self.settle()
         self.sync()

@@ -16,14 +16,17 @@ _IN_TURN = 256
 
 
 class Ends:
-    """Channels with news first, then the others in turn. ``fresh``: names with news, taken out when they are told."""
+    """Channels with news first, then the others in turn.
+
+    ``fresh``: names with news, taken out when they are told.
+    """
 
     def __init__(self, fresh: dict[bytes, None]) -> None:
         self._fresh = fresh
         self._turn: deque[bytes] = deque()
 
     def next(self, channels: Mapping[bytes, FileChannel], most: int) -> list[ChannelEnd]:
-        """At most so many."""
+        """The ends of at most ``most`` channels."""
         names: list[bytes] = []
         while self._fresh and len(names) < most:
             name = next(iter(self._fresh))
@@ -31,5 +34,7 @@ class Ends:
             names.append(name)
         if not self._turn:
             self._turn.extend(channels)
-        names += [self._turn.popleft() for _ in range(min(most - len(names), _IN_TURN, len(self._turn)))]
+        names += [
+            self._turn.popleft() for _ in range(min(most - len(names), _IN_TURN, len(self._turn)))
+        ]
         return [channels[name].end for name in dict.fromkeys(names) if name in channels]

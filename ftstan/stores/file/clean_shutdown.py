@@ -1,10 +1,12 @@
-"""Leaving a store on purpose: what a clean stop does to each channel, most of it while the store is still served.
+"""Leaving a store on purpose: what a clean stop does to each channel, most of it while the store is
+still served.
 
-Each channel is written, synced, made exact for an original server (``tools/exact.py``) and described for the checkpoint
-of the next start. None of that depends on the others, so ``prepare`` does it channel by channel beside serving; a
-channel that is touched again after that is done again. What is left for the moment in which nobody serves is the
-channels that were touched last, the root, and the checkpoint. A channel whose files are those that the last checkpoint
-speaks of needs a look at its directory and nothing else.
+Each channel is written, synced, made exact for an original server (``tools/exact.py``) and
+described for the checkpoint of the next start. None of that depends on the others, so ``prepare``
+does it channel by channel beside serving; a channel that is touched again after that is done again.
+What is left for the moment in which nobody serves is the channels that were touched last, the root,
+and the checkpoint. A channel whose files are those that the last checkpoint speaks of needs a look
+at its directory and nothing else.
 """
 
 from __future__ import annotations
@@ -48,13 +50,15 @@ class Leaving:
         self._ready.pop(name, None)
 
     def forget(self, channel: FileChannel) -> None:
-        """The channel is gone; another one may have its name."""
+        """Forget a deleted channel; a new one may take its name."""
         self._ready.pop(channel.name, None)
         with contextlib.suppress(ValueError):
             self._queue.remove(channel)
 
     def prepare(self, channels: Iterable[FileChannel], until: Callable[[], bool]) -> bool:
-        """Make channels ready until ``until`` says stop; returns whether it is worth to go on before ``leave``.
+        """Make channels ready until ``until`` says stop.
+
+        Returns whether it is worth to go on before ``leave``.
 
         Raises ``FencedError``.
         """
@@ -83,19 +87,32 @@ class Leaving:
                 self._ready[channel.name] = None
 
     def leave_word(self) -> None:
-        """Everything is durable and nothing is open: say so for the next start. Raises ``FencedError``."""
+        """Everything is durable and nothing is open: say so for the next start.
+
+        Raises ``FencedError``.
+        """
         try:
-            checkpoint.save(self._env, {name: entry for name, entry in self._ready.items() if entry is not None})
+            checkpoint.save(
+                self._env, {name: entry for name, entry in self._ready.items() if entry is not None}
+            )
         except OSError as error:
             why = error.strerror or error
-            log.warning(f"{checkpoint.NAME} cannot be written: {why}; the next start reads every file")
+            log.warning(
+                f"{checkpoint.NAME} cannot be written: {why}; the next start reads every file"
+            )
 
     def _make_ready(self, channel: FileChannel) -> None:
         env = self._env
         env.files.trim(8)
         known = self._known.get(channel.name)
-        # A purge that storage refused may have left its mark, which hides what is in files that nobody touched since.
-        is_left = known is not None and channel.intact and channel.untouched and purging.is_tidy(channel.log)
+        # A purge that storage refused may have left its mark, which hides what is in files that
+        # nobody touched since.
+        is_left = (
+            known is not None
+            and channel.intact
+            and channel.untouched
+            and purging.is_tidy(channel.log)
+        )
         if known is not None and is_left and self._unchanged(channel, known):
             self._ready[channel.name] = known
             channel.release()
@@ -105,8 +122,11 @@ class Leaving:
         if channel.intact:
             confirmed.write_all(env, opening.news(env, [(channel.confirmed, channel.log)]))
             with contextlib.suppress(OSError):
-                # Without a word about it the next start reads the channel, and the next stop makes it exact.
-                self._ready[channel.name] = checkpoint.entry_of(env, channel.log) if is_exact else None
+                # Without a word about it the next start reads the channel, and the next stop makes
+                # it exact.
+                self._ready[channel.name] = (
+                    checkpoint.entry_of(env, channel.log) if is_exact else None
+                )
             channel.release()
 
     def _unchanged(self, channel: FileChannel, known: Entry) -> bool:

@@ -1,4 +1,6 @@
-"""What channels tell their store: who has something to do, and which descriptors somebody waits for."""
+"""What channels tell their store: who has something to do, and which descriptors somebody waits
+for.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Registered(Protocol):
-    """A channel, as far as it has something to do."""
+    """A channel as the work of each second sees it."""
 
     untouched: bool
 
@@ -33,7 +35,10 @@ C = TypeVar("C", bound=Registered)
 
 
 class Unsynced(NamedTuple, Generic[C]):
-    """A descriptor whose writes somebody waits for. ``state``: the state file it belongs to, else it has messages."""
+    """A descriptor whose writes somebody waits for.
+
+    ``state``: the state file it belongs to, else it has messages.
+    """
 
     fd: int
     channel: C | None = None
@@ -42,7 +47,9 @@ class Unsynced(NamedTuple, Generic[C]):
 
 @dataclass(slots=True)
 class Register(Generic[C]):
-    """Channels of one store that have something to do: for the next commit, for ``write_events``, for the next tick."""
+    """Channels of one store that have something to do: for the next commit, for ``write_events``,
+    for the next tick.
+    """
 
     staged: dict[bytes, C] = field(default_factory=dict)
     events: dict[bytes, C] = field(default_factory=dict)
@@ -64,7 +71,7 @@ class Register(Generic[C]):
         (self.acked if acked else self.behind)[channel.name] = channel
 
     def take_late(self, most: int) -> list[C]:
-        """The next channels to replace ``subs.dat`` of, those with acks first."""
+        """The next channels whose ``subs.dat`` to replace, those with acks first."""
         taken: dict[bytes, C] = {}
         for waiting in (self.acked, self.behind):
             for name in list(islice(waiting, most - len(taken))):
@@ -72,18 +79,28 @@ class Register(Generic[C]):
         return list(taken.values())
 
     def wasteful(self) -> list[C]:
-        """Channels with slices to remove. Looked at is only what changed: there may be tens of thousands."""
+        """Channels with slices to remove.
+
+        Looked at is only what changed: there may be tens of thousands.
+        """
         self.waste = {name: channel for name, channel in self.waste.items() if channel.log.retired}
         return list(self.waste.values())
 
     def forget(self, name: bytes) -> None:
-        """The channel is gone."""
-        for waiting in (self.staged, self.events, self.touched, self.acked, self.behind, self.waste):
+        """Forget a deleted channel."""
+        for waiting in (
+            self.staged,
+            self.events,
+            self.touched,
+            self.acked,
+            self.behind,
+            self.waste,
+        ):
             waiting.pop(name, None)
         self.expiry.forget(name)
 
     def touch(self, channel: C) -> None:
-        """The channel has something to write."""
+        """Note that the channel has data to write."""
         self.touched[channel.name] = channel
         self.fresh[channel.name] = None
         self.waste[channel.name] = channel

@@ -1,7 +1,7 @@
 """What every file of one store shares: the disk, the format options, and the right to write.
 
-``Ownership`` is implemented by ``ft/``; the store asks it before anything becomes visible under a name that others
-read.
+``Ownership`` is implemented by ``ft/``; the store asks it before anything becomes visible under a
+name that others read.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 #: Slice numbers that one epoch may use in a channel (``docs/compat/filestore.md``, slices).
 NUMBERS_PER_EPOCH = 4096
-#: Epochs that an owner takes in a row to get above slice numbers of somebody else: each costs some syncs.
+#: Epochs that an owner takes in a row to get above slice numbers of somebody else: each costs some
+#: syncs.
 MOST_EPOCHS_AHEAD = 1024
 
 _CHUNK = 1 << 20
 
-#: Names that start so belong to an activation that has not made them visible yet; a successor removes them first.
+#: Names that start so belong to an activation that has not made them visible yet; a successor
+#: removes them first.
 TEMPORARY = "tmp."
 
 
@@ -41,12 +43,16 @@ class Ownership(Protocol):
 
     @property
     def slice_base(self) -> int:
-        """Slices of this activation are numbered ``slice_base + 1`` to ``slice_base + NUMBERS_PER_EPOCH``."""
+        """Slices of this activation are numbered ``slice_base + 1`` to ``slice_base +
+        NUMBERS_PER_EPOCH``.
+        """
         ...
 
     @property
     def ours_from(self) -> int:
-        """The first slice number of our first activation here: all below was written by the original server."""
+        """The first slice number of our first activation here: all below was written by the
+        original server.
+        """
         ...
 
     def confirm(self) -> None:
@@ -54,7 +60,10 @@ class Ownership(Protocol):
         ...
 
     def confirm_beside(self) -> None:
-        """``confirm`` for another thread. Raises ``FencedError``, also while the epoch is being raised."""
+        """``confirm`` for another thread.
+
+        Raises ``FencedError``, also while the epoch is being raised.
+        """
         ...
 
     @property
@@ -64,33 +73,46 @@ class Ownership(Protocol):
 
     @property
     def predecessor(self) -> tuple[int, bytes]:
-        """Number and nonce of the activation directly before this one; ``(0, b"")`` if there was none."""
+        """Number and nonce of the activation directly before this one.
+
+        ``(0, b"")`` if there was none.
+        """
         ...
 
     @property
     def mixed(self) -> bool:
-        """Whether original servers may follow at any moment: what they would not read around must not be there."""
+        """Whether original servers may follow at any moment: what they would not read around must
+        not be there.
+        """
         ...
 
     @property
     def originals_through(self) -> int:
-        """The last epoch behind which an original server may have written; 0: none has since our first.
+        """The last epoch behind which an original server may have written.
+
+        0: none has since our first.
 
         What one of ours has confirmed under a later epoch was read, and mended, since.
         """
         ...
 
     def raise_epoch(self) -> None:
-        """Take the next epoch without giving up the store: ``slice_base`` grows. Raises ``FencedError``."""
+        """Take the next epoch without giving up the store: ``slice_base`` grows.
+
+        Raises ``FencedError``.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FileStoreOptions:
-    """Options of the store (``docs/compat/filestore.md``). Ages and periods in nanoseconds, sizes in bytes.
+    """Options of the store (``docs/compat/filestore.md``).
+
+    Ages and periods in nanoseconds, sizes in bytes.
 
     0 means: no slice limit; no script (``""``); ``fds_limit`` sized from what the process may open;
-    ``read_buffer_size`` one message a read; ``auto_sync`` never. ``auto_sync`` is the period of syncs without ``sync``.
+    ``read_buffer_size`` one message a read; ``auto_sync`` never. ``auto_sync`` is the period of
+    syncs without ``sync``.
     """
 
     crc_polynomial: int = 0xEDB88320
@@ -123,14 +145,17 @@ class FileEnv:
     options: FileStoreOptions
     owner: Ownership
     crc: Crc
-    #: The disk whose reads ask storage, where ``disk`` may answer from this host's memory (a network file system).
-    #: What former owners wrote is read through it. ``None``: there is no difference.
+    #: The disk whose reads ask storage, where ``disk`` may answer from this host's memory (a
+    #: network file system). What former owners wrote is read through it. ``None``: there is no
+    #: difference.
     asking: Disk | None = None
-    #: Highest slice number used in channels that were deleted in this activation: made again, they go on above it.
+    #: Highest slice number used in channels that were deleted in this activation: made again, they
+    #: go on above it.
     number_floor: dict[bytes, int] = field(default_factory=dict)
     #: The datastore's directory as the operator wrote it, for messages; empty if nobody said.
     path: str = ""
-    #: Whether a former owner may have files of it open: not where this process has made the datastore.
+    #: Whether a former owner may have files of it open: not where this process has made the
+    #: datastore.
     inherited: bool = True
     #: Names of the root that belong to files of ours, under which something else stands.
     occupied: frozenset[str] = frozenset()
@@ -149,11 +174,16 @@ class FileEnv:
 
     @property
     def is_remembered(self) -> bool:
-        """Whether sizes may be what this host remembers, and a sync commits nothing that another host wrote."""
+        """Whether sizes may be what this host remembers, and a sync commits nothing that another
+        host wrote.
+        """
         return self.asking is not None
 
     def read_on(self, fd: int, offset: int) -> bytes:
-        """Everything from ``offset`` to the end of a file opened through ``fresh``. ``OSError`` passes through."""
+        """Everything from ``offset`` to the end of a file opened through ``fresh``.
+
+        ``OSError`` passes through.
+        """
         data = self.fresh.pread(fd, max(self.fresh.fstat(fd).size - offset, 0), offset)
         if not self.is_remembered:
             return data
@@ -166,7 +196,10 @@ class FileEnv:
         return b"".join(parts)
 
     def size(self, fd: int) -> int:
-        """Bytes of a file opened through ``fresh``, as storage has it. ``OSError`` passes through."""
+        """Bytes of a file opened through ``fresh``, as storage has it.
+
+        ``OSError`` passes through.
+        """
         size = self.fresh.fstat(fd).size
         if not self.is_remembered:
             return size
@@ -176,7 +209,9 @@ class FileEnv:
         return size + len(self.read_on(fd, size))
 
     def size_of(self, dirfd: int, name: str) -> int:
-        """The same of the file of that name. Never ask a name for its size: a network file system answers from memory.
+        """The same of the file of that name.
+
+        Never ask a name for its size: a network file system answers from memory.
 
         ``OSError`` passes through.
         """
@@ -189,15 +224,17 @@ class FileEnv:
     def is_there(self, dirfd: int, name: str) -> bool:
         """Whether the directory has a file of that name.
 
-        The listing opens the directory, which asks storage; a name by itself may be answered from memory, also where it
-        is not there any more, or was not yet. ``OSError`` passes through.
+        The listing opens the directory, which asks storage; a name by itself may be answered from
+        memory, also where it is not there any more, or was not yet. ``OSError`` passes through.
         """
         return any(found == name for found, _ in self.disk.listdir(dirfd))
 
     def temporary(self, name: str) -> str:
-        """The name under which this activation, and no other, fills what is to stand under ``name``.
+        """The name under which this activation, and no other, fills what is to stand under
+        ``name``.
 
-        With a name that a successor uses, too, a late rename would show what that one has not finished.
+        With a name that a successor uses, too, a late rename would show what that one has not
+        finished.
         """
         number = f"{self.owner.slice_base}"
         while f"{TEMPORARY}{number}.{name}" in self.occupied:
@@ -207,12 +244,17 @@ class FileEnv:
 
     @property
     def sync_index(self) -> bool:
-        """Whether an index is synced before an ack: an original server that follows a crash believes nothing else."""
+        """Whether an index is synced before an ack: an original server that follows a crash
+        believes nothing else.
+        """
         return self.options.sync_index or self.owner.mixed
 
     @property
     def highest_number(self) -> int:
-        """The highest slice number that this owner can get to; what lies above was written by no server in turn."""
+        """The highest slice number that this owner can get to.
+
+        What lies above was written by no server in turn.
+        """
         return self.owner.slice_base + NUMBERS_PER_EPOCH * (1 + MOST_EPOCHS_AHEAD)
 
     def shown(self, name: str) -> str:

@@ -1,9 +1,10 @@
 """Files: how many descriptors a store holds open, and which of them are closed first.
 
-Every descriptor that outlives the call that opened it is counted here. What is open belongs to a *unit* (a channel's
-directory with its slice, a state file, a slice that is being read), and a unit that is closed opens its files again
-when it is asked for them. Units are closed in ``trim`` only, the least recently used first, so a caller may hold on to
-a descriptor until it calls ``trim`` or ``reader`` again. Never syncs and never writes.
+Every descriptor that outlives the call that opened it is counted here. What is open belongs to a
+*unit* (a channel's directory with its slice, a state file, a slice that is being read), and a unit
+that is closed opens its files again when it is asked for them. Units are closed in ``trim`` only,
+the least recently used first, so a caller may hold on to a descriptor until it calls ``trim`` or
+``reader`` again. Never syncs and never writes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _MANY = 1 << 20
 
 
 def default_limit() -> int:
-    """Three quarters of what this process may open: the rest is for connections and whoever embeds the server."""
+    """Three quarters of what this process may open: the rest is for connections and whoever embeds
+    the server.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft > _MANY:
         return _MANY
@@ -37,10 +40,15 @@ def default_limit() -> int:
 
 
 class Files:
-    """The open files of one store. Channels may be recovered in several threads; the rest is one thread's."""
+    """The open files of one store.
+
+    Channels may be recovered in several threads; the rest is one thread's.
+    """
 
     def __init__(self, disk: Disk, limit: int = 0) -> None:
-        """``limit``: descriptors to stay below where possible, 0: sized from what the process may open."""
+        """``limit``: descriptors to stay below where possible, 0: sized from what the process may
+        open.
+        """
         self._disk = disk
         self.limit = limit or default_limit()
         self.count = 0
@@ -56,7 +64,10 @@ class Files:
         return fd
 
     def close(self, fd: int) -> None:
-        """Close a counted descriptor. What it held is durable or lost already: an error here changes nothing."""
+        """Close a counted descriptor.
+
+        What it held is durable or lost already: an error here changes nothing.
+        """
         with self._lock:
             self.count -= 1
         with contextlib.suppress(OSError):
@@ -74,7 +85,10 @@ class Files:
             self._units.pop(unit, None)
 
     def reader(self, channel: bytes, directory: Callable[[], int], name: str) -> int:
-        """A descriptor of the channel's file ``name`` for reading; it stays open for the next reader."""
+        """A descriptor of the channel's file ``name`` for reading.
+
+        It stays open for the next reader.
+        """
         with self._lock:
             fd = self._readers.get(channel, {}).get(name, -1)
             if fd < 0:
@@ -101,10 +115,11 @@ class Files:
             self.close(fd)
 
     def trim(self, room: int = 0) -> None:
-        """Close units until ``room`` more descriptors fit below the limit, or nothing is left to close.
+        """Close units until ``room`` more descriptors fit below the limit, or nothing is left to
+        close.
 
-        Readers do so by themselves from the first call on: until then other threads recover channels, and hold on to
-        their directories.
+        Readers do so by themselves from the first call on: until then other threads recover
+        channels, and hold on to their directories.
         """
         with self._lock:
             self._trimming = True

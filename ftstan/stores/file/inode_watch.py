@@ -1,8 +1,10 @@
-"""Places: which inode each state file of this activation is, and whether its name still leads there.
+"""Places: which inode each state file of this activation is, and whether its name still leads
+there.
 
-A rename of a former owner that arrives late, or an operator's copy, puts another file under the name; ours then lives
-on without one, and everything written to it is lost at the next start. A watcher on another thread looks at a few names
-at a time and only voices a suspicion: the thread that owns the files looks again, and writes them from memory.
+A rename of a former owner that arrives late, or an operator's copy, puts another file under the
+name; ours then lives on without one, and everything written to it is lost at the next start. A
+watcher on another thread looks at a few names at a time and only voices a suspicion: the thread
+that owns the files looks again, and writes them from memory.
 """
 
 from __future__ import annotations
@@ -27,11 +29,17 @@ class Restorable(Protocol):
     """A channel, as far as its state file has a place."""
 
     def restore_state(self) -> None:
-        """Write the state file again from memory if another file is in its place. Raises ``OSError``."""
+        """Write the state file again from memory if another file is in its place.
+
+        Raises ``OSError``.
+        """
 
 
 class Places:
-    """The state files of one open store. ``put`` and ``drop`` are the owner's; another thread may ``look``."""
+    """The state files of one open store.
+
+    ``put`` and ``drop`` are the owner's; another thread may ``look``.
+    """
 
     def __init__(self) -> None:
         self._inodes: dict[Unit, int] = {}
@@ -40,7 +48,10 @@ class Places:
         """Files that ``look`` did not find in their place; whoever owns them takes them out."""
 
     def put(self, unit: Unit, state: Callable[[], FileStat]) -> None:
-        """The file of ``unit`` is the one whose state this is now. Never fails: what cannot be asked is not watched."""
+        """The file of ``unit`` is the one whose state this is now.
+
+        Never fails: what cannot be asked is not watched.
+        """
         try:
             self._inodes[unit] = state().ino
         except OSError:
@@ -54,8 +65,12 @@ class Places:
         """The inode of ``unit``, if it is known."""
         return self._inodes.get(unit)
 
-    def restore(self, channels: Mapping[bytes, Restorable], root: Mapping[str, Callable[[], None]]) -> None:
-        """Write again what somebody put another file in the place of; whether it is so is looked at once more.
+    def restore(
+        self, channels: Mapping[bytes, Restorable], root: Mapping[str, Callable[[], None]]
+    ) -> None:
+        """Write again what somebody put another file in the place of.
+
+        Whether it is so is looked at once more.
 
         ``root``: what does that for the files of the root, by name. Raises ``OSError``.
         """
@@ -67,7 +82,10 @@ class Places:
                 channels[channel].restore_state()
 
     def look(self, disk: Disk, root: int) -> None:
-        """Look at the next few names below the directory ``root``. ``OSError`` passes through; what is gone is none."""
+        """Look at the next few names below the directory ``root``.
+
+        ``OSError`` passes through; what is gone is none.
+        """
         known = list(self._inodes.items())
         if not known:
             return

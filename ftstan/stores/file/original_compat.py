@@ -1,10 +1,12 @@
-"""A store that an original server may follow at any moment: what is kept so that it can (``docs/ft.md``, mixed groups).
+"""A store that an original server may follow at any moment: what is kept so that it can
+(``docs/ft.md``, mixed groups).
 
-Does nothing while the group is not mixed. Where it is so when a store is opened, each channel is made fit before it is
-served. Where it becomes so while a store is served, the channels are made fit in rounds, each short enough that
-publishers do not notice. What is acknowledged meanwhile is in the data and in a synced index from the first batch on;
-what an original server would misread are bytes of former owners that lie behind a seal, until the channel's round has
-come. So the store is called fit after the last channel of it, and no sooner.
+Does nothing while the group is not mixed. Where it is so when a store is opened, each channel is
+made fit before it is served. Where it becomes so while a store is served, the channels are made fit
+in rounds, each short enough that publishers do not notice. What is acknowledged meanwhile is in the
+data and in a synced index from the first batch on; what an original server would misread are bytes
+of former owners that lie behind a seal, until the channel's round has come. So the store is called
+fit after the last channel of it, and no sooner.
 """
 
 from __future__ import annotations
@@ -33,10 +35,12 @@ _A_CHANNEL = 4
 _AGAIN_S = 30.0
 
 
-class Fitness:
+class OriginalCompat:
     """One open store's. The methods raise ``OSError`` and ``FencedError``."""
 
-    def __init__(self, env: FileEnv, clients: Clients, touch: Callable[[FileChannel], None]) -> None:
+    def __init__(
+        self, env: FileEnv, clients: Clients, touch: Callable[[FileChannel], None]
+    ) -> None:
         """``touch``: called before anything of a channel is written."""
         self._env = env
         self._touch = touch
@@ -76,18 +80,24 @@ class Fitness:
             self._again_at = self._env.clock.mono() + _AGAIN_S
 
     def adopt(self, channel: FileChannel, *, exact_already: bool) -> None:
-        """Before anything of a channel is served: whoever follows may read the bytes behind a seal."""
+        """Before anything of a channel is served: whoever follows may read the bytes behind a
+        seal.
+        """
         if self._env.owner.mixed and not exact_already and not _make_fit(self._env, channel):
             self._refused[channel.name] = None
             self._fit = False
 
     def before_write(self) -> None:
-        """No number of ours seals what an original server writes: it must not be written over after a pause."""
+        """No number of ours seals what an original server writes: it must not be written over after
+        a pause.
+        """
         if self._env.owner.mixed:
             self._env.owner.confirm()
 
     def leaves_time(self) -> bool:
-        """Whether a tick is for the work of a second, too: not while it is called again for the rounds alone."""
+        """Whether a tick is for the work of a second, too: not while it is called again for the
+        rounds alone.
+        """
         now = self._env.clock.mono()
         if self._more and now < self._next_second:
             return False
@@ -95,9 +105,12 @@ class Fitness:
         return True
 
     def keep(self, channels: Mapping[bytes, FileChannel], later: Sized) -> bool:
-        """With each tick: the group may have become mixed. Returns whether more is to be done at once.
+        """With each tick: the group may have become mixed.
 
-        ``later``: channels that are not open yet; each is made fit when it is opened, and the store is not fit before.
+        Returns whether more is to be done at once.
+
+        ``later``: channels that are not open yet; each is made fit when it is opened, and the store
+        is not fit before.
         """
         self._more = self._keep(channels, later)
         return self._more
@@ -122,7 +135,10 @@ class Fitness:
         if not self._refused and not later:
             self._fit = True
             if not self._silent:
-                log.info(f"ft: mixed group: an original server can follow now: {len(channels)} channels are fit for it")
+                log.info(
+                    f"ft: mixed group: an original server can follow now: {len(channels)} "
+                    "channels are fit for it"
+                )
         return False
 
     def _forget(self) -> None:
@@ -152,7 +168,8 @@ class Fitness:
                 self._current = None
                 continue
             if channel is not self._current:
-                self._current, self._steps = channel, _fit_steps(self._env, channel)
+                self._current = channel
+                self._steps = _fit_steps(self._env, channel)
             self._step(channel)
             if clock.mono() >= end:
                 break
@@ -175,12 +192,15 @@ class Fitness:
 
 
 def _is_other(before: int, now: int) -> bool:
-    """Whether the group may have been switched off between two epochs: that, and on again, are two of them."""
+    """Whether the group may have been switched off between two epochs: that, and on again, are two
+    of them.
+    """
     return not before <= now <= before + 1
 
 
 def _make_fit(env: FileEnv, channel: FileChannel) -> bool:
-    """Before it is served: leave nothing in its files that an original server would not read around.
+    """Before it is served: leave nothing in its files that an original server would not read
+    around.
 
     Returns whether storage refused nothing. Raises ``OSError`` and ``FencedError``.
     """
@@ -192,10 +212,12 @@ def _make_fit(env: FileEnv, channel: FileChannel) -> bool:
 
 
 def _fit_steps(env: FileEnv, channel: FileChannel) -> Iterator[bool]:
-    """The same while it is served, a piece with each step, between batches; false when storage refused one.
+    """The same while it is served, a piece with each step, between batches.
 
-    A channel that was deleted or damaged between two steps must not be given another. Raises ``OSError`` and
-    ``FencedError``.
+    False when storage refused one.
+
+    A channel that was deleted or damaged between two steps must not be given another. Raises
+    ``OSError`` and ``FencedError``.
     """
     env.files.trim(_A_CHANNEL)
     while channel.log.sync_one():

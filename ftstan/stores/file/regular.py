@@ -1,7 +1,8 @@
 """Opening a file of the store that is there: a regular one, or an ``IrregularError`` at once.
 
-Whatever has a file's name in a channel's directory is opened here. A symbolic link is not followed, a pipe is not
-waited for, and a directory, a socket or a device is told apart before anything is read from it or written to it.
+Whatever has a file's name in a channel's directory is opened here. A symbolic link is not followed,
+a pipe is not waited for, and a directory, a socket or a device is told apart before anything is
+read from it or written to it.
 """
 
 from __future__ import annotations
@@ -39,13 +40,17 @@ def irregular(stat: FileStat) -> str:
 
 
 def open_file(disk: Disk, dirfd: int, name: str, flags: int = os.O_RDONLY) -> int:
-    """Open a file that exists. Raises ``IrregularError``, and ``OSError`` and whatever else ``disk.open`` raises."""
+    """Open a file that exists.
+
+    Raises ``IrregularError``, and ``OSError`` and whatever else ``disk.open`` raises.
+    """
     try:
         fd = disk.open(dirfd, name, flags | _AT_ONCE)
     except FileNotFoundError:
         raise
     except BlockingIOError:
-        # A file that another host has leased (a delegation of a file server that runs here): it is given back soon.
+        # A file that another host has leased (a delegation of a file server that runs here): it is
+        # given back soon.
         _check_name(disk, dirfd, name)
         fd = disk.open(dirfd, name, flags | _PLAIN)
     except (OSError, StoreError):

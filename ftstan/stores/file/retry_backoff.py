@@ -1,7 +1,7 @@
 """Patience: after storage has refused something twice, it is not asked again at once.
 
-Without it a full disk would be tried with every batch, a new slice each time. No sleep and no thread: whoever comes too
-early gets the error of the last attempt again.
+Without it a full disk would be tried with every batch, a new slice each time. No sleep and no
+thread: whoever comes too early gets the error of the last attempt again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _LONGEST_S = 1.0
 
 
 class RetryBackoff:
-    """One thing that storage may refuse. The first refusal is forgiven: the next attempt may come at once."""
+    """One thing that storage may refuse.
+
+    The first refusal is forgiven: the next attempt may come at once.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -34,7 +37,10 @@ class RetryBackoff:
             raise self._echo
 
     def refused(self, error: StoreError) -> None:
-        """Storage refused. What ``check`` raised may come back here: nobody was asked then, and nothing is longer."""
+        """Storage refused.
+
+        What ``check`` raised may come back here: nobody was asked then, and nothing is longer.
+        """
         if error is self._echo:
             return
         if self._error is not None:

@@ -1,7 +1,9 @@
-"""The root's own files at a start: what stands under their names and is no file is found, told and left alone.
+"""The root's own files at a start: what stands under their names and is no file is found, told and
+left alone.
 
-A directory there is most likely a channel that an original server made. No such entry ends a start, but for the two
-files without which there is nothing to serve; what would have been kept under the name is done without.
+A directory there is most likely a channel that an original server made. No such entry ends a start,
+but for the two files without which there is nothing to serve; what would have been kept under the
+name is done without.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ _CURE = "stop every server of the datastore and move it elsewhere; ftstanctl sto
 
 
 def find_occupied(disk: Disk, root: int) -> dict[str, str]:
-    """Names of the root that belong to files of ours -> what stands there instead. Raises ``OSError``."""
+    """Names of the root that belong to files of ours -> what stands there instead.
+
+    Raises ``OSError``.
+    """
     found = {}
     for name, is_dir in sorted(disk.listdir(root)):
         if not is_root_file(name):
@@ -49,8 +54,12 @@ def clear_root(env: FileEnv) -> None:
     found = find_occupied(env.disk, env.root)
     env.occupied = frozenset(found)
     for name, what in found.items():
-        text = f'"{show(os.fsencode(name))}" in the datastore is {what}, where a server keeps a file'
+        text = (
+            f'"{show(os.fsencode(name))}" in the datastore is {what}, where a server keeps a file'
+        )
         if name in _INDISPENSABLE:
             raise RecoveryError(text, hint=_CURE)
-        log.warning(f"{text}: it is left alone, and the server does without; run: ftstanctl store verify")
+        log.warning(
+            f"{text}: it is left alone, and the server does without; run: ftstanctl store verify"
+        )
     judging.remove_temporaries(env, env.root)

@@ -1,7 +1,8 @@
 """FileStore: the datastore directory as a whole, and what one commit does to it.
 
-A commit writes every touched channel, syncs what it wrote (many files in parallel), then writes index entries: data
-first, its index after. One thread uses the store; it may block on storage for as long as storage likes.
+A commit writes every touched channel, syncs what it wrote (many files in parallel), then writes
+index entries: data first, its index after. One thread uses the store; it may block on storage for
+as long as storage likes.
 """
 
 from __future__ import annotations
@@ -22,9 +23,16 @@ from ftstan.stores.file.dirty_channels import Register, Unsynced
 from ftstan.stores.file.env import FileEnv, FileStoreOptions, Ownership, is_full
 from ftstan.stores.file.log import exact, records
 from ftstan.stores.file.log.slices import show, store_error
-from ftstan.stores.file.original_compat import Fitness
+from ftstan.stores.file.original_compat import OriginalCompat
 from ftstan.stores.file.recovery import opening, quarantine
-from ftstan.stores.file.state import checkpoint, clients, confirmed, remembered, serverfile, statescan
+from ftstan.stores.file.state import (
+    checkpoint,
+    clients,
+    confirmed,
+    remembered,
+    serverfile,
+    state_recovery,
+)
 from ftstan.stores.file.state.checkpoint import Checkpoint
 from ftstan.stores.file.state.clients import Clients
 from ftstan.stores.file.state.remembered import Remembered
@@ -61,7 +69,10 @@ _LOOKS_A_TICK = 256
 
 
 class FileStore:
-    """A datastore directory that is byte-compatible with the original's FILE store. Implements ``Store``."""
+    """A datastore directory that is byte-compatible with the original's FILE store.
+
+    Implements ``Store``.
+    """
 
     kind = "FILE"
 
@@ -84,14 +95,22 @@ class FileStore:
     ) -> None:
         """``root``: an open handle of the directory, which this object does not close.
 
-        ``path``: the directory as the operator wrote it, for archive scripts. ``asking``, ``inherited``: as in
-        ``FileEnv``. ``most_at_once``: of a store with more channels, ``recover`` opens none and names all, for
-        ``open_channel``. ``stopping``: set by another thread when a recovery that is under way is not wanted any more.
-        ``progress``: as in ``StoreContext``.
+        ``path``: the directory as the operator wrote it, for archive scripts. ``asking``,
+        ``inherited``: as in ``FileEnv``. ``most_at_once``: of a store with more channels,
+        ``recover`` opens none and names all, for ``open_channel``. ``stopping``: set by another
+        thread when a recovery that is under way is not wanted any more. ``progress``: as in
+        ``StoreContext``.
         """
         options = options or FileStoreOptions()
         self._env = FileEnv(
-            disk, root, clock, options, owner, records.Crc(options.crc_polynomial), asking=asking, path=path
+            disk,
+            root,
+            clock,
+            options,
+            owner,
+            records.Crc(options.crc_polynomial),
+            asking=asking,
+            path=path,
         )
         self._env.inherited = inherited
         self._env.stopping = stopping or self._env.stopping
@@ -104,7 +123,7 @@ class FileStore:
         self._upkeep = Upkeep(self._env, path)
         self._broken = Broken()
         self._next_sync = clock.mono()
-        self.fitness = Fitness(self._env, self._clients, self._touch)
+        self.original_compat = OriginalCompat(self._env, self._clients, self._touch)
         self._busy = False
         """Whether the last tick has left some work of its second."""
         self._progress = progress
@@ -117,32 +136,39 @@ class FileStore:
         self._ends = Ends(self._register.fresh)
         self._most_at_once = most_at_once
         self._later: dict[bytes, Seen | None] = {}
-        """Names of directories that have not been read, in their order, and how far each ``subs.dat`` had come."""
+        """Names of directories that have not been read, in their order, and how far each
+        ``subs.dat`` had come.
+        """
         self._learnt: dict[bytes, StoredAt] = {}
         """What former owners have put into ``dedup.bin`` since the start, and nobody was told."""
         self._syncer = Syncer(self._env, parallel=parallel_sync)
         self._waves = Waves(self._env, self._register, self._syncer)
 
-    # ---- recovery ------------------------------------------------------------------------------------------------
+    # ---- recovery
+    # ----------------------------------------------------------------------------------------------
 
     def recover(self) -> Recovered:
-        """Read the directory. Raises ``RecoveryError``, and ``StoppedError`` if it was told to stop."""
+        """Read the directory.
+
+        Raises ``RecoveryError``, and ``StoppedError`` if it was told to stop.
+        """
         env = self._env
         try:
             rootfiles.clear_root(env)
-            statescan.check_marker(env)
+            state_recovery.check_marker(env)
             info = self._server.read()
-            clients_before = statescan.read_clients(env)
+            clients_before = state_recovery.read_clients(env)
             self._upkeep.finish_pending()
             self._checkpoint = checkpoint.load(env)
             self._leaving = Leaving(env, self._checkpoint)
             self._register.on_touch = self._leaving.touched
             self._recover_channels(any_clients=bool(clients_before.clients))
-            # Both behind the channels. A former owner that is still writing puts the end of a client here first, then
-            # the ends of its subscriptions; and a publish there first, then into a log.
-            self._clients.known = statescan.read_clients(env, clients_before).clients
+            # Both behind the channels. A former owner that is still writing puts the end of a
+            # client here first, then the ends of its subscriptions; and a publish there first, then
+            # into a log.
+            self._clients.known = state_recovery.read_clients(env, clients_before).clients
             known = self._remembered.load(once=not self._later)
-            self.fitness.recovered()
+            self.original_compat.recovered()
         except OSError as error:
             raise RecoveryError(
                 f"unable to recover the datastore: {error.strerror or error}"
@@ -156,18 +182,29 @@ class FileStore:
             )
         found = self._found(self._channels.values())
         return replace(
-            found, info=info, clients=list(self._clients.known.values()), later=list(self._later), remembered=known
+            found,
+            info=info,
+            clients=list(self._clients.known.values()),
+            later=list(self._later),
+            remembered=known,
         )
 
     def _recover_channels(self, *, any_clients: bool) -> None:
         env = self._env
         names = [name for name in opening.channel_names(env) if not self._upkeep.is_doomed(name)]
-        # In a mixed group none waits: an original server that follows a crash reads what lies behind their seals.
-        if self._most_at_once is not None and len(names) > self._most_at_once and not env.owner.mixed:
+        # In a mixed group none waits: an original server that follows a crash reads what lies
+        # behind their seals.
+        if (
+            self._most_at_once is not None
+            and len(names) > self._most_at_once
+            and not env.owner.mixed
+        ):
             self._later = dict.fromkeys(names, None)
             if any_clients:
                 # No client that is known may lose a subscription, and it has some in any of them.
-                for name, seen in opening.look_at_subs(env, names, self._checkpoint, parallel=self._syncer.parallel):
+                for name, seen in opening.look_at_subs(
+                    env, names, self._checkpoint, parallel=self._syncer.parallel
+                ):
                     if env.stopping.is_set():
                         raise StoppedError("the recovery was ended, because the server stops")
                     self._later[name] = seen
@@ -183,12 +220,15 @@ class FileStore:
         self._progress(len(channels), len(channels))
 
     def _adopt(self, channel: FileChannel, reading: Reading | None) -> None:
-        """Take a channel that was read into the store, unless its directory holds none. ``OSError`` passes through."""
+        """Take a channel that was read into the store, unless its directory holds none.
+
+        ``OSError`` passes through.
+        """
         if reading is None:
             channel.release()
             return
         channel.recover(reading)
-        self.fitness.adopt(channel, exact_already=reading.entry is not None)
+        self.original_compat.adopt(channel, exact_already=reading.entry is not None)
         self._channels[channel.name] = channel
         channel.expire(self._env.clock.wall_ns())
         if not channel.quarantined:
@@ -199,14 +239,19 @@ class FileStore:
         channel.park()
 
     def open_channel(self, name: bytes) -> Recovered:
-        """Read back a channel that ``recover`` has left for later. Raises ``StoreError`` and ``FencedError``."""
+        """Read back a channel that ``recover`` has left for later.
+
+        Raises ``StoreError`` and ``FencedError``.
+        """
         if name not in self._later:
             return Recovered(None, [], [])
         env = self._env
         env.files.trim(8)
         channel = FileChannel(env, name, self._limits.of(name), self._register)
         try:
-            reading = opening.read_channel(env, channel.log, self._checkpoint.get(name), self._later[name])
+            reading = opening.read_channel(
+                env, channel.log, self._checkpoint.get(name), self._later[name]
+            )
             # Behind the log, as at a start.
             self._learnt |= self._remembered.look_again()
             self._adopt(channel, reading)
@@ -217,7 +262,8 @@ class FileStore:
         del self._later[name]
         if not self._later:
             self._remembered.let_go()
-        learnt, self._learnt = self._learnt, {}
+        learnt = self._learnt
+        self._learnt = {}
         return replace(self._found([channel] if name in self._channels else []), remembered=learnt)
 
     def _found(self, channels: Iterable[FileChannel]) -> Recovered:
@@ -230,7 +276,8 @@ class FileStore:
         """Names of the channels whose files are damaged, for monitoring."""
         return [show(channel.name) for channel in self._channels.values() if channel.quarantined]
 
-    # ---- staging -------------------------------------------------------------------------------------------------
+    # ---- staging
+    # ----------------------------------------------------------------------------------------------
 
     def set_server_info(self, info: ServerInfo) -> None:
         """Replace ``server.dat``, durable on return."""
@@ -261,10 +308,13 @@ class FileStore:
             channel.set_limits(limits.of(channel.name))
 
     def delete_channel(self, name: bytes) -> None:
-        """Delete a channel with everything in it; a channel made again goes on above its slice numbers.
+        """Delete a channel with everything in it.
 
-        Call it outside a batch. Raises ``StoreError`` if there is no such channel, it has something staged, or the
-        intent cannot be made durable: nothing has changed then. What fails later is tried again by ``tick``.
+        A channel made again goes on above its slice numbers.
+
+        Call it outside a batch. Raises ``StoreError`` if there is no such channel, it has something
+        staged, or the intent cannot be made durable: nothing has changed then. What fails later is
+        tried again by ``tick``.
         """
         self.open_channel(name)
         channel = self._channels.get(name)
@@ -280,16 +330,22 @@ class FileStore:
         self._waves.unsure.pop(name, None)
         self._leaving.forget(channel)
 
-    # ---- the commit ----------------------------------------------------------------------------------------------
+    # ---- the commit
+    # ----------------------------------------------------------------------------------------------
 
     def commit(self) -> dict[bytes, StoreError]:
-        """Write and sync everything staged; returns the channels that failed (``CLIENTS``: the registrations)."""
+        """Write and sync everything staged.
+
+        Returns the channels that failed (``CLIENTS``: the registrations).
+        """
         failed: dict[bytes, StoreError] = {}
         pending: list[Unsynced[FileChannel]] = []
-        self.fitness.before_write()
+        self.original_compat.before_write()
         channels = [c for c in self._register.staged.values() if c.staged]
-        # A subscription is not answered while a late record of a former owner can still end its client.
+        # A subscription is not answered while a late record of a former owner can still end its
+        # client.
         inherited = self._clients.is_inherited
+        ends = self._clients.has_ends
         if self._clients.staged or (inherited and any(c.has_controls for c in channels)):
             try:
                 fd = self._clients.write()
@@ -300,6 +356,12 @@ class FileStore:
             else:
                 if fd is not None:
                     pending.append(Unsynced(fd, state=self._clients.file))
+        if ends and any(c.has_controls for c in channels):
+            # The end of a client before the ends of its subscriptions, on storage, too: what a
+            # power cut takes back, or a host that stands still has not sent, must not be the first
+            # alone. A client that is known then would miss a subscription, and nobody told it.
+            self._sync_pending(pending, failed)
+            pending = []
         self._register.staged.clear()
         # Descriptors that wait for their sync must stay open: so only as many channels at a time.
         at_once = max(self._env.files.limit // 8, 1)
@@ -321,7 +383,10 @@ class FileStore:
         return [channel for channel in channels if channel.name not in failed]
 
     def _commit_some(
-        self, channels: list[FileChannel], pending: list[Unsynced[FileChannel]], failed: dict[bytes, StoreError]
+        self,
+        channels: list[FileChannel],
+        pending: list[Unsynced[FileChannel]],
+        failed: dict[bytes, StoreError],
     ) -> None:
         self._env.files.trim(4 * len(channels))
         for channel in channels:
@@ -355,11 +420,15 @@ class FileStore:
             if item.channel is not None and item.channel.name not in failed:
                 item.channel.index_synced()
 
-    def _sync_pending(self, pending: list[Unsynced[FileChannel]], failed: dict[bytes, StoreError]) -> None:
+    def _sync_pending(
+        self, pending: list[Unsynced[FileChannel]], failed: dict[bytes, StoreError]
+    ) -> None:
         for refusal, item in self._syncer.sync(pending):
             self._refused(refusal, item, failed)
 
-    def _refused(self, error: OSError, item: Unsynced[FileChannel], failed: dict[bytes, StoreError]) -> None:
+    def _refused(
+        self, error: OSError, item: Unsynced[FileChannel], failed: dict[bytes, StoreError]
+    ) -> None:
         """A sync failed: nothing will ever be written to that file again."""
         if item.state is not None and not is_full(error):
             raise store_error(error, "a state file cannot be synced") from error
@@ -370,7 +439,9 @@ class FileStore:
             failed[CLIENTS] = store_error(error, "clients.dat cannot be synced")
 
     def _lost(self, error: OSError, item: Unsynced[FileChannel], channel: FileChannel) -> None:
-        """A sync that nobody waited for failed: what is staged goes to other files, and nothing is refused for it."""
+        """A sync that nobody waited for failed: what is staged goes to other files, and nothing is
+        refused for it.
+        """
         if item.state is not None and not is_full(error):
             raise store_error(error, "a state file cannot be synced") from error
         channel.leave(item)
@@ -378,9 +449,16 @@ class FileStore:
 
     def _fail(self, channel: FileChannel, error: OSError, failed: dict[bytes, StoreError]) -> None:
         if error.errno in (errno.ENOTDIR, errno.ENAMETOOLONG) and not channel.created:
-            refusal = StoreError(f"mkdir {show(channel.name)}: {(error.strerror or str(error)).lower()}")
+            refusal = StoreError(
+                f"mkdir {show(channel.name)}: {(error.strerror or str(error)).lower()}"
+            )
         else:
             refusal = store_error(error, f'channel "{show(channel.name)}"')
+        if not channel.created:
+            log.error(
+                f'Creating channel "{show(channel.name)}" failed: {refusal.text}',
+                backs_off="channel creation",
+            )
         channel.fail(refusal)
         failed[channel.name] = refusal
         self._broken.note(channel.name, error)
@@ -395,11 +473,16 @@ class FileStore:
 
     @property
     def events_first(self) -> bool:
-        """Whether ``write_events`` must come before the output: an ack then says that deliveries are durable, too."""
+        """Whether ``write_events`` must come before the output: an ack then says that deliveries
+        are durable, too.
+        """
         return self._env.options.sync_subs
 
     def write_events(self) -> None:
-        """Hand events to the file system, unsynced unless the options say otherwise. Raises ``StoreError``."""
+        """Hand events to the file system, unsynced unless the options say otherwise.
+
+        Raises ``StoreError``.
+        """
         self._waves.write_events()
 
     @property
@@ -408,21 +491,28 @@ class FileStore:
         return bool(self._register.acked)
 
     def catch_up(self) -> bool:
-        """Replace some of these files; returns whether others wait. Raises ``StoreError`` and ``FencedError``."""
+        """Replace some of these files; returns whether others wait.
+
+        Raises ``StoreError`` and ``FencedError``.
+        """
         self._waves.catch_up()
         return self.acks_wait
 
-    # ---- once a second -------------------------------------------------------------------------------------------
+    # ---- once a second
+    # -------------------------------------------------------------------------------------------
 
     def tick(self, now_ns: int) -> bool:
-        """Once a second: syncs, expiry, compaction, removal of what is dead. Raises ``StoreError``, ``FencedError``.
+        """Once a second: syncs, expiry, compaction, removal of what is dead.
 
-        Returns whether more is to be done at once: publishers must not wait until many channels have been synced.
+        Raises ``StoreError``, ``FencedError``.
+
+        Returns whether more is to be done at once: publishers must not wait until many channels
+        have been synced.
         """
         try:
-            if self._busy or self.fitness.leaves_time():
+            if self._busy or self.original_compat.leaves_time():
                 self._busy = self._run_second(now_ns)
-            return self.fitness.keep(self._channels, self._later) or self._busy
+            return self.original_compat.keep(self._channels, self._later) or self._busy
         except OSError as error:
             raise store_error(error, "the datastore cannot be written") from error
 
@@ -453,7 +543,9 @@ class FileStore:
         return False
 
     def _touch(self, channel: FileChannel) -> None:
-        """Files of the channel are not any more as the last clean stop left them, or as a stop has prepared them."""
+        """Files of the channel are not any more as the last clean stop left them, or as a stop has
+        prepared them.
+        """
         self._leaving.touched(channel.name)
         channel.untouched = False
 
@@ -474,12 +566,17 @@ class FileStore:
             self._clients.file.sync()
 
     def _flush(self) -> None:
-        """Write and sync what no publisher waits for, some channels at a time, for as long as that may take."""
-        clock, end = self._env.clock, self._env.clock.mono() + _FLUSH_S
+        """Write and sync what no publisher waits for, some channels at a time, for as long as that
+        may take.
+        """
+        clock = self._env.clock
+        end = self._env.clock.mono() + _FLUSH_S
         at_once = max(min(self._env.files.limit // 8, _FLUSHED_AT_ONCE), 1)
         while self._round:
             names = [self._round.popleft() for _ in range(min(at_once, len(self._round)))]
-            self._flush_some([c for name in names if (c := self._register.touched.pop(name, None)) is not None])
+            self._flush_some(
+                [c for name in names if (c := self._register.touched.pop(name, None)) is not None]
+            )
             if clock.mono() >= end:
                 return
 
@@ -488,7 +585,7 @@ class FileStore:
         self._env.files.trim(4 * len(some))
         for channel in some:
             if not channel.is_late:
-                channel.settle(mend=self.fitness.is_done)
+                channel.settle(mend=self.original_compat.is_done)
             if channel.unsettled or not (sync or self._forced):
                 self._register.touched[channel.name] = channel
         if self._forced:
@@ -496,36 +593,46 @@ class FileStore:
                 channel.sync()
         elif sync:
             lost = set()
-            for error, item in self._syncer.sync([item for channel in some for item in channel.unsynced()]):
+            for error, item in self._syncer.sync(
+                [item for channel in some for item in channel.unsynced()]
+            ):
                 assert item.channel is not None
                 self._lost(error, item, item.channel)
                 lost.add(item.channel.name)
             some = [channel for channel in some if channel.name not in lost]
             for channel in some:
                 channel.synced()
-        confirmed.write_all(self._env, opening.news(self._env, [(c.confirmed, c.log) for c in some if c.intact]))
+        confirmed.write_all(
+            self._env, opening.news(self._env, [(c.confirmed, c.log) for c in some if c.intact])
+        )
 
     def ends(self, most: int) -> list[ChannelEnd]:
         """Where channels end: those with news first, then others in turn."""
         return self._ends.next(self._channels, most)
 
-    # ---- the end -------------------------------------------------------------------------------------------------
+    # ---- the end
+    # ----------------------------------------------------------------------------------------------
 
     def prepare_close(self, seconds: float) -> bool:
-        """Do some of what ``close`` would do; returns whether there is more. Raises ``FencedError``."""
+        """Do some of what ``close`` would do; returns whether there is more.
+
+        Raises ``FencedError``.
+        """
         end = self._env.clock.mono() + seconds
 
         def is_late() -> bool:
             return self._env.clock.mono() >= end
 
-        # Not those that wait: whoever serves must hear of a channel that is opened, or it would begin anew with 1.
+        # Not those that wait: whoever serves must hear of a channel that is opened, or it would
+        # begin anew with 1.
         return self._leaving.prepare(self._channels.values(), is_late)
 
     def close(self) -> None:
         """Write, sync, release. Raises ``StoreError``."""
         try:
             for name in list(self._later):
-                # An original server may follow: what a crashed owner left anywhere must be made exact.
+                # An original server may follow: what a crashed owner left anywhere must be made
+                # exact.
                 self.open_channel(name)
             self._leaving.leave(self._channels.values())
             self._clients.close()

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from ftstan.stores.file.env import FileEnv
 
 _THREADS = 4
-#: Files that are replaced at once: threads that wait for storage, made when so many are first wanted.
+#: Files that are replaced at once: threads that wait for storage, made when so many are first
+#: wanted.
 AT_ONCE = 64
 T = TypeVar("T")
 #: Storage that answers so to two channels is not a matter of one file.
@@ -43,7 +44,11 @@ class Syncer:
         if len(pending) == 1:
             refused = self._attempt(pending[0])
             return [] if refused is None else [refused]
-        results = map(self._attempt, pending) if self._pool is None else self._pool.map(self._attempt, pending)
+        results = (
+            map(self._attempt, pending)
+            if self._pool is None
+            else self._pool.map(self._attempt, pending)
+        )
         return [r for r in results if r is not None]
 
     def _attempt(self, item: Unsynced[C]) -> tuple[OSError, Unsynced[C]] | None:
@@ -54,7 +59,9 @@ class Syncer:
         return None
 
     def each(self, work: Callable[[T], None], items: Sequence[T]) -> None:
-        """Do ``work`` with each of them, with as many as possible at once; returns after the last one.
+        """Do ``work`` with each of them, with as many as possible at once.
+
+        Returns after the last one.
 
         What ``work`` raises passes through.
         """

@@ -1,7 +1,8 @@
 """Upkeep: what a store does outside batches to keep its directories small.
 
-Removes slices that hold nothing any more or gives them to the archive script, and deletes channels. Every step comes
-after a confirm of its own, and one that storage refuses is tried again later; nothing acknowledged depends on it.
+Removes slices that hold nothing any more or gives them to the archive script, and deletes channels.
+Every step comes after a confirm of its own, and one that storage refuses is tried again later;
+nothing acknowledged depends on it.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ if TYPE_CHECKING:
     from ftstan.stores.file.channel import FileChannel
     from ftstan.stores.file.env import FileEnv
 
-#: Slices removed in one run, over all channels: each costs two syncs of a directory, and publishers wait meanwhile.
+#: Slices removed in one run, over all channels: each costs two syncs of a directory, and publishers
+#: wait meanwhile.
 _REMOVALS = 32
 _SCRIPT_PATIENCE_S = 20.0
 
 
 class Upkeep:
-    """The background work of one open store. All methods belong to the thread that uses the store."""
+    """The background work of one open store.
+
+    All methods belong to the thread that uses the store.
+    """
 
     def __init__(self, env: FileEnv, path: str) -> None:
         """``path``: the store's directory as the operator wrote it."""
@@ -44,7 +49,8 @@ class Upkeep:
         self._retracting: dict[bytes, deletion.Retraction] = {}
         self._complaints: dict[bytes, str] = {}
 
-    # ---- once a second -------------------------------------------------------------------------------------------
+    # ---- once a second
+    # -------------------------------------------------------------------------------------------
 
     def run(self, channels: Iterable[FileChannel]) -> None:
         """Remove what is dead, finish deletions, start scripts. Raises ``FencedError``."""
@@ -69,7 +75,8 @@ class Upkeep:
         except OSError as error:
             self._complain(
                 channel.name,
-                f'channel "{show(channel.name)}": {dat_name(numbers[0])} cannot be removed: {error.strerror}',
+                f'channel "{show(channel.name)}": {dat_name(numbers[0])} cannot be removed: '
+                f"{error.strerror}",
             )
         else:
             self._complaints.pop(channel.name, None)
@@ -81,14 +88,16 @@ class Upkeep:
             self._complaints[name] = text
             log.error(text)
 
-    # ---- archive -------------------------------------------------------------------------------------------------
+    # ---- archive
+    # ----------------------------------------------------------------------------------------------
 
     def _may_start(self) -> bool:
         """Whether a script may be started at this moment. Asked by the thread that starts them."""
         try:
             self._env.owner.confirm_beside()
         except FencedError:
-            # Tried again later; if the store is lost, the thread that owns it finds that out by itself.
+            # Tried again later; if the store is lost, the thread that owns it finds that out by
+            # itself.
             return False
         # After the confirm, which may have waited for storage while the server was ended.
         return not self._gate.is_shut
@@ -97,10 +106,15 @@ class Upkeep:
         if self._archivist is not None:
             name = os.fsdecode(channel)
             dat, idx = (f"{f(number)}{ARCHIVED}" for f in (dat_name, idx_name))
-            self._archivist.add(name, os.path.join(self._path, name, dat), os.path.join(self._path, name, idx))
+            self._archivist.add(
+                name, os.path.join(self._path, name, dat), os.path.join(self._path, name, idx)
+            )
 
     def find_leftovers(self, channel: FileChannel) -> None:
-        """Slices that a former server set aside and no script has taken. Raises ``OSError`` and ``FencedError``."""
+        """Slices that a former server set aside and no script has taken.
+
+        Raises ``OSError`` and ``FencedError``.
+        """
         if self._archivist is None:
             return
         names = {name for name, is_dir in self._env.disk.listdir(channel.log.dirfd) if not is_dir}
@@ -110,7 +124,8 @@ class Upkeep:
             if f"{idx}{ARCHIVED}" not in names:
                 if idx not in names or dat_name(number) in names:
                     log.warning(
-                        f'channel "{show(channel.name)}": {dat_name(number)}{ARCHIVED} has no index beside it: '
+                        f'channel "{show(channel.name)}": {dat_name(number)}{ARCHIVED} has no '
+                        "index beside it: "
                         "not given to the archive script"
                     )
                     continue
@@ -121,13 +136,18 @@ class Upkeep:
                 self._env.disk.fsync(dirfd)
             self._archive(channel.name, number)
 
-    # ---- deletion ------------------------------------------------------------------------------------------------
+    # ---- deletion
+    # ----------------------------------------------------------------------------------------------
 
     def delete(self, channel: FileChannel) -> None:
         """Delete a channel. Raises ``StoreError`` if nothing has changed, ``FencedError``."""
-        name, slog = channel.name, channel.log
+        name = channel.name
+        slog = channel.log
         if channel.staged:
-            raise StoreError(f'channel "{show(name)}" is in use', hint="try again when its batch has been committed")
+            raise StoreError(
+                f'channel "{show(name)}" is in use',
+                hint="try again when its batch has been committed",
+            )
         intent = None
         if channel.created:
             last = slog.last
@@ -143,7 +163,9 @@ class Upkeep:
             if channel.staged or slog.last != last:
                 self._retracting[name] = taking_back
                 self._retract(name)
-                raise StoreError(f'channel "{show(name)}" is in use', hint="try again when it is not")
+                raise StoreError(
+                    f'channel "{show(name)}" is in use', hint="try again when it is not"
+                )
             self._env.number_floor[name] = slog.taken
         channel.release()
         if self._archivist is not None:
@@ -153,7 +175,9 @@ class Upkeep:
             self._carry_out(intent)
 
     def finish_pending(self) -> None:
-        """At a start: finish the deletions that a former server began; what storage refuses is tried again by ``run``.
+        """At a start: finish the deletions that a former server began.
+
+        What storage refuses is tried again by ``run``.
 
         Raises ``OSError`` if it cannot be found out which they are, and ``FencedError``.
         """
@@ -170,11 +194,13 @@ class Upkeep:
         if name in self._doomed:
             self._carry_out(self._doomed[name])
         if name in self._doomed:
-            # In the original's words: it is the publisher who reads them. The log has told the operator.
+            # In the original's words: it is the publisher who reads them. The log has told the
+            # operator.
             raise StoreError(BEING_DELETED, hint="storage refuses the removal; see the log")
 
     def check_kept(self, name: bytes) -> None:
-        """Raise ``StoreError`` while an intent to delete the channel may come back with a crash of the storage.
+        """Raise ``StoreError`` while an intent to delete the channel may come back with a crash of
+        the storage.
 
         What is stored meanwhile would go with the channel.
         """
@@ -182,7 +208,8 @@ class Upkeep:
             self._retract(name)
         if name in self._retracting:
             raise StoreError(
-                f'channel "{show(name)}": its deletion was refused by storage and cannot be taken back yet',
+                f'channel "{show(name)}": its deletion was refused by storage and cannot be '
+                "taken back yet",
                 hint="check the storage; see the log",
             )
 
@@ -196,18 +223,24 @@ class Upkeep:
             del self._doomed[intent.channel]
 
     def _refused(self, intent: deletion.Intent, error: OSError) -> None:
-        self._complain(intent.channel, f'channel "{show(intent.channel)}" cannot be removed: {error.strerror}')
+        self._complain(
+            intent.channel, f'channel "{show(intent.channel)}" cannot be removed: {error.strerror}'
+        )
 
     def _retract(self, name: bytes) -> None:
         try:
             deletion.retract(self._env, self._retracting[name])
         except OSError as error:
-            self._complain(name, f'the deletion of channel "{show(name)}" cannot be taken back: {error.strerror}')
+            self._complain(
+                name,
+                f'the deletion of channel "{show(name)}" cannot be taken back: {error.strerror}',
+            )
         else:
             self._complaints.pop(name, None)
             del self._retracting[name]
 
-    # ---- the end -------------------------------------------------------------------------------------------------
+    # ---- the end
+    # ----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Start what is due and wait for it, for a while."""

@@ -1,7 +1,9 @@
-"""Waves: ``subs.dat`` files of many channels replaced at once, while publishers wait for one of them.
+"""Waves: ``subs.dat`` files of many channels replaced at once, while publishers wait for one of
+them.
 
-After a takeover what was sent and acknowledged is in memory until the channel's file is one of this activation. With
-one file after the other that would take as many seconds as there are fifties of channels on a file server.
+After a takeover what was sent and acknowledged is in memory until the channel's file is one of this
+activation. With one file after the other that would take as many seconds as there are fifties of
+channels on a file server.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 _WAVES_S = 0.005
 #: Descriptors of one channel: its directory, data, index and subscriptions.
 _A_CHANNEL = 4
-#: Recovered ``subs.dat`` files that are replaced in one second: a start with many channels has other work, too.
+#: Recovered ``subs.dat`` files that are replaced in one second: a start with many channels has
+#: other work, too.
 _RECOVERED_A_SECOND = 256
 
 
@@ -61,11 +64,14 @@ class Waves:
                 self._register.late(channel, acked=False)
 
     def write_events(self) -> None:
-        """Hand events to the file system, but those whose file must be replaced first; all, and synced, on request.
+        """Hand events to the file system, but those whose file must be replaced first.
+
+        All, and synced, on request.
 
         Raises ``StoreError`` instead of ``OSError``.
         """
-        register, sync = self._register, self._env.options.sync_subs
+        register = self._register
+        sync = self._env.options.sync_subs
         # Synced on request: what is sent next says that they are durable.
         while sync and (register.acked or register.behind):
             self.catch_up()
@@ -81,13 +87,17 @@ class Waves:
         self._env.files.trim()
 
     def catch_up(self) -> None:
-        """Replace some of the files that events wait for. Raises ``StoreError`` instead of ``OSError``."""
+        """Replace some of the files that events wait for.
+
+        Raises ``StoreError`` instead of ``OSError``.
+        """
         with _named():
             self.replace()
 
     def replace(self) -> bool:
         """Replace files that events wait for; returns whether more of them wait."""
-        env, register = self._env, self._register
+        env = self._env
+        register = self._register
         end = env.clock.mono() + _WAVES_S
         while some := register.take_late(self._at_once):
             self._replace(some)
@@ -97,7 +107,9 @@ class Waves:
 
     def _replace(self, some: list[FileChannel]) -> None:
         self._env.files.trim(_A_CHANNEL * len(some))
-        items = [(channel, made) for channel in some if (made := channel.prepare_subs()) is not None]
+        items = [
+            (channel, made) for channel in some if (made := channel.prepare_subs()) is not None
+        ]
         replace_all(self._env, [made for _, made in items], self._syncer.each)
         refused = []
         for channel, made in items:

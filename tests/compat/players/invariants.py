@@ -1,4 +1,5 @@
-"""What holds in every session, whatever is played (``general_invariants`` of ``tests/data/wire/index.json``).
+"""What holds in every session, whatever is played (``general_invariants`` of
+``tests/data/wire/index.json``).
 
 Each function reads what clients sent and received and gives one line for each breach.
 """
@@ -15,7 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _ACK_INBOX = re.compile(r"_INBOX\.[0-9A-Za-z]{22}")
-_RESPONSES = {"ConnectResponse", "SubscriptionResponse", "CloseResponse", "PingResponse", "PubAck", "MsgProto"}
+_RESPONSES = {
+    "ConnectResponse",
+    "SubscriptionResponse",
+    "CloseResponse",
+    "PingResponse",
+    "PubAck",
+    "MsgProto",
+}
 
 Lines = list[Line]
 
@@ -30,13 +38,22 @@ def _received(lines: Lines, *kinds: str) -> Iterator[Line]:
 
 def _subscriptions(lines: Lines) -> dict[str, Line]:
     """Requests by the subject on which their answer comes."""
-    return {line.reply: line for line in _sent(lines, "SubscriptionRequest") if line.reply and line.fields is not None}
+    return {
+        line.reply: line
+        for line in _sent(lines, "SubscriptionRequest")
+        if line.reply and line.fields is not None
+    }
 
 
 def response_before_messages(lines: Lines) -> Iterator[str]:
     waiting: dict[str, str] = {}
     for line in lines:
-        if line.of_client and line.type == "SubscriptionRequest" and line.dir == "c2s" and line.reply:
+        if (
+            line.of_client
+            and line.type == "SubscriptionRequest"
+            and line.dir == "c2s"
+            and line.reply
+        ):
             waiting[line.reply] = line.value("inbox") or ""
         elif line.delivered and line.type == "SubscriptionResponse":
             waiting.pop(line.subject, None)
@@ -51,7 +68,8 @@ def one_puback_per_publish(lines: Lines) -> Iterator[str]:
         published[line.reply, line.value("guid") or ""] += 1
     for line in _received(lines, "PubAck"):
         answered[line.subject, line.value("guid") or ""] += 1
-    # A publish that does not decode may be refused with the guid that was read before the error, or without.
+    # A publish that does not decode may be refused with the guid that was read before the error, or
+    # without.
     undecodable = {line.reply for line in _sent(lines, "PubMsg") if line.fields is None}
     for (subject, guid), count in answered.items():
         if count > published[subject, guid] and subject not in undecodable:
@@ -80,7 +98,8 @@ def new_messages_increase(lines: Lines) -> Iterator[str]:
 
 
 def ack_inbox_unique(lines: Lines) -> Iterator[str]:
-    requests, seen = _subscriptions(lines), set()
+    requests = _subscriptions(lines)
+    seen = set()
     for line in _received(lines, "SubscriptionResponse"):
         if line.subject not in requests or line.value("error"):
             continue
@@ -105,7 +124,9 @@ def empty_success(lines: Lines) -> Iterator[str]:
 
 
 def channel_of_request(lines: Lines) -> Iterator[str]:
-    channels = {line.value("inbox"): line.value("subject") for line in _subscriptions(lines).values()}
+    channels = {
+        line.value("inbox"): line.value("subject") for line in _subscriptions(lines).values()
+    }
     for line in _received(lines, "MsgProto"):
         if line.value("subject") != channels.get(line.subject):
             yield line.shown()

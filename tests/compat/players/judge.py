@@ -1,8 +1,9 @@
 """The judge of one session: does a statement of the index hold in these lines?
 
-``problem`` gives the empty string when it does and says otherwise what is wrong. A statement about what happens behind
-or before a line that is not there cannot be judged, and that is a problem too: nothing holds because nothing happened.
-The language of the statements is that of ``tests/data/wire/README.md``, "Statements".
+``problem`` gives the empty string when it does and says otherwise what is wrong. A statement about
+what happens behind or before a line that is not there cannot be judged, and that is a problem too:
+nothing holds because nothing happened. The language of the statements is that of
+``tests/data/wire/README.md``, "Statements".
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ class CannotBeJudgedError(Exception):
 
 @dataclass(slots=True)
 class Judge:
-    """``lines`` in the order in which they passed. What is expected may come ``slack`` seconds later than it says."""
+    """``lines`` in the order in which they passed.
+
+    What is expected may come ``slack`` seconds later than it says.
+    """
 
     lines: list[Line]
     slack: float = 0.0
@@ -91,7 +95,8 @@ class Judge:
                 return line.payload is not None and self._fits(line.payload.hex(), wanted)
             case "decoded":
                 return line.fields is not None and all(
-                    self._fits(line.fields.get(snake(part), _ABSENT), value) for part, value in wanted.items()
+                    self._fits(line.fields.get(snake(part), _ABSENT), value)
+                    for part, value in wanted.items()
                 )
             case _ if name in _ATTRIBUTES:
                 return self._fits(getattr(line, name) or _ABSENT, wanted)
@@ -120,7 +125,8 @@ class Judge:
     # What is said
 
     def _expect(self, parts: dict[str, Any]) -> str:
-        lines, start = self._range(parts, limited=False), self._start(parts)
+        lines = self._range(parts, limited=False)
+        start = self._start(parts)
         first = next((line for line in lines if self._matches(line, parts["expect"])), None)
         if first is None:
             return _with("no line is like this", self._near(lines, parts["expect"]))
@@ -132,22 +138,35 @@ class Judge:
         return ""
 
     def _absent(self, parts: dict[str, Any]) -> str:
-        found = [line for line in self._range(parts, limited=True) if self._matches(line, parts["absent"])]
+        found = [
+            line
+            for line in self._range(parts, limited=True)
+            if self._matches(line, parts["absent"])
+        ]
         return _with(f"{len(found)} are there", found) if found else ""
 
     def _count(self, parts: dict[str, Any]) -> str:
-        found = [line for line in self._range(parts, limited=True) if self._matches(line, parts["count"])]
-        return "" if self._fits(len(found), parts["equals"]) else _with(f"{len(found)} are there", found)
+        found = [
+            line for line in self._range(parts, limited=True) if self._matches(line, parts["count"])
+        ]
+        return (
+            ""
+            if self._fits(len(found), parts["equals"])
+            else _with(f"{len(found)} are there", found)
+        )
 
     def _list(self, parts: dict[str, Any]) -> str:
-        found = [line for line in self._range(parts, limited=True) if self._matches(line, parts["list"])]
+        found = [
+            line for line in self._range(parts, limited=True) if self._matches(line, parts["list"])
+        ]
         values = [line.value(snake(parts["field"])) for line in found]
         wanted = parts["equals"]
         same = sorted(values) == sorted(wanted) if parts.get("sorted") else values == wanted
         return "" if same else _with(f"they are {values}", found)
 
     def _order(self, parts: dict[str, Any]) -> str:
-        lines, at = self._range(parts, limited=False), 0
+        lines = self._range(parts, limited=False)
+        at = 0
         for wanted in parts["order"]:
             matcher = {"id": wanted} if isinstance(wanted, str) else wanted
             while at < len(lines) and not self._matches(lines[at], matcher):

@@ -1,11 +1,14 @@
-"""Clients with the habits of the known client libraries, on raw NATS connections that come back by themselves.
+"""Clients with the habits of the known client libraries, on raw NATS connections that come back by
+themselves.
 
-A library is data: ``GO``, ``PYTHON`` and ``NODE`` speak protocol 1 and ping; ``OLD_GO`` speaks protocol 0, with neither
-connection id nor pings. Of ``JAVA``, ``OLD_JAVA`` (before 2.2) and ``CSHARP`` only what their READMEs say is known;
-where those say nothing they have what the other libraries share, and the least patience of them. ``Player`` is one
-connection to the streaming server with these habits: what is subscribed when, what is sent as what, how long an answer
-is waited for, when the connection counts as lost. Nothing here knows our server. Source of the habits:
-``docs/compat/protocol.md``, "What client libraries do"; ``docs/clients.md``; and the recorded sessions.
+A library is data: ``GO``, ``PYTHON`` and ``NODE`` speak protocol 1 and ping; ``OLD_GO`` speaks
+protocol 0, with neither connection id nor pings. Of ``JAVA``, ``OLD_JAVA`` (before 2.2) and
+``CSHARP`` only what their READMEs say is known; where those say nothing they have what the other
+libraries share, and the least patience of them. ``Player`` is one connection to the streaming
+server with these habits: what is subscribed when, what is sent as what, how long an answer is
+waited for, when the connection counts as lost. Nothing here knows our server. Source of the habits:
+``docs/compat/protocol.md``, "What client libraries do"; ``docs/clients.md``; and the recorded
+sessions.
 """
 
 from __future__ import annotations
@@ -36,7 +39,10 @@ def _hex() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Habits. Times in seconds. ``pings``: interval and how many may be without answer, (0, 0) for none."""
+    """Habits. Times in seconds.
+
+    ``pings``: interval and how many may be without answer, (0, 0) for none.
+    """
 
     name: str
     protocol: int = 1
@@ -45,13 +51,17 @@ class Library:
     unique: Callable[[], str] = _nuid
     """Makes connection ids, guids and the ends of inboxes."""
     listens_to_acks_first: bool = True
-    """The subject of publisher acks is subscribed before the connect request, not after its answer."""
+    """The subject of publisher acks is subscribed before the connect request, not after its
+    answer.
+    """
     hangs_up_first: bool = False
     """The heartbeat inbox is dropped before the close request."""
     needs_answer_first: bool = False
     """A message that comes before the answer to its subscribe request is dropped."""
     takes_back: bool = False
-    """A subscribe that was not answered is taken back by a close with the message inbox, without reply subject."""
+    """A subscribe that was not answered is taken back by a close with the message inbox, without
+    reply subject.
+    """
     request_s: float = 2.0
     ack_s: float = 30.0
     ack_wait: int = 30
@@ -87,7 +97,10 @@ class Message:
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """What its user sees. ``received`` in order; with ``manual`` nothing is acknowledged but by ``Player.ack``."""
+    """What its user sees.
+
+    ``received`` in order; with ``manual`` nothing is acknowledged but by ``Player.ack``.
+    """
 
     channel: str
     inbox: str
@@ -101,9 +114,12 @@ class Subscription:
 
 
 class Player:
-    """A client of ``library`` named ``client_id``. ``lost``: why it gave its connection up; empty while it has not.
+    """A client of ``library`` named ``client_id``.
 
-    With a ``lender`` it has no NATS connection of its own and uses that of another player, who must outlive it.
+    ``lost``: why it gave its connection up; empty while it has not.
+
+    With a ``lender`` it has no NATS connection of its own and uses that of another player, who must
+    outlive it.
     """
 
     def __init__(
@@ -131,7 +147,8 @@ class Player:
         self._request_s = library.request_s if request_s is None else request_s
         self._ack_s = library.ack_s if ack_s is None else ack_s
         self._conn_id = library.unique() if library.protocol else ""
-        self._heartbeat_inbox, self._ping_inbox = self._inbox(), self._inbox()
+        self._heartbeat_inbox = self._inbox()
+        self._ping_inbox = self._inbox()
         self._ack_subject = f"_STAN.acks.{library.unique()}"
         self._handlers: dict[str, Callable[[Operation], None]] = {}
         self._sids: dict[str, int] = {}
@@ -157,9 +174,12 @@ class Player:
             client_id=self.client_id.encode(), heartbeat_inbox=self._heartbeat_inbox.encode()
         )
         if self.library.protocol:
-            request.protocol, request.conn_id = self.library.protocol, self._conn_id.encode()
+            request.protocol = self.library.protocol
+            request.conn_id = self._conn_id.encode()
             request.ping_interval, request.ping_max_out = self._pings
-        answer = await self._ask(f"_STAN.discover.{self._cluster}", messages.encode(request), "connect")
+        answer = await self._ask(
+            f"_STAN.discover.{self._cluster}", messages.encode(request), "connect"
+        )
         self.subjects = messages.parse(messages.ConnectResponse, answer)
         if self.subjects.error:
             await self.kill()
@@ -203,11 +223,17 @@ class Player:
     def publish_async(self, channel: str, data: bytes) -> asyncio.Task[None]:
         """Publish at once; the task ends with the ack."""
         guid = self.library.unique().encode()
-        message = messages.PubMsg(client_id=self.client_id.encode(), guid=guid, subject=channel.encode(), data=data)
+        message = messages.PubMsg(
+            client_id=self.client_id.encode(), guid=guid, subject=channel.encode(), data=data
+        )
         if self._conn_id:
             message.conn_id = self._conn_id.encode()
         self._acks[guid] = asyncio.get_running_loop().create_future()
-        self._send(f"{self.subjects.pub_prefix.decode()}.{channel}", messages.encode(message), self._ack_subject)
+        self._send(
+            f"{self.subjects.pub_prefix.decode()}.{channel}",
+            messages.encode(message),
+            self._ack_subject,
+        )
         return asyncio.create_task(self._acked(guid))
 
     async def _acked(self, guid: bytes) -> None:
@@ -234,7 +260,9 @@ class Player:
     ) -> Subscription:
         """Subscribe. Raises ``RefusedError``, ``NoAnswerError``."""
         subscription = Subscription(channel, self._inbox(), manual)
-        self._listen(subscription.inbox, lambda operation: self._on_message(subscription, operation))
+        self._listen(
+            subscription.inbox, lambda operation: self._on_message(subscription, operation)
+        )
         request = messages.SubscriptionRequest(
             client_id=self.client_id.encode(),
             subject=channel.encode(),
@@ -248,7 +276,9 @@ class Player:
         )
 
         def on_answer(answer: bytes) -> None:
-            subscription.ack_inbox = messages.parse(messages.SubscriptionResponse, answer).ack_inbox.decode()
+            subscription.ack_inbox = messages.parse(
+                messages.SubscriptionResponse, answer
+            ).ack_inbox.decode()
             if not manual:
                 # A library that keeps early messages acknowledges them when it learns where to.
                 self.ack(subscription, *subscription.sequences)
@@ -259,7 +289,10 @@ class Player:
             _check(messages.parse(messages.SubscriptionResponse, answer).error)
         except NoAnswerError:
             if self.library.takes_back:
-                self._send(self.subjects.sub_close_requests.decode(), self._leaving(subscription, subscription.inbox))
+                self._send(
+                    self.subjects.sub_close_requests.decode(),
+                    self._leaving(subscription, subscription.inbox),
+                )
             raise
         except RefusedError:
             self._drop(subscription.inbox)
@@ -282,12 +315,16 @@ class Player:
 
     async def _leave(self, subscription: Subscription, subject: bytes, what: str) -> None:
         self._drop(subscription.inbox)
-        answer = await self._ask(subject.decode(), self._leaving(subscription, subscription.ack_inbox), what)
+        answer = await self._ask(
+            subject.decode(), self._leaving(subscription, subscription.ack_inbox), what
+        )
         _check(messages.parse(messages.SubscriptionResponse, answer).error)
 
     def _leaving(self, subscription: Subscription, inbox: str) -> bytes:
         request = messages.UnsubscribeRequest(
-            client_id=self.client_id.encode(), subject=subscription.channel.encode(), inbox=inbox.encode()
+            client_id=self.client_id.encode(),
+            subject=subscription.channel.encode(),
+            inbox=inbox.encode(),
         )
         return messages.encode(request)
 
@@ -348,7 +385,12 @@ class Player:
     async def _open(self, port: int) -> None:
         link = Link(port, self._told)
         await link.open()
-        options = {"verbose": False, "pedantic": False, "name": self.client_id, "lang": self.library.name}
+        options = {
+            "verbose": False,
+            "pedantic": False,
+            "name": self.client_id,
+            "lang": self.library.name,
+        }
         options |= {"version": "1", "protocol": 1, "headers": True, "no_responders": True}
         link.write(b"CONNECT " + json.dumps(options).encode() + b"\r\n")
         self._link = link
@@ -401,9 +443,16 @@ class Player:
             self._link.write(data)
 
     async def _ask(
-        self, subject: str, payload: bytes, what: str, arrived: Callable[[bytes], None] = lambda _: None
+        self,
+        subject: str,
+        payload: bytes,
+        what: str,
+        arrived: Callable[[bytes], None] = lambda _: None,
     ) -> bytes:
-        """The first answer to a request; ``arrived`` is called with it before anything behind it is read."""
+        """The first answer to a request.
+
+        ``arrived`` is called with it before anything behind it is read.
+        """
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         def on_answer(operation: Operation) -> None:

@@ -1,8 +1,9 @@
-"""One line of a session, recorded or played: what passed on one NATS connection, or what was done to a server.
+"""One line of a session, recorded or played: what passed on one NATS connection, or what was done
+to a server.
 
-Both come in the form that ``tests/data/wire/README.md`` describes, so that one judge reads them alike. Names of fields
-are in snake case here. ``Directory`` learns from what passes which message a payload is; ``names`` gives the id of what
-comes to a raw client. Nothing here opens a socket.
+Both come in the form that ``tests/data/wire/README.md`` describes, so that one judge reads them
+alike. Names of fields are in snake case here. ``Directory`` learns from what passes which message a
+payload is; ``names`` gives the id of what comes to a raw client. Nothing here opens a socket.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ _REQUESTS = [
 
 @dataclass(slots=True)
 class Line:
-    """``t`` in seconds; ``sources``: which parts came from the server earlier; the rest as on the wire."""
+    """``t`` in seconds.
+
+    ``sources``: which parts came from the server earlier; the rest as on the wire.
+    """
 
     n: int
     t: float
@@ -88,7 +92,9 @@ def snake(name: str) -> str:
 
 
 def text(name: str, value: bytes) -> str:
-    """A field of bytes as recordings show it: a string as it is, other bytes when they are printable ASCII."""
+    """A field of bytes as recordings show it: a string as it is, other bytes when they are
+    printable ASCII.
+    """
     try:
         found = value.decode()
     except UnicodeDecodeError:
@@ -135,7 +141,8 @@ class Directory:
         line.fields = decode(line.type, line.payload)
         if line.fields is None and line.type == "PubMsg" and line.payload.startswith(b"\x08"):
             # A control message among publishes is known by its first byte.
-            line.type, line.fields = "CtrlMsg", decode("CtrlMsg", line.payload)
+            line.type = "CtrlMsg"
+            line.fields = decode("CtrlMsg", line.payload)
         match line.type, line.fields:
             case "ConnectRequest", {"heartbeat_inbox": inbox}:
                 self._heartbeats.add(inbox)

@@ -1,8 +1,9 @@
-"""The NATS protocol as it passes, operation by operation, for clients that write it themselves and for an onlooker.
+"""The NATS protocol as it passes, operation by operation, for clients that write it themselves and
+for an onlooker.
 
-``read`` takes one operation from a stream of either direction. ``Link`` is a client's connection. ``Onlooker`` stands
-between a program and a NATS server, tells every operation before it passes it on, and changes nothing but one field of
-INFO.
+``read`` takes one operation from a stream of either direction. ``Link`` is a client's connection.
+``Onlooker`` stands between a program and a NATS server, tells every operation before it passes it
+on, and changes nothing but one field of INFO.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ LIMIT = 8 << 20
 
 @dataclass(slots=True)
 class Operation:
-    """One operation. ``raw``: its bytes; ``text``: what -ERR says; ``options``: those of INFO and CONNECT."""
+    """One operation.
+
+    ``raw``: its bytes; ``text``: what -ERR says; ``options``: those of INFO and CONNECT.
+    """
 
     name: str
     raw: bytes
@@ -45,7 +49,8 @@ async def read(reader: asyncio.StreamReader) -> Operation | None:
             case "INFO" | "CONNECT":
                 operation.options = json.loads(rest)
             case "SUB":
-                operation.subject, operation.sid = words[0], words[-1]
+                operation.subject = words[0]
+                operation.sid = words[-1]
             case "UNSUB":
                 operation.sid = words[0]
             case "PUB" | "HPUB" | "MSG" | "HMSG":
@@ -57,13 +62,17 @@ async def read(reader: asyncio.StreamReader) -> Operation | None:
     return operation
 
 
-async def _read_message(reader: asyncio.StreamReader, operation: Operation, words: list[str]) -> None:
+async def _read_message(
+    reader: asyncio.StreamReader, operation: Operation, words: list[str]
+) -> None:
     headed = operation.name.startswith("H")
     sizes = [int(words.pop()) for _ in range(1 + headed)]
-    total, head = sizes[0], sizes[-1] if headed else 0
+    total = sizes[0]
+    head = sizes[-1] if headed else 0
     body = await reader.readexactly(total + 2)
     operation.raw += body
-    operation.hdr, operation.payload = body[:head], body[head:total]
+    operation.hdr = body[:head]
+    operation.payload = body[head:total]
     operation.subject = words.pop(0)
     if operation.name.endswith("MSG"):
         operation.sid = words.pop(0)
@@ -71,11 +80,17 @@ async def _read_message(reader: asyncio.StreamReader, operation: Operation, word
 
 
 Told = Callable[[str, Operation | None], None]
-"""Called with the direction, ``c2s`` or ``s2c``, and an operation; ``None`` when that direction has ended."""
+"""Called with the direction, ``c2s`` or ``s2c``, and an operation.
+
+``None`` when that direction has ended.
+"""
 
 
 class Link:
-    """A client's connection to a NATS server on a loopback port. Answers PING by itself, and nothing else."""
+    """A client's connection to a NATS server on a loopback port.
+
+    Answers PING by itself, and nothing else.
+    """
 
     def __init__(self, port: int, told: Told) -> None:
         self._port = port
@@ -115,7 +130,10 @@ class Link:
 
 
 class Onlooker:
-    """A port that leads to a NATS server. ``told(connection, direction, operation)``: connections count from 1."""
+    """A port that leads to a NATS server.
+
+    ``told(connection, direction, operation)``: connections count from 1.
+    """
 
     def __init__(self, nats_port: int, told: Callable[[int, str, Operation | None], None]) -> None:
         self._nats_port = nats_port
@@ -147,22 +165,31 @@ class Onlooker:
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
-    async def _between(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _between(
+        self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         try:
-            nats_reader, nats_writer = await asyncio.open_connection(HOST, self._nats_port, limit=LIMIT)
+            nats_reader, nats_writer = await asyncio.open_connection(
+                HOST, self._nats_port, limit=LIMIT
+            )
         except ConnectionError:
             writer.close()
             return
         try:
             await asyncio.gather(
-                self._pass(number, "c2s", reader, nats_writer), self._pass(number, "s2c", nats_reader, writer)
+                self._pass(number, "c2s", reader, nats_writer),
+                self._pass(number, "s2c", nats_reader, writer),
             )
         finally:
             writer.close()
             nats_writer.close()
 
     async def _pass(
-        self, number: int, direction: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        number: int,
+        direction: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
         while operation := await read(reader):
             self._told(number, direction, operation)

@@ -13,8 +13,9 @@ from tests.compat.players.lines import Line, snake
 
 DATA = Path(__file__).parents[2] / "data" / "wire"
 
-#: What the index says of itself: items that a client, an onlooker of the server's NATS connections, or the user of a
-#: program can see. Those of scope ``go-server`` are about how the recorded server does it inside.
+#: What the index says of itself: items that a client, an onlooker of the server's NATS connections,
+#: or the user of a program can see. Those of scope ``go-server`` are about how the recorded server
+#: does it inside.
 SCOPES = ("client", "server", "program")
 
 
@@ -65,7 +66,9 @@ def _line(raw: dict[str, Any]) -> Line:
         hdr=raw.get("hdr", ""),
         payload=bytes.fromhex(raw["payload_hex"]) if "payload_hex" in raw else None,
         type=decoded["type"] if decoded else raw.get("decode_error", "").partition(":")[0],
-        fields={snake(name): value for name, value in decoded["fields"].items()} if decoded else None,
+        fields={snake(name): value for name, value in decoded["fields"].items()}
+        if decoded
+        else None,
         kind=raw.get("kind", ""),
         args=args if isinstance(args, dict) else {},
         options=raw.get("json", {}),
@@ -100,5 +103,9 @@ def _scenario(raw: dict[str, Any]) -> Scenario:
 
 
 def exempted() -> set[tuple[str, str]]:
-    """Pairs (general invariant, scenario) of which the index says that the scenario breaks the invariant on purpose."""
-    return {(g["name"], e["scenario"]) for g in index()["general_invariants"] for e in g["exceptions"]}
+    """Pairs (general invariant, scenario) of which the index says that the scenario breaks the
+    invariant on purpose.
+    """
+    return {
+        (g["name"], e["scenario"]) for g in index()["general_invariants"] for e in g["exceptions"]
+    }

@@ -1,10 +1,11 @@
 """Plays a recorded session again: its clients word by word, against our server.
 
-Lines of clients go out in the order and with the pauses of the recording, and none before what its client had received
-by then has arrived. What came from the server earlier (subjects, ack inboxes) is replaced by what our server gave; all
-else is the clients' choice and stays. Heartbeats are answered where the recording answers them. Servers are started,
-stopped and killed where the recording does so; the clock starts anew whenever one begins to listen to its clients, and
-nothing goes out that the recorded server was already there to hear.
+Lines of clients go out in the order and with the pauses of the recording, and none before what its
+client had received by then has arrived. What came from the server earlier (subjects, ack inboxes)
+is replaced by what our server gave; all else is the clients' choice and stays. Heartbeats are
+answered where the recording answers them. Servers are started, stopped and killed where the
+recording does so; the clock starts anew whenever one begins to listen to its clients, and nothing
+goes out that the recorded server was already there to hear.
 """
 
 from __future__ import annotations
@@ -33,19 +34,24 @@ if TYPE_CHECKING:
 STORES = ROOT / "tests" / "data" / "datastores"
 
 OWED_S = 3.0
-"""How long a line waits for what its clients had received in the recording. Then it goes out all the same: what is
-missing is for the judge."""
+"""How long a line waits for what its clients had received in the recording.
+
+Then it goes out all the same: what is missing is for the judge.
+"""
 _EXIT_S = 5.0
 _MAY_STAND_BY = {("ft-two-actives", "serverB")}
-"""Who serves in the recording and need not: this one stands by when it hears that its group has another store."""
+"""Who serves in the recording and need not: this one stands by when it hears that its group has
+another store.
+"""
 _STAY = {("ft-two-actives", "serverA.exit1"), ("ft-two-actives", "serverB.exit1")}
 """Ends of servers in the recording that do not come here."""
 _STAYS_S = 2.5
 """How long they are waited for all the same: two heartbeats."""
 _PROGRAM_S = 60.0
 _FROM_THE_PUBLISHES = {"restart-queue"}
-"""Its statements count the redeliveries in a pause behind the restart, and those are due by the time of the publishes:
-who starts more slowly must make that pause shorter."""
+"""Its statements count the redeliveries in a pause behind the restart, and those are due by the
+time of the publishes: who starts more slowly must make that pause shorter.
+"""
 _SHORTEST_S = 0.3
 _START_S = 2.0
 """A recorded server that took longer to listen was a standby before."""
@@ -56,7 +62,9 @@ Inbox = tuple[str, str]
 """A connection and a subject to which messages come."""
 
 Pool = tuple[Inbox, ...]
-"""Inboxes of the members of one queue group, or a single inbox: which of them gets a message is the server's choice."""
+"""Inboxes of the members of one queue group, or a single inbox: which of them gets a message is the
+server's choice.
+"""
 
 _REFERENCE = re.compile(r"\$\{(.*)\.(\w+)\}(.*)")
 _STARTED = re.compile(r"(\w+)\.start\d+")
@@ -80,13 +88,19 @@ class Heartbeats:
 
 
 class Replay:
-    """One session. ``programs``: the real client programs run, and their recorded lines are not played.
+    """One session. ``programs``: the real client programs run, and their recorded lines are not
+    played.
 
     ``flags`` are more of them for every streaming server.
     """
 
     def __init__(
-        self, scenario: Scenario, directory: Path, *, programs: bool = False, flags: Sequence[str] = ()
+        self,
+        scenario: Scenario,
+        directory: Path,
+        *,
+        programs: bool = False,
+        flags: Sequence[str] = (),
     ) -> None:
         self._more_flags = flags
         self._scenario = scenario
@@ -104,23 +118,33 @@ class Replay:
         self._to_catch_up = 0.0
         self._started: dict[str, tuple[float, float]] = {}
         self.slower = 0.0
-        """How much longer one of our servers took to start than the recorded one, in seconds, but the first of all."""
+        """How much longer one of our servers took to start than the recorded one, in seconds, but
+        the first of all.
+        """
         self._deliveries: dict[int, tuple[str, str, int]] = {}
         self._idents: dict[str, int] = {}
         self._heartbeats: dict[str, Heartbeats] = {}
         self._study()
 
     def _study(self) -> None:
-        """Which delivery of its subject each recorded one is, which heartbeats were answered, who shares messages."""
+        """Which delivery of its subject each recorded one is, which heartbeats were answered, who
+        shares messages.
+        """
         counts: Counter[Inbox] = Counter()
         groups: dict[tuple[str, str, str], Pool] = {}
         for line in self._recorded:
             if line.of_client and line.type == "SubscriptionRequest" and line.value("q_group"):
-                group = line.value("subject"), line.value("q_group"), line.value("durable_name") or ""
+                group = (
+                    line.value("subject"),
+                    line.value("q_group"),
+                    line.value("durable_name") or "",
+                )
                 groups[group] = (*groups.get(group, ()), (line.conn, line.value("inbox")))
         self._pools = {inbox: pool for pool in groups.values() for inbox in pool}
         answered = {
-            line.subject for line in self._recorded if line.of_client and line.dir == "c2s" and line.op == "PUB"
+            line.subject
+            for line in self._recorded
+            if line.of_client and line.dir == "c2s" and line.op == "PUB"
         }
         for line in self._recorded:
             if line.id:
@@ -128,7 +152,9 @@ class Replay:
             if not line.delivered:
                 continue
             if line.kind == HEARTBEAT:
-                self._heartbeats.setdefault(line.subject, Heartbeats()).answered.append(line.reply in answered)
+                self._heartbeats.setdefault(line.subject, Heartbeats()).answered.append(
+                    line.reply in answered
+                )
             else:
                 key = line.conn, line.subject
                 self._deliveries[line.n] = *key, counts[key]
@@ -154,7 +180,9 @@ class Replay:
         line = self._recorded[at]
         if line.conn == "runner":
             await self._event(line)
-        elif line.op == "SUB" and line.conn.startswith("server") and line.subject.endswith(".pings"):
+        elif (
+            line.op == "SUB" and line.conn.startswith("server") and line.subject.endswith(".pings")
+        ):
             await self._listening(line)
         elif line.op == "LOG" and line.conn.startswith("server") and STANDING_BY in line.text:
             await (await self._stage.server(line.conn)).wait_until_it_says(STANDING_BY)
@@ -187,7 +215,10 @@ class Replay:
     def _up(self, name: str, line: Line) -> None:
         """A server has come to where the recorded one was at this line."""
         recorded, ours = self._started.get(name, (line.t, self.transcript.now))
-        if 0 < line.t - recorded < _START_S and len(self._started) + self._stage.servers[name].starts > 2:
+        if (
+            0 < line.t - recorded < _START_S
+            and len(self._started) + self._stage.servers[name].starts > 2
+        ):
             self.slower = max(self.slower, self.transcript.now - ours - (line.t - recorded))
             if self._scenario.name in _FROM_THE_PUBLISHES:
                 self._to_catch_up = self.slower
@@ -238,7 +269,9 @@ class Replay:
             await server.serve(self._flags(line))
         elif exited := _EXITED.fullmatch(line.id):
             stays = (self._scenario.name, line.id) in _STAY
-            await self.transcript.until((await self._stage.server(exited[1])).ended, _STAYS_S if stays else _EXIT_S)
+            await self.transcript.until(
+                (await self._stage.server(exited[1])).ended, _STAYS_S if stays else _EXIT_S
+            )
         elif "signal" in line.args:
             await self._wait_for(line)
             self.transcript.event(line.id, line.text)
@@ -275,7 +308,9 @@ class Replay:
         number = len(self._running) + 1
         program = await self._stage.program("node" if number == 1 else f"node{number}")
         self._running.append(program)
-        await program.start(["node", str(ROOT / "tests/compat/node/sessions.js"), script, program.url])
+        await program.start(
+            ["node", str(ROOT / "tests/compat/node/sessions.js"), script, program.url]
+        )
 
     # What clients send
 
@@ -285,7 +320,11 @@ class Replay:
         for line in self._recorded[at + 1 :]:
             if line.conn.startswith("server"):
                 continue
-            same = line.conn == group[0].conn and line.dir == "c2s" and line.op in {"PUB", "SUB", "UNSUB", "PING"}
+            same = (
+                line.conn == group[0].conn
+                and line.dir == "c2s"
+                and line.op in {"PUB", "SUB", "UNSUB", "PING"}
+            )
             if group[0].op == "CONNECT" or not same or line.t - group[-1].t > _ONE_WRITE_S:
                 break
             group.append(line)
@@ -296,7 +335,9 @@ class Replay:
         conn = group[0].conn
         match group[0].op:
             case "CONNECT":
-                link = self._links[conn] = Link(self._stage.nats_port, lambda *told: self._told(conn, *told))
+                link = self._links[conn] = Link(
+                    self._stage.nats_port, lambda *told: self._told(conn, *told)
+                )
                 await link.open()
             case "CLOSE":
                 self.transcript.event("", f"{conn} closes its connection")
@@ -305,20 +346,28 @@ class Replay:
         self._links[conn].write(b"".join(self._said_by_client(line) for line in group))
 
     def _said_by_client(self, line: Line) -> bytes:
-        """The bytes of a line with everything replaced; it stands in the transcript before they are sent."""
+        """The bytes of a line with everything replaced.
+
+        It stands in the transcript before they are sent.
+        """
         if line.op == "PONG" or line.kind == HEARTBEAT or self._answers_heartbeat(line):
             return b""
-        subject, payload = line.subject, line.payload
+        subject = line.subject
+        payload = line.payload
         for part, reference in line.sources.items():
             value = self._resolve(reference)
             if value is None:
-                self.transcript.event("", f"{line.id or line.subject} was not sent: there is no {reference}")
+                self.transcript.event(
+                    "", f"{line.id or line.subject} was not sent: there is no {reference}"
+                )
                 return b""
             if part == "subject":
                 subject = value
             else:
                 payload = _with_field(line, part.partition(".")[2], value)
-        operation = Operation(line.op, b"", subject, line.reply, line.sid, payload=payload, options=line.options)
+        operation = Operation(
+            line.op, b"", subject, line.reply, line.sid, payload=payload, options=line.options
+        )
         self.transcript.passed(line.conn, "c2s", operation, line.id)
         return _encoded(operation)
 
@@ -330,7 +379,10 @@ class Replay:
         return self._recorded[int(ident[1:]) if ident.startswith("#") else self._idents[ident]]
 
     def _resolve(self, reference: str) -> Any:
-        """What our server gave in place of what the recorded one gave; ``None`` if it gave nothing."""
+        """What our server gave in place of what the recorded one gave.
+
+        ``None`` if it gave nothing.
+        """
         found = _REFERENCE.fullmatch(reference)
         assert found is not None, reference
         conn, subject, number = self._deliveries[self._source(found[1]).n]
@@ -352,7 +404,9 @@ class Replay:
 
 
 def _begin_as_v0_10(store: Path) -> None:
-    """The file of a real 0.10.0 store that names its subjects: with a NUID in place of the cluster id."""
+    """The file of a real 0.10.0 store that names its subjects: with a NUID in place of the cluster
+    id.
+    """
     with tarfile.open(STORES / "v0.10.0" / "clean.tar.gz") as archive:
         info = archive.extractfile("DATASTORE/server.dat")
         assert info is not None
@@ -378,6 +432,10 @@ def _encoded(operation: Operation) -> bytes:
             return f"UNSUB {operation.sid}\r\n".encode()
         case "PUB":
             payload = operation.payload or b""
-            words = " ".join(word for word in ("PUB", operation.subject, operation.reply, str(len(payload))) if word)
+            words = " ".join(
+                word
+                for word in ("PUB", operation.subject, operation.reply, str(len(payload)))
+                if word
+            )
             return words.encode() + b"\r\n" + payload + b"\r\n"
     return operation.name.encode() + b"\r\n"

@@ -1,9 +1,11 @@
-"""Plays many recorded sessions side by side, each with its own servers, while tests wait for theirs.
+"""Plays many recorded sessions side by side, each with its own servers, while tests wait for
+theirs.
 
-What a session says about time is worth nothing when the machine itself stood still. So a session in which something
-does not hold is played again, alone, if a statement about time failed, or the clock of this program was late, or
-servers took long to start; what the last play shows is what counts. A statement that fails for another reason on a
-machine that kept time is final, and when many fail it is not the machine.
+What a session says about time is worth nothing when the machine itself stood still. So a session in
+which something does not hold is played again, alone, if a statement about time failed, or the clock
+of this program was late, or servers took long to start; what the last play shows is what counts. A
+statement that fails for another reason on a machine that kept time is final, and when many fail it
+is not the machine.
 """
 
 from __future__ import annotations
@@ -46,8 +48,9 @@ PROGRAM = " (program)"
 class Outcome:
     """What a session was like. ``unplayable``: why it could not be played to its end.
 
-    ``slower``: how much longer one of our servers took to start than the recorded one, the first of all not counted.
-    How fast an interpreter starts is no part of the protocol, so what is expected may come so much later.
+    ``slower``: how much longer one of our servers took to start than the recorded one, the first of
+    all not counted. How fast an interpreter starts is no part of the protocol, so what is expected
+    may come so much later.
     """
 
     lines: list[Line]
@@ -76,7 +79,9 @@ def scenario_of(session: str) -> recordings.Scenario:
 class Sessions:
     """``judged(session)``: the statements that must hold there."""
 
-    def __init__(self, directory: Path, names: Iterable[str], judged: Callable[[str], Iterable[Item]]) -> None:
+    def __init__(
+        self, directory: Path, names: Iterable[str], judged: Callable[[str], Iterable[Item]]
+    ) -> None:
         self._directory = directory
         self._judged = judged
         self._waiting = deque(dict.fromkeys(names))
@@ -166,7 +171,8 @@ class Sessions:
 
 async def _worst_delay() -> float:
     """Until it is cancelled: how late this loop was at worst, in seconds."""
-    loop, worst = asyncio.get_running_loop(), 0.0
+    loop = asyncio.get_running_loop()
+    worst = 0.0
     try:
         while True:
             due = loop.time() + _BEAT_S

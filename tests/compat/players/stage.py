@@ -1,4 +1,6 @@
-"""The processes of one session: a NATS server, streaming servers that an onlooker watches, and client programs."""
+"""The processes of one session: a NATS server, streaming servers that an onlooker watches, and
+client programs.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,15 @@ _PATIENCE_S = 60.0
 
 
 class UnplayableError(Exception):
-    """The session cannot go on: a server or a program did not do what everything behind it leans on."""
+    """The session cannot go on: a server or a program did not do what everything behind it leans
+    on.
+    """
 
 
 class Program:
-    """A process whose output goes into the transcript as ``name``, and its NATS connections with it."""
+    """A process whose output goes into the transcript as ``name``, and its NATS connections with
+    it.
+    """
 
     def __init__(self, name: str, transcript: Transcript, nats_port: int) -> None:
         self.name = name
@@ -106,7 +112,10 @@ class Program:
 
 
 class Server(Program):
-    """A streaming server. Its connections are named by the last part of the name that they give to NATS."""
+    """A streaming server.
+
+    Its connections are named by the last part of the name that they give to NATS.
+    """
 
     def __init__(self, name: str, transcript: Transcript, nats_port: int) -> None:
         super().__init__(name, transcript, nats_port)
@@ -114,7 +123,9 @@ class Server(Program):
 
     def _conn(self, number: int, operation: Operation | None) -> str:
         if operation is not None and operation.name == "CONNECT":
-            self._conns[number] = f"{self.name}.{operation.options.get('name', '').rpartition('-')[2]}"
+            self._conns[number] = (
+                f"{self.name}.{operation.options.get('name', '').rpartition('-')[2]}"
+            )
         return self._conns.get(number, "")
 
     async def serve(self, flags: Sequence[str]) -> None:
@@ -130,7 +141,10 @@ class Server(Program):
         return any(subject.endswith(".pings") for subject in self._subscribed)
 
     async def wait_until_it_says(self, text: str) -> None:
-        """Wait until it has said something since its last start. Raises ``UnplayableError`` when it ends instead."""
+        """Wait until it has said something since its last start.
+
+        Raises ``UnplayableError`` when it ends instead.
+        """
         await self._wait(lambda: any(text in line for line in self._said), f"does not say {text!r}")
 
     async def _wait(self, done: Callable[[], bool], otherwise: str) -> None:

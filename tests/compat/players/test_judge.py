@@ -1,4 +1,6 @@
-"""The judge itself: every statement holds in the recording it was made from, and fails when the recording is spoilt."""
+"""The judge itself: every statement holds in the recording it was made from, and fails when the
+recording is spoilt.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,15 @@ each_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenar
 @each_scenario
 def test_every_statement_holds_in_its_own_recording(scenario: Scenario) -> None:
     judge = Judge(scenario.lines())
-    assert {item.key: wrong for item in scenario.items if (wrong := judge.problem(item.parts))} == {}
+    assert {
+        item.key: wrong for item in scenario.items if (wrong := judge.problem(item.parts))
+    } == {}
 
 
 @each_scenario
-def test_every_general_invariant_holds_in_every_recording_but_the_exempted(scenario: Scenario) -> None:
+def test_every_general_invariant_holds_in_every_recording_but_the_exempted(
+    scenario: Scenario,
+) -> None:
     lines = scenario.lines()
     broken = {name for name, check in INVARIANTS.items() if list(check(lines))}
     assert broken == {name for name, of in recordings.exempted() if of == scenario.name}
@@ -37,7 +43,8 @@ def test_every_general_invariant_holds_in_every_recording_but_the_exempted(scena
 
 @each_scenario
 def test_types_fields_and_ids_are_those_of_the_recording(scenario: Scenario) -> None:
-    directory, names = Directory(), Names()
+    directory = Directory()
+    names = Names()
     for line in scenario.lines():
         if line.payload is None or not line.of_client:
             continue
@@ -54,11 +61,17 @@ def _comparable(line: Line) -> dict[str, Any] | None:
     if line.fields is None:
         return None
     apart = {"data"} if line.type == "CtrlMsg" else set()
-    return {name: value for name, value in line.fields.items() if name not in apart and not name.startswith("unknown")}
+    return {
+        name: value
+        for name, value in line.fields.items()
+        if name not in apart and not name.startswith("unknown")
+    }
 
 
 def test_every_general_invariant_of_the_index_is_judged() -> None:
-    assert set(INVARIANTS) == {general["name"] for general in recordings.index()["general_invariants"]}
+    assert set(INVARIANTS) == {
+        general["name"] for general in recordings.index()["general_invariants"]
+    }
 
 
 @each_scenario
@@ -70,7 +83,9 @@ def test_no_statement_holds_where_nothing_was_played(scenario: Scenario) -> None
 
 
 def _says_nothing_came(parts: dict[str, Any]) -> bool:
-    return not {"after", "before"} & set(parts) and ("absent" in parts or ("list" in parts and parts["equals"] == []))
+    return not {"after", "before"} & set(parts) and (
+        "absent" in parts or ("list" in parts and parts["equals"] == [])
+    )
 
 
 def line(n: int, t: float, ident: str = "", **more: Any) -> Line:
@@ -90,11 +105,17 @@ PLAYED = [
     [
         ({"after": "p1", "expect": {"id": "S1.msg1"}, "within": 1.5}, ""),
         ({"after": "p1", "expect": {"id": "S1.msg1"}, "within": 0.5}, "it came after 1.000 s"),
-        ({"after": "p1", "expect": {"id": "S1.msg1"}, "not_before": 1.5}, "it came already after 1.000 s"),
+        (
+            {"after": "p1", "expect": {"id": "S1.msg1"}, "not_before": 1.5},
+            "it came already after 1.000 s",
+        ),
         ({"after": "p1", "expect": {"id": "S1.msg3"}}, "no line is like this"),
         ({"after": "p9", "expect": {"id": "S1.msg1"}}, "there is no p9"),
         ({"after": "S1.msg1", "expect": {"id": "S1.msg1"}}, "no line is like this"),
-        ({"expect": {"id": "S1.msg2", "decoded": {"redelivered": {"$absent": 1}}}}, "no line is like this"),
+        (
+            {"expect": {"id": "S1.msg2", "decoded": {"redelivered": {"$absent": 1}}}},
+            "no line is like this",
+        ),
         ({"expect": {"id": "S1.msg1", "decoded": {"redelivered": {"$absent": 1}}}}, ""),
         ({"expect": {"text": {"$re": "en"}}}, "no line is like this"),
         ({"absent": {"id_prefix": "S1.msg"}}, "2 are there"),
@@ -104,15 +125,29 @@ PLAYED = [
         ({"count": {"op": "MSG"}, "equals": 4}, ""),
         ({"count": {"op": "MSG"}, "equals": {"$min": 5, "$max": 6}}, "4 are there"),
         ({"list": {"id_prefix": "S1.msg"}, "field": "sequence", "equals": [1, 2]}, ""),
-        ({"list": {"id_prefix": "S1.msg"}, "field": "sequence", "equals": [2, 1]}, r"they are \[1, 2\]"),
-        ({"list": {"id_prefix": "S1.msg"}, "field": "sequence", "equals": [2, 1], "sorted": True}, ""),
+        (
+            {"list": {"id_prefix": "S1.msg"}, "field": "sequence", "equals": [2, 1]},
+            r"they are \[1, 2\]",
+        ),
+        (
+            {
+                "list": {"id_prefix": "S1.msg"},
+                "field": "sequence",
+                "equals": [2, 1],
+                "sorted": True,
+            },
+            "",
+        ),
         ({"order": ["S1.msg1", "S1.msg2"]}, ""),
         ({"order": ["S1.msg2", "S1.msg1"]}, "S1.msg1 does not come, or not in this order"),
         ({"distinct": [["S1.msg1", "sequence"], ["S1.msg2", "sequence"]]}, ""),
         ({"distinct": [["S1.msg1", "sequence"], ["S1.msg1", "sequence"]]}, r"they are \[1, 1\]"),
         ({"equal": [["S1.msg1", "sequence"], ["S1.msg2", "sequence"]]}, r"they are \[1, 2\]"),
         ({"equal": [["S1.msg1", "guid"], ["p2", "guid"]]}, "a value is missing"),
-        ({"expect": {"id": "p2", "decoded": {"guid": {"$ref": ["S1.msg1", "sequence"]}}}}, "no line is like this"),
+        (
+            {"expect": {"id": "p2", "decoded": {"guid": {"$ref": ["S1.msg1", "sequence"]}}}},
+            "no line is like this",
+        ),
         ({"after": "p1", "sometimes": {"id": "p1"}}, r"the judge does not know \['sometimes'\]"),
         ({"expect": {"colour": "red"}}, "the judge does not know the matcher colour"),
         ({"after": "p1"}, "nothing is said"),
@@ -139,7 +174,17 @@ def _message(n: int, sequence: int, **fields: Any) -> Line:
 
 
 def _to_client(n: int, inbox: str, kind: str, /, **fields: Any) -> Line:
-    return Line(n, n, "client1", "MSG", "s2c", subject=inbox, payload=b"x" if fields else b"", type=kind, fields=fields)
+    return Line(
+        n,
+        n,
+        "client1",
+        "MSG",
+        "s2c",
+        subject=inbox,
+        payload=b"x" if fields else b"",
+        type=kind,
+        fields=fields,
+    )
 
 
 def _from_client(n: int, reply: str, kind: str, /, **fields: Any) -> Line:
@@ -160,10 +205,15 @@ BREACHES: dict[str, Callable[[], list[Line]]] = {
     "count-with-flag": lambda: [_message(1, 1, redelivered=True)],
     "new-messages-increase": lambda: [_message(1, 2), _message(2, 1)],
     "ack-inbox-unique": lambda: [SUBSCRIBE, ACCEPTED, ACCEPTED],
-    "message-constant": lambda: [_message(1, 1), _message(2, 1, redelivered=True, redelivery_count=1, data="other")],
+    "message-constant": lambda: [
+        _message(1, 1),
+        _message(2, 1, redelivered=True, redelivery_count=1, data="other"),
+    ],
     "empty-success": lambda: [_to_client(1, "_INBOX.c", "CloseResponse", unknown=1)],
     "channel-of-request": lambda: [SUBSCRIBE, ACCEPTED, _message(2, 1, subject="bar")],
-    "heartbeat-form": lambda: [dataclasses.replace(_to_client(1, "_INBOX.hb", ""), kind="heartbeat", payload=b"")],
+    "heartbeat-form": lambda: [
+        dataclasses.replace(_to_client(1, "_INBOX.hb", ""), kind="heartbeat", payload=b"")
+    ],
     "no-reply-subject": lambda: [dataclasses.replace(_message(1, 1), reply="_INBOX.x")],
     "timestamps-ordered": lambda: [_message(1, 1, timestamp=9), _message(2, 2, timestamp=8)],
     "error-alone": lambda: [_to_client(1, "_INBOX.c", "ConnectResponse", error="no", protocol=1)],

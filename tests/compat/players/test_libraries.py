@@ -1,4 +1,6 @@
-"""Whole sessions of clients with the habits of each library: alone, over a restart, and over a failover."""
+"""Whole sessions of clients with the habits of each library: alone, over a restart, and over a
+failover.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.processes
 
 each_library = pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
-pinging = pytest.mark.parametrize("library", [GO, PYTHON, NODE, JAVA, CSHARP], ids=lambda library: library.name)
+pinging = pytest.mark.parametrize(
+    "library", [GO, PYTHON, NODE, JAVA, CSHARP], ids=lambda library: library.name
+)
 
 FAST = (1, 60)
 """Pings each second; patience for as long as a takeover may take on a busy machine."""
@@ -54,13 +58,19 @@ async def until(done: Callable[[], object], what: str) -> None:
 
 async def got(subscription: Subscription, *sequences: int) -> None:
     """Wait until a subscription has got exactly these."""
-    await until(lambda: len(subscription.received) >= len(sequences), f"{sequences}, got {subscription.sequences}")
+    await until(
+        lambda: len(subscription.received) >= len(sequences),
+        f"{sequences}, got {subscription.sequences}",
+    )
     assert subscription.sequences == list(sequences)
 
 
 async def got_news(subscription: Subscription, *sequences: int) -> None:
     """The same, leaving out what came again."""
-    await until(lambda: set(subscription.sequences) >= set(sequences), f"{sequences}, got {subscription.sequences}")
+    await until(
+        lambda: set(subscription.sequences) >= set(sequences),
+        f"{sequences}, got {subscription.sequences}",
+    )
     assert list(dict.fromkeys(subscription.sequences)) == list(sequences)
 
 
@@ -96,7 +106,11 @@ def test_a_whole_session(library: Library, nats: Nats, server: Server) -> None:
     async def session() -> None:
         me = Player(library, "me", nats.port)
         await me.connect()
-        asked = (*library.pings, b"_STAN.discover.test-cluster.pings") if library.protocol else (0, 0, b"")
+        asked = (
+            (*library.pings, b"_STAN.discover.test-cluster.pings")
+            if library.protocol
+            else (0, 0, b"")
+        )
         told = me.subjects
         assert (told.ping_interval, told.ping_max_out, told.ping_requests) == asked
 
@@ -112,9 +126,17 @@ def test_a_whole_session(library: Library, nats: Nats, server: Server) -> None:
         await got(last, 3, 4, 5)
         await got(third, 3, 4, 5)
         await got(news, 4, 5)
-        assert [message.data for message in everything.received] == [b"one", b"two", b"three", b"four", b"five"]
+        assert [message.data for message in everything.received] == [
+            b"one",
+            b"two",
+            b"three",
+            b"four",
+            b"five",
+        ]
 
-        durable = await me.subscribe("foo", durable="dur", start=StartPosition.FIRST, manual=True, max_in_flight=2)
+        durable = await me.subscribe(
+            "foo", durable="dur", start=StartPosition.FIRST, manual=True, max_in_flight=2
+        )
         await got(durable, 1, 2)
         me.ack(durable, 1)
         await got(durable, 1, 2, 3)
@@ -150,7 +172,8 @@ def test_a_whole_session(library: Library, nats: Nats, server: Server) -> None:
 @each_library
 def test_members_of_a_queue_group_share(library: Library, nats: Nats, server: Server) -> None:
     async def session() -> None:
-        one, two = Player(library, "one", nats.port), Player(library, "two", nats.port)
+        one = Player(library, "one", nats.port)
+        two = Player(library, "two", nats.port)
         await one.connect()
         await two.connect()
         members = [
@@ -165,8 +188,12 @@ def test_members_of_a_queue_group_share(library: Library, nats: Nats, server: Se
         held = members[2].sequences
         assert held
         await two.close_subscription(members[2])
-        await until(lambda: sum(len(member.received) for member in members[:2]) >= 9, "what the leaver held")
-        again = [message for member in members[:2] for message in member.received if message.redelivered]
+        await until(
+            lambda: sum(len(member.received) for member in members[:2]) >= 9, "what the leaver held"
+        )
+        again = [
+            message for member in members[:2] for message in member.received if message.redelivered
+        ]
         assert sorted(message.sequence for message in again) == sorted(held)
         await one.close()
         await two.close()
@@ -175,7 +202,9 @@ def test_members_of_a_queue_group_share(library: Library, nats: Nats, server: Se
 
 
 @each_library
-def test_a_session_goes_on_over_a_restart(library: Library, stage: Stage, nats: Nats, server: Server) -> None:
+def test_a_session_goes_on_over_a_restart(
+    library: Library, stage: Stage, nats: Nats, server: Server
+) -> None:
     async def session() -> None:
         me = Player(library, "me", nats.port, pings=FAST if library.protocol else None, ack_s=0.5)
         await me.connect()
@@ -190,11 +219,14 @@ def test_a_session_goes_on_over_a_restart(library: Library, stage: Stage, nats: 
             await me.publish("foo", b"nobody is there")
         await asyncio.to_thread(_started, stage, nats, "restarted")
 
-        pings, heartbeats = me.answered_pings, me.heartbeats
+        pings = me.answered_pings
+        heartbeats = me.heartbeats
         await me.publish("foo", b"two")
         await got_news(plain, 1, 2)
         await got_news(durable, 1, 2)
-        await until(lambda: any(m.redelivered for m in plain.received), "the redelivery of what is pending")
+        await until(
+            lambda: any(m.redelivered for m in plain.received), "the redelivery of what is pending"
+        )
         me.ack(plain, 1, 2)
         await until(lambda: me.heartbeats > heartbeats, "a heartbeat")
         if library.protocol:
@@ -222,7 +254,9 @@ def test_a_session_goes_on_over_a_failover(library: Library, stage: Stage, nats:
 
         await got_news(plain, 1, 2)
         await got_news(durable, 1, 2)
-        await until(lambda: any(m.redelivered for m in plain.received), "the redelivery of what is pending")
+        await until(
+            lambda: any(m.redelivered for m in plain.received), "the redelivery of what is pending"
+        )
         me.ack(plain, 1, 2)
         pings = me.answered_pings
         if library.protocol:
@@ -241,7 +275,9 @@ def test_a_session_goes_on_over_a_failover(library: Library, stage: Stage, nats:
 
 
 @pinging
-def test_a_client_that_was_replaced_learns_it_from_its_next_ping(library: Library, nats: Nats, server: Server) -> None:
+def test_a_client_that_was_replaced_learns_it_from_its_next_ping(
+    library: Library, nats: Nats, server: Server
+) -> None:
     async def session() -> None:
         first = Player(library, "me", nats.port, pings=FAST)
         await first.connect()
@@ -261,7 +297,9 @@ def test_a_client_that_was_replaced_learns_it_from_its_next_ping(library: Librar
 
 
 @pinging
-def test_a_client_gives_up_when_its_pings_are_not_answered(library: Library, nats: Nats, server: Server) -> None:
+def test_a_client_gives_up_when_its_pings_are_not_answered(
+    library: Library, nats: Nats, server: Server
+) -> None:
     async def session() -> None:
         me = Player(library, "me", nats.port, pings=(1, 2))
         await me.connect()
@@ -281,7 +319,9 @@ def test_a_client_that_died_leaves_its_durable_to_the_next_of_its_name(
         first = Player(library, "me", nats.port)
         await first.connect()
         await first.publish("foo", b"one")
-        await got(await first.subscribe("foo", durable="dur", start=StartPosition.FIRST, manual=True), 1)
+        await got(
+            await first.subscribe("foo", durable="dur", start=StartPosition.FIRST, manual=True), 1
+        )
         await first.kill()
         second = Player(library, "me", nats.port)
         await second.connect()
@@ -310,7 +350,9 @@ def test_a_subscribe_that_go_takes_back_leaves_nothing(nats: Nats, server: Serve
 
 
 @pytest.mark.parametrize("library", [GO, NODE, JAVA], ids=lambda library: library.name)
-def test_sessions_that_share_a_nats_connection_end_each_by_itself(library: Library, nats: Nats, server: Server) -> None:
+def test_sessions_that_share_a_nats_connection_end_each_by_itself(
+    library: Library, nats: Nats, server: Server
+) -> None:
     async def session() -> None:
         lender = Player(library, "lender", nats.port)
         await lender.connect()
@@ -333,7 +375,9 @@ def test_sessions_that_share_a_nats_connection_end_each_by_itself(library: Libra
     play(session)
 
 
-async def _ask_and_not_wait(player: Player, subject: str, payload: bytes, what: str, _: object) -> bytes:
+async def _ask_and_not_wait(
+    player: Player, subject: str, payload: bytes, what: str, _: object
+) -> bytes:
     player._send(subject, payload, player._inbox())
     raise NoAnswerError(what)
 
@@ -347,5 +391,8 @@ def test_the_habits_differ_where_the_libraries_do() -> None:
     assert {library.pings for library in LIBRARIES} == {(5, 88), (5, 3), (0, 0)}
     assert [library.name for library in LIBRARIES if library.hangs_up_first] == [PYTHON.name]
     assert [library.name for library in LIBRARIES if library.needs_answer_first] == [NODE.name]
-    assert [library.name for library in LIBRARIES if not library.protocol] == [OLD_GO.name, OLD_JAVA.name]
+    assert [library.name for library in LIBRARIES if not library.protocol] == [
+        OLD_GO.name,
+        OLD_JAVA.name,
+    ]
     assert len(PYTHON.unique()) == len(GO.unique()) == 22

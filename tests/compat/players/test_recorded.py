@@ -1,4 +1,6 @@
-"""Recorded sessions of a real 0.25.6 server, played against ours: each statement of their index is a test by name."""
+"""Recorded sessions of a real 0.25.6 server, played against ours: each statement of their index is
+a test by name.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ def _ident(session: str, name: str) -> str:
 
 
 STATEMENTS = [pytest.param(s, item, id=_ident(s, item.key)) for s in played() for item in judged(s)]
-GENERAL = [pytest.param(s, name, id=_ident(s, f"{s.split()[0]}/{name}")) for s in played() for name in INVARIANTS]
+GENERAL = [
+    pytest.param(s, name, id=_ident(s, f"{s.split()[0]}/{name}"))
+    for s in played()
+    for name in INVARIANTS
+]
 
 
 @pytest.mark.parametrize(("session", "item"), STATEMENTS)
@@ -41,7 +47,8 @@ def test_a_general_invariant_holds(sessions: Sessions, session: str, name: str) 
     outcome = sessions.outcome(session)
     broken = list(INVARIANTS[name](outcome.lines))
     assert not outcome.unplayable
-    # Where the scenario makes a channel anew, the same sequence has another content: it must, or nothing was made anew.
+    # Where the scenario makes a channel anew, the same sequence has another content: it must, or
+    # nothing was made anew.
     assert bool(broken) == ((name, scenario_of(session).name) in recordings.exempted()), broken
 
 
@@ -49,12 +56,20 @@ def test_a_general_invariant_holds(sessions: Sessions, session: str, name: str) 
 def test_a_standby_listens_to_its_group_alone(sessions: Sessions, session: str) -> None:
     lines = sessions.outcome(session).lines
     down = next(line.n for line in lines if line.id == "down")
-    subjects = {line.subject for line in lines[:down] if line.conn.startswith("serverB") and line.op == "SUB"}
-    assert {subject for subject in subjects if not subject.startswith("_FTSTAN.")} == {"_STAN.ft.test-cluster.g1"}
+    subjects = {
+        line.subject
+        for line in lines[:down]
+        if line.conn.startswith("serverB") and line.op == "SUB"
+    }
+    assert {subject for subject in subjects if not subject.startswith("_FTSTAN.")} == {
+        "_STAN.ft.test-cluster.g1"
+    }
 
 
 @pytest.mark.parametrize("session", ["ft-failover-term"])
-def test_what_is_published_while_a_member_stops_is_stored_or_not_answered(sessions: Sessions, session: str) -> None:
+def test_what_is_published_while_a_member_stops_is_stored_or_not_answered(
+    sessions: Sessions, session: str
+) -> None:
     lines = sessions.outcome(session).lines
     answers = [line for line in lines if line.id == "p3.reply"]
     data = {
@@ -68,8 +83,12 @@ def test_what_is_published_while_a_member_stops_is_stored_or_not_answered(sessio
 
 
 @pytest.mark.parametrize("session", ["upgrade"])
-def test_subjects_of_a_store_of_an_old_release_stay_in_use(sessions: Sessions, session: str) -> None:
-    told = {line.id: line for line in sessions.outcome(session).lines if line.type == "ConnectResponse"}
+def test_subjects_of_a_store_of_an_old_release_stay_in_use(
+    sessions: Sessions, session: str
+) -> None:
+    told = {
+        line.id: line for line in sessions.outcome(session).lines if line.type == "ConnectResponse"
+    }
     for response in ("c1.reply", "c2.reply"):
         assert re.fullmatch(r"_STAN\.pub\.[0-9A-Za-z]{22}", told[response].value("pub_prefix"))
 
@@ -82,7 +101,9 @@ def test_no_heartbeat_ends_an_active(sessions: Sessions, session: str) -> None:
     told_of_an_older_active = next(line.n for line in outcome.lines if line.id == "inj5")
     lines = outcome.lines[:end]
     assert [line.text for line in lines if line.id.startswith("serverA.exit")] == []
-    assert any(line.conn == "serverA.ft" and line.op == "PUB" for line in lines[told_of_an_older_active:])
+    assert any(
+        line.conn == "serverA.ft" and line.op == "PUB" for line in lines[told_of_an_older_active:]
+    )
 
 
 @pytest.mark.parametrize("session", ["ft-two-actives"])
@@ -100,7 +121,9 @@ def test_garbage_among_heartbeats_is_ignored(sessions: Sessions, session: str) -
 
 
 @pytest.mark.parametrize("session", ["partitioning"])
-def test_a_ping_of_a_connection_that_no_partition_knows_is_not_answered(sessions: Sessions, session: str) -> None:
+def test_a_ping_of_a_connection_that_no_partition_knows_is_not_answered(
+    sessions: Sessions, session: str
+) -> None:
     lines = sessions.outcome(session).lines
     assert [line.id for line in lines if line.id in {"g1", "g2"}] == ["g1", "g2"]
     answered = {line.subject for line in lines if line.delivered and line.type == "PingResponse"}
@@ -120,7 +143,7 @@ def test_every_statement_is_judged_or_left_out_for_a_reason() -> None:
     assert left_out == inside | programs | set(DIFFERENT) | UNPROMISED
 
 
-def test_what_is_different_on_purpose_is_about_groups_partitions_and_publishes_that_harm_others_alone() -> None:
+def test_what_differs_on_purpose_concerns_groups_partitions_and_harmful_publishes_alone() -> None:
     publishes = {f"publish-ok/{n}" for n in range(13, 18)} | {"publish-errors/28"}
     clients = {"ft-failover-term/9", "ft-failover-term/15", "partitioning/22"} | publishes
     assert {key for key in DIFFERENT if BY_KEY[key].scope != "server"} == clients

@@ -17,7 +17,10 @@ _SILENT = {"INFO", "PING", "PONG", "+OK"}
 
 
 class Transcript:
-    """``lines`` in the order in which they passed. ``arrived``: (connection, subject) -> what came but heartbeats."""
+    """``lines`` in the order in which they passed.
+
+    ``arrived``: (connection, subject) -> what came but heartbeats.
+    """
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
@@ -41,8 +44,13 @@ class Transcript:
         """A line that a program wrote."""
         self._add(Line(0, 0, conn, "LOG", text=text))
 
-    def passed(self, conn: str, direction: str, operation: Operation, ident: str = "") -> Line | None:
-        """An operation; ``ident``: the id of what a client sends. What keeps NATS itself going is left out."""
+    def passed(
+        self, conn: str, direction: str, operation: Operation, ident: str = ""
+    ) -> Line | None:
+        """An operation; ``ident``: the id of what a client sends.
+
+        What keeps NATS itself going is left out.
+        """
         if operation.name in _SILENT:
             return None
         line = Line(
@@ -69,7 +77,8 @@ class Transcript:
         return line
 
     def _add(self, line: Line) -> None:
-        line.n, line.t = len(self.lines), self.now
+        line.n = len(self.lines)
+        line.t = self.now
         self.lines.append(line)
         self.wake()
 

@@ -1,7 +1,8 @@
-"""Groups that are broken on purpose: each breaks a rule of the argument in ``docs/ft-argument.md`` and must be caught.
+"""Groups that are broken on purpose: each breaks a rule of the argument in ``docs/ft-argument.md``
+and must be caught.
 
-Every function here takes a monkeypatch and breaks the product (or, where the rule is about the road between the rooms,
-what stands for it in ``load.py`` and ``nodes.py``).
+Every function here takes a monkeypatch and breaks the product (or, where the rule is about the road
+between the rooms, what stands for it in ``load.py`` and ``nodes.py``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ftstan.node.group import FtGroup
 from ftstan.node.handover import Handover
 from ftstan.stores.file.channel import FileChannel
 from ftstan.stores.file.env import FileEnv
+from ftstan.stores.file.log.retention import RetainedSlices
 from ftstan.stores.file.log.slices import SliceLog, dat_name
 from ftstan.stores.file.recovery import damage, judging
 from ftstan.stores.file.state import checkpoint, confirmed
@@ -60,14 +62,17 @@ def confirm_before_sync(patch: Patch) -> None:
             real_confirm(self)
         self.confirmed_ahead = False  # type: ignore[attr-defined]
 
-    real_commit, real_confirm = FileStore.commit, FileStore.confirm
+    real_commit = FileStore.commit
+    real_confirm = FileStore.confirm
     patch.setattr(FileStore, "commit", commit)
     patch.setattr(FileStore, "confirm", confirm)
 
 
 def emitted_before_confirm(patch: Patch) -> None:
     """What was committed is sent, and only then storage is asked."""
-    confirm, commit, sent = FileStore.confirm, FileStore.commit, Broker.sent
+    confirm = FileStore.confirm
+    commit = FileStore.commit
+    sent = Broker.sent
 
     def later(self: FileStore) -> dict[bytes, StoreError]:
         failed = commit(self)
@@ -208,7 +213,9 @@ def tail_not_copied(patch: Patch) -> None:
 
 
 def no_seal(patch: Patch) -> None:
-    def all_count(_env: FileEnv, _log: SliceLog, found: list[Found], _dead: set[int]) -> list[tuple[Found, int]]:
+    def all_count(
+        _env: FileEnv, _log: SliceLog, found: list[Found], _dead: set[int]
+    ) -> list[tuple[Found, int]]:
         return [(f, f.last) for f in found]
 
     patch.setattr(judging, "_seal", all_count)
@@ -237,7 +244,11 @@ def fills_not_synced(patch: Patch) -> None:
     """The slots below and the own record become durable together, in any order."""
 
     def write(
-        disk: Disk, root_fd: int, activation: Activation, blanks: Sequence[int], filler: Callable[[int], EpochRecord]
+        disk: Disk,
+        root_fd: int,
+        activation: Activation,
+        blanks: Sequence[int],
+        filler: Callable[[int], EpochRecord],
     ) -> None:
         fd = disk.open(root_fd, epoch.EPOCH_NAME, 2)
         for slot in blanks:
@@ -254,7 +265,9 @@ def adopted_as_sure(patch: Patch) -> None:
 
 
 def self_raise_unchecked(patch: Patch) -> None:
-    """A server that goes on to a higher epoch takes any number for its own, as at a takeover, and reads nothing."""
+    """A server that goes on to a higher epoch takes any number for its own, as at a takeover, and
+    reads nothing.
+    """
 
     def unchecked(
         disk: Disk,
@@ -301,7 +314,9 @@ def confirmer_installed_early(patch: Patch) -> None:
         if activation.epoch != before.epoch + 1:
             raise FencedError("ft: epoch: overtaken")
 
-    def call(self: DataPlane, function: Callable[[], object], *, may_lose: bool = False) -> Future[object]:
+    def call(
+        self: DataPlane, function: Callable[[], object], *, may_lose: bool = False
+    ) -> Future[object]:
         del may_lose
         return real_call(self, function, may_lose=True)
 
@@ -311,8 +326,11 @@ def confirmer_installed_early(patch: Patch) -> None:
 
 
 def index_before_data(patch: Patch) -> None:
-    """Index entries are written with their data, and nothing says which of the two becomes durable first."""
-    write, finish_parts = SliceLog.write, SliceLog._finish_parts
+    """Index entries are written with their data, and nothing says which of the two becomes durable
+    first.
+    """
+    write = SliceLog.write
+    finish_parts = SliceLog._finish_parts
 
     def write_both(self: SliceLog) -> int | None:
         fd = write(self)
@@ -355,7 +373,8 @@ def bridged_after_anybody(patch: Patch) -> None:
 
 def repeats_remembered_late(patch: Patch) -> None:
     """What a repeat is known by is written behind the data."""
-    remember, confirm = FileStore.remember, FileStore.confirm
+    remember = FileStore.remember
+    confirm = FileStore.confirm
     waiting: dict[FileStore, tuple[object, object]] = {}
 
     def later(self: FileStore, fresh: object, window: object) -> None:
@@ -399,6 +418,21 @@ def confirmed_unconfirmed(patch: Patch) -> None:
     patch.setattr(confirmed, "write_all", write_all)
 
 
+def removed_without_the_script(patch: Patch) -> None:
+    """What the limits take is removed, though there is a script that wants it."""
+    remove = RetainedSlices.remove
+
+    def no_archive(
+        self: RetainedSlices,
+        numbers: list[int],
+        archive: Callable[[bytes, int], None] | None = None,
+    ) -> None:
+        del archive
+        remove(self, numbers)
+
+    patch.setattr(RetainedSlices, "remove", no_archive)
+
+
 VARIANTS: dict[str, Callable[[Patch], None]] = {
     "confirm before the sync": confirm_before_sync,
     "emit before the confirm": emitted_before_confirm,
@@ -425,14 +459,17 @@ VARIANTS: dict[str, Callable[[Patch], None]] = {
     "repeats remembered behind the data": repeats_remembered_late,
     "sizes by a name": sizes_by_name,
     "confirmed.bin without a confirm": confirmed_unconfirmed,
+    "removed without the script": removed_without_the_script,
 }
 
-#: Those that random histories find within ``PATIENCE`` (``docs/testing.md``), and the first history that does.
+#: Those that random histories find within ``PATIENCE`` (``docs/testing.md``), and the first history
+#: that does.
 CAUGHT_BY_CHANCE: dict[str, int] = {
     "confirm before the sync": 24,
     "emit before the confirm": 24,
     "confirm by clock": 0,
     "no claim": 84,
+    "slots used again": 29,
     "blank slots below left blank": 1,
     "no sync between fills and the own record": 1172,
     "the next slot is not read": 0,
@@ -453,4 +490,5 @@ CAUGHT_BY_CHANCE: dict[str, int] = {
     "repeats remembered behind the data": 128,
     "sizes by a name": 529,
     "confirmed.bin without a confirm": 250,
+    "removed without the script": 15,
 }

@@ -1,7 +1,9 @@
-"""Histories of groups of every shape, and how often each fault, late write and refusal was met in them.
+"""Histories of groups of every shape, and how often each fault, late write and refusal was met in
+them.
 
-``REQUIRED`` names what a fair number of histories must have met at least once; a name that stays at zero means that
-they prove nothing about it. Run as a module (``make soak-ft``) it goes on until it is stopped or a promise is broken.
+``REQUIRED`` names what a fair number of histories must have met at least once; a name that stays at
+zero means that they prove nothing about it. Run as a module (``make soak-ft``) it goes on until it
+is stopped or a promise is broken.
 """
 
 from __future__ import annotations
@@ -52,7 +54,10 @@ _FAULTS = (
     "pages of an owner behind a recovery",
     "frozen between two pages",
     "killed behind a torn batch",
+    "a record late behind a recovery",
+    "a record late behind two recoveries",
     "slow storage of a chosen successor",
+    "a script started behind a follower",
     "the whole group stopped",
     "an original server serves",
     "an original server crashes",
@@ -85,6 +90,9 @@ REQUIRED = (
     "clean stops read by an original",
     "deletions",
     "purges",
+    "slices archived",
+    "slices archived late",
+    "archives judged",
     "acked messages",
     "acknowledgements kept",
     "publishes repeated",

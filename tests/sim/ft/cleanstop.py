@@ -1,7 +1,9 @@
-"""What a clean stop leaves survives the power, and an original server that comes next finds all of it.
+"""What a clean stop leaves survives the power, and an original server that comes next finds all of
+it.
 
-The second opinion on a group's files: the reader of ``tests/oracle`` shares no code with the product, trusts indexes as
-the original does, and is given the volume as a power cut directly behind the stop leaves it.
+The second opinion on a group's files: the reader of ``tests/oracle`` shares no code with the
+product, trusts indexes as the original does, and is given the volume as a power cut directly behind
+the stop leaves it.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ if TYPE_CHECKING:
 
 
 def judge_clean_stop(group: Group) -> None:
-    """Raise ``Violation`` where v0.25.6 would refuse the store, change a file, or miss what somebody was told.
+    """Raise ``Violation`` where v0.25.6 would refuse the store, change a file, or miss what
+    somebody was told.
 
-    Also where it would find something else in the data than in the indexes, which it makes anew from the data if one is
-    lost (``docs/compat/filestore.md``).
+    Also where it would find something else in the data than in the indexes, which it makes anew
+    from the data if one is lost (``docs/compat/filestore.md``).
     """
     # Draws of its own: the history goes on as if nobody had looked.
     rng = Random(f"stop {group.seed} {group.ledger.top}")
@@ -36,7 +39,9 @@ def judge_clean_stop(group: Group) -> None:
     for tree in trees:
         view = _read(tree)
         if view.tree != tree:
-            changed = sorted(n for n in tree.keys() | view.tree.keys() if tree.get(n) != view.tree.get(n))
+            changed = sorted(
+                n for n in tree.keys() | view.tree.keys() if tree.get(n) != view.tree.get(n)
+            )
             raise Violation(f"an original server would repair {changed} behind a clean stop")
         for name, life in group.ledger.generations.items():
             _judge(life, view.channels.get(name), group.clock.wall_ns())
@@ -49,14 +54,18 @@ def _judge_indexes(tree: Tree, view: GoView) -> None:
     anew = _read({name: data for name, data in tree.items() if not name.endswith(".idx")})
     for name, seen in view.channels.items():
         if (seen.msgs, seen.messages) != (anew.channels[name].msgs, anew.channels[name].messages):
-            raise Violation(f"channel {name!r}: an index does not say what its data holds behind a clean stop")
+            raise Violation(
+                f"channel {name!r}: an index does not say what its data holds behind a clean stop"
+            )
 
 
 def _read(tree: Tree) -> GoView:
     try:
         return read_tree(tree)
     except GoRefuses as refusal:
-        raise Violation(f"an original server refuses what a clean stop left: {refusal.text}") from refusal
+        raise Violation(
+            f"an original server refuses what a clean stop left: {refusal.text}"
+        ) from refusal
 
 
 def _judge(life: Generation, seen: GoChannel | None, now_ns: int) -> None:
@@ -64,11 +73,16 @@ def _judge(life: Generation, seen: GoChannel | None, now_ns: int) -> None:
     found = {s: m.data for s, m in seen.messages.items()} if seen is not None else {}
     last = seen.last if seen is not None else 0
     if seen is not None and seen.msgs != len(found):
-        raise Violation(f"{model}: an original server counts {seen.msgs} messages behind a clean stop, of {len(found)}")
+        raise Violation(
+            f"{model}: an original server counts {seen.msgs} messages behind a clean stop, of "
+            f"{len(found)}"
+        )
     first = min(found, default=last + 1)
     promised = {s: p for s, p in model.fixed.items() if s > life.purging or s >= first}
     if wrong := [s for s, p in promised.items() if s in found and found[s] != published(p)]:
-        raise Violation(f"{model}: an original server finds another content of {wrong} behind a clean stop")
+        raise Violation(
+            f"{model}: an original server finds another content of {wrong} behind a clean stop"
+        )
     view = ChannelModel(model.name, model.limits, model.stamps, fixed=promised)
     if missing := view.missing(dict.fromkeys(found, b""), last, now_ns):
         raise Violation(f"{model}: an original server does not find {missing} behind a clean stop")

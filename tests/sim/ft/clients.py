@@ -1,7 +1,9 @@
-"""The clients of a simulated group: they speak the protocol with whoever answers, and tell the ledger what they heard.
+"""The clients of a simulated group: they speak the protocol with whoever answers, and tell the
+ledger what they heard.
 
-A client knows nothing of epochs. What it gets is marked by the hub with the process that sent it and the epoch under
-which that process was then, so that the ledger can hold every later owner to it.
+A client knows nothing of epochs. What it gets is marked by the hub with the process that sent it
+and the epoch under which that process was then, so that the ledger can hold every later owner to
+it.
 """
 
 from __future__ import annotations
@@ -82,7 +84,8 @@ class Client:
         self._listen(f"hb.{serial}", lambda packet: self._send(packet.reply, b""))
         self._listen(f"pubacks.{serial}", self._on_pub_ack)
 
-    # ---- talking -------------------------------------------------------------------------------------------------
+    # ---- talking
+    # ----------------------------------------------------------------------------------------------
 
     def _listen(self, subject: str, handler: Callable[[Packet], None]) -> None:
         sid = str(len(self._handlers) + 1)
@@ -106,7 +109,8 @@ class Client:
         """Whether it can publish."""
         return self._subjects is not None and self._closing_at is None and not self.gone
 
-    # ---- one turn ------------------------------------------------------------------------------------------------
+    # ---- one turn
+    # ----------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
         """Do something, and repeat what nobody has answered."""
@@ -120,7 +124,8 @@ class Client:
                 self._close(now)
             return
         self._repeat(now)
-        rng, shape = self._rng, self.group.shape
+        rng = self._rng
+        shape = self.group.shape
         for _ in range(rng.randint(0, 2)):
             if len(self._open) < _MOST_OPEN:
                 self.publish(b"channel.%d" % rng.randrange(shape.channels))
@@ -156,7 +161,8 @@ class Client:
         assert self._subjects is not None
         return f"{self._subjects.pub_prefix.decode()}.{channel.decode()}"
 
-    # ---- requests ------------------------------------------------------------------------------------------------
+    # ---- requests
+    # ----------------------------------------------------------------------------------------------
 
     def _connect(self, now: float) -> None:
         self._asked_at = now
@@ -176,7 +182,8 @@ class Client:
     def _on_connected(self, packet: Packet) -> None:
         response = pb.ConnectResponse.FromString(packet.data)
         if response.error:
-            # An earlier request of ours was carried out and its answer was lost. Another client comes instead.
+            # An earlier request of ours was carried out and its answer was lost. Another client
+            # comes instead.
             self.gone = True
             self._refused("connects", response.error.decode(), packet)
         elif self._subjects is None:
@@ -188,12 +195,17 @@ class Client:
         self._closing_at = now
         self.ledger.clients.leaving.add(self.id)
         request = pb.CloseRequest(client_id=self.id)
-        self._ask(self._subjects.close_requests.decode(), request.SerializeToString(), self._on_closed)
+        self._ask(
+            self._subjects.close_requests.decode(), request.SerializeToString(), self._on_closed
+        )
 
     def _on_closed(self, packet: Packet) -> None:
         if not pb.CloseResponse.FromString(packet.data).error:
-            # A second request to connect may wait for the client of the first one to answer, and be carried out now.
-            self.ledger.answer_clients(set(), {self.id} if self._connects == 1 else set(), _epoch(packet))
+            # A second request to connect may wait for the client of the first one to answer, and be
+            # carried out now.
+            self.ledger.answer_clients(
+                set(), {self.id} if self._connects == 1 else set(), _epoch(packet)
+            )
         self.gone = True
 
     def _subscribe(self, channel: bytes, now: float) -> None:
@@ -214,7 +226,9 @@ class Client:
         self._subs[inbox] = sub
         self.ledger.asked_subs[inbox] = (self.id, inbox, request.max_in_flight, durable)
         self._listen(inbox.decode(), partial(self._on_message, sub))
-        self._ask(self._subjects.sub_requests.decode(), sub.request, partial(self._on_subscribed, sub))
+        self._ask(
+            self._subjects.sub_requests.decode(), sub.request, partial(self._on_subscribed, sub)
+        )
 
     def _on_subscribed(self, sub: _Subscription, packet: Packet) -> None:
         response = pb.SubscriptionResponse.FromString(packet.data)
@@ -222,9 +236,11 @@ class Client:
         if response.error or life is None or sub.inbox not in self._subs:
             self._subs.pop(sub.inbox, None)
             return
-        sub.ack_inbox, sub.life = response.ack_inbox.decode(), life
+        sub.ack_inbox = response.ack_inbox.decode()
+        sub.life = life
         if self._connects > 1 and not sub.durable:
-            # An owner that stood still behind both requests may take the second one for another client of this id.
+            # An owner that stood still behind both requests may take the second one for another
+            # client of this id.
             life.subs.leaving.add(sub.inbox)
         self.ledger.answer_subs(life, {sub.inbox}, set(), _epoch(packet))
 
@@ -236,8 +252,14 @@ class Client:
         sub.leaving = True
         if sub.life is not None:
             sub.life.subs.leaving.add(sub.inbox)
-        request = pb.UnsubscribeRequest(client_id=self.id, subject=sub.channel, inbox=sub.ack_inbox.encode())
-        self._ask(self._subjects.unsub_requests.decode(), request.SerializeToString(), partial(self._on_gone, sub))
+        request = pb.UnsubscribeRequest(
+            client_id=self.id, subject=sub.channel, inbox=sub.ack_inbox.encode()
+        )
+        self._ask(
+            self._subjects.unsub_requests.decode(),
+            request.SerializeToString(),
+            partial(self._on_gone, sub),
+        )
 
     def _on_gone(self, sub: _Subscription, packet: Packet) -> None:
         life = _life(sub.channel, packet)
@@ -245,12 +267,15 @@ class Client:
             self.ledger.answer_subs(life, set(), {sub.inbox}, _epoch(packet))
         self._subs.pop(sub.inbox, None)
 
-    # ---- messages ------------------------------------------------------------------------------------------------
+    # ---- messages
+    # ----------------------------------------------------------------------------------------------
 
     def publish(self, channel: bytes) -> None:
         """Publish a message that nobody has published before."""
         serial = self.group.serial()
-        publish = b"%d:" % serial + b"x" * self._rng.choice(_LARGE if self.group.shape.large else _SMALL)
+        publish = b"%d:" % serial + b"x" * self._rng.choice(
+            _LARGE if self.group.shape.large else _SMALL
+        )
         guid = (b"ft1.%d" if self._repeats else b"g%d") % serial
         message = pb.PubMsg(
             client_id=self.id, guid=guid, subject=channel, data=publish, conn_id=self._info.conn_id
@@ -271,7 +296,9 @@ class Client:
         _process(packet).told.add(publish.channel)
 
     def _refused(self, what: str, error: str, packet: Packet) -> None:
-        """Storage refuses nothing while it is well: then somebody else has meddled with what was written."""
+        """Storage refuses nothing while it is well: then somebody else has meddled with what was
+        written.
+        """
         process = _process(packet)
         self.group.met[f"{what} refused"] += 1
         if not error.startswith("stan: ") and not process.faulty:

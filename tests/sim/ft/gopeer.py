@@ -1,8 +1,10 @@
-"""An original server in a group's life, as far as the store can tell: it obeys the lock and nothing else.
+"""An original server in a group's life, as far as the store can tell: it obeys the lock and nothing
+else.
 
-It knows no epoch and reads none. It finds the log by the numbers of the slices, as that server does, goes on in the
-highest one (or opens the next number), syncs data and index, and acknowledges (``docs/compat/filestore.md``). It
-follows a clean stop only: after a crash of ours, ``ftstanctl store handover`` comes first (``docs/store.md``).
+It knows no epoch and reads none. It finds the log by the numbers of the slices, as that server
+does, goes on in the highest one (or opens the next number), syncs data and index, and acknowledges
+(``docs/compat/filestore.md``). It follows a clean stop only: after a crash of ours, ``ftstanctl
+store handover`` comes first (``docs/store.md``).
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ _DAT = re.compile(r"msgs\.([0-9]+)\.dat\Z")
 
 
 def interlude(group: Group, rng: Random, *, may_crash: bool = False) -> int:
-    """Take the lock, publish to every channel, leave, or crash; returns how many messages were acknowledged."""
+    """Take the lock, publish to every channel, leave, or crash.
+
+    Returns how many messages were acknowledged.
+    """
     disk = SimDisk(group.volume, group.met)
     last = rng.choice((None, None, rng.randint(1, 40))) if may_crash else None
 
@@ -83,8 +88,13 @@ def append(disk: SimDisk, folder: int, number: int, block: MsgBlock, crc: record
 
 
 def find_end(disk: SimDisk, folder: int, crc: records.Crc) -> tuple[int, int]:
-    """Number of the highest slice, and the last sequence that its index names; zeros if there is no slice."""
-    numbers = [int(m[1]) for name, is_dir in disk.listdir(folder) if not is_dir and (m := _DAT.match(name))]
+    """Number of the highest slice, and the last sequence that its index names.
+
+    Zeros if there is no slice.
+    """
+    numbers = [
+        int(m[1]) for name, is_dir in disk.listdir(folder) if not is_dir and (m := _DAT.match(name))
+    ]
     if not numbers:
         return 0, 0
     for number in sorted(numbers, reverse=True):

@@ -1,15 +1,16 @@
 """A simulated group and its bad days: everything that happens follows from the seed.
 
-Two to four members on one volume, on one machine or each on a host of its own (``hosts.py``). The schedule gives
-each of them a few storage calls at a time, lets time pass, carries messages, and now and then something goes wrong.
-At the end everything is healed, and within a bounded time some member must serve every channel; it stops cleanly, and
-the next one must find everything.
+Two to four members on one volume, on one machine or each on a host of its own (``hosts.py``). The
+schedule gives each of them a few storage calls at a time, lets time pass, carries messages, and now
+and then something goes wrong. At the end everything is healed, and within a bounded time some
+member must serve every channel; it stops cleanly, and the next one must find everything.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import random
 import re
@@ -39,6 +40,7 @@ from tests.sim.ft.ledger import Ledger
 from tests.sim.ft.locks import LockService
 from tests.sim.ft.nodes import CLUSTER, ROOT, Node, options_for
 from tests.sim.ft.readers import LiveReader
+from tests.sim.ft.scripts import judge_archive
 from tests.sim.ft.themes import theme_of
 from tests.sim.model import UNLIMITED, Violation
 from tests.sim.nats import Hub, Packet
@@ -56,18 +58,30 @@ _LONGEST_HEALING = 600
 _CLIENTS = 3
 #: Before these a pause says most.
 _TURNS = ("open", "link", "rename", "unlink", "pwrite", "fsync", "fdatasync", "pread", "listdir")
-_FAILING = ("open", "pread", "pwrite", "fsync", "fdatasync", "rename", "unlink", "listdir", "mkdir", "link")
+_FAILING = (
+    "open",
+    "pread",
+    "pwrite",
+    "fsync",
+    "fdatasync",
+    "rename",
+    "unlink",
+    "listdir",
+    "mkdir",
+    "link",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What a group stores, and how bad its days are. ``faults``: chance of one in each turn.
 
-    ``mixed``: an original server is a member, too, and nothing is done to the lock that it trusts. ``failing``: storage
-    fails calls and loses replies. ``dedup``: publishes that the window remembers; clients then repeat what is not
-    answered. ``numbers``: slice numbers that an epoch may use, few of which make owners raise their epoch.
-    ``steal_after``: seconds of silence after which an owner is replaced without its lock, 0 for never. ``large``: some
-    messages are larger than a page, and hosts freeze between two pages of a batch. ``later``: no channel is opened
+    ``mixed``: an original server is a member, too, and nothing is done to the lock that it trusts.
+    ``failing``: storage fails calls and loses replies. ``dedup``: publishes that the window
+    remembers; clients then repeat what is not answered. ``numbers``: slice numbers that an epoch
+    may use, few of which make owners raise their epoch. ``steal_after``: seconds of silence after
+    which an owner is replaced without its lock, 0 for never. ``large``: some messages are larger
+    than a page, and hosts freeze between two pages of a batch. ``later``: no channel is opened
     before it must.
     """
 
@@ -104,6 +118,8 @@ class Group:
         self.hub = Hub(random.Random(f"hub {seed}"))
         self.ledger = Ledger(shape.limits)
         self.reader = LiveReader(self.ledger)
+        self.archived: list[bytes] = []
+        """Data files that archive scripts were given."""
         self._crashed_behind = -1
         """The epoch behind which an original server crashed last."""
         self.violations: list[Violation] = []
@@ -115,8 +131,10 @@ class Group:
         self._serial = 0
         self._lives = 0
         self._generous_until = 0.0
-        self.theme = theme_of(seed, network=shape.network, large=shape.large)
-        self._hosts = [self._new_host(random.Random(f"client {seed} {i}")) for i in range(shape.members)]
+        self.theme = theme_of(seed, shape)
+        self._hosts = [
+            self._new_host(random.Random(f"client {seed} {i}")) for i in range(shape.members)
+        ]
         self._ghosts: list[Late] = []
         self._cut_off: set[int] = set()
         self._resume_at: dict[int, float] = {}
@@ -147,7 +165,9 @@ class Group:
     def _start(self, member: int) -> Node:
         self._lives += 1
         disk = (
-            ClientDisk(self.volume, self.met, self._hosts[member]) if self.network else SimDisk(self.volume, self.met)
+            ClientDisk(self.volume, self.met, self._hosts[member])
+            if self.network
+            else SimDisk(self.volume, self.met)
         )
         return Node(self, member, f"N{member}.{self._lives}", disk)
 
@@ -158,7 +178,9 @@ class Group:
                 node.kill()
 
     def somebody_reached_above(self, epoch: int) -> bool:
-        """Whether the storage shows that anybody wanted, or has, a higher number, or the lock file was harmed."""
+        """Whether the storage shows that anybody wanted, or has, a higher number, or the lock file
+        was harmed.
+        """
         if not epoch:
             return False
         entries = self.volume.root.entries
@@ -167,7 +189,8 @@ class Group:
         above = bytes(file.data[(epoch + 1) * SLOT_SIZE :]) if isinstance(file, FileNode) else b""
         return self.lock_harmed or max(claims, default=0) > epoch or not is_blank(above)
 
-    # ---- one turn ------------------------------------------------------------------------------------------------
+    # ---- one turn
+    # ----------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
         """Perhaps something goes wrong; then everybody moves a little, and time passes."""
@@ -180,7 +203,9 @@ class Group:
         self._move_clients()
         for member in rng.sample(range(len(self.nodes)), len(self.nodes)):
             if rng.random() < 0.7:
-                self.nodes[member].spend(rng.choice((rng.randint(1, 10), rng.randint(5, 60), 120, 400)))
+                self.nodes[member].spend(
+                    rng.choice((rng.randint(1, 10), rng.randint(5, 60), 120, 400))
+                )
             if self.network and rng.random() < 0.1:
                 self._land_one()
             self._spring_traps()
@@ -220,16 +245,23 @@ class Group:
 
     @property
     def _clean(self) -> bool:
-        """Whether the last owner, who had recovered, stopped cleanly, and nobody has begun to write since."""
+        """Whether the last owner, who had recovered, stopped cleanly, and nobody has begun to write
+        since.
+        """
         owners = [n for n in self.nodes if n.epoch == self.ledger.top and n.epoch and n.recovered]
-        return bool(owners) and owners[0].ended == "stopped" and not self.somebody_reached_above(self.ledger.top)
+        return (
+            bool(owners)
+            and owners[0].ended == "stopped"
+            and not self.somebody_reached_above(self.ledger.top)
+        )
 
     def _bury(self, node: Node) -> None:
         """A process that came to its end: its handles are closed, and its locks with them."""
         node.kill()
         self.locks.lose(node.disk)
 
-    # ---- what goes wrong -----------------------------------------------------------------------------------------
+    # ---- what goes wrong
+    # -----------------------------------------------------------------------------------------
 
     def _faults(self) -> list[Callable[[], object]]:
         common: list[Callable[[], object]] = [
@@ -261,10 +293,23 @@ class Group:
         if self.shape.failing:
             common += [self._fail_storage, self._fail_storage, self._lose_reply]
         if self.shape.mixed:
-            safe = [self._kill, self._partition, self._forge, self._stop, self._stop, self._original_serves]
+            safe = [
+                self._kill,
+                self._partition,
+                self._forge,
+                self._stop,
+                self._stop,
+                self._original_serves,
+            ]
             return [*safe, *(self._original_serves for _ in range(4))]
         common += [self._switch_mixed]
-        network = [self._freeze, self._freeze, self._kill_host, self._kill_host, self._restart_storage]
+        network = [
+            self._freeze,
+            self._freeze,
+            self._kill_host,
+            self._kill_host,
+            self._restart_storage,
+        ]
         return [*common, *network] if self.network else common
 
     def _some(self, *, owners: bool = True) -> int | None:
@@ -276,7 +321,9 @@ class Group:
         return self.rng.choice(alive) if alive else None
 
     def _pause(self) -> int | None:
-        """A process stands still between two storage calls, and its lock is often gone before it wakes up."""
+        """A process stands still between two storage calls, and its lock is often gone before it
+        wakes up.
+        """
         member = self._some()
         if member is not None:
             self.met["fault: pause"] += 1
@@ -287,7 +334,10 @@ class Group:
         return member
 
     def _pause_at_a_call(self) -> None:
-        """A process is about to stand still, right before a call of a certain kind; its lock is gone by then."""
+        """A process is about to stand still, right before a call of a certain kind.
+
+        Its lock is gone by then.
+        """
         member = self._some()
         if member is not None:
             self.stop_at(member, self._pause_now, self.rng.choice(_TURNS))
@@ -308,7 +358,8 @@ class Group:
         self._power_cut()
 
     def claimers_die(self, call: str = "", skip: int = 0) -> None:
-        """The owner's lock goes, and whoever takes over dies right before some call, perhaps with its host.
+        """The owner's lock goes, and whoever takes over dies right before some call, perhaps with
+        its host.
 
         ``call``: drawn if empty; ``skip``: how many of them are made before.
         """
@@ -330,10 +381,12 @@ class Group:
         name: str = "",
         within: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Let a process stand still before such a call (``""``: any) while ``within`` holds; ``then`` comes at once.
+        """Let a process stand still before such a call (``""``: any) while ``within`` holds.
 
-        ``skip``: how many of them are made before; ``name``: what they must name, if anything. What is done to the lock
-        file does not count.
+        ``then`` comes at once.
+
+        ``skip``: how many of them are made before; ``name``: what they must name, if anything. What
+        is done to the lock file does not count.
         """
         left = skip
 
@@ -381,7 +434,9 @@ class Group:
         self._bury(node)
 
     def _restart_storage(self) -> None:
-        """The file server restarts below hosts that live: what dead ones had not synced may be lost, in any order."""
+        """The file server restarts below hosts that live: what dead ones had not synced may be
+        lost, in any order.
+        """
         self.met["fault: storage restarted"] += 1
         self.volume.restart(self.rng, self.met)
         self.reader.storage_went_down()
@@ -400,7 +455,9 @@ class Group:
                 act()
 
     def _stand_still(self) -> None:
-        """A virtual machine is paused, with its clocks: when it goes on, no time has passed for it."""
+        """A virtual machine is paused, with its clocks: when it goes on, no time has passed for
+        it.
+        """
         member = self._pause()
         if member is not None:
             self.met["fault: machine paused with its clocks"] += 1
@@ -411,7 +468,9 @@ class Group:
         member = self._some()
         if member is not None:
             self.met["fault: slow storage"] += 1
-            self.nodes[member].stalled_until = self.nodes[member].clock.mono() + self.rng.choice((0.5, 2, 4, 12))
+            self.nodes[member].stalled_until = self.nodes[member].clock.mono() + self.rng.choice(
+                (0.5, 2, 4, 12)
+            )
 
     def _fail_storage(self) -> None:
         """Some call of a member fails; a sync that fails loses what it was for."""
@@ -432,7 +491,8 @@ class Group:
         """The server makes a name, its answer is lost, and the second try finds the name made."""
         member = self._some()
         if member is not None:
-            node, call = self.nodes[member], self.rng.choice(("open", "link"))
+            node = self.nodes[member]
+            call = self.rng.choice(("open", "link"))
             self.met[f"fault: lost reply of {call}"] += 1
             node.faulty = True
             node.disk.lose_reply(call)
@@ -491,7 +551,8 @@ class Group:
             life = node.lives[request.name.encode()]
             gone = min(request.up_to, int(answer.rows[0]["next"]) - 1)
             if gone > life.purged:
-                life.purged, life.purged_by = gone, node.epoch
+                life.purged = gone
+                life.purged_by = node.epoch
 
     def _freeze(self) -> None:
         """A host stands still; when it wakes up it trusts delegations that were taken away."""
@@ -537,7 +598,10 @@ class Group:
         self._bury(node)
 
     def _kill_host(self) -> None:
-        """What it had not written back is lost, or arrives some day. Its lock stays until somebody gives it up."""
+        """What it had not written back is lost, or arrives some day.
+
+        Its lock stays until somebody gives it up.
+        """
         member = self._some()
         if member is not None:
             self.met["fault: host killed"] += 1
@@ -552,7 +616,9 @@ class Group:
         self._hosts[member] = self._new_host(client.rng)
 
     def _power_cut(self) -> None:
-        """All machines and the storage go down at once: what was on its way between them never arrives."""
+        """All machines and the storage go down at once: what was on its way between them never
+        arrives.
+        """
         self.met["fault: power cut"] += 1
         for member, node in enumerate(self.nodes):
             self._hosts[member].dead = True
@@ -561,7 +627,9 @@ class Group:
             self._abandon_host(member)
             self._resume_at.pop(member, None)
         self.locks.holders.clear()
-        mode = self.rng.choice((CrashMode.LOST, CrashMode.ORDERED, CrashMode.UNORDERED, CrashMode.KEPT))
+        mode = self.rng.choice(
+            (CrashMode.LOST, CrashMode.ORDERED, CrashMode.UNORDERED, CrashMode.KEPT)
+        )
         self.volume = SimDisk(self.volume, self.met).crash(self.rng, mode).volume
         self.reader.storage_went_down()
         self._ghosts.clear()
@@ -578,7 +646,9 @@ class Group:
             self.hub.heal(member)
 
     def _forge(self) -> None:
-        """Somebody says that it is active under an epoch that nobody has, or that it is an original server."""
+        """Somebody says that it is active under an epoch that nobody has, or that it is an original
+        server.
+        """
         self.met["fault: forged heartbeat"] += 1
         epoch = self.ledger.top + self.rng.randint(0, 5)
         beat = encode_heartbeat(Heartbeat("FORGED", 1, epoch, self._store_id()))
@@ -612,17 +682,29 @@ class Group:
                 # Before anybody comes; an original server may be there first.
                 self.when(lambda: bool(owner.ended), partial(self._judge_stop, owner, self._late))
             if self.rng.random() < 0.5:
-                self.when(lambda: bool(owner.ended), self._restart_storage if self.network else self._power_cut)
+                self.when(
+                    lambda: bool(owner.ended),
+                    self._restart_storage if self.network else self._power_cut,
+                )
 
     def _original_serves(self) -> None:
         """After a clean stop an original server gets the lock first, publishes, and leaves.
 
-        Not behind one that crashed: it would first repair what that left, which the simulated one cannot.
+        Not behind one that crashed: it would first repair what that left, which the simulated one
+        cannot.
         """
         file = self.volume.root.entries.get(LOCK_NAME)
-        crashes, top = self.met["fault: an original server crashes"], self.ledger.top
-        if self._clean and self._crashed_behind != top and file is not None and not self.locks.holders.get(file):
-            self.met["fault: an original server serves"] += interlude(self, self.rng, may_crash=True) > 0
+        crashes = self.met["fault: an original server crashes"]
+        top = self.ledger.top
+        if (
+            self._clean
+            and self._crashed_behind != top
+            and file is not None
+            and not self.locks.holders.get(file)
+        ):
+            self.met["fault: an original server serves"] += (
+                interlude(self, self.rng, may_crash=True) > 0
+            )
             if self.met["fault: an original server crashes"] > crashes:
                 self._crashed_behind = top
 
@@ -652,7 +734,8 @@ class Group:
             self.met["late pages of former owners"] += 1
             self.met["late pages over files of the log"] += write.node.links > 0
 
-    # ---- the end -------------------------------------------------------------------------------------------------
+    # ---- the end
+    # ----------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
         """Nothing goes wrong any more; what is on its way arrives."""
@@ -660,7 +743,8 @@ class Group:
         self._armed.clear()
         self._alarms.clear()
         for member, node in enumerate(self.nodes):
-            node.paused, node.stop_before = False, None
+            node.paused = False
+            node.stop_before = None
             node.clock.go_on()
             node.stalled_until = 0.0
             node.disk.fail_no_more()
@@ -685,7 +769,10 @@ class Group:
         raise Violation(f"{node} does not stop: {node.phase}")
 
     def stop_all(self, last: Node) -> None:
-        """End the group: nobody follows the owner, so it leaves the store tidy. Then perhaps the power goes."""
+        """End the group: nobody follows the owner, so it leaves the store tidy.
+
+        Then perhaps the power goes.
+        """
         self._leave_alone(last)
         late = self._late
         self.stop(last)
@@ -695,7 +782,10 @@ class Group:
         self._start_at.clear()
 
     def _judge_stop(self, last: Node, late: int) -> None:
-        """Judge a clean stop. What came of late pages before it, ``late`` of them, is the product's to mend."""
+        """Judge a clean stop.
+
+        What came of late pages before it, ``late`` of them, is the product's to mend.
+        """
         if last.tidy and self._late == late and last.epoch == self.ledger.top:
             judge_clean_stop(self)
 
@@ -708,14 +798,17 @@ class Group:
                 self._start_at[member] = self.clock.mono() + 30
 
     def serve(self) -> Node:
-        """Without faults: a member that, from now on, has acknowledged a publish in every channel."""
+        """Without faults: a member that, from now on, has acknowledged a publish in every
+        channel.
+        """
         for node in self.nodes:
             node.forget_told()
         everything = {b"channel.%d" % i for i in range(self.shape.channels)}
         for _ in range(_LONGEST_HEALING):
             for node in self.nodes:
                 if node.is_misled:
-                    # What one forged heartbeat can do to a member that never heard an owner: the operator restarts it.
+                    # What one forged heartbeat can do to a member that never heard an owner: the
+                    # operator restarts it.
                     self.met["members restarted after a mistaken alarm"] += 1
                     node.kill()
                     self._bury(node)
@@ -732,7 +825,9 @@ class Group:
 
 
 def _say_nothing(*_line: object, **_fields: object) -> None:
-    """The stores report every death that they find: a hundred lines a history, and each waits for a thread."""
+    """The stores report every death that they find: a hundred lines a history, and each waits for a
+    thread.
+    """
 
 
 @contextlib.contextmanager
@@ -744,9 +839,28 @@ def numbers_of(shape: Shape) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _collected_at_the_end() -> Iterator[None]:
+    """The collector rests within a history: all that it makes is young at its end, and goes at
+    once.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect(0)
+        if was_enabled:
+            gc.enable()
+
+
 def run_history(seed: int, shape: Shape) -> Counter[str]:
     """One history, without a log; raises ``Violation``. Returns what was met."""
-    with numbers_of(shape), mock.patch.object(log.Logger, "_write", _say_nothing):
+    with (
+        numbers_of(shape),
+        mock.patch.object(log.Logger, "_write", _say_nothing),
+        _collected_at_the_end(),
+    ):
         return _run_history(seed, shape)
 
 
@@ -758,6 +872,8 @@ def _run_history(seed: int, shape: Shape) -> Counter[str]:
         group.heal()
         (group.stop if group.rng.random() < 0.5 else group.stop_all)(group.serve())
         group.serve()
+        if shape.options.slice_archive_script:
+            judge_archive(group)
     except Violation as violation:
         raise Violation(f"{violation} [seed={seed}, shape={shape}]") from violation
     finally:

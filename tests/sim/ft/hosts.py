@@ -1,24 +1,30 @@
-"""Hosts of a group: what each kernel remembers of the shared volume, and what it has not written back yet.
+"""Hosts of a group: what each kernel remembers of the shared volume, and what it has not written
+back yet.
 
-On one machine (or a coherent cluster file system) all processes see one page cache: that is ``SimDisk`` itself. On a
-network file system each host has a client of its own; of what was measured there (``docs/compat/nfs-facts.md``) this is
-simulated:
+On one machine (or a coherent cluster file system) all processes see one page cache: that is
+``SimDisk`` itself. On a network file system each host has a client of its own; of what was measured
+there (``docs/compat/nfs-facts.md``) this is simulated:
 
-- a write is dirty in the client until a sync, a close, or whenever the client likes, in any order, long after the
-  process was paused or its host given up; it may carry the whole page with it, as this host remembers the page;
-- a file reads, and has the size, as at its last open on this host; an open asks the server again, except while the
-  host holds the file open for writing, or woke up from a freeze, trusts a delegation that was taken away, and has not
-  met the server about this file since;
-- ``O_DIRECT`` asks the server for the bytes, though not for the size, and sends what is dirty of the file before;
+- a write is dirty in the client until a sync, a close, or whenever the client likes, in any order,
+  long after the process was paused or its host given up; it may carry the whole page with it, as
+  this host remembers the page;
+- a file reads, and has the size, as at its last open on this host; an open asks the server again,
+  except while the host holds the file open for writing, or woke up from a freeze, trusts a
+  delegation that was taken away, and has not met the server about this file since;
+- ``O_DIRECT`` asks the server for the bytes, though not for the size, and sends what is dirty of
+  the file before;
 - a sync sends page by page, and the host may freeze between two of them (the call ``page``);
 - a sync makes durable what this host sent; nothing is committed of a file to which it sent nothing;
-- names change at the server, at once; but a name that is only asked about (``stat``) may be answered with the size and
-  the time that this host last got for the file, for up to a minute or until it opens the file; a name that led to a
-  file may go on doing so for a ``stat``, and one that was not there may go on not being there, for an open that creates
-  nothing as well, until this host opens the directory (to list it, too) or changes something in it. A listing is never
-  stale: it opens the directory, which asks the server. ``Client.trusts_names`` says how often a name is answered so.
-- a name that goes while this host has its file open by it becomes ``.nfs*`` instead (a *silly rename*), and goes at the
-  last close; for ever if the host dies before. Meanwhile this host answers EBUSY to an unlink of it, others unlink it.
+- names change at the server, at once; but a name that is only asked about (``stat``) may be
+  answered with the size and the time that this host last got for the file, for up to a minute or
+  until it opens the file; a name that led to a file may go on doing so for a ``stat``, and one that
+  was not there may go on not being there, for an open that creates nothing as well, until this host
+  opens the directory (to list it, too) or changes something in it. A listing is never stale: it
+  opens the directory, which asks the server. ``Client.trusts_names`` says how often a name is
+  answered so.
+- a name that goes while this host has its file open by it becomes ``.nfs*`` instead (a *silly
+  rename*), and goes at the last close; for ever if the host dies before. Meanwhile this host
+  answers EBUSY to an unlink of it, others unlink it.
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, cast
@@ -49,7 +55,10 @@ _REMEMBERED_NS = 60_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Bytes on their way to the server. ``epoch``: under which they were written, 0 if by nobody who owned it."""
+    """Bytes on their way to the server.
+
+    ``epoch``: under which they were written, 0 if by nobody who owned it.
+    """
 
     node: FileNode
     offset: int
@@ -59,7 +68,9 @@ class Late:
 
 @dataclass(slots=True)
 class _Dirty:
-    """What of one page the server has not seen: the file from ``start`` to ``end``, as it is when it is sent."""
+    """What of one page the server has not seen: the file from ``start`` to ``end``, as it is when
+    it is sent.
+    """
 
     start: int
     end: int
@@ -68,7 +79,10 @@ class _Dirty:
 
 @dataclass(eq=False, slots=True)
 class _Held:
-    """A name by which this host has a file open; it follows renames. ``silly``: the name is one of the client's own."""
+    """A name by which this host has a file open; it follows renames.
+
+    ``silly``: the name is one of the client's own.
+    """
 
     folder: DirNode
     name: str
@@ -90,15 +104,17 @@ class Client:
         self.writers: Counter[FileNode] = Counter()
         self.held: dict[tuple[DirNode, str], _Held] = {}
         self.believed: set[FileNode] = set()
-        """Files whose opens are answered from memory: delegations that were taken away during a freeze."""
+        """Files whose opens are answered from memory: delegations that were taken away during a
+        freeze.
+        """
         self.trusts_names = 0.3
         self.stops_between_pages = False
         self.attributes: dict[FileNode, tuple[int, int, int]] = {}
         """Size and time of change of files as this host last got them, and when."""
-        self.absent: dict[tuple[DirNode, str], int] = {}
-        """Names that were not there when this host asked, and when."""
-        self.named: dict[tuple[DirNode, str], FileNode] = {}
-        """Files to which names led when this host asked."""
+        self.absent: defaultdict[DirNode, dict[str, int]] = defaultdict(dict)
+        """Names that were not in a directory when this host asked, and when."""
+        self.named: defaultdict[DirNode, dict[str, FileNode]] = defaultdict(dict)
+        """Files to which the names of a directory led when this host asked."""
         # Draws of its own: a host that asks no names runs the same history.
         self._names = Random()
         self._names.setstate(rng.getstate())
@@ -113,10 +129,11 @@ class Client:
 
     def looked_into(self, folder: DirNode) -> None:
         """This host opened or changed a directory: it knows again which names it has."""
-        for key in [key for key in self.absent if key[0] is folder]:
-            del self.absent[key]
-        for key in [key for key, node in self.named.items() if key[0] is folder and folder.entries.get(key[1]) != node]:
-            del self.named[key]
+        self.absent[folder].clear()
+        named = self.named[folder]
+        entries = folder.entries
+        for name in [name for name, node in named.items() if entries.get(name) is not node]:
+            del named[name]
 
     def hold(self, folder: DirNode, name: str, node: FileNode) -> _Held:
         """A file was opened by a name."""
@@ -138,16 +155,21 @@ class Client:
         return self.views.setdefault(node, bytearray(node.data))
 
     def freeze(self) -> None:
-        """The host stands still: the server takes its delegations away, and it does not know when it wakes up."""
+        """The host stands still: the server takes its delegations away, and it does not know when
+        it wakes up.
+        """
         self.believed = {node for node, view in self.views.items() if view == node.data}
 
     def meet_server(self, node: FileNode) -> None:
-        """A request that cannot be answered from memory: with its answer this host learns what it has lost."""
+        """A request that cannot be answered from memory: with its answer this host learns what it
+        has lost.
+        """
         self.believed.discard(node)
 
     def revalidate(self, node: FileNode) -> None:
         """Ask the server, and keep what it does not know yet."""
-        old, new = self.view(node), bytearray(node.data)
+        old = self.view(node)
+        new = bytearray(node.data)
         for (owner, _), dirty in self.dirty.items():
             if owner is node:
                 _put(new, bytes(old[dirty.start : dirty.end]), dirty.start)
@@ -157,13 +179,27 @@ class Client:
         _put(self.view(node), data, offset)
         end = offset + len(data)
         for page in range(offset // PAGE, -(-end // PAGE)):
-            start, stop = max(offset, page * PAGE), min(end, (page + 1) * PAGE)
+            start = max(offset, page * PAGE)
+            stop = min(end, (page + 1) * PAGE)
             dirty = self.dirty.setdefault((node, page), _Dirty(start, stop, epoch))
-            dirty.start, dirty.end, dirty.epoch = min(dirty.start, start), max(dirty.end, stop), epoch
+            dirty.start, dirty.end, dirty.epoch = (
+                min(dirty.start, start),
+                max(dirty.end, stop),
+                epoch,
+            )
 
-    def flush(self, volume: Volume, node: FileNode, between: Callable[[int], object] = lambda _page: None) -> None:
-        """Bring every dirty page of one file to the server; ``between`` comes before each but the first."""
-        for i, key in enumerate(sorted((k for k in self.dirty if k[0] is node), key=lambda k: k[1])):
+    def flush(
+        self, volume: Volume, node: FileNode, between: Callable[[int], object] = lambda _page: None
+    ) -> None:
+        """Bring every dirty page of one file to the server.
+
+        ``between`` comes before each but the first.
+        """
+        if not self.dirty:
+            return
+        for i, key in enumerate(
+            sorted((k for k in self.dirty if k[0] is node), key=lambda k: k[1])
+        ):
             if i:
                 between(key[1])
             # It may have been written back while this host stood still.
@@ -171,11 +207,14 @@ class Client:
                 self._send(volume, key)
 
     def write_back(self, volume: Volume) -> Late:
-        """Bring some dirty page to the server, perhaps the whole of it as this host remembers it."""
+        """Bring some dirty page to the server, perhaps the whole of it as this host remembers
+        it.
+        """
         key = self.rng.choice(list(self.dirty))
         if self.rng.random() < 0.5:
             dirty = self.dirty[key]
-            dirty.start, dirty.end = key[1] * PAGE, min((key[1] + 1) * PAGE, len(self.view(key[0])))
+            dirty.start = key[1] * PAGE
+            dirty.end = min((key[1] + 1) * PAGE, len(self.view(key[0])))
         return self._send(volume, key)
 
     def _send(self, volume: Volume, key: tuple[FileNode, int]) -> Late:
@@ -190,7 +229,9 @@ class Client:
 
     def _late(self, key: tuple[FileNode, int]) -> Late:
         dirty = self.dirty[key]
-        return Late(key[0], dirty.start, bytes(self.view(key[0])[dirty.start : dirty.end]), dirty.epoch)
+        return Late(
+            key[0], dirty.start, bytes(self.view(key[0])[dirty.start : dirty.end]), dirty.epoch
+        )
 
     def abandoned(self) -> list[Late]:
         """The host is dead: what of its dirty pages is on its way all the same."""
@@ -198,7 +239,10 @@ class Client:
 
 
 def put(volume: Volume, late: Late, machine: object = None) -> None:
-    """A write arrives at the server; ``machine`` is the one that sends it again if the server forgets it."""
+    """A write arrives at the server.
+
+    ``machine`` is the one that sends it again if the server forgets it.
+    """
     node = late.node
     if machine is not None:
         node.by.add(machine)
@@ -216,7 +260,10 @@ def _put(view: bytearray, data: bytes, offset: int) -> None:
 
 
 class ClientDisk(SimDisk):
-    """A process on a host with a client of its own. ``epoch``: under which it writes, for ``Late``."""
+    """A process on a host with a client of its own.
+
+    ``epoch``: under which it writes, for ``Late``.
+    """
 
     def __init__(self, volume: Volume, met: Counter[str], client: Client) -> None:
         super().__init__(volume, met)
@@ -237,7 +284,7 @@ class ClientDisk(SimDisk):
             handle = self._handles[fd]
             handle.flags |= flags & os.O_DIRECT
             if isinstance(handle.node, FileNode):
-                self.client.named[self._folder(dirfd), name] = handle.node
+                self.client.named[self._folder(dirfd)][name] = handle.node
                 if handle.node not in self.client.believed:
                     self.client.asked(handle.node, self.volume.now_ns())
                 handle.held = self.client.hold(self._folder(dirfd), name, handle.node)
@@ -246,18 +293,20 @@ class ClientDisk(SimDisk):
             return fd
 
     def _may_be_absent(self, dirfd: int, name: str) -> None:
-        """Raise ``FileNotFoundError`` if this host remembers that there is no such name, and does not ask."""
+        """Raise ``FileNotFoundError`` if this host remembers that there is no such name, and does
+        not ask.
+        """
         folder = self._folder(dirfd)
-        since = self.client.absent.get((folder, name))
+        since = self.client.absent[folder].get(name)
         if since is not None and self.client.trusts(since, self.volume.now_ns()):
             self.met["stale absences"] += name in folder.entries
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
 
     def _was_absent(self, dirfd: int, name: str) -> None:
         if not self.dead:
-            key = self._folder(dirfd), name
-            self.client.absent[key] = self.volume.now_ns()
-            self.client.named.pop(key, None)
+            folder = self._folder(dirfd)
+            self.client.absent[folder][name] = self.volume.now_ns()
+            self.client.named[folder].pop(name, None)
 
     def open_dir_at(self, dirfd: int, name: str) -> int:
         with self._lock:
@@ -288,21 +337,31 @@ class ClientDisk(SimDisk):
     def stat(self, dirfd: int, name: str) -> FileStat:
         with self._lock:
             self._may_be_absent(dirfd, name)
-            client, now, key = self.client, self.volume.now_ns(), (self._folder(dirfd), name)
-            node = client.named.get(key)
-            size, mtime_ns, since = client.attributes.get(node, (0, 0, 0)) if node is not None else (0, 0, 0)
-            if node is not None and since and (node in client.believed or client.trusts(since, now)):
+            client = self.client
+            now = self.volume.now_ns()
+            folder = self._folder(dirfd)
+            node = client.named[folder].get(name)
+            size, mtime_ns, since = (
+                client.attributes.get(node, (0, 0, 0)) if node is not None else (0, 0, 0)
+            )
+            if (
+                node is not None
+                and since
+                and (node in client.believed or client.trusts(since, now))
+            ):
                 self._enter("stat", dirfd, name)
-                self.met["stale names"] += node is not key[0].entries.get(name) or size != len(node.data)
+                self.met["stale names"] += node is not folder.entries.get(name) or size != len(
+                    node.data
+                )
                 return _stat(node)._replace(size=size, mtime_ns=mtime_ns)
             try:
                 stat = super().stat(dirfd, name)
             except FileNotFoundError:
                 self._was_absent(dirfd, name)
                 raise
-            there = key[0].entries[name]
+            there = folder.entries[name]
             if isinstance(there, FileNode):
-                client.named[key] = there
+                client.named[folder][name] = there
                 client.asked(there, now)
             return stat
 
@@ -342,14 +401,15 @@ class ClientDisk(SimDisk):
         with self._lock:
             stat = super().fstat(fd)
             node = cast("FileNode", self._get(fd).node)
-            if node in self.client.attributes:
-                # As it was told at the last open, also of what another host has written since.
-                stat = stat._replace(mtime_ns=self.client.attributes[node][1])
+            told = self.client.attributes.get(node)
+            # As it was told at the last open, also of what another host has written since.
+            mtime_ns = told[1] if told is not None else stat.mtime_ns
             view = self.client.views.get(node)
-            if view is None:
+            size = len(view) if view is not None else stat.size
+            if (size, mtime_ns) == (stat.size, stat.mtime_ns):
                 return stat
-            self.met["stale sizes"] += len(view) != stat.size
-            return stat._replace(size=len(view))
+            self.met["stale sizes"] += size != stat.size
+            return stat._replace(size=size, mtime_ns=mtime_ns)
 
     def ftruncate(self, fd: int, size: int) -> None:
         with self._lock:
@@ -384,7 +444,11 @@ class ClientDisk(SimDisk):
 
     def _release(self, handle: _Handle) -> None:
         node = handle.node
-        if isinstance(node, FileNode) and handle.flags & os.O_ACCMODE != os.O_RDONLY and not handle.flags & os.O_DIRECT:
+        if (
+            isinstance(node, FileNode)
+            and handle.flags & os.O_ACCMODE != os.O_RDONLY
+            and not handle.flags & os.O_DIRECT
+        ):
             self.client.writers[node] -= 1
         super()._release(handle)
         if handle.held is not None:

@@ -1,8 +1,9 @@
-"""The lock service of a simulated group: who holds the record lock on which file, and how it comes into other hands.
+"""The lock service of a simulated group: who holds the record lock on which file, and how it comes
+into other hands.
 
-One holder a file, as long as nothing is wrong. ``lose`` is a lease that expired, a server that restarted or a client
-that was disconnected: the lock goes and its holder is not told. ``generous`` grants to everybody, as two file servers
-that both believe they are the one do.
+One holder a file, as long as nothing is wrong. ``lose`` is a lease that expired, a server that
+restarted or a client that was disconnected: the lock goes and its holder is not told. ``generous``
+grants to everybody, as two file servers that both believe they are the one do.
 """
 
 from __future__ import annotations

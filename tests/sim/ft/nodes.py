@@ -1,9 +1,10 @@
 """One process of a simulated group: the product itself, on a simulated machine.
 
-``ftstan.node.node.Node`` runs as it does in production, with its group driver, hand-over, data plane, pipeline, broker,
-store, watch and self-protection. Simulated is what lies below: the disk, NATS, the clock, and the threads, which move
-only when the schedule gives them storage calls to spend. So a pause can fall between any two of them. Not run are the
-reading ahead of standbys (a hint), the HTTP pages and the nats-server child.
+``ftstan.node.node.Node`` runs as it does in production, with its group driver, hand-over, data
+plane, pipeline, broker, store, watch and self-protection. Simulated is what lies below: the disk,
+NATS, the clock, and the threads, which move only when the schedule gives them storage calls to
+spend. So a pause can fall between any two of them. Not run are the reading ahead of standbys (a
+hint), the HTTP pages and the nats-server child.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tests.sim.disk import Killed
 from tests.sim.ft.hosts import ClientDisk
 from tests.sim.ft.locks import SimLocker
 from tests.sim.ft.observed import ObservedStore
+from tests.sim.ft.scripts import SimScripts
 from tests.sim.model import UNLIMITED, Violation
 from tests.sim.nats import SimControl, SimLink
 from tests.sim.runtime import Fiber, MachineClock, SimLoop
@@ -55,9 +57,17 @@ _MOUNTS = {
     False: "21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n",
     True: "21 1 0:40 / / rw,relatime - nfs4 server:/ rw,vers=4.2,hard,proto=tcp,timeo=600\n",
 }
-_WRITES = frozenset({"pwrite", "rename", "link", "unlink", "ftruncate", "mkdir", "rmdir", "fsync", "fdatasync"})
-#: A process that ends for one of these reasons was judged by itself: storage was too slow, or NATS out of reach.
-_SELF_JUDGED = ("has not answered", "does not answer", "has not been committed", "cut off from NATS")
+_WRITES = frozenset(
+    {"pwrite", "rename", "link", "unlink", "ftruncate", "mkdir", "rmdir", "fsync", "fdatasync"}
+)
+#: A process that ends for one of these reasons was judged by itself: storage was too slow, or NATS
+#: out of reach.
+_SELF_JUDGED = (
+    "has not answered",
+    "does not answer",
+    "has not been committed",
+    "cut off from NATS",
+)
 
 
 class SimOwner(StoreOwner):
@@ -99,15 +109,22 @@ class SimOwner(StoreOwner):
         super()._raise(*args, **kwargs)
         between = [taken for taken in process.group.ledger.epochs if before < taken < process.epoch]
         if between:
-            process.broken(f"epoch {before} went on to {process.epoch}, and {between} had been taken in between")
+            process.broken(
+                f"epoch {before} went on to {process.epoch}, and {between} had been taken in "
+                "between"
+            )
         process.group.met["self-raises"] += 1
         process.group.met["self-raises over a leftover claim"] += process.epoch > before + 1
         if process.began_above > before:
-            process.broken(f"epoch {before} went on to {process.epoch} after {process.began_above} had been taken")
+            process.broken(
+                f"epoch {before} went on to {process.epoch} after {process.began_above} had been "
+                "taken"
+            )
 
     def confirm(self) -> None:
         """A confirm that began after somebody had taken a higher number must be refused."""
-        process, top = self._process, self._process.group.ledger.top
+        process = self._process
+        top = self._process.group.ledger.top
         try:
             super().confirm()
         except FencedError:
@@ -119,7 +136,9 @@ class SimOwner(StoreOwner):
 
 
 class SimAccess(FileAccess):
-    """The real access to the store, with the simulated lock service and without threads for syncs."""
+    """The real access to the store, with the simulated lock service and without threads for
+    syncs.
+    """
 
     def __init__(self, process: Node, context: StoreContext) -> None:
         self._process = process
@@ -144,18 +163,24 @@ class SimAccess(FileAccess):
             stopping=self._context.stopping,
         )
         store.observe(self._process)
+        if group.shape.options.slice_archive_script:
+            upkeep = store._upkeep
+            upkeep._archivist = SimScripts(self._process, upkeep._may_start)
         return store
 
     def watch(self, interval: float, on_failure: Callable[[BaseException], None]) -> Watch:
         """A watch over the present activation, not started."""
-        process, owner = self._process, self.owner
+        process = self._process
+        owner = self.owner
 
         def look() -> None:
             if self._store is not None:
                 self._store.places.look(process.disk, owner.root)
 
         locker = SimLocker(process.group.locks, process.disk)
-        probe = Probe(process.disk, owner.root, owner, server_id=process.name, look=look, locker=locker)
+        probe = Probe(
+            process.disk, owner.root, owner, server_id=process.name, look=look, locker=locker
+        )
         return SimWatch(process, probe, interval, on_failure)
 
 
@@ -163,7 +188,11 @@ class SimWatch(Watch):
     """The real watch, in a fiber."""
 
     def __init__(
-        self, process: Node, probe: Probe, interval: float, on_failure: Callable[[BaseException], None]
+        self,
+        process: Node,
+        probe: Probe,
+        interval: float,
+        on_failure: Callable[[BaseException], None],
     ) -> None:
         super().__init__(probe, process.clock, interval, on_failure)
         self._process = process
@@ -184,7 +213,8 @@ class SimWatch(Watch):
         return fiber.over
 
     def _wait(self) -> bool:
-        clock, end = self._process.clock, self._process.clock.mono() + self._interval
+        clock = self._process.clock
+        end = self._process.clock.mono() + self._interval
         self._process.park(lambda: self._stop.is_set() or clock.mono() >= end)
         return self._stop.is_set()
 
@@ -211,7 +241,8 @@ class SimWaiter(Waiter):
 
         process.spent(1)
         process.park(lambda: self._posted or readable() or process.clock.mono() >= end)
-        posted, self._posted = self._posted, False
+        posted = self._posted
+        self._posted = False
         return posted, readable()
 
     def close(self) -> None:
@@ -274,6 +305,8 @@ class _Host:
 
     def started(self) -> None: ...
 
+    def over(self, status: int) -> None: ...
+
     def end(self, why: str, _status: int) -> NoReturn:
         self._process.end_at_once(why)
         raise EndedError(why)
@@ -284,7 +317,10 @@ class _Host:
 
 
 class Node:
-    """A process of a member, from its start to its end. ``ended`` says how it ended, empty while it lives."""
+    """A process of a member, from its start to its end.
+
+    ``ended`` says how it ended, empty while it lives.
+    """
 
     def __init__(self, group: Group, member: int, name: str, disk: SimDisk) -> None:
         self.group = group
@@ -305,17 +341,25 @@ class Node:
         self.superseded = False
         """Whether somebody took the store over while this process had it and lived."""
         self.tidy = False
-        """Whether it closed its store at a clean stop: an owner that is followed by one of ours does not."""
+        """Whether it closed its store at a clean stop: an owner that is followed by one of ours
+        does not.
+        """
         self.told: set[bytes] = set()
         """Channels in which a publisher was told by it."""
         self.acks_read: list[object] = []
         self._tag: tuple[Node, int, dict[bytes, Generation]] = (self, 0, {})
-        """What marks its messages: process, epoch, and which life each channel's name stands for."""
+        """What marks its messages: process, epoch, and which life each channel's name stands
+        for.
+        """
         self.link: SimLink | None = None
         self.stop_before: Callable[[str, tuple[object, ...]], bool] | None = None
-        """Pauses the process before the first storage call for which it holds: for histories written by hand."""
+        """Pauses the process before the first storage call for which it holds: for histories
+        written by hand.
+        """
         self.first: Fiber | None = None
-        """The thread that moves before the others, so that it makes the call before which it stood: for them, too."""
+        """The thread that moves before the others, so that it makes the call before which it stood:
+        for them, too.
+        """
         self._control: SimControl | None = None
         self._fibers: list[Fiber] = []
         self._current: Fiber | None = None
@@ -334,7 +378,8 @@ class Node:
     def __str__(self) -> str:
         return f"{self.name} (epoch {self.epoch})"
 
-    # ---- what the product is given -------------------------------------------------------------------------------
+    # ---- what the product is given
+    # -------------------------------------------------------------------------------
 
     def owner_of(self, context: StoreContext) -> SimOwner:
         """The right to write of this process."""
@@ -381,7 +426,12 @@ class Node:
         self.epoch = epoch
         for other in self.group.nodes:
             owner = other.product.owner
-            if other is not self and not other.ended and owner is not None and owner.present is not None:
+            if (
+                other is not self
+                and not other.ended
+                and owner is not None
+                and owner.present is not None
+            ):
                 other.superseded = True
         self._tag = (self, epoch, self._tag[2])
         if isinstance(self.disk, ClientDisk):
@@ -403,7 +453,8 @@ class Node:
         """The life that each channel's name stands for."""
         return self._tag[2]
 
-    # ---- the schedule's side -------------------------------------------------------------------------------------
+    # ---- the schedule's side
+    # -------------------------------------------------------------------------------------
 
     @property
     def store(self) -> Store | None:
@@ -418,7 +469,10 @@ class Node:
 
     @property
     def successor(self) -> str:
-        """The process that is to follow it, which keeps by now what is published; empty while it does not leave."""
+        """The process that is to follow it, which keeps by now what is published.
+
+        Empty while it does not leave.
+        """
         group = self.product.group
         return group._handover.successor if group is not None else ""
 
@@ -496,7 +550,8 @@ class Node:
             try:
                 self._current.resume()
             except Killed:
-                # Whoever ended the process at once is met by its own clean-up, which reaches nothing any more.
+                # Whoever ended the process at once is met by its own clean-up, which reaches
+                # nothing any more.
                 if not self.ended:
                     raise
             finally:
@@ -534,11 +589,14 @@ class Node:
     def _end_of_life(self) -> None:
         error = None if self._life.cancelled() else self._life.exception()
         if error is None:
-            self.ended, self.why = "stopped", f"status {self._life.result()}"
+            self.ended = "stopped"
+            self.why = f"status {self._life.result()}"
         elif isinstance(error, FencedError):
-            self.ended, self.why = "fenced", error.text
+            self.ended = "fenced"
+            self.why = error.text
         elif isinstance(error, FtstanError):
-            self.ended, self.why = "failed", error.text
+            self.ended = "failed"
+            self.why = error.text
         else:
             raise AssertionError(f"{self} crashed: {error!r}") from error
         self._judge_end()
@@ -552,20 +610,26 @@ class Node:
             self._judge_end()
 
     def _judge_end(self) -> None:
-        """It ends only because another one reached for the store, or because storage or NATS failed it."""
+        """It ends only because another one reached for the store, or because storage or NATS failed
+        it.
+        """
         if self.ended == "stopped" or self.faulty or any(word in self.why for word in _SELF_JUDGED):
             return
         if "Traceback" in self.why or not self.group.somebody_reached_above(self.epoch):
             self.group.violations.append(Violation(f"{self} ended without need: {self.why}"))
 
     def kill(self, written: int = 0) -> None:
-        """End the process in the call that it is about to make; ``written`` bytes of it still happen."""
+        """End the process in the call that it is about to make.
+
+        ``written`` bytes of it still happen.
+        """
         if not self.ended:
             self.ended = "killed"
         self._clear_away(written)
 
     def _clear_away(self, written: int = 0) -> None:
-        fibers, self._fibers = self._fibers, []
+        fibers = self._fibers
+        self._fibers = []
         for fiber in fibers:
             with contextlib.suppress(Killed, EndedError):
                 fiber.resume(Killed(written))
@@ -586,7 +650,8 @@ class Node:
         """Whether storage does not answer it."""
         return self.stalled_until > 0 and self.clock.mono() < self.stalled_until
 
-    # ---- within a thread -----------------------------------------------------------------------------------------
+    # ---- within a thread
+    # -----------------------------------------------------------------------------------------
 
     def _on_call(self, _number: int, call: str, args: tuple[object, ...]) -> None:
         fiber = self._current
@@ -594,11 +659,12 @@ class Node:
             return
         self._budget -= 1
         if self.stop_before is not None and self.stop_before(call, args):
-            self.stop_before, self.paused = None, True
+            self.stop_before = None
+            self.paused = True
             fiber.park(None)
-        elif self._budget < 0 or self.stalled:
+        elif self._budget < 0 or (self.stalled_until > 0 and self.stalled):
             fiber.park(None)
-        if call in _WRITES and 0 < self.epoch < self.group.ledger.top:
+        if 0 < self.epoch < self.group.ledger.top and call in _WRITES:
             self.group.met[f"zombie {call}"] += 1
 
 

@@ -1,4 +1,5 @@
-"""The file store of a simulated process, seen by the ledger: what is offered, what a recovery finds, what was kept.
+"""The file store of a simulated process, seen by the ledger: what is offered, what a recovery
+finds, what was kept.
 
 Everything is done by the real store; this only looks.
 """
@@ -35,10 +36,12 @@ class ObservedStore(FileStore):
         self._noted: set[object] = set()
         self._in_round = False
 
-    # ---- what a recovery finds -----------------------------------------------------------------------------------
+    # ---- what a recovery finds
+    # -----------------------------------------------------------------------------------
 
     def recover(self) -> Recovered:
-        process, ledger = self.process, self.process.group.ledger
+        process = self.process
+        ledger = self.process.group.ledger
         epoch = process.epoch
         try:
             found = super().recover()
@@ -49,7 +52,8 @@ class ObservedStore(FileStore):
                 waiting=set(found.later),
             )
         except Violation as violation:
-            # Whoever was superseded meanwhile has read what its successor is changing: that proves nothing.
+            # Whoever was superseded meanwhile has read what its successor is changing: that proves
+            # nothing.
             self.confirm()
             process.broken(f"{process}: {violation}")
         except StoreError:
@@ -70,7 +74,8 @@ class ObservedStore(FileStore):
         return found
 
     def open_channel(self, name: bytes) -> Recovered:
-        process, recovery = self.process, self._recovery
+        process = self.process
+        recovery = self._recovery
         waited = name in self._later
         try:
             opened = super().open_channel(name)
@@ -96,16 +101,23 @@ class ObservedStore(FileStore):
 
     def _has_saved(self) -> bool:
         """Whether this start has met the torn end of a slice."""
-        folders = [node for node in self.process.group.volume.root.entries.values() if isinstance(node, DirNode)]
+        folders = [
+            node
+            for node in self.process.group.volume.root.entries.values()
+            if isinstance(node, DirNode)
+        ]
         return any(
-            name.startswith(f"{SAVED}{self.process.epoch}.msgs.") for folder in folders for name in folder.entries
+            name.startswith(f"{SAVED}{self.process.epoch}.msgs.")
+            for folder in folders
+            for name in folder.entries
         )
 
     def _look(self, channel: ChannelStore) -> Found:
         subs = {s.state.inbox: s for s in channel.recovered_subs()}
         if channel.next_sub_id <= max((s.state.sub_id for s in subs.values()), default=0):
             raise Violation(f"channel {channel.name!r}: the next subscription id is in use")
-        # An original syncs an index as it likes: what it names behind the data is a hole that nobody was told of.
+        # An original syncs an index as it likes: what it names behind the data is a hole that
+        # nobody was told of.
         messages = read_there(channel) if self._env.owner.originals_through else read_all(channel)
         return Found(
             messages,
@@ -120,7 +132,8 @@ class ObservedStore(FileStore):
         super().close()
         self.process.tidy = True
 
-    # ---- what is offered -----------------------------------------------------------------------------------------
+    # ---- what is offered
+    # -----------------------------------------------------------------------------------------
 
     def create_channel(self, name: bytes, limits: ChannelLimits) -> FileChannel:
         channel = super().create_channel(name, limits)
@@ -139,16 +152,21 @@ class ObservedStore(FileStore):
                 process.broken(f"{process}: {violation}")
 
     def _hook(self, channel: ChannelStore, life: Generation | None) -> None:
-        ledger, process = self.process.group.ledger, self.process
+        ledger = self.process.group.ledger
+        process = self.process
         life = life or ledger.generation(channel.name)
         process.speaks_of(channel.name, life)
-        append, add_events, purge = channel.append, channel.add_events, channel.purge
+        append = channel.append
+        add_events = channel.add_events
+        purge = channel.purge
 
         def offered(block: MsgBlock) -> None:
             for i in range(len(block)):
                 payload = block.payload(i)
                 ledger.offer(life, block.sequence(i), payload, block.timestamp(i))
-                ledger.place(life, pb.MsgProto.FromString(payload).data, block.sequence(i), payload, process)
+                ledger.place(
+                    life, pb.MsgProto.FromString(payload).data, block.sequence(i), payload, process
+                )
             append(block)
 
         def sent(events: SubEvents) -> None:
@@ -169,7 +187,8 @@ class ObservedStore(FileStore):
         channel.append = offered  # type: ignore[method-assign]
         channel.add_events = sent  # type: ignore[method-assign]
 
-    # ---- what is kept --------------------------------------------------------------------------------------------
+    # ---- what is kept
+    # --------------------------------------------------------------------------------------------
 
     def write_events(self) -> None:
         super().write_events()
@@ -182,7 +201,8 @@ class ObservedStore(FileStore):
 
     def tick(self, now_ns: int) -> bool:
         if not self._in_round:
-            self._in_round, self._noted = True, set(self._applied)
+            self._in_round = True
+            self._noted = set(self._applied)
         more = super().tick(now_ns)
         if not more:
             # A whole round of what is done once a second lies behind them.

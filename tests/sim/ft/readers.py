@@ -1,8 +1,10 @@
-"""A reader of the live store, as ``ftstan/spark`` and ``ftstanctl store`` are: it stops where ``confirmed.bin`` says.
+"""A reader of the live store, as ``ftstan/spark`` and ``ftstanctl store`` are: it stops where
+``confirmed.bin`` says.
 
-What it is shown must be what every later owner finds (*never early*), and a channel that it was shown up to some
-sequence does not end before that later: a stream would take that for a channel that has begun anew, and read it again
-or fail. Only what storage may forget by itself, since nobody syncs that file, goes back.
+What it is shown must be what every later owner finds (*never early*), and a channel that it was
+shown up to some sequence does not end before that later: a stream would take that for a channel
+that has begun anew, and read it again or fail. Only what storage may forget by itself, since nobody
+syncs that file, goes back.
 """
 
 from __future__ import annotations
@@ -23,15 +25,15 @@ class LiveReader:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._read: dict[str, bytes] = {}
+        self._read: dict[str, bytearray] = {}
         self._reached: dict[str, tuple[Generation, int]] = {}
 
     def look(self, volume: Volume) -> None:
         """Read every ``confirmed.bin`` that has changed. Raises ``Violation``."""
         for name, folder in volume.root.entries.items():
             file = folder.entries.get(NAME) if isinstance(folder, DirNode) else None
-            if isinstance(file, FileNode) and self._read.get(name) != (data := bytes(file.data)):
-                self._read[name] = data
+            if isinstance(file, FileNode) and self._read.get(name) != file.data:
+                self._read[name] = bytearray(file.data)
                 self._judge(name)
 
     def storage_went_down(self) -> None:
@@ -40,7 +42,7 @@ class LiveReader:
         self._reached.clear()
 
     def _judge(self, name: str) -> None:
-        confirmed = decode(self._read[name])
+        confirmed = decode(bytes(self._read[name]))
         life = self._ledger.generations.get(name.encode())
         if confirmed is None or life is None:
             return

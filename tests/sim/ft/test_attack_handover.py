@@ -1,7 +1,9 @@
-"""Attacks on the planned hand-over: its messages lost, late, doubled and replayed, links cut, members hit right then.
+"""Attacks on the planned hand-over: its messages lost, late, doubled and replayed, links cut,
+members hit right then.
 
-What is asked by name is asked of clients: that no publish of a planned hand-over goes without an answer, and that none
-is stored twice. The rest is judged by the ledger, as in every history (``docs/ft.md``, planned hand-over).
+What is asked by name is asked of clients: that no publish of a planned hand-over goes without an
+answer, and that none is stored twice. The rest is judged by the ledger, as in every history
+(``docs/ft.md``, planned hand-over).
 """
 
 from __future__ import annotations
@@ -24,7 +26,15 @@ from ftstan.wire.pb import stan_pb2 as pb
 from tests.sim import nats
 from tests.sim.ft.group import Group, Shape, numbers_of
 from tests.sim.ft.nodes import CLUSTER
-from tests.sim.ft.shapes import LIMITS, LOCAL, NETWORK, NETWORK_FAILING, NETWORK_REPEATS, RAISING, REPEATS
+from tests.sim.ft.shapes import (
+    LIMITS,
+    LOCAL,
+    NETWORK,
+    NETWORK_FAILING,
+    NETWORK_REPEATS,
+    RAISING,
+    REPEATS,
+)
 from tests.sim.ft.test_named import group_of, move, serve_with_all
 from tests.sim.model import Violation
 from tests.sim.nats import Packet, SimControl
@@ -52,7 +62,9 @@ class Wire:
     """
 
     def __init__(
-        self, group: Group, rule: Callable[[dict[str, object]], list[tuple[float, dict[str, object]]]]
+        self,
+        group: Group,
+        rule: Callable[[dict[str, object]], list[tuple[float, dict[str, object]]]],
     ) -> None:
         self.group = group
         self.rule = rule
@@ -114,7 +126,9 @@ class Publisher:
             ping_max_out=3,
         )
         name = self.name.encode()
-        self.group.ledger.clients.values[name] = ClientInfo(name, name + b".hb", name + b"-conn", 1, 5, 3)
+        self.group.ledger.clients.values[name] = ClientInfo(
+            name, name + b".hb", name + b"-conn", 1, 5, 3
+        )
         self.send(f"_STAN.discover.{CLUSTER}", request.SerializeToString(), f"{self.name}.reply")
 
     def send(self, subject: str, data: bytes, reply: str = "") -> None:
@@ -160,7 +174,9 @@ def publisher(group: Group) -> Publisher:
     return client
 
 
-def run(group: Group, seconds: float, *also: Callable[[], object], step: float = 0.01, calls: int = 200) -> None:
+def run(
+    group: Group, seconds: float, *also: Callable[[], object], step: float = 0.01, calls: int = 200
+) -> None:
     """Everybody moves in small steps."""
     end = group.clock.mono() + seconds
     while group.clock.mono() < end:
@@ -233,7 +249,8 @@ class RoughGroup(Group):
 
     def _move_clients(self) -> None:
         super()._move_clients()
-        ambushes, self._ambushes = self._ambushes, []
+        ambushes = self._ambushes
+        self._ambushes = []
         for ambush in ambushes:
             self.met["ambushes"] += 1
             ambush()
@@ -245,8 +262,23 @@ class RoughGroup(Group):
     def _at_a_hand_over(self) -> list[Callable[[], object]]:
         """What hits exactly then."""
         links: list[Callable[[], object]] = [self._drop_link] * 5
-        common = [self._kill, self._pause, self._pause_at_a_call, self._stall, self._switch_mixed, self._stop]
-        return [*links, *common, self._delete, self._purge, self.claimers_die, self._lose_lock, self._partition]
+        common = [
+            self._kill,
+            self._pause,
+            self._pause_at_a_call,
+            self._stall,
+            self._switch_mixed,
+            self._stop,
+        ]
+        return [
+            *links,
+            *common,
+            self._delete,
+            self._purge,
+            self.claimers_die,
+            self._lose_lock,
+            self._partition,
+        ]
 
     def _drop_link(self) -> None:
         """A member's link for clients, or for the group, is cut; what was on its way is lost."""
@@ -258,7 +290,14 @@ class RoughGroup(Group):
             self.hub.close(connection, lose=True)
 
     def _faults(self) -> list[Callable[[], object]]:
-        handing = [self._switch_over, self._switch_to, self._stop, self._stop_serving, self._twice, self._replay]
+        handing = [
+            self._switch_over,
+            self._switch_to,
+            self._stop,
+            self._stop_serving,
+            self._twice,
+            self._replay,
+        ]
         return [*(handing * 4), self._drop_link, *super()._faults()]
 
     def _stop_serving(self) -> None:
@@ -267,7 +306,8 @@ class RoughGroup(Group):
             node.stopping = True
 
     def _switch_to(self) -> None:
-        node, to = self.serving(), self._noise.choice(self.nodes)
+        node = self.serving()
+        to = self._noise.choice(self.nodes)
         if node is not None:
             node.ask(lambda: node.product.member.switchover(to.name))
 
@@ -278,7 +318,11 @@ class RoughGroup(Group):
     def _replay(self) -> None:
         if self.wire.heard:
             self.met["hand-over messages replayed"] += 1
-            self.hub._process(self.hub.connect(None, lambda *_: None), "PUB", self._noise.choice(self.wire.heard[-30:]))
+            self.hub._process(
+                self.hub.connect(None, lambda *_: None),
+                "PUB",
+                self._noise.choice(self.wire.heard[-30:]),
+            )
 
     def heal(self) -> None:
         self.healed = True
@@ -297,7 +341,9 @@ ROUGH = (
 
 
 def rough_history(seed: int) -> Counter[str]:
-    shape = replace(ROUGH[seed % len(ROUGH)], members=2 + seed // len(ROUGH) % 3, faults=0.5, turns=60)
+    shape = replace(
+        ROUGH[seed % len(ROUGH)], members=2 + seed // len(ROUGH) % 3, faults=0.5, turns=60
+    )
     with numbers_of(shape):
         group = RoughGroup(seed, shape)
         try:
@@ -318,7 +364,9 @@ def test_hand_overs_whose_messages_are_lost_late_doubled_and_replayed_break_no_p
     for seed in (*range(100), 3098):
         met += rough_history(seed)
     assert met["hand-overs with publishes kept"] > 30
-    assert all(met[f"hand-over messages {fate}"] for fate in ("lost", "late", "doubled", "replayed"))
+    assert all(
+        met[f"hand-over messages {fate}"] for fate in ("lost", "late", "doubled", "replayed")
+    )
     assert met["links dropped at a hand-over"] > 30
 
 
@@ -348,13 +396,15 @@ def test_a_forged_question_leaves_no_successor_that_hears_no_publishes() -> None
 
 @pytest.mark.xfail(
     strict=True,
-    reason="what the owner answered before the successor subscribed is named, too: a repeat within 2 s is left out",
+    reason="what the owner answered before the successor subscribed is named, too: a repeat "
+    "within 2 s is left out",
 )
 def test_a_publish_that_is_repeated_right_after_a_hand_over_is_answered() -> None:
     with group_of(replace(LOCAL, members=2)) as group:
         owner, standby = pair(group)
         client = publisher(group)
-        # The owner looks for a successor, which does not hear it yet: what it answers now it names later.
+        # The owner looks for a successor, which does not hear it yet: what it answers now it names
+        # later.
         standby.paused = True
         owner.switchover()
         run(group, 0.1)
@@ -400,13 +450,16 @@ def test_a_hand_over_names_all_it_answered_however_little_a_nats_message_carries
 def test_a_store_in_which_originals_were_recorded_meanwhile_is_not_taken_without_its_lock() -> None:
     with group_of(replace(LOCAL, members=2, steal_after=2)) as group:
         owner, standby = pair(group)
-        # The owner is silent, and the standby has made up its mind; then the owner wakes up and the operator speaks.
+        # The owner is silent, and the standby has made up its mind; then the owner wakes up and the
+        # operator speaks.
         owner.paused = True
         standby.stop_before = lambda call, args: call == "open" and "ft.claim." in str(args[1])
         assert move(group, lambda: standby.paused, standby)
         owner.paused = False
         owner.ask(lambda: owner.product.member.set_mixed(on=True))
-        assert move(group, lambda: owner.product.group is not None and owner.product.group.mixed, owner)
+        assert move(
+            group, lambda: owner.product.group is not None and owner.product.group.mixed, owner
+        )
         group.stop(owner)
         top = group.ledger.top
         standby.first = next(fiber for fiber in standby._fibers if fiber.name == "data plane")

@@ -1,4 +1,6 @@
-"""Attacks on what a client sees around a change of owner: repeats, redeliveries, groups, channels that open later."""
+"""Attacks on what a client sees around a change of owner: repeats, redeliveries, groups, channels
+that open later.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ from tests.sim.ft.group import Group, Shape
 from tests.sim.ft.test_named import go_on, group_of, move, serve_with_all, take_over
 from tests.sim.history import STORE
 from tests.sim.model import read_all
-from tests.unit.test_opening_later import Server as LateServer
-from tests.unit.test_remembered_crashes import disk_of, publish, serving
+from tests.unit.stores.test_opening_later import Server as LateServer
+from tests.unit.stores.test_remembered_crashes import disk_of, publish, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +58,8 @@ def set_back(clock: ManualClock, seconds: int) -> None:
     clock._wall_ns -= seconds * SECOND
 
 
-# ---- repeats ---------------------------------------------------------------------------------------------------------
+# ---- repeats
+# --------------------------------------------------------------------------------------------------
 
 
 def test_alike_messages_under_a_clock_that_was_set_back_are_not_taken_for_each_other() -> None:
@@ -86,10 +89,11 @@ def test_alike_messages_under_a_clock_that_was_set_back_are_not_taken_for_each_o
     assert list(read_all(again.broker.store.recover().channels[0])) == [1, 2, 3]
 
 
-# ---- redelivery ------------------------------------------------------------------------------------------------------
+# ---- redelivery
+# --------------------------------------------------------------------------------------------------
 
 
-def test_a_message_stored_by_a_host_whose_clock_is_ahead_is_due_one_ack_wait_after_the_takeover() -> None:
+def test_a_message_stored_by_a_host_whose_clock_is_ahead_is_due_one_ack_wait_later() -> None:
     server = Server()
     driver = server.start()
     driver.connect()
@@ -102,7 +106,7 @@ def test_a_message_stored_by_a_host_whose_clock_is_ahead_is_due_one_ack_wait_aft
     assert sequences(driver.wait(6)) == [1]
 
 
-def test_a_full_window_whose_messages_could_not_be_read_at_the_takeover_is_served_when_they_can() -> None:
+def test_a_full_window_that_could_not_be_read_at_the_takeover_is_served_when_it_can() -> None:
     server = Server()
     driver = server.start()
     driver.connect()
@@ -110,17 +114,27 @@ def test_a_full_window_whose_messages_could_not_be_read_at_the_takeover_is_serve
     driver.publish(b"a", b"b")
     server.kill(driver, down=10)
     driver = server.start(b"hb.me")
-    server.disk.fail_next("pread", errno.EIO)
+
+    left = [errno.EIO] * 2  # a read that fails once is tried with the file opened anew
+
+    def fail(_number: int, name: str, _arguments: tuple[object, ...]) -> None:
+        if name == "pread" and left:
+            raise OSError(left.pop(), "it fails")
+
+    server.disk.on_call = fail
     assert sequences(driver.run()) == []
-    server.disk.fail_no_more()
+    server.disk.on_call = None
     assert 1 in sequences(driver.wait(60))
 
 
-# ---- channels that open later ----------------------------------------------------------------------------------------
+# ---- channels that open later
+# ----------------------------------------------------------------------------------------
 
 
 def half_closed(server: LateServer, *, durable: bytes = b"", queue: bytes = b"") -> Driver:
-    """A client whose end is in ``clients.dat`` and nowhere else: the owner was killed between two files."""
+    """A client whose end is in ``clients.dat`` and nowhere else: the owner was killed between two
+    files.
+    """
     driver = server.start()
     driver.connect()
     driver.publish(b"1", channel=b"a")
@@ -144,7 +158,7 @@ def half_closed(server: LateServer, *, durable: bytes = b"", queue: bytes = b"")
     return driver
 
 
-def test_a_durable_of_a_client_that_had_half_closed_can_be_resumed_from_a_channel_that_opens_later() -> None:
+def test_a_durable_of_a_half_closed_client_can_be_resumed_from_a_channel_that_opens_later() -> None:
     driver = half_closed(LateServer(), durable=b"dur")
     # The same id comes again before the channel is opened.
     driver.connect(conn_id=b"conn.new")
@@ -166,7 +180,7 @@ def test_a_client_that_comes_again_inherits_no_subscription_from_a_channel_that_
     assert driver.broker.counts()["subscriptions"] == 1
 
 
-def test_a_reader_whose_next_message_could_not_be_read_at_the_takeover_gets_it_when_it_can() -> None:
+def test_a_reader_whose_next_message_was_unreadable_at_the_takeover_gets_it_later() -> None:
     server = Server()
     driver = server.start()
     driver.connect()
@@ -183,7 +197,8 @@ def test_a_reader_whose_next_message_could_not_be_read_at_the_takeover_gets_it_w
     driver = server.start(b"hb.me")
     channel = driver.broker.channels.get(b"foo")
     assert channel is not None
-    read, failures = channel.store.read, [errno.EIO]
+    read = channel.store.read
+    failures = [errno.EIO]
 
     def fails_once(sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock | None:
         if failures:
@@ -196,7 +211,8 @@ def test_a_reader_whose_next_message_could_not_be_read_at_the_takeover_gets_it_w
     assert 2 in sequences(driver.wait(100))
 
 
-# ---- queue groups ----------------------------------------------------------------------------------------------------
+# ---- queue groups
+# --------------------------------------------------------------------------------------------------
 
 
 class Members:
@@ -229,7 +245,9 @@ class Members:
         self.server.disk.on_call = None
         mode = self.rng.choice((CrashMode.LOST, CrashMode.ORDERED, CrashMode.UNORDERED))
         disk = self.server.disk
-        self.server.disk = disk.crash(self.rng, mode) if self.power else disk.crash(process_only=True)
+        self.server.disk = (
+            disk.crash(self.rng, mode) if self.power else disk.crash(process_only=True)
+        )
         self.server.clock.advance(self.rng.choice((0.1, 3, 40)))
         self.driver = self.server.start(*(b"hb." + i for i in self.IDS))
         self.seen = 0
@@ -239,7 +257,8 @@ class Members:
         self.subs = {i: s for i, s in self.subs.items() if i in known}
 
     def step(self) -> None:
-        rng, driver = self.rng, self.driver
+        rng = self.rng
+        driver = self.driver
         who = rng.choice(self.IDS)
         match rng.randrange(7):
             case 0 | 1:
@@ -281,7 +300,11 @@ class Members:
 
     def acknowledge(self) -> None:
         for who, ack_inbox in list(self.subs.items()):
-            got = {s for s in sequences(self.driver.out[self.seen :], b"in." + who) if self.rng.random() < 0.6}
+            got = {
+                s
+                for s in sequences(self.driver.out[self.seen :], b"in." + who)
+                if self.rng.random() < 0.6
+            }
             if got:
                 self.acked |= got
                 self.driver.ack(ack_inbox, *sorted(got))
@@ -311,7 +334,9 @@ def test_no_message_of_a_durable_group_is_forgotten_however_its_owners_die(
     members.subs.pop(who, None)
     for sub in list(driver.broker.clients.get(who).subs):  # type: ignore[union-attr]
         driver.leave(SUBJECTS.sub_close, sub.ack_inbox, client_id=who)
-    driver.subscribe(client_id=who, inbox=b"in.last", durable=b"dur", queue=b"q", max_in_flight=1000, ack_wait=1)
+    driver.subscribe(
+        client_id=who, inbox=b"in.last", durable=b"dur", queue=b"q", max_in_flight=1000, ack_wait=1
+    )
     got: set[int] = set()
     for _ in range(30):
         driver.wait(5)
@@ -321,7 +346,8 @@ def test_no_message_of_a_durable_group_is_forgotten_however_its_owners_die(
     assert members.stored - members.acked <= got
 
 
-# ---- an owner that is fenced while it hands over ---------------------------------------------------------------------
+# ---- an owner that is fenced while it hands over
+# ---------------------------------------------------------------------
 
 
 @pytest.fixture

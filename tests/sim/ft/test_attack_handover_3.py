@@ -1,4 +1,6 @@
-"""Attacks on planned hand-overs: two at once, a backlog in the way, successors that cannot follow, words that lie."""
+"""Attacks on planned hand-overs: two at once, a backlog in the way, successors that cannot follow,
+words that lie.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,10 @@ from tests.sim.ft.test_attack_handover import Publisher, Wire, pair, publisher, 
 from tests.sim.ft.test_named import group_of, move, serve_with_all
 from tests.sim.ft.test_review_handover import answered_meanwhile
 from tests.sim.nats import Packet, SimLink
-from tests.unit.test_ft_standby import BUSY, PEER
-from tests.unit.test_ft_standby import Node as Standby
-from tests.unit.test_nats_link import Peer, link_to, server
-from tests.unit.test_serving_pause import Everything
+from tests.unit.ft.test_standby import BUSY, PEER
+from tests.unit.ft.test_standby import Node as Standby
+from tests.unit.nats.test_link import Peer, link_to, server
+from tests.unit.node.test_pipeline_pause import Everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,12 +66,17 @@ def publishing(client: Publisher) -> Callable[[], None]:
     return publish
 
 
-# ---- a second stop within the first ----------------------------------------------------------------------------------
+# ---- a second stop within the first
+# ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("when", ["recovering", "opening"])
-def test_a_successor_that_is_stopped_before_it_serves_leaves_no_publish_without_an_answer(when: str) -> None:
-    """A rolling restart: the member that has just been chosen is the next one to go, and a third one stands by."""
+def test_a_successor_that_is_stopped_before_it_serves_leaves_no_publish_without_an_answer(
+    when: str,
+) -> None:
+    """A rolling restart: the member that has just been chosen is the next one to go, and a third
+    one stands by.
+    """
     with group_of(replace(LOCAL, members=3)) as group:
         owner, (chosen, _) = three(group)
         client = publisher(group)
@@ -92,12 +99,18 @@ def test_a_successor_that_is_stopped_before_it_serves_leaves_no_publish_without_
         assert reached()
         chosen.stopping = True
         epoch = chosen.epoch
-        assert move(group, lambda: any(n.serving and n.epoch > epoch for n in group.nodes), also=publishing(client))
+        assert move(
+            group,
+            lambda: any(n.serving and n.epoch > epoch for n in group.nodes),
+            also=publishing(client),
+        )
         assert settled(group, client) == set()
 
 
 @pytest.mark.parametrize("when", ["named", "searching"])
-def test_a_successor_that_is_stopped_before_the_owner_has_left_follows_all_the_same(when: str) -> None:
+def test_a_successor_that_is_stopped_before_the_owner_has_left_follows_all_the_same(
+    when: str,
+) -> None:
     """The operator's switchover has been answered, or is about to be."""
     with group_of(replace(LOCAL, members=3)) as group:
         owner, others = three(group)
@@ -107,14 +120,20 @@ def test_a_successor_that_is_stopped_before_the_owner_has_left_follows_all_the_s
 
         def reached() -> bool:
             if when == "searching":
-                return chosen.product.group is not None and chosen.product.group._handover.takes_over
+                return (
+                    chosen.product.group is not None and chosen.product.group._handover.takes_over
+                )
             return owner.successor == chosen.name
 
         assert move(group, reached, steps=400, also=publishing(client))
         assert not chosen.epoch
         chosen.stopping = True
         epoch = owner.epoch
-        assert move(group, lambda: any(n.serving and n.epoch > epoch + 1 for n in group.nodes), also=publishing(client))
+        assert move(
+            group,
+            lambda: any(n.serving and n.epoch > epoch + 1 for n in group.nodes),
+            also=publishing(client),
+        )
         assert chosen.ended == "stopped"
         assert settled(group, client) == set()
 
@@ -132,11 +151,14 @@ def test_a_successor_that_is_stopped_in_a_hurry_counts_what_it_drops() -> None:
         assert chosen.product.unbridged > 0
 
 
-# ---- subscribers -----------------------------------------------------------------------------------------------------
+# ---- subscribers
+# --------------------------------------------------------------------------------------------------
 
 
 class Reader(Publisher):
-    """A client with subscriptions, which notes what they get and acknowledges what it is told to."""
+    """A client with subscriptions, which notes what they get and acknowledges what it is told
+    to.
+    """
 
     def __init__(self, group: Group, name: str = "reader") -> None:
         super().__init__(group, name)
@@ -176,10 +198,19 @@ class Reader(Publisher):
 
     def ack(self, inbox: str, channel: bytes, sequence: int) -> None:
         if inbox in self.ack_inboxes:
-            self.send(self.ack_inboxes[inbox], pb.Ack(subject=channel, sequence=sequence).SerializeToString())
+            self.send(
+                self.ack_inboxes[inbox],
+                pb.Ack(subject=channel, sequence=sequence).SerializeToString(),
+            )
 
     def subscribe(
-        self, inbox: str, *, durable: bytes = b"", queue: bytes = b"", most: int = 10, ack_wait: int = 5
+        self,
+        inbox: str,
+        *,
+        durable: bytes = b"",
+        queue: bytes = b"",
+        most: int = 10,
+        ack_wait: int = 5,
     ) -> None:
         if inbox not in self._inboxes.values():
             sid = f"in.{inbox}"
@@ -199,7 +230,9 @@ class Reader(Publisher):
             durable_name=durable,
             start_position=pb.FIRST,
         )
-        self.send(self.subjects["subscribe"], request.SerializeToString(), f"{self.name}.sub.x-{inbox}")
+        self.send(
+            self.subjects["subscribe"], request.SerializeToString(), f"{self.name}.sub.x-{inbox}"
+        )
 
 
 def reader(group: Group, name: str = "reader") -> Reader:
@@ -213,7 +246,10 @@ def reader(group: Group, name: str = "reader") -> Reader:
 def test_a_reader_with_a_long_way_to_go_does_not_make_publishers_wait_for_a_hand_over(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What fits into one emit takes 40 ms on its way to NATS; a reader may have a hundred of those in flight."""
+    """What fits into one emit takes 40 ms on its way to NATS.
+
+    A reader may have a hundred of those in flight.
+    """
     send = SimLink.send
 
     def slow(self: SimLink, data: bytes | bytearray | memoryview, deadline: float) -> None:
@@ -223,13 +259,14 @@ def test_a_reader_with_a_long_way_to_go_does_not_make_publishers_wait_for_a_hand
 
     with group_of(replace(LOCAL, members=2)) as group:
         owner, standby = pair(group)
-        client, late = publisher(group), reader(group)
+        client = publisher(group)
+        late = reader(group)
         for _ in range(1000):
             client.publish(b"%d-" % group.serial() + b"g" * 1000)
         run(group, 2)
         assert not client.open
         assert owner.product.plane.serving is not None
-        owner.product.plane.serving.broker.budget = 8 << 10
+        owner.product.plane.serving.most_delivered = 8 << 10
         monkeypatch.setattr(SimLink, "send", slow)
         late.acknowledges = False
         late.subscribe("inbox.late", most=most)
@@ -248,7 +285,10 @@ def test_a_reader_with_a_long_way_to_go_does_not_make_publishers_wait_for_a_hand
 
 @pytest.mark.parametrize("seed", range(3))
 def test_of_three_members_the_one_that_was_named_follows(seed: int) -> None:
-    """Both that stand by keep what is published; the other one holds back for five seconds once one is named."""
+    """Both that stand by keep what is published.
+
+    The other one holds back for five seconds once one is named.
+    """
     with group_of(replace(LOCAL, members=3), seed) as group:
         owner, others = three(group)
         client = publisher(group)
@@ -258,13 +298,17 @@ def test_of_three_members_the_one_that_was_named_follows(seed: int) -> None:
         # Storage lets it wait for a moment when it comes to take over.
         assert move(group, lambda: bool(owner.ended), owner, also=publishing(client))
         named.stalled_until = named.clock.mono() + 0.3
-        assert move(group, lambda: any(node.serving and node.epoch > owner.epoch for node in group.nodes))
+        assert move(
+            group, lambda: any(node.serving and node.epoch > owner.epoch for node in group.nodes)
+        )
         assert settled(group, client) == set()
         assert named.epoch > owner.epoch
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_former_owner_that_is_started_again_at_once_does_not_overtake_its_successor(seed: int) -> None:
+def test_a_former_owner_that_is_started_again_at_once_does_not_overtake_its_successor(
+    seed: int,
+) -> None:
     """It has not heard whom it named, and its successor's storage is slow."""
     with group_of(replace(LOCAL, members=2), seed) as group:
         owner, standby = pair(group)
@@ -276,7 +320,9 @@ def test_a_former_owner_that_is_started_again_at_once_does_not_overtake_its_succ
         standby.stalled_until = standby.clock.mono() + 3
         run(group, 4, client.publish)
         assert len({node.name for node in group.nodes} - {owner.name, standby.name}) == 1
-        assert move(group, lambda: any(node.serving and node.epoch > owner.epoch for node in group.nodes))
+        assert move(
+            group, lambda: any(node.serving and node.epoch > owner.epoch for node in group.nodes)
+        )
         assert standby.serving
         assert settled(group, client) == set()
 
@@ -295,13 +341,15 @@ def test_when_the_member_that_was_named_dies_another_one_waits_no_longer_than_sa
         assert outage(group, owner) < 6
 
 
-# ---- successors that cannot follow -----------------------------------------------------------------------------------
+# ---- successors that cannot follow
+# -----------------------------------------------------------------------------------
 
 
 def outage(group: Group, former: Node, *, most: float = 60.0) -> float:
     """Seconds from the end of ``former`` until somebody serves under a higher epoch."""
     assert move(group, lambda: bool(former.ended), steps=2000)
-    since, epoch = group.clock.mono(), former.epoch
+    since = group.clock.mono()
+    epoch = former.epoch
     for _ in range(round(most / 0.01)):
         if any(node.serving and node.epoch > epoch for node in group.nodes):
             break
@@ -310,11 +358,18 @@ def outage(group: Group, former: Node, *, most: float = 60.0) -> float:
 
 
 def test_the_store_of_an_owner_without_its_lock_is_handed_over_at_once() -> None:
-    """Its former holder stands still and keeps the lock; the operator moves the store on from where it was taken to."""
+    """Its former holder stands still and keeps the lock.
+
+    The operator moves the store on from where it was taken to.
+    """
     with group_of(replace(LOCAL, members=3, steal_after=20)) as group:
         holder, others = three(group)
         holder.paused = True
-        assert move(group, lambda: any(node.serving and node.epoch > holder.epoch for node in group.nodes), *others)
+        assert move(
+            group,
+            lambda: any(node.serving and node.epoch > holder.epoch for node in group.nodes),
+            *others,
+        )
         owner = group.serve()
         assert owner is not holder
         run(group, 3)
@@ -326,7 +381,11 @@ def test_a_stop_of_an_owner_without_its_lock_is_followed_at_once() -> None:
     with group_of(replace(LOCAL, members=3, steal_after=20)) as group:
         holder, others = three(group)
         holder.paused = True
-        assert move(group, lambda: any(node.serving and node.epoch > holder.epoch for node in group.nodes), *others)
+        assert move(
+            group,
+            lambda: any(node.serving and node.epoch > holder.epoch for node in group.nodes),
+            *others,
+        )
         owner = group.serve()
         client = publisher(group)
         group._start_at[owner.member] = group.clock.mono() + 60
@@ -355,7 +414,12 @@ def test_a_standby_that_has_said_that_it_could_not_take_over_is_not_chosen() -> 
         run(group, 25, step=0.05)
         client = publisher(group)
         # It is the first that answers.
-        wire = Wire(group, lambda said: [(0.05 if said.get("server") not in {broken.name, owner.name} else 0.0, said)])
+        wire = Wire(
+            group,
+            lambda said: [
+                (0.05 if said.get("server") not in {broken.name, owner.name} else 0.0, said)
+            ],
+        )
         group._start_at[owner.member] = group.clock.mono() + 60
         owner.stopping = True
         for _ in range(5000):
@@ -363,16 +427,25 @@ def test_a_standby_that_has_said_that_it_could_not_take_over_is_not_chosen() -> 
                 break
             run(group, 0.01, wire.turn, client.publish)
         assert owner.successor == other.name
-        assert move(group, lambda: any(node.serving and node.epoch > owner.epoch for node in group.nodes))
+        assert move(
+            group, lambda: any(node.serving and node.epoch > owner.epoch for node in group.nodes)
+        )
         broken.disk.on_call = on_call
         assert settled(group, client) == set()
 
 
 def without_its_lock(group: Group) -> tuple[Node, Node]:
-    """The owner, which took the store from a member that stands still and keeps the lock; and who stands by."""
+    """The owner, which took the store from a member that stands still and keeps the lock.
+
+    And who stands by.
+    """
     holder, others = three(group)
     holder.paused = True
-    assert move(group, lambda: any(node.serving and node.epoch > holder.epoch for node in group.nodes), *others)
+    assert move(
+        group,
+        lambda: any(node.serving and node.epoch > holder.epoch for node in group.nodes),
+        *others,
+    )
     owner = group.serve()
     run(group, 3)
     return owner, next(node for node in others if node is not owner)
@@ -394,7 +467,8 @@ def test_who_follows_an_owner_without_its_lock_is_followed_in_the_same_way(how: 
             assert outage(group, owner) < (2 if how != "unheard" else 5)
             assert standby.serving
             run(group, 4)
-            owner, standby = standby, next(n for n in group.nodes if n.member == member and not n.ended)
+            owner = standby
+            standby = next(n for n in group.nodes if n.member == member and not n.ended)
 
 
 def test_forged_words_do_not_take_the_store_from_an_owner_without_its_lock() -> None:
@@ -411,11 +485,14 @@ def test_forged_words_do_not_take_the_store_from_an_owner_without_its_lock() -> 
         assert standby.epoch < owner.epoch
 
 
-# ---- words that lie --------------------------------------------------------------------------------------------------
+# ---- words that lie
+# --------------------------------------------------------------------------------------------------
 
 
-def test_heartbeats_and_names_together_do_not_keep_a_lock_from_being_tried_for_longer_than_said() -> None:
-    """However often others are named, at most 15 s lie between two attempts at the lock (``docs/ft.md``)."""
+def test_heartbeats_and_names_together_delay_no_try_of_a_lock_beyond_what_is_documented() -> None:
+    """However often others are named, at most 15 s lie between two attempts at the lock
+    (``docs/ft.md``).
+    """
     node = Standby()
     node.stand_by()
     tried = [node.now]
@@ -432,17 +509,23 @@ def test_heartbeats_and_names_together_do_not_keep_a_lock_from_being_tried_for_l
 
 
 def test_forged_words_do_not_keep_a_group_from_replacing_its_owner() -> None:
-    """Somebody repeats the last heartbeat of an owner that died, and asks for a successor in its name."""
+    """Somebody repeats the last heartbeat of an owner that died, and asks for a successor in its
+    name.
+    """
     with group_of(replace(LOCAL, members=3)) as group:
         owner, _ = three(group)
         activation = owner.product.owner.present if owner.product.owner is not None else None
         assert activation is not None
         beat = Heartbeat(owner.name, activation.since_ns, activation.epoch, activation.store_id)
-        question = Leaving(owner.name, activation.epoch, activation.store_id, "anything", to="NOBODY")
+        question = Leaving(
+            owner.name, activation.epoch, activation.store_id, "anything", to="NOBODY"
+        )
         forger = group.hub.connect(None, lambda *_: None)
 
         def forge() -> None:
-            group.hub.publish(forger, Packet(heartbeat_subject(CLUSTER, "group"), "", encode_heartbeat(beat)))
+            group.hub.publish(
+                forger, Packet(heartbeat_subject(CLUSTER, "group"), "", encode_heartbeat(beat))
+            )
             group.hub.publish(forger, Packet(group_subject(CLUSTER, "group"), "", encode(question)))
 
         owner.kill()
@@ -454,11 +537,15 @@ def test_forged_words_do_not_keep_a_group_from_replacing_its_owner() -> None:
         assert any(node.serving for node in group.nodes)
 
 
-# ---- requests that the owner has begun -------------------------------------------------------------------------------
+# ---- requests that the owner has begun
+# -------------------------------------------------------------------------------
 
 
 def test_a_client_whose_connect_the_owner_has_begun_to_look_at_is_answered() -> None:
-    """Its id is in use, so the owner asks the older one whether it lives; meanwhile it hands over."""
+    """Its id is in use, so the owner asks the older one whether it lives.
+
+    Meanwhile it hands over.
+    """
     with group_of(replace(LOCAL, members=2)) as group:
         owner, standby = pair(group)
         # Nobody answers for the older client.
@@ -473,11 +560,14 @@ def test_a_client_whose_connect_the_owner_has_begun_to_look_at_is_answered() -> 
         assert again.connects
 
 
-# ---- the last bytes --------------------------------------------------------------------------------------------------
+# ---- the last bytes
+# --------------------------------------------------------------------------------------------------
 
 
 class Answering(Everything):
-    """A broker that answers when it has read what NATS had for it: deliveries, and the ack of a publish behind them."""
+    """A broker that answers when it has read what NATS had for it: deliveries, and the ack of a
+    publish behind them.
+    """
 
     def feed(self, *given: object) -> int:
         data, start, end = given[:3]
@@ -497,8 +587,12 @@ class Answering(Everything):
 
 
 @pytest.mark.parametrize("unread", [False, True])
-def test_a_link_that_is_closed_behind_a_hand_over_still_carries_every_answer(*, unread: bool) -> None:
-    """NATS is busy for a moment, and a client's answer to a heartbeat comes when nobody reads any more."""
+def test_a_link_that_is_closed_behind_a_hand_over_still_carries_every_answer(
+    *, unread: bool
+) -> None:
+    """NATS is busy for a moment, and a client's answer to a heartbeat comes when nobody reads any
+    more.
+    """
     heard = bytearray()
     gone = threading.Event()
 
@@ -516,7 +610,8 @@ def test_a_link_that_is_closed_behind_a_hand_over_still_carries_every_answer(*, 
             while data := peer.socket.recv(1 << 20):
                 heard.extend(data)
 
-    left, answered = threading.Event(), threading.Event()
+    left = threading.Event()
+    answered = threading.Event()
     with server(script) as (url, _):
         link = link_to(url)
         link.connect(10)
@@ -543,11 +638,15 @@ def test_a_link_that_is_closed_behind_a_hand_over_still_carries_every_answer(*, 
     assert heard.endswith(b"the last answer\r\n")
 
 
-# ---- refused, and then in earnest ------------------------------------------------------------------------------------
+# ---- refused, and then in earnest
+# ------------------------------------------------------------------------------------
 
 
 def test_a_stop_right_behind_a_switchover_that_was_refused_is_followed() -> None:
-    """The member that the operator names is away; so the operator stops the owner, and another one stands by."""
+    """The member that the operator names is away.
+
+    So the operator stops the owner, and another one stands by.
+    """
     with group_of(replace(LOCAL, members=3)) as group:
         owner, (away, _) = three(group)
         client = publisher(group)
@@ -562,7 +661,9 @@ def test_a_stop_right_behind_a_switchover_that_was_refused_is_followed() -> None
         owner.stopping = True
         assert move(group, lambda: bool(owner.ended), also=publishing(client))
         since = group.clock.mono()
-        assert move(group, lambda: any(node.serving and node.epoch > owner.epoch for node in group.nodes))
+        assert move(
+            group, lambda: any(node.serving and node.epoch > owner.epoch for node in group.nodes)
+        )
         waited = group.clock.mono() - since
         assert (waited < 1, settled(group, client)) == (True, set()), waited
 
@@ -589,7 +690,13 @@ def test_a_publish_without_a_guid_is_refused_once(fault: str) -> None:
 
         def unnamed(data: bytes = b"x") -> None:
             guid = b"g" * (MAX_ID + 1) if fault == "a guid that is too long" else b""
-            message = pb.PubMsg(client_id=b"steady", guid=guid, subject=b"channel.0", data=data, conn_id=b"steady-conn")
+            message = pb.PubMsg(
+                client_id=b"steady",
+                guid=guid,
+                subject=b"channel.0",
+                data=data,
+                conn_id=b"steady-conn",
+            )
             sent = b"\xff" + data if fault == "not a PubMsg" else message.SerializeToString()
             client.send(f"{client._prefix}.channel.0", sent, "steady.acks")
 

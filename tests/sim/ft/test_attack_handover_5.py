@@ -1,4 +1,6 @@
-"""Attacks on planned hand-overs: copies of a publish that several NATS servers carry at different speeds."""
+"""Attacks on planned hand-overs: copies of a publish that several NATS servers carry at different
+speeds.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def quiet() -> Iterator[None]:
 
 
 class SlowRoute:
-    """The route from the publisher's NATS server to that of ``member``; the members' own servers hear each other well.
+    """The route from the publisher's NATS server to that of ``member``.
+
+    The members' own servers hear each other well.
 
     While it is ``slow``, what it carries waits in it, in its order.
     """
@@ -56,7 +60,8 @@ class SlowRoute:
         assert self._member.link is not None
         connection = self._member.link._connection
         assert connection is not None
-        data, self._waiting = self._waiting, b""
+        data = self._waiting
+        self._waiting = b""
         self.slow = False
         connection.mailbox += data
         connection.arrived += len(data)
@@ -71,14 +76,20 @@ class SlowRoute:
             3.0,
             marks=pytest.mark.xfail(
                 strict=True,
-                reason="the successor forgets what the former owner has answered two seconds behind its start "
-                "(docs/ft.md, hand-over): a copy that comes later is stored and acknowledged once more",
+                reason="the successor forgets what the former owner has answered two seconds "
+                "behind its start "
+                "(docs/ft.md, hand-over): a copy that comes later is stored and acknowledged "
+                "once more",
             ),
         ),
     ],
 )
-def test_a_publish_whose_second_copy_a_slow_route_brings_behind_the_hand_over_is_stored_once(late: float) -> None:
-    """Routed NATS servers: the publisher is on a third one, whose route to the successor's is slow for some seconds."""
+def test_a_publish_whose_second_copy_a_slow_route_brings_behind_the_hand_over_is_stored_once(
+    late: float,
+) -> None:
+    """Routed NATS servers: the publisher is on a third one, whose route to the successor's is slow
+    for some seconds.
+    """
     with group_of(replace(LOCAL, members=2)) as group:
         owner, standby = pair(group)
         client = publisher(group)
@@ -97,7 +108,9 @@ def test_a_publish_whose_second_copy_a_slow_route_brings_behind_the_hand_over_is
 
 
 def test_a_publish_whose_second_copy_comes_to_the_next_successor_but_one_is_stored_once() -> None:
-    """A rolling restart of three: the route to the third one's NATS server is slow for less than two seconds."""
+    """A rolling restart of three: the route to the third one's NATS server is slow for less than
+    two seconds.
+    """
     with group_of(replace(LOCAL, members=3)) as group:
         owner = serve_with_all(group)
         others = [node for node in group.nodes if node is not owner]
@@ -105,7 +118,7 @@ def test_a_publish_whose_second_copy_comes_to_the_next_successor_but_one_is_stor
         owner.switchover()
 
         def listen() -> bool:
-            return all(node.product.plane.bridge is not None for node in others)
+            return all(node.product.plane.handover_buffer is not None for node in others)
 
         assert move(group, listen, steps=400)
         third = next(node for node in others if node.name != owner.successor)

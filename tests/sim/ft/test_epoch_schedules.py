@@ -1,7 +1,9 @@
-"""Many processes reach for one store, with no help from a lock; each may be paused or killed between any two calls.
+"""Many processes reach for one store, with no help from a lock.
 
-Writes that were not synced land whenever the schedule says, even long after their process died, as they do on a
-network file system. What must hold in every history:
+Each may be paused or killed between any two calls.
+
+Writes that were not synced land whenever the schedule says, even long after their process died, as
+they do on a network file system. What must hold in every history:
 
 - no two activations have the same epoch, and each is above all that were finished before it began;
 - once an activation is finished, no lower epoch is confirmed any more;
@@ -33,7 +35,9 @@ CONFIRMS = 6
 
 
 class LateDisk(SimDisk):
-    """A process whose writes reach the storage at its next fsync, or earlier or later, when the schedule says so."""
+    """A process whose writes reach the storage at its next fsync, or earlier or later, when the
+    schedule says so.
+    """
 
     late: list[tuple[int, bytes]]
 
@@ -46,7 +50,8 @@ class LateDisk(SimDisk):
         while self.late:
             offset, data = self.late[0]
             super().pwrite(fd, data, offset)
-            # Popped behind the call: if the process is killed in it, the bytes are still on their way.
+            # Popped behind the call: if the process is killed in it, the bytes are still on their
+            # way.
             self.late.pop(0)
         super().fsync(fd)
 
@@ -66,7 +71,13 @@ class World:
 
     def claim_as(self, name: str, disk: Disk, root: int) -> Activation:
         return claim(
-            disk, root, server_id=name, clock=ManualClock(), survey=lambda: survey_store(disk, root), host="h", pid=1
+            disk,
+            root,
+            server_id=name,
+            clock=ManualClock(),
+            survey=lambda: survey_store(disk, root),
+            host="h",
+            pid=1,
         )
 
     def finish(self, activation: Activation) -> None:
@@ -141,7 +152,9 @@ class Process:
         for _ in range(CONFIRMS):
             top = world.top
             confirm()
-            assert top <= activation.epoch, f"epoch {activation.epoch} confirmed after {top} was finished"
+            assert top <= activation.epoch, (
+                f"epoch {activation.epoch} confirmed after {top} was finished"
+            )
             world.store_slice(activation)
 
     def kill(self) -> None:
@@ -152,7 +165,9 @@ class Process:
 
 
 def play(world: World, processes: list[Process], rng: random.Random) -> None:
-    """Few changes of turn at random places find more than many: a run is often long enough to come to an end."""
+    """Few changes of turn at random places find more than many: a run is often long enough to come
+    to an end.
+    """
     for _ in range(rng.randint(6, 20)):
         process = rng.choice(processes)
         for _ in range(rng.choice((rng.randint(1, 30), 80))):
@@ -166,7 +181,9 @@ def play(world: World, processes: list[Process], rng: random.Random) -> None:
 
 @settings(max_examples=400, deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 5), st.booleans())
-def test_in_any_schedule_one_owner_is_confirmed_and_the_store_is_never_lost(seed: int, count: int, used: bool) -> None:
+def test_in_any_schedule_one_owner_is_confirmed_and_the_store_is_never_lost(
+    seed: int, count: int, used: bool
+) -> None:
     world = World(used=used)
     processes = [Process(world, f"P{index}") for index in range(count)]
     try:
@@ -186,4 +203,6 @@ def test_in_any_schedule_one_owner_is_confirmed_and_the_store_is_never_lost(seed
     assert world.finished[-1].server_id == "LAST"
     data = world.base.tree(ROOT)[EPOCH_NAME]
     assert data is not None
-    assert not any(is_blank(data[at : at + SLOT_SIZE]) for at in range(SLOT_SIZE, len(data), SLOT_SIZE))
+    assert not any(
+        is_blank(data[at : at + SLOT_SIZE]) for at in range(SLOT_SIZE, len(data), SLOT_SIZE)
+    )

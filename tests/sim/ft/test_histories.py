@@ -1,4 +1,6 @@
-"""Thousands of bad days of a group: no promise is broken, and every fault that the argument speaks of was met."""
+"""Thousands of bad days of a group: no promise is broken, and every fault that the argument speaks
+of was met.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +46,14 @@ def test_a_history_is_told_again_by_its_seed() -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("rule", broken.CAUGHT_BY_CHANCE)
-def test_a_group_that_is_broken_on_purpose_is_caught_by_chance(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_is_broken_on_purpose_is_caught_by_chance(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken.VARIANTS[rule](monkeypatch)
     first = broken.CAUGHT_BY_CHANCE[rule]
     with pytest.raises(Violation) as caught:
         # All of them count, and the one that is known to find it comes first.
         census.run(chain(range(first, PATIENCE), range(first)))
-    # A variant that does not fit the product any more ends a process by itself, and has shown nothing.
+    # A variant that does not fit the product any more ends a process by itself, and has shown
+    # nothing.
     assert not _MISFIT.search(str(caught.value)), caught.value

@@ -1,4 +1,6 @@
-"""The judges of what groups leave for others: readers of the live store, and an original server behind a clean stop."""
+"""The judges of what groups leave for others: readers of the live store, and an original server
+behind a clean stop.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ def test_what_a_former_owner_shows_late_was_found_by_its_successor() -> None:
 
 
 def waiting(*messages: bytes) -> tuple[Ledger, Recovery]:
-    """A channel whose messages were acknowledged under epoch 1, and that the owner of epoch 2 has not read yet."""
+    """A channel whose messages were acknowledged under epoch 1, and that the owner of epoch 2 has
+    not read yet.
+    """
     ledger = Ledger()
     life = ledger.generation(b"foo")
     for i, payload in enumerate(messages):
@@ -104,7 +108,9 @@ def test_a_channel_that_is_opened_later_is_judged_then() -> None:
     ledger.opened(recovery, b"torn", None)
     ledger.opened(recovery, b"foo", Found(whole, 2, 0, {}, set()))
     # What a former owner tells somebody now was among it.
-    with pytest.raises(Violation, match=r"\[3\] were acked or delivered and are gone under epoch 2"):
+    with pytest.raises(
+        Violation, match=r"\[3\] were acked or delivered and are gone under epoch 2"
+    ):
         ledger.ack(recovery.lives[b"foo"], 3, stored(3), 1)
 
 

@@ -1,6 +1,8 @@
-"""Histories written by hand: each of the ways in which a group of the old design lost or doubled messages.
+"""Histories written by hand: each of the ways in which a group of the old design lost or doubled
+messages.
 
-Those that need one process and one call are in ``tests/unit``; the table in ``docs/ft.md`` has all of them.
+Those that need one process and one call are in ``tests/unit``; the table in ``docs/ft.md`` has all
+of them.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ if TYPE_CHECKING:
 
 #: New slices and new state files all the time.
 RENEWING = Shape(options=TIGHT.options)
-#: How a former owner ends: at its confirm, or before that, at a file that its successor has taken away.
+#: How a former owner ends: at its confirm, or before that, at a file that its successor has taken
+#: away.
 GIVEN_UP = ("fenced", "failed")
 
 
@@ -62,7 +65,10 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def group_of(shape: Shape, seed: int = 1) -> Iterator[Group]:
-    """A group in which nothing goes wrong by itself; at the end two more owners must find what was promised."""
+    """A group in which nothing goes wrong by itself.
+
+    At the end two more owners must find what was promised.
+    """
     with numbers_of(shape):
         group = Group(seed, shape)
         try:
@@ -87,12 +93,18 @@ def nothing() -> None:
 
 
 def move(
-    group: Group, until: Callable[[], bool], *nodes: Node, steps: int = 1000, also: Callable[[], None] = nothing
+    group: Group,
+    until: Callable[[], bool],
+    *nodes: Node,
+    steps: int = 1000,
+    also: Callable[[], None] = nothing,
 ) -> bool:
-    """Clients, what was sent, ``nodes`` (all if none is named) and the clock move in small steps; returns ``until()``.
+    """Clients, what was sent, ``nodes`` (all if none is named) and the clock move in small steps.
 
-    Whoever stands still goes on doing so. Members that are not named hear what is said, and get no storage calls.
-    ``also``: what happens in each step besides.
+    Returns ``until()``.
+
+    Whoever stands still goes on doing so. Members that are not named hear what is said, and get no
+    storage calls. ``also``: what happens in each step besides.
     """
     for _ in range(steps):
         if until():
@@ -111,7 +123,9 @@ def go_on(group: Group, steps: int) -> None:
 
 
 def pause(group: Group, node: Node, at: At, also: Callable[[], None] = nothing) -> None:
-    """Let a node run under load until its data plane is about to make that call, and stop it there."""
+    """Let a node run under load until its data plane is about to make that call, and stop it
+    there.
+    """
 
     def of_data_plane(call: str, args: tuple[object, ...]) -> bool:
         fiber = node._current
@@ -123,7 +137,9 @@ def pause(group: Group, node: Node, at: At, also: Callable[[], None] = nothing) 
 
 
 def serve_with_all(group: Group) -> Node:
-    """As ``Group.serve``, with every other member standing by: it may have ended one to start it again."""
+    """As ``Group.serve``, with every other member standing by: it may have ended one to start it
+    again.
+    """
     group.serve()
     assert move(group, lambda: not any(node.ended or node.is_misled for node in group.nodes))
     return group.serve()
@@ -133,8 +149,11 @@ def take_over(group: Group, former: Node) -> Node:
     """The lock of a paused owner goes, and another member serves."""
     assert former.paused
     group.locks.lose(former.disk)
-    # What the former owner had sent before it stood still arrives meanwhile: that is not what is waited for.
-    assert move(group, lambda: any(node.serving and node.epoch > former.epoch for node in group.nodes))
+    # What the former owner had sent before it stood still arrives meanwhile: that is not what is
+    # waited for.
+    assert move(
+        group, lambda: any(node.serving and node.epoch > former.epoch for node in group.nodes)
+    )
     successor = group.serve()
     assert former.paused
     assert successor.epoch > former.epoch
@@ -142,7 +161,10 @@ def take_over(group: Group, former: Node) -> Node:
 
 
 def wake_up(group: Group, former: Node) -> str:
-    """A paused node makes the call that it stood before, and goes on until it ends; says how it ended."""
+    """A paused node makes the call that it stood before, and goes on until it ends.
+
+    Says how it ended.
+    """
     former.first = next(fiber for fiber in former._fibers if fiber.name == "data plane")
     former.paused = False
     former.wake()
@@ -193,23 +215,29 @@ def opened(node: Node, fd: object) -> object:
     return handle.node if handle is not None else None
 
 
-# ---- locks -----------------------------------------------------------------------------------------------------------
+# ---- locks
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [LOCAL, NETWORK], ids=["local", "network"])
-def test_a_lock_file_unlinked_under_load_costs_the_owner_its_store_and_nobody_a_message(shape: Shape) -> None:
+def test_a_lock_file_unlinked_under_load_costs_the_owner_its_store_and_nobody_a_message(
+    shape: Shape,
+) -> None:
     with group_of(shape) as group:
         # An owner that moves notices it, and nobody took the store before.
         owner = group.serve()
         group._unlink_lock()
         assert move(group, lambda: bool(owner.ended))
         assert (owner.ended, group.ledger.top) == ("fenced", owner.epoch)
-        # One that stands still does not; the others do not hear it, make a new lock file, and one of them serves.
+        # One that stands still does not; the others do not hear it, make a new lock file, and one
+        # of them serves.
         owner = group.serve()
         pause(group, owner, calls("fdatasync"))
         old = file(group, LOCK_NAME)
         group._unlink_lock()
-        assert move(group, lambda: any(node.serving and node.epoch > owner.epoch for node in group.nodes))
+        assert move(
+            group, lambda: any(node.serving and node.epoch > owner.epoch for node in group.nodes)
+        )
         assert owner.disk in group.locks.holders[old]
         assert file(group, LOCK_NAME) is not old
         assert wake_up(group, owner) == "fenced"
@@ -227,7 +255,8 @@ def test_while_the_lock_service_grants_to_everybody_one_member_is_confirmed_at_a
         assert sum(1 for node in group.nodes if node.epoch == group.ledger.top) == 1
 
 
-# ---- a paused owner --------------------------------------------------------------------------------------------------
+# ---- a paused owner
+# --------------------------------------------------------------------------------------------------
 
 
 def writing(owner: Node, group: Group, call: str) -> At:
@@ -236,12 +265,18 @@ def writing(owner: Node, group: Group, call: str) -> At:
         case "open":
             return lambda name, args: name == call and bool(int(str(args[2])) & os.O_CREAT)
         case "pread":
-            return lambda name, args: name == call and opened(owner, args[0]) is file(group, EPOCH_NAME)
+            return lambda name, args: (
+                name == call and opened(owner, args[0]) is file(group, EPOCH_NAME)
+            )
     return calls(call)
 
 
-@pytest.mark.parametrize("shape", [RENEWING, replace(RENEWING, network=True)], ids=["local", "network"])
-@pytest.mark.parametrize("call", ["open", "pwrite", "fdatasync", "fsync", "link", "rename", "unlink", "pread"])
+@pytest.mark.parametrize(
+    "shape", [RENEWING, replace(RENEWING, network=True)], ids=["local", "network"]
+)
+@pytest.mark.parametrize(
+    "call", ["open", "pwrite", "fdatasync", "fsync", "link", "rename", "unlink", "pread"]
+)
 def test_an_owner_paused_inside_a_write_across_a_takeover_takes_nothing_from_its_successor(
     call: str, shape: Shape
 ) -> None:
@@ -260,7 +295,9 @@ def test_an_answer_that_was_confirmed_before_the_pause_is_true_after_the_takeove
         with group_of(LOCAL, seed) as group:
             owner = group.serve()
 
-            def looks_at_links(call: str, args: tuple[object, ...], owner: Node = owner, group: Group = group) -> bool:
+            def looks_at_links(
+                call: str, args: tuple[object, ...], owner: Node = owner, group: Group = group
+            ) -> bool:
                 # It follows the read that confirms.
                 return call == "fstat" and opened(owner, args[0]) is file(group, EPOCH_NAME)
 
@@ -294,13 +331,22 @@ def test_a_successors_temporary_is_not_removed_by_a_claimer_that_wakes_up() -> N
         only(group, claimer)
         folder = group.volume.root.entries["channel.0"]
         assert isinstance(folder, DirNode)
-        # It is about to look for temporaries in the channel, where its successor is about to have one.
-        pause(group, claimer, lambda call, args: call == "listdir" and opened(claimer, args[0]) is folder)
+        # It is about to look for temporaries in the channel, where its successor is about to have
+        # one.
+        pause(
+            group,
+            claimer,
+            lambda call, args: call == "listdir" and opened(claimer, args[0]) is folder,
+        )
         assert claimer.epoch > first.epoch
         group.locks.lose(claimer.disk)
         successor = next(node for node in group.nodes if node not in {first, claimer})
         only(group, successor)
-        pause(group, successor, lambda call, args: call == "link" and opened(successor, args[0]) is folder)
+        pause(
+            group,
+            successor,
+            lambda call, args: call == "link" and opened(successor, args[0]) is folder,
+        )
         assert successor.epoch > claimer.epoch
         temporaries = {name for name in folder.entries if _is_slice_temporary(name)}
         assert temporaries
@@ -313,7 +359,9 @@ def test_a_successors_temporary_is_not_removed_by_a_claimer_that_wakes_up() -> N
 def test_a_slice_that_a_paused_owner_removes_late_is_dropped_by_its_successor() -> None:
     with group_of(LIMITS) as group:
         owner = group.serve()
-        pause(group, owner, lambda call, args: call == "unlink" and str(args[-1]).startswith("msgs."))
+        pause(
+            group, owner, lambda call, args: call == "unlink" and str(args[-1]).startswith("msgs.")
+        )
         successor = take_over(group, owner)
         assert wake_up(group, owner) in GIVEN_UP
         assert group.met["zombie unlink"] > 0
@@ -322,7 +370,9 @@ def test_a_slice_that_a_paused_owner_removes_late_is_dropped_by_its_successor() 
 
 
 def two_owners_about_to_show_a_slice() -> None:
-    """The former owner is paused before it makes its file, the successor before it gives a name to its own."""
+    """The former owner is paused before it makes its file, the successor before it gives a name to
+    its own.
+    """
     with group_of(Shape(channels=1, options=SMALL.options)) as group:
         owner = serve_with_all(group)
         pause(group, owner, lambda call, args: call == "open" and _is_slice_temporary(args[1]))
@@ -343,7 +393,8 @@ def test_a_paused_owners_new_slice_and_its_successors_do_not_meet() -> None:
     two_owners_about_to_show_a_slice()
 
 
-# ---- hosts with memories ---------------------------------------------------------------------------------------------
+# ---- hosts with memories
+# ---------------------------------------------------------------------------------------------
 
 
 def dead_hosts_late_pages_over_clients_dat() -> int:
@@ -354,7 +405,11 @@ def dead_hosts_late_pages_over_clients_dat() -> int:
 
         def syncs_clients(call: str, args: tuple[object, ...]) -> bool:
             node = group.volume.root.entries.get("clients.dat")
-            return call == "fdatasync" and opened(owner, args[0]) is node and any(key[0] is node for key in host.dirty)
+            return (
+                call == "fdatasync"
+                and opened(owner, args[0]) is node
+                and any(key[0] is node for key in host.dirty)
+            )
 
         # Bytes of ``clients.dat`` that only its own host has: nobody was told of them.
         pause(group, owner, syncs_clients, visits(group))
@@ -392,7 +447,9 @@ def test_a_host_that_woke_up_and_trusts_its_old_files_reads_what_the_server_has(
 
 
 def take_over_from_memory(group: Group, then: Callable[[Host], None]) -> None:
-    """A member takes over on a host that remembers files of the log as they were forty batches ago."""
+    """A member takes over on a host that remembers files of the log as they were forty batches
+    ago.
+    """
     owner = serve_with_all(group)
     heir = next(node for node in group.nodes if node is not owner)
     host = group._hosts[heir.member]
@@ -415,7 +472,8 @@ def take_over_from_memory(group: Group, then: Callable[[Host], None]) -> None:
     assert group.serve() is heir
 
 
-# ---- epochs ----------------------------------------------------------------------------------------------------------
+# ---- epochs
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -439,7 +497,10 @@ def test_a_paused_owners_record_that_lands_after_two_successors_frees_no_former_
 
 
 def two_successors_and_a_late_record() -> None:
-    """A claimer stands still before its record; two others come to own the store, and the first of them still runs."""
+    """A claimer stands still before its record.
+
+    Two others come to own the store, and the first of them still runs.
+    """
     with group_of(Shape(members=4)) as group:
         first = serve_with_all(group)
         late = next(node for node in group.nodes if node is not first)
@@ -461,7 +522,8 @@ def two_successors_and_a_late_record() -> None:
         everybody(group)
 
 
-# ---- messages --------------------------------------------------------------------------------------------------------
+# ---- messages
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_forged_heartbeat_stops_nobody() -> None:
@@ -475,11 +537,14 @@ def test_a_forged_heartbeat_stops_nobody() -> None:
         assert group.serve() is owner
 
 
-# ---- channels --------------------------------------------------------------------------------------------------------
+# ---- channels
+# --------------------------------------------------------------------------------------------------
 
 
 class Deletion:
-    """An operator who asks until the owner deletes a channel: a subscription that comes meanwhile refuses it."""
+    """An operator who asks until the owner deletes a channel: a subscription that comes meanwhile
+    refuses it.
+    """
 
     def __init__(self, group: Group, owner: Node, name: bytes) -> None:
         self._group = group
@@ -505,7 +570,8 @@ class Deletion:
 @pytest.mark.parametrize("call", ["rename", "unlink", "rmdir", "mkdir", "link"])
 def test_a_channel_deleted_and_made_again_around_a_takeover_is_the_new_one(call: str) -> None:
     for seed in range(4):
-        # The only channel: the directory and the slice that come behind the deletion are those of its next life.
+        # The only channel: the directory and the slice that come behind the deletion are those of
+        # its next life.
         with group_of(replace(LIMITS, channels=1), seed) as group:
             owner = group.serve()
             name = b"channel.0"
@@ -531,12 +597,14 @@ def test_what_an_original_server_stored_between_two_of_our_epochs_stays() -> Non
 
 
 def test_a_delivery_record_for_a_sequence_that_was_discarded_is_dropped() -> None:
-    disk, clock = SimDisk(), ManualClock()
+    disk = SimDisk()
+    clock = ManualClock()
     disk.make_dirs(STORE)
     store = open_file_store(disk, clock)
     store.recover()
     channel = store.create_channel(b"foo", UNLIMITED)
-    block, events = MsgBlock(), SubEvents()
+    block = MsgBlock()
+    events = SubEvents()
     block.append(1, b"foo", b"", b"x", clock.wall_ns())
     channel.append(block)
     channel.add_sub(SubState(1, b"me", durable_name=b"dur", is_durable=True))
@@ -553,13 +621,15 @@ def test_a_delivery_record_for_a_sequence_that_was_discarded_is_dropped() -> Non
 
 @pytest.mark.parametrize("then", ["serve", "stop"])
 def test_acks_that_a_host_left_with_the_file_server_are_durable_after_a_takeover(then: str) -> None:
-    volume, clock = SimDisk(), ManualClock()
+    volume = SimDisk()
+    clock = ManualClock()
     volume.make_dirs(STORE)
     hosts = [ClientDisk(volume.volume, Counter(), Host(Random(i))) for i in range(2)]
     first = open_file_store(hosts[0], clock, asking=hosts[0].direct())
     first.recover()
     channel = first.create_channel(b"foo", UNLIMITED)
-    block, events = MsgBlock(), SubEvents()
+    block = MsgBlock()
+    events = SubEvents()
     block.append(1, b"foo", b"", b"x", clock.wall_ns())
     channel.append(block)
     channel.add_sub(SubState(1, b"me", durable_name=b"dur", is_durable=True))
@@ -587,8 +657,11 @@ def test_acks_that_a_host_left_with_the_file_server_are_durable_after_a_takeover
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_an_index_that_a_host_left_with_the_file_server_is_written_anew_by_a_clean_stop(seed: int) -> None:
-    volume, clock = SimDisk(), ManualClock()
+def test_an_index_that_a_host_left_with_the_file_server_is_written_anew_by_a_clean_stop(
+    seed: int,
+) -> None:
+    volume = SimDisk()
+    clock = ManualClock()
     volume.make_dirs(STORE)
     hosts = [ClientDisk(volume.volume, Counter(), Host(Random(i))) for i in range(2)]
     first = open_file_store(hosts[0], clock, asking=hosts[0].direct())
@@ -618,16 +691,22 @@ def subs_file(disk: SimDisk) -> FileNode:
     return node
 
 
-_OURS, _ORIGINALS = b"of our server", b"of the original"
+_OURS = b"of our server"
+_ORIGINALS = b"of the original"
 
 
-def paused_in_a_write_while_an_original_appends(*, stops: bool) -> tuple[dict[bytes, str], list[bytes]]:
-    """A former owner wakes up within a write to its slice, behind what an original server appended to the newest one.
+def paused_in_a_write_while_an_original_appends(
+    *, stops: bool
+) -> tuple[dict[bytes, str], list[bytes]]:
+    """A former owner wakes up within a write to its slice, behind what an original server appended
+    to the newest one.
 
-    ``stops``: its successor wrote nothing, and stopped cleanly; else it is killed, in a mixed group. Returns the
-    channels that the next owner refuses, and the messages that it finds.
+    ``stops``: its successor wrote nothing, and stopped cleanly; else it is killed, in a mixed
+    group. Returns the channels that the next owner refuses, and the messages that it finds.
     """
-    disk, clock, crc = SimDisk(), ManualClock(), records.Crc()
+    disk = SimDisk()
+    clock = ManualClock()
+    crc = records.Crc()
     disk.make_dirs(STORE)
     former = open_file_store(disk, clock)
     former.recover()
@@ -661,7 +740,9 @@ def paused_in_a_write_while_an_original_appends(*, stops: bool) -> tuple[dict[by
     assert writes
     found = open_file_store(others[2], clock).recover()
     messages = read_all(found.channels[0]).values()
-    return found.refused, [next(who for who in (_OURS, _ORIGINALS) if who in message) for message in messages]
+    return found.refused, [
+        next(who for who in (_OURS, _ORIGINALS) if who in message) for message in messages
+    ]
 
 
 @pytest.mark.parametrize("stops", [True, False], ids=["stopped", "mixed"])
@@ -669,16 +750,22 @@ def test_a_former_owners_late_write_misses_what_an_original_appended(
     stops: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SimOwner, "mixed", not stops)
-    assert paused_in_a_write_while_an_original_appends(stops=stops) == ({}, [_OURS, _OURS, _ORIGINALS])
+    assert paused_in_a_write_while_an_original_appends(stops=stops) == (
+        {},
+        [_OURS, _OURS, _ORIGINALS],
+    )
 
 
-def test_a_log_that_ends_in_a_former_owners_slice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_ends_in_a_former_owners_slice_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(SliceLog, "end_inherited", lambda _self: None)
     assert _ORIGINALS not in paused_in_a_write_while_an_original_appends(stops=True)[1]
 
 
 def test_a_late_index_entry_does_not_name_what_a_clean_stop_has_cut() -> None:
-    disk, clock = SimDisk(), ManualClock()
+    disk = SimDisk()
+    clock = ManualClock()
     disk.make_dirs(STORE)
     former = open_file_store(disk, clock)
     former.recover()
@@ -715,7 +802,8 @@ def test_a_late_index_entry_does_not_name_what_a_clean_stop_has_cut() -> None:
     assert (found.refused, found.channels[0].last) == ({}, 1)
 
 
-# ---- broken on purpose -----------------------------------------------------------------------------------------------
+# ---- broken on purpose
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_record_that_lands_late_frees_a_former_owner_where_slots_are_used_again(
@@ -726,7 +814,9 @@ def test_a_record_that_lands_late_frees_a_former_owner_where_slots_are_used_agai
         two_successors_and_a_late_record()
 
 
-def test_late_pages_reach_a_clients_dat_that_is_appended_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_pages_reach_a_clients_dat_that_is_appended_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     broken.state_files_appended(monkeypatch)
     with pytest.raises(Violation, match="gone under"):
         dead_hosts_late_pages_over_clients_dat()

@@ -1,4 +1,6 @@
-"""Planned hand-overs at their worst moments: each test is a schedule that somebody wrote against them."""
+"""Planned hand-overs at their worst moments: each test is a schedule that somebody wrote against
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tests.sim.nats import SimLink
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ftstan.node.handover_buffer import Bridge
+    from ftstan.node.handover_buffer import HandoverBuffer
     from tests.sim.ft.clients import Client
     from tests.sim.ft.nodes import Node
 
@@ -50,11 +52,13 @@ def group_of(shape: Shape, seed: int = 1) -> Iterator[Group]:
         group.end()
 
 
-def bridge_of(node: Node) -> Bridge | None:
-    return node.product.plane.bridge
+def buffer_of(node: Node) -> HandoverBuffer | None:
+    return node.product.plane.handover_buffer
 
 
-def run_until(group: Group, what: Callable[[], bool], *nodes: Node, seconds: float = 0.005, steps: int = 2000) -> None:
+def run_until(
+    group: Group, what: Callable[[], bool], *nodes: Node, seconds: float = 0.005, steps: int = 2000
+) -> None:
     """Let ``nodes`` move, in small steps, until it holds."""
     for _ in range(steps):
         if what():
@@ -83,19 +87,24 @@ def pair(group: Group) -> tuple[Node, Node]:
     return owner, standby
 
 
-def answered_meanwhile(group: Group, owner: Node, standby: Node, publish: Callable[[], None]) -> None:
-    """A stop of the owner; what ``publish`` sends reaches both, and the owner answers it before it leaves."""
+def answered_meanwhile(
+    group: Group, owner: Node, standby: Node, publish: Callable[[], None]
+) -> None:
+    """A stop of the owner.
+
+    What ``publish`` sends reaches both, and the owner answers it before it leaves.
+    """
     owner.stopping = True
-    # The bridge stands, and the owner has not heard of it.
+    # The buffer is open, and the owner has not heard of it.
     for _ in range(2000):
-        if bridge_of(standby) is not None:
+        if buffer_of(standby) is not None:
             break
         owner.wake()
         owner.spend(20)
         group.hub.flow()
         standby.spend(60)
         group.clock.advance(0.001)
-    assert bridge_of(standby) is not None
+    assert buffer_of(standby) is not None
     publish()
     group.hub.flow()
     run_until(group, lambda: bool(owner.ended), owner, standby, seconds=0.0005)
@@ -105,18 +114,22 @@ def answered_meanwhile(group: Group, owner: Node, standby: Node, publish: Callab
 def test_what_the_owner_answered_is_left_out_however_late_the_successor_comes_to_read_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Through TLS a read gives 16 KiB at most, and storage lets the successor wait for more than two seconds.
+    """Through TLS a read gives 16 KiB at most, and storage lets the successor wait for more than
+    two seconds.
 
     What the former owner has answered then still lies in the socket.
     """
     receive = SimLink.recv_into
-    monkeypatch.setattr(SimLink, "recv_into", lambda self, buffer: receive(self, buffer[: 16 << 10]))
+    monkeypatch.setattr(
+        SimLink, "recv_into", lambda self, buffer: receive(self, buffer[: 16 << 10])
+    )
     with group_of(PAIR) as group:
         owner, standby = pair(group)
         client = publisher(group)
 
         def burst() -> None:
-            # The successor's data plane waits for storage, at the lock for instance; its control thread goes on.
+            # The successor's data plane waits for storage, at the lock for instance; its control
+            # thread goes on.
             standby.stalled_until = standby.clock.mono() + 0.2
             for _ in range(4000):
                 client.publish(b"channel.0")
@@ -136,7 +149,10 @@ def test_what_the_owner_answered_is_left_out_however_late_the_successor_comes_to
 
 
 def test_what_an_original_server_answered_between_two_owners_is_not_stored_again() -> None:
-    """In a mixed group the lock goes to an original server first, which records no epoch; then the successor has it."""
+    """In a mixed group the lock goes to an original server first, which records no epoch.
+
+    Then the successor has it.
+    """
     with group_of(replace(MIXED, members=2, channels=1)) as group:
         owner, standby = pair(group)
         client = publisher(group)
@@ -146,10 +162,15 @@ def test_what_an_original_server_answered_between_two_owners_is_not_stored_again
             standby.stalled_until = standby.clock.mono() + 60
 
         answered_meanwhile(group, owner, standby, stall)
-        # What the original is about to store, as a client published it: it reaches the successor's bridge as well.
+        # What the original is about to store, as a client published it: it reaches the successor's
+        # buffer as well.
         data = b"go %d" % (group._serial + 1)
         message = pb.PubMsg(
-            client_id=client.id, guid=b"one", subject=b"channel.0", data=data, conn_id=client._info.conn_id
+            client_id=client.id,
+            guid=b"one",
+            subject=b"channel.0",
+            data=data,
+            conn_id=client._info.conn_id,
         )
         client._send(client._subject_of(b"channel.0"), message.SerializeToString(), client._acks)
         group.ledger.once.add(data)
@@ -161,7 +182,9 @@ def test_what_an_original_server_answered_between_two_owners_is_not_stored_again
 
 
 def refused_switchover(group: Group, owner: Node, standby: Node) -> None:
-    """A switchover during which NATS takes more than two seconds for what the standby sends on its data link."""
+    """A switchover during which NATS takes more than two seconds for what the standby sends on its
+    data link.
+    """
     owner.switchover()
     since: float | None = None
     for _ in range(2000):
@@ -186,7 +209,7 @@ def refused_switchover(group: Group, owner: Node, standby: Node) -> None:
     run_until(group, lambda: group.clock.mono() > end, owner, standby, seconds=0.02)
     # The operator was refused; the owner serves on, as it should.
     assert owner.serving
-    assert bridge_of(standby) is None
+    assert buffer_of(standby) is None
 
 
 def publish_and_wait(group: Group, owner: Node, standby: Node) -> None:
@@ -226,18 +249,24 @@ def test_a_standby_that_could_not_follow_listens_to_nobody() -> None:
         assert not standby.link.connected
 
 
-def test_a_publish_with_a_very_long_guid_does_not_keep_an_owner_from_stopping_with_its_status() -> None:
+def test_a_publish_with_a_very_long_guid_does_not_change_the_status_of_a_stop() -> None:
     with group_of(PAIR) as group:
         owner, standby = pair(group)
         client = publisher(group)
 
         def long_guid() -> None:
             message = pb.PubMsg(
-                client_id=client.id, guid=b"g" * 70_000, subject=b"channel.0", data=b"", conn_id=client._info.conn_id
+                client_id=client.id,
+                guid=b"g" * 70_000,
+                subject=b"channel.0",
+                data=b"",
+                conn_id=client._info.conn_id,
             )
             # Nobody who is registered has to send it: it is noted before it is looked at.
             message.conn_id = b"nobody"
-            client._send(client._subject_of(b"channel.0"), message.SerializeToString(), client._acks)
+            client._send(
+                client._subject_of(b"channel.0"), message.SerializeToString(), client._acks
+            )
 
         answered_meanwhile(group, owner, standby, long_guid)
         assert owner.why == "status 143"
@@ -263,12 +292,20 @@ def test_a_publish_sent_twice_is_not_stored_three_times() -> None:
             standby.spend(60)
             group.hub.flow()
             group.clock.advance(0.05)
-        places = [p for key, ps in group.ledger.placed.items() if key.startswith(b"%d:" % (before + 1)) for p in ps]
+        places = [
+            p
+            for key, ps in group.ledger.placed.items()
+            if key.startswith(b"%d:" % (before + 1))
+            for p in ps
+        ]
         assert len(places) <= 2
 
 
 def test_of_two_switchovers_that_name_different_members_one_is_refused() -> None:
-    """Both are asked for at once; the store goes to one of the two, and the other operator is told so."""
+    """Both are asked for at once.
+
+    The store goes to one of the two, and the other operator is told so.
+    """
     with group_of(replace(LOCAL, members=3)) as group:
         owner, _ = pair(group)
         others = [node for node in group.nodes if node is not owner]
@@ -296,7 +333,7 @@ def test_a_recovery_of_more_than_ten_seconds_still_answers_what_was_kept() -> No
         owner, standby = pair(group)
         client = publisher(group)
         answered_meanwhile(group, owner, standby, lambda: None)
-        assert bridge_of(standby) is not None
+        assert buffer_of(standby) is not None
         client.publish(b"channel.0")
         group.hub.flow()
         standby.stop_before = lambda call, _args: call == "listdir" and standby.epoch > 0

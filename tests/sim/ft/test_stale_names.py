@@ -1,4 +1,6 @@
-"""Names that a host answers from memory: what decides what is cut, kept or believed is asked from storage."""
+"""Names that a host answers from memory: what decides what is cut, kept or believed is asked from
+storage.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class Hosts:
         self.disks = [ClientDisk(self.server.volume, self.met, Client(Random(i))) for i in range(2)]
         self.disks[1].client.trusts_names = 1.0
 
-    def open(self, host: int, options: FileStoreOptions = SMALL, limits: ChannelLimits = UNLIMITED) -> FileStore:
+    def open(
+        self, host: int, options: FileStoreOptions = SMALL, limits: ChannelLimits = UNLIMITED
+    ) -> FileStore:
         disk = self.disks[host]
         return open_file_store(disk, self.clock, options, limits=limits, asking=disk.direct())
 
@@ -86,13 +90,18 @@ def test_what_arrived_since_the_start_is_cut_by_a_clean_stop() -> None:
     store.recover()
     log = store._channels[b"foo"].log
     # The newest one, of a single message, is made anew by the stop.
-    ends = {s.number: (s.end, records.VERSION_SIZE + s.entries * records.INDEX_SIZE) for s in log.slices[:-1]}
+    ends = {
+        s.number: (s.end, records.VERSION_SIZE + s.entries * records.INDEX_SIZE)
+        for s in log.slices[:-1]
+    }
     for number in (1, 2):
         hosts.late(f"msgs.{number}.dat", b"late")
         hosts.late(f"msgs.{number}.idx", b"late")
     store.close()
     tree = hosts.server.tree(FOO)
-    found = {n: tuple(len(tree[f"msgs.{n}.{kind}"] or b"") for kind in ("dat", "idx")) for n in ends}
+    found = {
+        n: tuple(len(tree[f"msgs.{n}.{kind}"] or b"") for kind in ("dat", "idx")) for n in ends
+    }
     assert found == ends
 
 
@@ -113,7 +122,7 @@ def test_what_arrived_since_the_start_is_not_in_what_the_archive_script_gets() -
     store.abandon()
 
 
-def test_a_slice_that_a_former_owner_removes_late_is_noticed_although_its_name_is_remembered() -> None:
+def test_a_slice_that_a_former_owner_removes_late_is_noticed_despite_a_remembered_name() -> None:
     hosts = Hosts()
     hosts.grown(5)
     store = hosts.open(1)
@@ -171,7 +180,7 @@ def test_a_file_that_is_shorter_than_this_host_remembers_has_the_size_that_stora
     assert env.size_of(folder, "msgs.1.dat") == 5010
 
 
-def test_a_late_rename_of_a_clean_stop_finds_no_source_while_a_successor_fills_the_same_file() -> None:
+def test_a_late_rename_of_a_clean_stop_finds_no_source_while_a_successor_fills_the_file() -> None:
     process = Process(simulated(), owner=Owner(1))
     process.put(b"a", b"b")
     assert isinstance(process.disk, SimDisk)
@@ -194,7 +203,11 @@ def test_a_late_rename_of_a_clean_stop_finds_no_source_while_a_successor_fills_t
 
     def fill(_call: int, call: str, _arguments: tuple[object, ...]) -> None:
         tree = late.tree("/store/foo")
-        if call == "pwrite" and not tried and any(n.startswith("tmp.") and n.endswith(".idx") for n in tree):
+        if (
+            call == "pwrite"
+            and not tried
+            and any(n.startswith("tmp.") and n.endswith(".idx") for n in tree)
+        ):
             tried.append(True)
             with pytest.raises(FileNotFoundError):
                 late.rename(late.open_dir("/store/foo"), source, name)

@@ -1,1 +1,3 @@
-"""The messages of a channel on disk: slices, their indexes, their limits, purges, and exact files."""
+"""The messages of a channel on disk: slices, their indexes, their limits, purges, and exact
+files.
+"""

@@ -1,7 +1,8 @@
-"""The checksum of records and index entries: CRC-32 with any polynomial (``docs/compat/filestore.md``).
+"""The checksum of records and index entries: CRC-32 with any polynomial
+(``docs/compat/filestore.md``).
 
-With the usual polynomial and a processor that multiplies without carries, long pieces are folded (``crc_fold.h``): a
-fifth of the time of the tables. Pure computation on buffers.
+With the usual polynomial and a processor that multiplies without carries, long pieces are folded
+(``crc_fold.h``): a fifth of the time of the tables. Pure computation on buffers.
 """
 
 from libc.stdint cimport uint8_t, uint32_t
@@ -18,13 +19,15 @@ cdef enum:
 
 
 cdef class Crc:
-    """Reflected CRC-32 with any polynomial (bit-reversed constant); eight tables, eight bytes a step.
+    """Reflected CRC-32 with any polynomial (bit-reversed constant); eight tables, eight bytes a
+    step.
 
     ``fold`` false: with the tables alone. ``folded``: whether long pieces are not.
     """
 
     def __init__(self, polynomial=0xEDB88320, bint fold=True):
         cdef uint32_t c
+        cdef uint32_t before
         cdef int i
         cdef int k
         if not 1 <= polynomial <= 0xFFFFFFFF:
@@ -38,7 +41,8 @@ cdef class Crc:
             self.table[0][i] = c
         for i in range(256):
             for k in range(1, 8):
-                self.table[k][i] = (self.table[k - 1][i] >> 8) ^ self.table[0][self.table[k - 1][i] & 0xFF]
+                before = self.table[k - 1][i]
+                self.table[k][i] = before >> 8 ^ self.table[0][before & 0xFF]
 
     cdef uint32_t of(self, const char* data, size_t n) noexcept nogil:
         cdef const uint8_t* p = <const uint8_t*>data

@@ -1,6 +1,7 @@
-/* CRC-32 (IEEE, reflected) by carry-less multiplication: four lanes of 16 bytes are folded over the data, then over each
- * other, and the rest is reduced. After Gopal and others, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
- * Instruction" (Intel, 2009). crc.pyx asks whether the processor has the instruction, and has tables where it has not.
+/* CRC-32 (IEEE, reflected) by carry-less multiplication: four lanes of 16 bytes are folded over the
+ * data, then over each other, and the rest is reduced. After Gopal and others, "Fast CRC
+ * Computation for Generic Polynomials Using PCLMULQDQ Instruction" (Intel, 2009). crc.pyx asks
+ * whether the processor has the instruction, and has tables where it has not.
  */
 #ifndef FTSTAN_CRC_FOLD_H
 #define FTSTAN_CRC_FOLD_H

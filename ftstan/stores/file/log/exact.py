@@ -1,12 +1,15 @@
-"""Exact files: what an original server must find after a clean stop (``docs/compat/filestore.md``, invariants).
+"""Exact files: what an original server must find after a clean stop (``docs/compat/filestore.md``,
+invariants).
 
-Our own start reads around a former owner's bytes behind a seal, a short index, a torn end; the original's does not. So
-before a store is left on purpose, every slice is cut behind its last message that counts, every index names exactly the
-messages of its slice, slices none of whose messages counts are removed, and state files end with a whole record.
+Our own start reads around a former owner's bytes behind a seal, a short index, a torn end; the
+original's does not. So before a store is left on purpose, every slice is cut behind its last
+message that counts, every index names exactly the messages of its slice, slices none of whose
+messages counts are removed, and state files end with a whole record.
 
-Each change comes after a confirm, and a crash between any two leaves a store that our start reads as before: the data
-is synced, then its index is replaced, and only then are the bytes behind both cut. Damage is never touched here: a file
-that does not show what the store knows of it is left alone and reported.
+Each change comes after a confirm, and a crash between any two leaves a store that our start reads
+as before: the data is synced, then its index is replaced, and only then are the bytes behind both
+cut. Damage is never touched here: a file that does not show what the store knows of it is left
+alone and reported.
 """
 
 from __future__ import annotations
@@ -40,12 +43,14 @@ _FOREIGN = "lost+found"
 
 
 def make_channel_exact(env: FileEnv, slog: SliceLog, *, state_durable: bool = False) -> bool:
-    """Make the files of one channel exact; the channel's directory is open and everything of it is synced.
+    """Make the files of one channel exact.
+
+    The channel's directory is open and everything of it is synced.
 
     ``state_durable``: so is what a former owner left in ``subs.dat``.
 
-    What storage refuses is logged, and left as it was: nothing that was acknowledged depends on it. Returns whether
-    nothing was refused. Raises ``FencedError``.
+    What storage refuses is logged, and left as it was: nothing that was acknowledged depends on it.
+    Returns whether nothing was refused. Raises ``FencedError``.
     """
     done = make_slices_exact(env, slog)
     try:
@@ -62,7 +67,9 @@ def make_slices_exact(env: FileEnv, slog: SliceLog) -> bool:
 
 
 def slice_steps(env: FileEnv, slog: SliceLog) -> Iterator[bool]:
-    """The same one file at a time, between which the channel may be served; false, at last, if storage refuses.
+    """The same one file at a time, between which the channel may be served.
+
+    False, at last, if storage refuses.
 
     Raises ``FencedError``.
     """
@@ -91,11 +98,12 @@ def slice_steps(env: FileEnv, slog: SliceLog) -> Iterator[bool]:
 
 
 def mend(env: FileEnv, slog: SliceLog) -> None:
-    """Take away what refused batches have left in a channel, where an original server would believe it.
+    """Take away what refused batches have left in a channel, where an original server would believe
+    it.
 
-    Of a slice that counts that is the index alone: nobody believes the bytes behind it, and a disk that refuses to sync
-    them must not end the channel. Raises ``OSError``, ``DamageError`` and ``FencedError``; what is left is still in
-    ``slog.refused``.
+    Of a slice that counts that is the index alone: nobody believes the bytes behind it, and a disk
+    that refuses to sync them must not end the channel. Raises ``OSError``, ``DamageError`` and
+    ``FencedError``; what is left is still in ``slog.refused``.
     """
     live = {s.number: s for s in slog.slices}
     for number in sorted(slog.refused):
@@ -110,13 +118,16 @@ def mend(env: FileEnv, slog: SliceLog) -> None:
 
 
 def _put_index(env: FileEnv, slog: SliceLog, s: Slice) -> None:
-    """Put an index that names exactly the messages that count in the place of one that may name more."""
+    """Put an index that names exactly the messages that count in the place of one that may name
+    more.
+    """
     index = _index_of(env, slog, s)
     if index is None:
         return
     if len(index) != s.entries * _ENTRY:
         raise DamageError(
-            f'channel "{show(slog.name)}" slice {dat_name(s.number)}: it does not hold the messages that it had',
+            f'channel "{show(slog.name)}" slice {dat_name(s.number)}: it does not hold the '
+            "messages that it had",
             hint=f"run: ftstanctl store verify --channel {show(slog.name)}",
         )
     if not env.options.sync:
@@ -131,9 +142,11 @@ def _number(s: Slice) -> int:
 
 
 def make_root_exact(env: FileEnv, known: Iterable[bytes]) -> None:
-    """Make ``clients.dat`` exact, and remove the empty directories of channels that were never finished.
+    """Make ``clients.dat`` exact, and remove the empty directories of channels that were never
+    finished.
 
-    ``known`` are the channels of the store. The original takes every directory for a channel. Raises ``FencedError``.
+    ``known`` are the channels of the store. The original takes every directory for a channel.
+    Raises ``FencedError``.
     """
     disk = env.disk
     try:
@@ -156,7 +169,8 @@ def make_root_exact(env: FileEnv, known: Iterable[bytes]) -> None:
 
 
 def make_state_exact(env: FileEnv, dirfd: int, name: str, *, durable: bool = False) -> None:
-    """Replace a state file that is missing, or does not end with a whole record, by its whole records.
+    """Replace a state file that is missing, or does not end with a whole record, by its whole
+    records.
 
     ``durable``: there is no need to sync it where it is whole.
     """
@@ -171,10 +185,12 @@ def make_state_exact(env: FileEnv, dirfd: int, name: str, *, durable: bool = Fal
             if durable:
                 return
             if not env.is_remembered:
-                # Whole, but perhaps in the page cache only: a killed owner's last records, not written since.
+                # Whole, but perhaps in the page cache only: a killed owner's last records, not
+                # written since.
                 sync_file(env.disk, dirfd, name)
                 return
-            # Or in the file server's memory, and a sync commits only what this host sent: so it sends all of it.
+            # Or in the file server's memory, and a sync commits only what this host sent: so it
+            # sends all of it.
             end = len(data)
         whole = data[:end]
     env.disk.close(replace_file(env, dirfd, name, whole))
@@ -190,9 +206,11 @@ def _last_whole(env: FileEnv, name: str, data: bytes) -> tuple[int, str]:
 
 
 def put_file(env: FileEnv, dirfd: int, name: str, fill: Callable[[int], None]) -> None:
-    """Put a new file, filled by ``fill(descriptor)`` and durable, in the place of a slice's file ``name``.
+    """Put a new file, filled by ``fill(descriptor)`` and durable, in the place of a slice's file
+    ``name``.
 
-    Owner and permissions of the file that was there are kept. Raises ``OSError`` and ``FencedError``.
+    Owner and permissions of the file that was there are kept. Raises ``OSError`` and
+    ``FencedError``.
     """
     disk = env.disk
     temporary = env.temporary(name)
@@ -224,7 +242,10 @@ def put_file(env: FileEnv, dirfd: int, name: str, fill: Callable[[int], None]) -
 
 
 def append_block(env: FileEnv, fd: int, index: bytearray, block: MsgBlock, end: int) -> int:
-    """Write the records of a block at offset ``end`` and their entries to ``index``; returns the new end."""
+    """Write the records of a block at offset ``end`` and their entries to ``index``.
+
+    Returns the new end.
+    """
     start, stop = records.span(block, 0, len(block))
     with memoryview(block) as view:
         env.disk.pwrite(fd, view[start:stop], end)
@@ -234,27 +255,30 @@ def append_block(env: FileEnv, fd: int, index: bytearray, block: MsgBlock, end: 
 
 def _cut(env: FileEnv, slog: SliceLog, s: Slice) -> None:
     """Leave in the files of a slice the messages that count, and nothing else."""
-    disk, dirfd = env.disk, slog.dirfd
+    disk = env.disk
+    dirfd = slog.dirfd
     size = env.size_of(dirfd, dat_name(s.number))
     index = _index_of(env, slog, s)
     if index is None and size == s.end:
         return
     if size < s.end:
         log.error(
-            f'channel "{show(slog.name)}" slice {dat_name(s.number)}: {s.end - size} bytes are missing at its end; '
+            f'channel "{show(slog.name)}" slice {dat_name(s.number)}: {s.end - size} bytes are '
+            "missing at its end; "
             "left as it is, run: ftstanctl store verify"
         )
         return
     if index is None:
-        # Bytes are cut, so the index is replaced, too: a former owner's entry that names them may still be on its way,
-        # and would make damage of what nobody was told.
+        # Bytes are cut, so the index is replaced, too: a former owner's entry that names them may
+        # still be on its way, and would make damage of what nobody was told.
         wanted = records.VERSION_SIZE + s.entries * _ENTRY
         index = (read_file(env, dirfd, idx_name(s.number)) or b"")[records.VERSION_SIZE : wanted]
     fd = open_file(disk, dirfd, dat_name(s.number), os.O_RDWR)
     try:
         # Opened by path and confirmed after that: so this is our file, not a successor's.
         env.owner.confirm()
-        # Until all of it is done: what fails half-way may look finished at the next attempt, and not be durable.
+        # Until all of it is done: what fails half-way may look finished at the next attempt, and
+        # not be durable.
         slog.unsure.add(s.number)
         disk.fsync(fd)
         whole = records.VERSION + index
@@ -275,7 +299,9 @@ def _index_of(env: FileEnv, slog: SliceLog, s: Slice) -> bytes | None:
     unsure = s.number in slog.unsure
     if s.index is not None:
         index = s.index[: s.entries * _ENTRY]
-        same = not unsure and read_file(env, slog.dirfd, idx_name(s.number)) == records.VERSION + index
+        same = (
+            not unsure and read_file(env, slog.dirfd, idx_name(s.number)) == records.VERSION + index
+        )
         return None if same else index
     try:
         size = env.size_of(slog.dirfd, idx_name(s.number))
@@ -287,7 +313,9 @@ def _index_of(env: FileEnv, slog: SliceLog, s: Slice) -> bytes | None:
         data = read_file(env, slog.dirfd, idx_name(s.number)) or b""
         return data[records.VERSION_SIZE : wanted]
     if size >= wanted:
-        data = (read_file(env, slog.dirfd, idx_name(s.number)) or b"")[records.VERSION_SIZE : wanted]
+        data = (read_file(env, slog.dirfd, idx_name(s.number)) or b"")[
+            records.VERSION_SIZE : wanted
+        ]
         scan = records.scan_index(data, env.crc)
         if (scan.first, scan.last, scan.count, scan.end) == (s.first, s.last, s.entries, s.end):
             return data
@@ -300,7 +328,8 @@ def _index_of(env: FileEnv, slog: SliceLog, s: Slice) -> bytes | None:
 
 
 def _remove(env: FileEnv, dirfd: int, number: int) -> None:
-    # A successor believes data with an index, and copies what has none: so the data go behind a confirm of their own.
+    # A successor believes data with an index, and copies what has none: so the data go behind a
+    # confirm of their own.
     for name in (idx_name(number), dat_name(number)):
         env.owner.confirm()
         with contextlib.suppress(FileNotFoundError):

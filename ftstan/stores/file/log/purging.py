@@ -1,12 +1,16 @@
-"""Purging: messages that an operator removes from the front of a channel, although the format cannot say so.
+"""Purging: messages that an operator removes from the front of a channel, although the format
+cannot say so.
 
-First a mark (``purged.py``) makes it true for every start of ours: durable before anybody is told. Then the files
-follow: slices that hold nothing else are removed in order, as for the limits; of the newest slice, which remembers the
-last sequence, what is kept is copied to a new one, its newest record at least; an older slice that begins with purged
-records is put into its place again without them. What an original server then finds is what is left, and one message,
-the newest, where nothing is. Nothing acknowledged after the mark depends on any of it, and each step can be repeated.
+First a mark (``purge_mark.py``) makes it true for every start of ours: durable before anybody is
+told.
+Then the files follow: slices that hold nothing else are removed in order, as for the limits; of the
+newest slice, which remembers the last sequence, what is kept is copied to a new one, its newest
+record at least; an older slice that begins with purged records is put into its place again without
+them. What an original server then finds is what is left, and one message, the newest, where nothing
+is. Nothing acknowledged after the mark depends on any of it, and each step can be repeated.
 
-Must never lower the last sequence, and never touch a slice before the mark is durable (``docs/store.md``, purging).
+Must never lower the last sequence, and never touch a slice before the mark is durable
+(``docs/store.md``, purging).
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import DamageError, FtstanError, StoreError, StoreFullError
 from ftstan.stores.file.env import is_full
-from ftstan.stores.file.log import exact, purged, records
+from ftstan.stores.file.log import exact, purge_mark, records
 from ftstan.stores.file.log.view import Slice, dat_name, idx_name, show
 from ftstan.stores.file.recovery import opening
 from ftstan.stores.file.state import confirmed
@@ -34,13 +38,16 @@ if TYPE_CHECKING:
 def purge(env: FileEnv, slog: SliceLog, file: ConfirmedFile, sequence: int) -> None:
     """Drop the messages up to ``sequence`` for good, durable on return; nothing may be staged.
 
-    In a mixed group the files follow at once: an original server may take over at any moment. Else slices are removed
-    by and by, and those that are only a part of what was purged are written again at a clean stop. Raises
-    ``StoreError``: some of them may be gone, and all of them with the next start; and ``FencedError``.
+    In a mixed group the files follow at once: an original server may take over at any moment. Else
+    slices are removed by and by, and those that are only a part of what was purged are written
+    again at a clean stop. Raises ``StoreError``: some of them may be gone, and all of them with the
+    next start; and ``FencedError``.
     """
     channel = show(slog.name)
     if slog.staged:
-        raise StoreError(f'channel "{channel}" is in use', hint="try again when its batch has been committed")
+        raise StoreError(
+            f'channel "{channel}" is in use', hint="try again when its batch has been committed"
+        )
     sequence = max(min(sequence, slog.last), slog.purged)
     if not sequence:
         return
@@ -53,8 +60,13 @@ def purge(env: FileEnv, slog: SliceLog, file: ConfirmedFile, sequence: int) -> N
             _mark(env, slog, sequence)
     except OSError as error:
         kind = StoreFullError if is_full(error) else StoreError
-        hint = "ftstanctl channel info shows what is left; free space or fix the storage, then purge again"
-        raise kind(f'channel "{channel}" cannot be purged: {error.strerror or error}', hint=hint) from error
+        hint = (
+            "ftstanctl channel info shows what is left; free space or fix the storage, then "
+            "purge again"
+        )
+        raise kind(
+            f'channel "{channel}" cannot be purged: {error.strerror or error}', hint=hint
+        ) from error
     if env.owner.mixed:
         tidy(env, slog, file)
     elif not slog.count:
@@ -65,13 +77,15 @@ def purge(env: FileEnv, slog: SliceLog, file: ConfirmedFile, sequence: int) -> N
 def _mark(env: FileEnv, slog: SliceLog, sequence: int) -> None:
     newest = max([env.clock.wall_ns(), *(max(s.first_ts, s.last_ts) for s in slog.slices)])
     # Also if there is one that says so: its writer may have died before it was durable.
-    purged.write(env, slog.dirfd, purged.Mark(sequence, newest))
+    purge_mark.write(env, slog.dirfd, purge_mark.Mark(sequence, newest))
     slog.purged = sequence
     slog.drop_through(sequence)
 
 
 def _free(env: FileEnv, slog: SliceLog, sequence: int) -> bool:
-    """Remove whole slices up to ``sequence``, for a disk that is too full for the mark; whether there were any.
+    """Remove whole slices up to ``sequence``, for a disk that is too full for the mark.
+
+    Whether there were any.
 
     The newest slice stays.
     """
@@ -81,16 +95,19 @@ def _free(env: FileEnv, slog: SliceLog, sequence: int) -> bool:
 
 
 def tidy(env: FileEnv, slog: SliceLog, file: ConfirmedFile) -> bool:
-    """Leave in the files of what was purged only the newest record, and that only if nothing else is left.
+    """Leave in the files of what was purged only the newest record, and that only if nothing else
+    is left.
 
-    Everything is synced. What storage refuses is logged; what was purged stays hidden from our starts all the same.
-    Returns whether nothing was refused. Raises ``FencedError``.
+    Everything is synced. What storage refuses is logged; what was purged stays hidden from our
+    starts all the same. Returns whether nothing was refused. Raises ``FencedError``.
     """
     return not slog.purged or _try(slog, lambda: _tidy(env, slog, file))
 
 
 def is_tidy(slog: SliceLog) -> bool:
-    """Whether the files hold nothing of what was purged but the record that remembers the last sequence."""
+    """Whether the files hold nothing of what was purged but the record that remembers the last
+    sequence.
+    """
     if not slog.purged or not slog.slices:
         return True
     s = slog.slices[0]
@@ -104,7 +121,8 @@ def _tidy(env: FileEnv, slog: SliceLog, file: ConfirmedFile) -> None:
     _remove(env, slog, slog.purged)
     _shrink(env, slog, file)
     _remove(env, slog, slog.purged)
-    # The mark stays, whether or not it still hides something: a late removal of it could hit that of a successor.
+    # The mark stays, whether or not it still hides something: a late removal of it could hit that
+    # of a successor.
 
 
 def _try(slog: SliceLog, work: Callable[[], None]) -> bool:
@@ -119,7 +137,9 @@ def _try(slog: SliceLog, work: Callable[[], None]) -> bool:
 
 
 def _shrink(env: FileEnv, slog: SliceLog, file: ConfirmedFile) -> None:
-    """Write the slice that holds the first kept record, or the newest one, again without what was purged before it."""
+    """Write the slice that holds the first kept record, or the newest one, again without what was
+    purged before it.
+    """
     if not slog.slices:
         return
     s = next((s for s in slog.slices if s.last > slog.purged), slog.slices[-1])
@@ -133,7 +153,10 @@ def _shrink(env: FileEnv, slog: SliceLog, file: ConfirmedFile) -> None:
 
 
 def _remove(env: FileEnv, slog: SliceLog, sequence: int) -> bool:
-    """Remove the slices that end at or below ``sequence``, and dead ones between them; whether there were any."""
+    """Remove the slices that end at or below ``sequence``, and dead ones between them.
+
+    Whether there were any.
+    """
     last = {s.number: s.last for s in slog.slices}
     numbers = []
     for number in slog.removable():
@@ -147,7 +170,9 @@ def _remove(env: FileEnv, slog: SliceLog, sequence: int) -> bool:
 
 
 def _carry_over(env: FileEnv, slog: SliceLog, file: ConfirmedFile, s: Slice, start: int) -> None:
-    """Copy the end of the newest slice, same bytes, to a new one, which ends the old one by its first record."""
+    """Copy the end of the newest slice, same bytes, to a new one, which ends the old one by its
+    first record.
+    """
     slog.end_slice()
     copy = _Copy(env, slog, s, start, slog.take_number())
     copy.put_data()
@@ -188,7 +213,10 @@ class _Copy:
     """The records of a slice from one sequence on, in a slice of their own."""
 
     def __init__(self, env: FileEnv, slog: SliceLog, s: Slice, start: int, number: int) -> None:
-        self._env, self._slog, self._source, self._start = env, slog, s, start
+        self._env = env
+        self._slog = slog
+        self._source = s
+        self._start = start
         self._index = bytearray(records.VERSION)
         self.made = Slice(number, 0, s.last, 0, s.last_ts, 0, records.VERSION_SIZE, s.contiguous)
 
@@ -196,14 +224,19 @@ class _Copy:
         """Make the data visible, durable before."""
         made = self.made
         blocks = self._slog.blocks(self._source, self._start)
-        # Read before the directory is asked for: what is read is open from here on, so nothing is closed for it.
+        # Read before the directory is asked for: what is read is open from here on, so nothing is
+        # closed for it.
         block = next(blocks)
-        made.first, made.first_ts = block.first, block.timestamp(0)
+        made.first = block.first
+        made.first_ts = block.timestamp(0)
         name = dat_name(made.number)
-        exact.put_file(self._env, self._slog.dirfd, name, lambda fd: self._fill(fd, chain([block], blocks)))
+        exact.put_file(
+            self._env, self._slog.dirfd, name, lambda fd: self._fill(fd, chain([block], blocks))
+        )
 
     def _fill(self, fd: int, blocks: Iterable[MsgBlock]) -> None:
-        env, made = self._env, self.made
+        env = self._env
+        made = self.made
         env.disk.pwrite(fd, records.VERSION, 0)
         for block in blocks:
             made.entries += len(block)
@@ -213,7 +246,8 @@ class _Copy:
 
     def put_index(self) -> None:
         """Make the index visible, after the data."""
-        disk, index = self._env.disk, self._index
+        disk = self._env.disk
+        index = self._index
         name = idx_name(self.made.number)
         exact.put_file(self._env, self._slog.dirfd, name, lambda fd: disk.pwrite(fd, index, 0))
         self._slog.unsure.discard(self.made.number)
@@ -222,5 +256,8 @@ class _Copy:
         """The data stand in the place of those of ``s``; its index is kept in memory."""
         made = self.made
         self._slog.let_go(s.number)
-        s.first, s.first_ts, s.entries, s.end = made.first, made.first_ts, made.entries, made.end
+        s.first = made.first
+        s.first_ts = made.first_ts
+        s.entries = made.entries
+        s.end = made.end
         s.index = bytes(self._index[records.VERSION_SIZE :])

@@ -1,8 +1,8 @@
 """The bytes of the file store: record framing and index entries (``docs/compat/filestore.md``).
 
-The one place that knows the format; everything that reads or writes slices and state files goes through here. The
-checksum is in ``crc.pyx``, what the records of a ``subs.dat`` add up to in ``subreplay.pyx``. Pure
-computation on buffers: no file, no clock.
+The one place that knows the format; everything that reads or writes slices and state files goes
+through here. The checksum is in ``crc.pyx``, what the records of a ``subs.dat`` add up to in
+``subreplay.pyx``. Pure computation on buffers: no file, no clock.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -38,7 +38,9 @@ SUB_MSG = 5
 MAX_TYPED = 0xFFFFFF
 
 def seal(MsgBlock block not None, Checksum crc not None):
-    """Put the record header (size, CRC) into the gap before each message: the block is then a piece of a ``.dat``."""
+    """Put the record header (size, CRC) into the gap before each message: the block is then a piece
+    of a ``.dat``.
+    """
     cdef Py_ssize_t i
     cdef char* p
     for i in range(block.count):
@@ -55,7 +57,8 @@ def span(MsgBlock block not None, Py_ssize_t i, Py_ssize_t j):
 
 
 def fitting(MsgBlock block not None, Py_ssize_t i, int64_t max_count, int64_t max_bytes):
-    """How many messages from ``i`` on fill a slice to its limits: the last one may exceed them; 0 = no limit.
+    """How many messages from ``i`` on fill a slice to its limits: the last one may exceed them; 0 =
+    no limit.
 
     ``max_bytes`` counts ``payload + 40`` a message. At least one.
     """
@@ -77,8 +80,12 @@ cdef inline void put_entry(char* p, const MsgRef* r, uint64_t offset, Checksum c
     put32(p + 28, crc.of(p, 28))
 
 
-def index_entries(MsgBlock block not None, Py_ssize_t i, Py_ssize_t j, uint64_t offset, Checksum crc not None):
-    """Index entries of messages ``i`` to ``j - 1``, the first of which starts at ``offset`` of its ``.dat``."""
+def index_entries(
+    MsgBlock block not None, Py_ssize_t i, Py_ssize_t j, uint64_t offset, Checksum crc not None
+):
+    """Index entries of messages ``i`` to ``j - 1``, the first of which starts at ``offset`` of its
+    ``.dat``.
+    """
     cdef bytes out = PyBytes_FromStringAndSize(NULL, (j - i) * ENTRY)
     cdef char* p = PyBytes_AS_STRING(out)
     cdef size_t base
@@ -93,11 +100,12 @@ def index_entries(MsgBlock block not None, Py_ssize_t i, Py_ssize_t j, uint64_t 
 
 
 cdef class IndexScan:
-    """What the entries of an index file prove: a chain that starts at offset 4 and whose CRCs are right.
+    """What the entries of an index file prove: a chain that starts at offset 4 and whose CRCs are
+    right.
 
-    ``count`` entries, sequences ``first`` .. ``last`` (``contiguous`` if they ascend by one), timestamps of the first and
-    the last, ``end``: the offset in the ``.dat`` behind the last record. ``clean`` is false when something follows that
-    does not belong to the chain.
+    ``count`` entries, sequences ``first`` .. ``last`` (``contiguous`` if they ascend by one),
+    timestamps of the first and the last, ``end``: the offset in the ``.dat`` behind the last
+    record. ``clean`` is false when something follows that does not belong to the chain.
     """
 
     cdef readonly Py_ssize_t count
@@ -110,10 +118,17 @@ cdef class IndexScan:
     cdef readonly bint clean
 
 
-def scan_index(bytes data not None, Checksum crc not None, bint check_crc=True, uint64_t end=4, uint64_t after=0):
+def scan_index(
+    bytes data not None,
+    Checksum crc not None,
+    bint check_crc=True,
+    uint64_t end=4,
+    uint64_t after=0,
+):
     """Read the entries of an index file without its version (``data``): an ``IndexScan``.
 
-    For a piece of it, ``end`` and ``after`` are what the scan of the piece before found as ``end`` and ``last``.
+    For a piece of it, ``end`` and ``after`` are what the scan of the piece before found as ``end``
+    and ``last``.
     """
     cdef IndexScan s = IndexScan()
     cdef const char* p = PyBytes_AS_STRING(data)
@@ -157,7 +172,9 @@ def entry(const unsigned char[::1] index not None, Py_ssize_t k):
 
 
 def find_entry(const unsigned char[::1] index not None, sequence):
-    """Number of the first entry at or after ``sequence``, which may lie behind the last that an entry can have."""
+    """Number of the first entry at or after ``sequence``, which may lie behind the last that an
+    entry can have.
+    """
     cdef Py_ssize_t lo = 0
     cdef Py_ssize_t hi = index.shape[0] // ENTRY
     cdef Py_ssize_t mid
@@ -174,7 +191,9 @@ def find_entry(const unsigned char[::1] index not None, sequence):
 
 
 def first_younger(const unsigned char[::1] index not None, int64_t timestamp):
-    """Number of the first entry whose timestamp is at or after ``timestamp``, looking from the front."""
+    """Number of the first entry whose timestamp is at or after ``timestamp``, looking from the
+    front.
+    """
     cdef Py_ssize_t n = index.shape[0] // ENTRY
     cdef Py_ssize_t k
     for k in range(n):
@@ -184,9 +203,11 @@ def first_younger(const unsigned char[::1] index not None, int64_t timestamp):
 
 
 def sound_entries(const unsigned char[::1] index not None, uint64_t first, bint contiguous):
-    """Whether entries begin at sequence ``first`` or behind it, ascend, have times, and name records in their order.
+    """Whether entries begin at sequence ``first`` or behind it, ascend, have times, and name
+    records in their order.
 
-    ``contiguous``: every sequence from ``first`` on has its entry, and the records lie in one piece.
+    ``contiguous``: every sequence from ``first`` on has its entry, and the records lie in one
+    piece.
     """
     cdef Py_ssize_t n = index.shape[0] // ENTRY
     cdef Py_ssize_t k
@@ -242,7 +263,9 @@ cdef bint read_message(const char* p, size_t n, Stored* out) noexcept nogil:
         elif 2 <= field <= 4:
             if wire_type != 2:
                 return False
-            p = get_bytes(p, end, &out.subject if field == 2 else &out.reply if field == 3 else &out.data)
+            p = get_bytes(
+                p, end, &out.subject if field == 2 else &out.reply if field == 3 else &out.data
+            )
         else:
             p = skip_field(p, end, wire_type)
         if p == NULL:
@@ -250,13 +273,20 @@ cdef bint read_message(const char* p, size_t n, Stored* out) noexcept nogil:
     return True
 
 
-def scan_data(bytes data not None, bytes channel not None, uint64_t after, Checksum crc not None, bint check_crc=True):
+def scan_data(
+    bytes data not None,
+    bytes channel not None,
+    uint64_t after,
+    Checksum crc not None,
+    bint check_crc=True,
+):
     """Records at the start of ``data`` (a ``.dat`` from some offset on): ``(block, end, why)``.
 
-    ``block`` holds every whole record up to the first that is not one of ``channel`` with a sequence above its
-    predecessor's (the first one's: above ``after``); ``end`` is the position behind the last; ``why`` is ``""`` at the exact
-    end of the data, else ``"torn"`` (cut off by the end), ``"zeros"`` (nothing but zeros from there on) or ``"bad: ..."``.
-    An empty ``channel`` takes records of any.
+    ``block`` holds every whole record up to the first that is not one of ``channel`` with a
+    sequence above its predecessor's (the first one's: above ``after``); ``end`` is the position
+    behind the last; ``why`` is ``""`` at the exact end of the data, else ``"torn"`` (cut off by the
+    end), ``"zeros"`` (nothing but zeros from there on) or ``"bad: ..."``. An empty ``channel``
+    takes records of any.
     """
     cdef MsgBlock block = MsgBlock()
     cdef const char* p = PyBytes_AS_STRING(data)
@@ -282,14 +312,17 @@ def scan_data(bytes data not None, bytes channel not None, uint64_t after, Check
             got = crc.of(p + pos + 8, size)
             if got != get32(p + pos + 4):
                 why = (
-                    f"bad: corrupted data, expected crc to be 0x{get32(p + pos + 4):08x}, got 0x{got:08x}"
+                    "bad: corrupted data, expected crc to be "
+                    f"0x{get32(p + pos + 4):08x}, got 0x{got:08x}"
                 )
                 break
         if not read_message(p + pos + 8, size, &m):
             why = "bad: message does not decode"
             break
         if len(channel) and (
-            m.subject.n != <size_t>len(channel) or memcmp(m.subject.p, PyBytes_AS_STRING(channel), m.subject.n) != 0
+            m.subject.n != <size_t>len(channel) or memcmp(
+                m.subject.p, PyBytes_AS_STRING(channel), m.subject.n
+            ) != 0
         ):
             why = "bad: record of another channel"
             break
@@ -303,10 +336,16 @@ def scan_data(bytes data not None, bytes channel not None, uint64_t after, Check
     return block, pos, why
 
 
-def read_block(bytes data not None, const unsigned char[::1] index not None, Checksum crc not None, bint check_crc=True):
+def read_block(
+    bytes data not None,
+    const unsigned char[::1] index not None,
+    Checksum crc not None,
+    bint check_crc=True,
+):
     """Messages read through their index: ``data`` is the ``.dat`` from the first entry's record on.
 
-    Returns ``(block, why)``: the good messages up to the first bad one, and what is wrong with that one (``""`` if nothing).
+    Returns ``(block, why)``: the good messages up to the first bad one, and what is wrong with that
+    one (``""`` if nothing).
     """
     cdef MsgBlock block = MsgBlock()
     cdef const char* p = PyBytes_AS_STRING(data)
@@ -333,7 +372,8 @@ def read_block(bytes data not None, const unsigned char[::1] index not None, Che
             why = f"sequence {seq}: the file ends inside the record"
             break
         if check_crc or get32(p + off) != size:
-            # A wrong size in the header does no harm while the index knows the right one: the CRC tells.
+            # A wrong size in the header does no harm while the index knows the right one: the CRC
+            # tells.
             got = crc.of(p + off + 8, size)
             if got != get32(p + off + 4) and get32(p + off) != size:
                 why = f"sequence {seq}: expected size to be {size}, got {get32(p + off)}"
@@ -386,7 +426,8 @@ def untyped_record(bytes payload not None, Checksum crc not None):
 def scan_typed(bytes data not None, Checksum crc not None, bint check_crc=True):
     """Records of a typed file without its version: ``(records, end, why)``.
 
-    ``records`` is ``[(type, payload), ...]``; ``end`` is the position behind the last good one; ``why`` as in ``scan_data``.
+    ``records`` is ``[(type, payload), ...]``; ``end`` is the position behind the last good one;
+    ``why`` as in ``scan_data``.
     """
     cdef const char* p = PyBytes_AS_STRING(data)
     cdef size_t n = <size_t>len(data)
@@ -408,7 +449,8 @@ def scan_typed(bytes data not None, Checksum crc not None, bint check_crc=True):
             got = crc.of(p + pos + 8, size)
             if got != get32(p + pos + 4):
                 return out, pos, (
-                    f"bad: corrupted data, expected crc to be 0x{get32(p + pos + 4):08x}, got 0x{got:08x}"
+                    "bad: corrupted data, expected crc to be "
+                    f"0x{get32(p + pos + 4):08x}, got 0x{got:08x}"
                 )
         out.append((<int>(head >> 24), PyBytes_FromStringAndSize(p + pos + 8, size)))
         pos += 8 + size
@@ -436,8 +478,12 @@ def encode_events(SubEvents events not None, Checksum crc not None):
     return PyBytes_FromStringAndSize(start, p - start)
 
 
-def read_readable(bytes data not None, const unsigned char[::1] index not None, Checksum crc not None):
-    """``read_block`` that goes on behind bad records: ``(block, [(sequence, offset, what is wrong), ...])``."""
+def read_readable(
+    bytes data not None, const unsigned char[::1] index not None, Checksum crc not None
+):
+    """``read_block`` that goes on behind bad records: ``(block, [(sequence, offset, what is wrong),
+    ...])``.
+    """
     cdef MsgBlock block = MsgBlock()
     cdef const char* p = PyBytes_AS_STRING(data)
     cdef size_t n = <size_t>len(data)
@@ -473,10 +519,18 @@ def read_readable(bytes data not None, const unsigned char[::1] index not None, 
     return block, bad
 
 
-def next_record(bytes data not None, Py_ssize_t start, bytes channel not None, uint64_t after, Checksum crc not None):
-    """Where the next whole message of ``channel`` with a sequence above ``after`` begins at or behind ``start``; -1: none.
+def next_record(
+    bytes data not None,
+    Py_ssize_t start,
+    bytes channel not None,
+    uint64_t after,
+    Checksum crc not None,
+):
+    """Where the next whole message of ``channel`` with a sequence above ``after`` begins at or
+    behind ``start``; -1: none.
 
-    For what lies behind a record that is bad, so every position is tried: the fields first, the CRC only where they fit.
+    For what lies behind a record that is bad, so every position is tried: the fields first, the CRC
+    only where they fit.
     """
     cdef const char* p = PyBytes_AS_STRING(data)
     cdef size_t n = <size_t>len(data)
@@ -498,7 +552,9 @@ def next_record(bytes data not None, Py_ssize_t start, bytes channel not None, u
                     and m.seq > after
                     and (
                         channel_size == 0
-                        or m.subject.n == channel_size and memcmp(m.subject.p, name, channel_size) == 0
+                        or m.subject.n == channel_size and memcmp(
+                            m.subject.p, name, channel_size
+                        ) == 0
                     )
                     and crc.of(p + pos + 8, size) == get32(p + pos + 4)
                 ):
@@ -509,7 +565,8 @@ def next_record(bytes data not None, Py_ssize_t start, bytes channel not None, u
 
 
 def next_typed(bytes data not None, Py_ssize_t start, int kinds, Checksum crc not None):
-    """Where the next whole record of a type from 1 to ``kinds`` begins at or behind ``start``; -1 if none does.
+    """Where the next whole record of a type from 1 to ``kinds`` begins at or behind ``start``; -1
+    if none does.
 
     Records without payload are passed over: eight bytes prove nothing.
     """

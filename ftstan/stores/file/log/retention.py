@@ -1,8 +1,8 @@
 """RetainedSlices: the limits of a channel, and how slices go that hold nothing any more.
 
-Messages go from the front and only in memory; files go later, whole, lowest number first, each after a confirm and
-only when every lower number is durably gone, else removing a seal would bring dead bytes back. The newest slice always
-stays: it remembers the last sequence.
+Messages go from the front and only in memory; files go later, whole, lowest number first, each
+after a confirm and only when every lower number is durably gone, else removing a seal would bring
+dead bytes back. The newest slice always stays: it remembers the last sequence.
 """
 
 from __future__ import annotations
@@ -44,14 +44,23 @@ class RetainedSlices(SliceView):
         """Numbers of slices none of whose records counts."""
         self.limits_hit = False
         self.unsure: set[int] = set()
-        """Slices whose index may never become durable as it is: a clean stop writes it anew from the data."""
+        """Slices whose index may never become durable as it is: a clean stop writes it anew from
+        the data.
+        """
         self.look_again = 0
-        """When the age limit may next allow less (Unix ns); 0: not before there are other messages."""
+        """When the age limit may next allow less (Unix ns).
+
+        0: not before there are other messages.
+        """
         self.purged = 0
-        """Up to this sequence everything was purged, as the channel's mark says; 0: there is none."""
+        """Up to this sequence everything was purged, as the channel's mark says.
+
+        0: there is none.
+        """
         self._complaint = ""
 
-    # ---- limits --------------------------------------------------------------------------------------------------
+    # ---- limits
+    # ----------------------------------------------------------------------------------------------
 
     def set_limits(self, limits: ChannelLimits) -> None:
         """The limits from now on; nothing is dropped yet, and the first drop is told again."""
@@ -62,25 +71,34 @@ class RetainedSlices(SliceView):
     def enforce(self, *, warn: bool = False) -> None:
         """Drop the oldest messages until count and bytes fit; the newest always stays.
 
-        ``warn``: say so the first time. An index that cannot be read stops this, never the publish that caused it.
+        ``warn``: say so the first time. An index that cannot be read stops this, never the publish
+        that caused it.
         """
         limits = self.limits
         while self.count > 1 and (
-            (limits.max_msgs and self.count > limits.max_msgs) or (limits.max_bytes and self.size > limits.max_bytes)
+            (limits.max_msgs and self.count > limits.max_msgs)
+            or (limits.max_bytes and self.size > limits.max_bytes)
         ):
             if warn and not self.limits_hit:
                 self.limits_hit = True
-                log.warning(reached_limits(show(self.name), self.count, self.size, limits), channel=show(self.name))
+                log.warning(
+                    reached_limits(show(self.name), self.count, self.size, limits),
+                    channel=show(self.name),
+                )
             excess = self.count - limits.max_msgs if limits.max_msgs else 0
             try:
-                self._drop_from_head(max(excess, 0), max(self.size - limits.max_bytes, 0) if limits.max_bytes else 0)
+                self._drop_from_head(
+                    max(excess, 0), max(self.size - limits.max_bytes, 0) if limits.max_bytes else 0
+                )
             except (OSError, DamageError) as error:
                 if not self._head_is_gone(error):
                     self._complain(f"Unable to remove first message: {error}")
                     return
 
     def expire(self, now_ns: int) -> None:
-        """Drop messages that are older than the age limit, from the front, up to the first that is not."""
+        """Drop messages that are older than the age limit, from the front, up to the first that is
+        not.
+        """
         age = self.limits.max_age
         if not age or now_ns < self.look_again:
             return
@@ -103,7 +121,10 @@ class RetainedSlices(SliceView):
         self.look_again = 0
 
     def drop_through(self, sequence: int) -> None:
-        """Drop every message up to ``sequence``. Never fails: what an index does not say is estimated."""
+        """Drop every message up to ``sequence``.
+
+        Never fails: what an index does not say is estimated.
+        """
         if not self.count or self.first > sequence:
             return
         later = [s for s in self.slices if s.last > sequence]
@@ -126,37 +147,49 @@ class RetainedSlices(SliceView):
             self._advance(index, records.find_entry(index, sequence + 1), s)
 
     def _drop_uncounted(self, sequence: int) -> None:
-        """``drop_through`` in the slice that holds ``sequence``, by sequences only: its index cannot be read."""
+        """``drop_through`` in the slice that holds ``sequence``, by sequences only: its index
+        cannot be read.
+        """
         gone = min(sequence + 1 - self.first, self.count - 1)
         self.size -= self.size * gone // self.count
         self.count -= gone
         self.first = sequence + 1
 
     def _head_is_gone(self, error: Exception) -> bool:
-        """Whether ``error`` was that a former owner removed the oldest slice, which has been dropped then."""
+        """Whether ``error`` was that a former owner removed the oldest slice, which has been
+        dropped then.
+        """
         try:
             return isinstance(error, FileNotFoundError) and self.drop_gone()
         except OSError:
             return False
 
     def drop_gone(self) -> bool:
-        """Look whether the oldest slice is still there; if its data is not, its messages are dropped.
+        """Look whether the oldest slice is still there.
 
-        A former owner that was paused between its confirm and its unlink removes what its limits had retired, even
-        after we have listed it. Without its index, which goes first, the slice is read through its data until that
-        goes, too. Returns whether anything has changed. ``OSError`` passes through.
+        If its data is not, its messages are dropped.
+
+        A former owner that was paused between its confirm and its unlink removes what its limits
+        had retired, even after we have listed it. Without its index, which goes first, the slice is
+        read through its data until that goes, too. Returns whether anything has changed.
+        ``OSError`` passes through.
         """
         s = self._head() if self.count else None
         later = [] if s is None else self.slices[self.slices.index(s) + 1 :]
         if s is None or not later:
             return False
         if self._env.is_there(self.dirfd, dat_name(s.number)):
-            if s.index is not None or not s.contiguous or self._env.is_there(self.dirfd, idx_name(s.number)):
+            if (
+                s.index is not None
+                or not s.contiguous
+                or self._env.is_there(self.dirfd, idx_name(s.number))
+            ):
                 return False
             s.index = self.index_from_data(s)
             return len(s.index) == s.entries * _ENTRY
         log.warning(
-            f'channel "{show(self.name)}": {dat_name(s.number)} is gone: a former owner removed what the limits had '
+            f'channel "{show(self.name)}": {dat_name(s.number)} is gone: a former owner removed '
+            "what the limits had "
             f"retired; the log starts at sequence {later[0].first}"
         )
         self.first = later[0].first
@@ -166,8 +199,12 @@ class RetainedSlices(SliceView):
 
     def index_from_data(self, s: Slice) -> bytes:
         """The entries of a slice, made anew from its records."""
-        data = self._pread(s, dat_name(s.number), s.end - records.VERSION_SIZE, records.VERSION_SIZE)
-        block, _, _ = records.scan_data(data, self.name, s.first - 1, self._env.crc, self._env.options.check_crc)
+        data = self._pread(
+            s, dat_name(s.number), s.end - records.VERSION_SIZE, records.VERSION_SIZE
+        )
+        block, _, _ = records.scan_data(
+            data, self.name, s.first - 1, self._env.crc, self._env.options.check_crc
+        )
         return records.index_entries(block, 0, len(block), records.VERSION_SIZE, self._env.crc)
 
     def _complain(self, text: str) -> None:
@@ -196,7 +233,9 @@ class RetainedSlices(SliceView):
         self._advance(index, k, s)
 
     def _advance(self, index: bytes, k: int, s: Slice) -> None:
-        """The first ``k`` messages of ``index``, which starts at the first live one, in slice ``s``, are gone."""
+        """The first ``k`` messages of ``index``, which starts at the first live one, in slice
+        ``s``, are gone.
+        """
         _, start, _, _ = records.entry(index, 0)
         sequence, offset, _, size = records.entry(index, k - 1)
         self.count -= k
@@ -207,11 +246,14 @@ class RetainedSlices(SliceView):
             later = self.slices[self.slices.index(s) + 1 :]
             self.first = later[0].first if later else self.last + 1
 
-    # ---- removal -------------------------------------------------------------------------------------------------
+    # ---- removal
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def retired(self) -> bool:
-        """Whether ``removable`` may have something to say: cheap enough to ask every channel every second."""
+        """Whether ``removable`` may have something to say: cheap enough to ask every channel every
+        second.
+        """
         return bool(self.dead) or (len(self.slices) > 1 and self.slices[0].last < self.first)
 
     def removable(self) -> list[int]:
@@ -225,12 +267,14 @@ class RetainedSlices(SliceView):
             out.append(number)
         return out
 
-    def remove(self, numbers: list[int], archive: Callable[[bytes, int], None] | None = None) -> None:
+    def remove(
+        self, numbers: list[int], archive: Callable[[bytes, int], None] | None = None
+    ) -> None:
         """Remove slices that ``removable`` named; each only after the lower ones are durably gone.
 
-        With ``archive`` a slice whose messages counted is set aside under its ``.bak`` names, and ``archive(channel,
-        number)`` is called; if that cannot be done it stays. What was purged is not archived. Raises ``OSError`` and
-        ``FencedError``.
+        With ``archive`` a slice whose messages counted is set aside under its ``.bak`` names, and
+        ``archive(channel, number)`` is called; if that cannot be done it stays. What was purged is
+        not archived. Raises ``OSError`` and ``FencedError``.
         """
         disk = self._env.disk
         for number in numbers:
@@ -238,7 +282,9 @@ class RetainedSlices(SliceView):
             self.let_go(number)
             # Asked for before the confirm: it is the directory that was ours when the store was.
             dirfd = self.dirfd
-            known = next((s for s in self.slices if s.number == number and s.last > self.purged), None)
+            known = next(
+                (s for s in self.slices if s.number == number and s.last > self.purged), None
+            )
             waits = False
             if archive is not None and known is not None:
                 waits = self._set_aside(dirfd, known)
@@ -248,7 +294,8 @@ class RetainedSlices(SliceView):
                     with contextlib.suppress(FileNotFoundError):
                         disk.unlink(dirfd, name)
                     if number in self.dead and name is names[0]:
-                        # A refused batch may have an index: a successor believes it then, and without one copies it.
+                        # A refused batch may have an index: a successor believes it then, and
+                        # without one copies it.
                         disk.fsync(dirfd)
                         self._env.owner.confirm()
             disk.fsync(dirfd)
@@ -263,7 +310,8 @@ class RetainedSlices(SliceView):
 
         Returns whether they are there for the script.
         """
-        disk, owner = self._env.disk, self._env.owner
+        disk = self._env.disk
+        owner = self._env.owner
         try:
             size = self._env.size_of(dirfd, dat_name(s.number))
         except FileNotFoundError:
@@ -310,10 +358,13 @@ class RetainedSlices(SliceView):
         return True
 
     def _was_set_aside(self, dirfd: int, number: int) -> bool:
-        """Finish with a slice whose data has gone already; returns whether both files are there for the script.
+        """Finish with a slice whose data has gone already.
 
-        An attempt of ours renamed it and could not sync the directory, or a former owner did it late. Without the data
-        there is nothing to archive: that former owner had no script, or a script has taken it since.
+        Returns whether both files are there for the script.
+
+        An attempt of ours renamed it and could not sync the directory, or a former owner did it
+        late. Without the data there is nothing to archive: that former owner had no script, or a
+        script has taken it since.
         """
         idx = idx_name(number)
         aside = {name for name, _ in self._env.disk.listdir(dirfd)}
@@ -334,4 +385,8 @@ class RetainedSlices(SliceView):
         if s.number in self.unsure:
             return self.index_from_data(s)
         found = read_file(self._env, self.dirfd, idx_name(s.number))
-        return found[records.VERSION_SIZE : wanted] if found is not None and len(found) > wanted else None
+        return (
+            found[records.VERSION_SIZE : wanted]
+            if found is not None and len(found) > wanted
+            else None
+        )

@@ -1,10 +1,13 @@
-"""Slices: the ``msgs.N.dat`` and ``msgs.N.idx`` files of one channel. Only this module makes, fills and shows them.
+"""Slices: the ``msgs.N.dat`` and ``msgs.N.idx`` files of one channel.
 
-Rules (``docs/store.md``): slices of former activations are never written again; the first write of an activation opens
-a new slice, which becomes visible with its first batch in it; an index entry is written only after the data that it
-names is durable, so an entry that can be read proves its record; a slice of ours ends every lower one at its first
-sequence. A file whose write or sync failed is never written
-or synced again: the next batch opens a new slice, and that ends the failed one.
+Only this module makes, fills and shows them.
+
+Rules (``docs/store.md``): slices of former activations are never written again; the first write of
+an activation opens a new slice, which becomes visible with its first batch in it; an index entry is
+written only after the data that it names is durable, so an entry that can be read proves its
+record; a slice of ours ends every lower one at its first sequence. A file whose write or sync
+failed is never written or synced again: the next batch opens a new slice, and that ends the failed
+one.
 """
 
 from __future__ import annotations
@@ -61,13 +64,21 @@ class SliceLog(RetainedSlices):
         """The highest slice number that was found, also of a file that no number must be above."""
         self._highest = 0
         self._loose: dict[int, bool] = {}
-        """Closed slices whose index may not be durable; true: nor their data, in a store without syncs."""
+        """Closed slices whose index may not be durable.
+
+        True: nor their data, in a store without syncs.
+        """
         self._names_loose = False
         self._refused: set[int] = set()
         self._gap_behind = 0
-        """A slice of ours with such an index: the number behind it is not used, which tells a successor so."""
+        """A slice of ours with such an index: the number behind it is not used, which tells a
+        successor so.
+        """
         self._inherited = 0
-        """The newest slice if a former owner that stood still may have it open to write; 0: none."""
+        """The newest slice if a former owner that stood still may have it open to write.
+
+        0: none.
+        """
         self._max_msgs, self._max_bytes, self._max_age = _slice_limits(env, limits)
 
     def set_limits(self, limits: ChannelLimits) -> None:
@@ -75,7 +86,8 @@ class SliceLog(RetainedSlices):
         super().set_limits(limits)
         self._max_msgs, self._max_bytes, self._max_age = _slice_limits(self._env, limits)
 
-    # ---- opening -------------------------------------------------------------------------------------------------
+    # ---- opening
+    # ----------------------------------------------------------------------------------------------
 
     def adopt(
         self,
@@ -87,11 +99,12 @@ class SliceLog(RetainedSlices):
         durable: bool = False,
         synced: bool = True,
     ) -> None:
-        """Take over what recovery found: ``slices`` ascend in number and sequence, ``highest`` number seen.
+        """Take over what recovery found: ``slices`` ascend in number and sequence, ``highest``
+        number seen.
 
-        ``taken``: the number that new slices must be above, where that is another one.
-        ``durable``: so are their indexes; what a killed owner left of one may be in the page cache only. ``synced``:
-        whoever wrote here last ran with syncs.
+        ``taken``: the number that new slices must be above, where that is another one. ``durable``:
+        so are their indexes; what a killed owner left of one may be in the page cache only.
+        ``synced``: whoever wrote here last ran with syncs.
         """
         self.slices = slices
         self._loose = {} if durable else dict.fromkeys((s.number for s in slices), not synced)
@@ -114,28 +127,34 @@ class SliceLog(RetainedSlices):
     def _doubtful(self, slices: list[Slice], *, synced: bool) -> set[int]:
         """Slices whose index may never have been synced by who wrote it, or not with success.
 
-        A sync of another host, or one that follows a failed one, does not make up for that. An owner syncs an index
-        before it opens the next number, and where that failed it leaves the next number out. So where the next number
-        is there, the index is durable; the last one of an activation never is for sure.
+        A sync of another host, or one that follows a failed one, does not make up for that. An
+        owner syncs an index before it opens the next number, and where that failed it leaves the
+        next number out. So where the next number is there, the index is durable; the last one of an
+        activation never is for sure.
         """
         ours = [s.number for s in slices if s.number >= self._env.owner.ours_from]
         there = set(ours)
         return {n for n in ours if not synced or n + 1 not in there or not n % NUMBERS_PER_EPOCH}
 
     def copy_tail(self, tail: MsgBlock) -> None:
-        """Store records that a former owner may not have synced, same bytes, as the first ones of our first slice."""
+        """Store records that a former owner may not have synced, same bytes, as the first ones of
+        our first slice.
+        """
         self._open_slice(tail, 0, len(tail))
         self._finish_parts(tail)
-        # Nothing marks the channel as one that has something to sync: without this the next start would copy it again.
+        # Nothing marks the channel as one that has something to sync: without this the next start
+        # would copy it again.
         self.sync()
         self.park()
 
     def end_inherited(self) -> None:
-        """Have the log end in a slice of ours if a former owner may have the newest one open: the last record moves.
+        """Have the log end in a slice of ours if a former owner may have the newest one open: the
+        last record moves.
 
-        An original server goes on behind the last record of the newest slice, in the same file. A former owner that was
-        paused within a write there would write over that when it wakes up. The record is left to the lower slice until
-        that is made exact. Everything is synced. Raises ``OSError``, ``StoreError`` and ``FencedError``.
+        An original server goes on behind the last record of the newest slice, in the same file. A
+        former owner that was paused within a write there would write over that when it wakes up.
+        The record is left to the lower slice until that is made exact. Everything is synced. Raises
+        ``OSError``, ``StoreError`` and ``FencedError``.
         """
         s = self.slices[-1] if self.slices else None
         if s is None or s.number != self._inherited or self._active is not None:
@@ -152,7 +171,9 @@ class SliceLog(RetainedSlices):
             raise
         finally:
             # A message has moved, and none has come: it may even be one that was purged.
-            self.first, self.last, self.last_timestamp, self.count, self.size, self.look_again = known
+            self.first, self.last, self.last_timestamp, self.count, self.size, self.look_again = (
+                known
+            )
         self._inherited = 0
         if before is None:
             self.slices.remove(s)
@@ -173,7 +194,8 @@ class SliceLog(RetainedSlices):
             return records.entry(self._entries_from(s, s.last - 1, 1)[0], 0)
         return records.entry(self.entries(s), s.entries - 2)
 
-    # ---- writing -------------------------------------------------------------------------------------------------
+    # ---- writing
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def is_blank(self) -> bool:
@@ -235,12 +257,13 @@ class SliceLog(RetainedSlices):
                 active.data_dirty = True
                 self._parts.append((active, i, j, s.end))
                 if self._env.owner.mixed and active.has_index:
-                    # In the original's order: it takes records behind a short index for nothing, and would write its
-                    # own behind them.
+                    # In the original's order: it takes records behind a short index for nothing,
+                    # and would write its own behind them.
                     self._write_entries(active, block, i, j)
             if j == total:
                 return pending
-            # The rest goes to the next slice; this one must be durable and indexed before it is left.
+            # The rest goes to the next slice; this one must be durable and indexed before it is
+            # left.
             if pending is not None:
                 self._sync(pending)
             self._finish_parts(block)
@@ -266,7 +289,10 @@ class SliceLog(RetainedSlices):
         self.give_up_slice()
 
     def give_up_slice(self) -> None:
-        """Never touch the newest slice again; what is staged goes to another one. Raises ``FencedError``."""
+        """Never touch the newest slice again; what is staged goes to another one.
+
+        Raises ``FencedError``.
+        """
         ahead = bool(self._parts) and self._env.owner.mixed
         self._parts = []
         if self._highest not in {s.number for s in self.slices}:
@@ -281,7 +307,8 @@ class SliceLog(RetainedSlices):
             self._close_active()
 
     def _leave_index(self, active: _Active, *, ahead: bool) -> None:
-        """See that what the index of a slice says is durable before the next number is opened, or is doubted.
+        """See that what the index of a slice says is durable before the next number is opened, or
+        is doubted.
 
         ``ahead``: it names data whose sync failed.
         """
@@ -293,7 +320,9 @@ class SliceLog(RetainedSlices):
         self._doubt(active)
 
     def _doubt(self, active: _Active) -> None:
-        """The index of a slice may never become durable as it is, and nothing is written to it any more."""
+        """The index of a slice may never become durable as it is, and nothing is written to it any
+        more.
+        """
         self.unsure.add(active.slice.number)
         self._note_refused(active.slice.number)
         self._gap_behind = active.slice.number
@@ -305,7 +334,9 @@ class SliceLog(RetainedSlices):
 
     @property
     def refused(self) -> set[int]:
-        """Slices in which a batch that was refused in a mixed group may have left what an original server believes."""
+        """Slices in which a batch that was refused in a mixed group may have left what an original
+        server believes.
+        """
         if self._refused:
             self._refused &= self.dead | self.unsure
         return self._refused
@@ -316,15 +347,20 @@ class SliceLog(RetainedSlices):
 
     @property
     def ends_ahead(self) -> bool:
-        """Whether the index of the newest slice may name messages whose sync failed, and nothing seals them."""
+        """Whether the index of the newest slice may name messages whose sync failed, and nothing
+        seals them.
+        """
         return bool(self.slices) and self.slices[-1].number in self.refused
 
     def lose_index(self) -> None:
-        """The index of the present slice could not be synced: neither is used again, and its entries stay in memory."""
+        """The index of the present slice could not be synced: neither is used again, and its
+        entries stay in memory.
+        """
         active = self._active
         if active is None:
             return
-        # It may read well, and a later sync succeed, with nothing on the disk: a clean stop must not believe it.
+        # It may read well, and a later sync succeed, with nothing on the disk: a clean stop must
+        # not believe it.
         self._doubt(active)
         self._close_active()
         active.slice.index = self.index_from_data(active.slice)
@@ -347,17 +383,20 @@ class SliceLog(RetainedSlices):
         return super()._read_slice(s, sequence, max_msgs, max_bytes)
 
     def _made_anew(self, s: Slice) -> bool:
-        """Have the entries of a slice in memory, made from its data: whether these hold all that it had.
+        """Have the entries of a slice in memory, made from its data: whether these hold all that it
+        had.
 
-        What a host that died had not synced of an index goes with a restart of its file server, below us who have read
-        it; what it writes later then lies behind zeros. The records that the entries named were synced before them. And
-        a former owner that stood still may remove the index of a batch that it had refused.
+        What a host that died had not synced of an index goes with a restart of its file server,
+        below us who have read it; what it writes later then lies behind zeros. The records that the
+        entries named were synced before them. And a former owner that stood still may remove the
+        index of a batch that it had refused.
         """
         index = self.index_from_data(s) if s.index is None else b""
         if len(index) != s.entries * _ENTRY:
             return False
         log.warning(
-            f'channel "{show(self.name)}": {idx_name(s.number)} has lost entries that it had; made anew from the data'
+            f'channel "{show(self.name)}": {idx_name(s.number)} has lost entries that it had; '
+            "made anew from the data"
         )
         s.index = index
         self.unsure.add(s.number)
@@ -378,16 +417,20 @@ class SliceLog(RetainedSlices):
         if floor >= self._env.highest_number:
             # Before an epoch is used for it: it is asked for again and again.
             raise StoreError(
-                f'channel "{show(self.name)}": slice number {floor} leaves no room for epoch numbers',
+                f'channel "{show(self.name)}": slice number {floor} leaves no room for epoch '
+                "numbers",
                 hint="run: ftstanctl store repair",
             )
         while floor >= owner.slice_base + NUMBERS_PER_EPOCH:
-            # Our numbers are used up, or an original server wrote numbers above our range: only a higher epoch ends it.
+            # Our numbers are used up, or an original server wrote numbers above our range: only a
+            # higher epoch ends it.
             owner.raise_epoch()
         return max(owner.slice_base, floor) + 1
 
     def _open_slice(self, block: MsgBlock, i: int, j: int) -> None:
-        """Make a new slice visible with messages ``i`` to ``j - 1`` in it, durable, and index them."""
+        """Make a new slice visible with messages ``i`` to ``j - 1`` in it, durable, and index
+        them.
+        """
         disk = self._env.disk
         number = self._next_number()
         start, end = records.span(block, i, j)
@@ -398,14 +441,18 @@ class SliceLog(RetainedSlices):
             durable=True,
         )
         s = Slice(number, block.sequence(i), 0, block.timestamp(i), 0, 0, records.VERSION_SIZE)
-        # The name is durable from here on; a failure below leaves a slice that recovery reads through its data.
+        # The name is durable from here on; a failure below leaves a slice that recovery reads
+        # through its data.
         self._active = active = _Active(s, fd, block.timestamp(i))
         self._parts.append((active, i, j, records.VERSION_SIZE))
         disk.fsync(self.dirfd)
         self._names_loose = False
 
     def take_number(self) -> int:
-        """A number for a slice that is written elsewhere; it is not given out again. Raises ``StoreError``."""
+        """A number for a slice that is written elsewhere; it is not given out again.
+
+        Raises ``StoreError``.
+        """
         self._highest = self._next_number()
         return self._highest
 
@@ -414,11 +461,14 @@ class SliceLog(RetainedSlices):
         self._roll()
 
     def _publish_file(self, temporary: str, name: str, data: bytes, *, durable: bool) -> int:
-        """Make a file with ``data`` visible; returns its descriptor, -1 on a network file system: opened when needed.
+        """Make a file with ``data`` visible.
+
+        Returns its descriptor, -1 on a network file system: opened when needed.
 
         Raises ``OSError``, after which it may be visible all the same, and ``FencedError``.
         """
-        disk, files = self._env.disk, self._env.files
+        disk = self._env.disk
+        files = self._env.files
         try:
             fd = disk.open(self.dirfd, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         except FileExistsError:
@@ -429,7 +479,8 @@ class SliceLog(RetainedSlices):
         try:
             disk.pwrite(fd, data, 0)
             if durable:
-                # All that follows can fail without a loss: also a close, which on a network file system may write.
+                # All that follows can fail without a loss: also a close, which on a network file
+                # system may write.
                 disk.fsync(fd)
             self._env.owner.confirm()
             # Taken from here on, even if what follows fails: the file may be visible all the same.
@@ -442,9 +493,10 @@ class SliceLog(RetainedSlices):
                 disk.rename(self.dirfd, temporary, name)
             else:
                 if self._env.is_remembered:
-                    # NFS gives a file that loses the name by which it is open another one, ".nfs...", until it is
-                    # closed: for ever if this host dies before that. A local file system does not care, and there a
-                    # descriptor that stays open saves an open and a confirm.
+                    # NFS gives a file that loses the name by which it is open another one,
+                    # ".nfs...", until it is closed: for ever if this host dies before that. A local
+                    # file system does not care, and there a descriptor that stays open saves an
+                    # open and a confirm.
                     fd = self._close_one(fd)
                 disk.unlink(self.dirfd, temporary)
         except FencedError:
@@ -453,7 +505,8 @@ class SliceLog(RetainedSlices):
             raise
         except BaseException:
             self._close_one(fd)
-            # What cannot be removed now is a second link of a slice that counts for nothing; the next start removes it.
+            # What cannot be removed now is a second link of a slice that counts for nothing; the
+            # next start removes it.
             with contextlib.suppress(OSError):
                 disk.unlink(self.dirfd, temporary)
             raise
@@ -477,7 +530,9 @@ class SliceLog(RetainedSlices):
         return active.idx
 
     def _reopen(self, name: str) -> int:
-        """Open a file of the active slice, which is closed: by ``park``, or since it got its name."""
+        """Open a file of the active slice, which is closed: by ``park``, or since it got its
+        name.
+        """
         fd = self._env.files.opened(open_file(self._env.disk, self.dirfd, name, os.O_RDWR))
         try:
             # Opened by its path: only now is it known that it was ours.
@@ -499,10 +554,14 @@ class SliceLog(RetainedSlices):
                 self._write_entries(active, block, i, j)
             else:
                 entries = records.index_entries(block, i, j, offset, self._env.crc)
-                # On a network file system it is closed at once, which writes it, and what fails there is not heard of.
+                # On a network file system it is closed at once, which writes it, and what fails
+                # there is not heard of.
                 durable = self._env.sync_index or self._env.is_remembered
                 active.idx = self._publish_file(
-                    f"{TEMPORARY}{s.number}.idx", idx_name(s.number), records.VERSION + entries, durable=durable
+                    f"{TEMPORARY}{s.number}.idx",
+                    idx_name(s.number),
+                    records.VERSION + entries,
+                    durable=durable,
                 )
                 active.has_index = True
                 active.index_dirty = not durable
@@ -534,7 +593,9 @@ class SliceLog(RetainedSlices):
         s = active.slice
         entries = records.index_entries(block, i, j, s.end, self._env.crc)
         try:
-            self._env.disk.pwrite(self._idx(active), entries, records.VERSION_SIZE + _ENTRY * s.entries)
+            self._env.disk.pwrite(
+                self._idx(active), entries, records.VERSION_SIZE + _ENTRY * s.entries
+            )
         except OSError:
             self._doubt(active)
             raise
@@ -562,7 +623,8 @@ class SliceLog(RetainedSlices):
             active.index_dirty = False
 
     def _close_active(self) -> None:
-        active, self._active = self._active, None
+        active = self._active
+        self._active = None
         assert active is not None
         if active.index_dirty:
             self._loose[active.slice.number] = active.data_dirty and not self._env.options.sync
@@ -587,7 +649,10 @@ class SliceLog(RetainedSlices):
         super().park()
 
     def unsynced_index(self) -> int | None:
-        """The descriptor of the index if it has entries that may not be durable; ``index_synced`` comes next."""
+        """The descriptor of the index if it has entries that may not be durable.
+
+        ``index_synced`` comes next.
+        """
         active = self._active
         return self._idx(active) if active is not None and active.index_dirty else None
 
@@ -597,11 +662,14 @@ class SliceLog(RetainedSlices):
             self._active.index_dirty = False
 
     def sync(self) -> None:
-        """Make everything that was written durable, data first: at a clean stop, and where batches are not synced."""
+        """Make everything that was written durable, data first: at a clean stop, and where batches
+        are not synced.
+        """
         try:
             self._sync_all()
         except OSError:
-            # What is tried again may succeed because the kernel has forgotten what it could not write.
+            # What is tried again may succeed because the kernel has forgotten what it could not
+            # write.
             self.unsure.update(self._loose)
             if self._active is not None and self._active.index_dirty:
                 self.unsure.add(self._active.slice.number)
@@ -609,7 +677,10 @@ class SliceLog(RetainedSlices):
             raise
 
     def sync_one(self) -> bool:
-        """Do a part of ``sync``: one of the closed slices; returns whether there was any. Raises ``OSError``."""
+        """Do a part of ``sync``: one of the closed slices; returns whether there was any.
+
+        Raises ``OSError``.
+        """
         number = next(iter(self._loose), None)
         if number is None:
             return False
@@ -621,7 +692,9 @@ class SliceLog(RetainedSlices):
         return True
 
     def _sync_loose(self, number: int) -> None:
-        for name in (dat_name(number), idx_name(number)) if self._loose[number] else (idx_name(number),):
+        for name in (
+            (dat_name(number), idx_name(number)) if self._loose[number] else (idx_name(number),)
+        ):
             self._sync_closed(name)
         del self._loose[number]
 
@@ -653,7 +726,9 @@ class SliceLog(RetainedSlices):
 
 
 def _slice_limits(env: FileEnv, limits: ChannelLimits) -> tuple[int, int, int]:
-    """Effective (messages, bytes, age) of a slice: as configured, else a quarter of the channel's limits."""
+    """Effective (messages, bytes, age) of a slice: as configured, else a quarter of the channel's
+    limits.
+    """
     o = env.options
     if o.slice_max_msgs or o.slice_max_bytes or o.slice_max_age:
         return o.slice_max_msgs, o.slice_max_bytes, o.slice_max_age

@@ -1,11 +1,13 @@
 """SliceView: the read-only half of a channel's log, and what a slice is.
 
-Reads messages through the index entries of the slices that somebody measured (``recovery``). Opens files for reading
-only, and never believes a directory listing or a file's size: what is not in ``slices`` does not exist.
+Reads messages through the index entries of the slices that somebody measured (``recovery``). Opens
+files for reading only, and never believes a directory listing or a file's size: what is not in
+``slices`` does not exist.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from ftstan.wire.block import MsgBlock
 
 _ENTRY = records.INDEX_SIZE
+#: What a file server says of an open file that a former owner on another host has removed, and what
+#: a client says that could not open it again when the server had restarted.
+_OPEN_IN_VAIN = (errno.ESTALE, errno.EIO)
 #: What is in memory at a time while a slice is copied.
 _COPIED_MSGS = 16384
 _COPIED_BYTES = 4 << 20
@@ -39,8 +44,9 @@ def idx_name(number: int) -> str:
 class Slice:
     """What is known of one slice without reading it.
 
-    ``first`` .. ``last``: sequences that count (a sealed slice may hold more bytes); ``entries`` of them, whose records
-    end at offset ``end``. ``index`` holds all entries when the file of that name cannot be trusted for them.
+    ``first`` .. ``last``: sequences that count (a sealed slice may hold more bytes); ``entries`` of
+    them, whose records end at offset ``end``. ``index`` holds all entries when the file of that
+    name cannot be trusted for them.
     """
 
     number: int
@@ -69,7 +75,10 @@ class Unreadable(NamedTuple):
 
 
 class SliceView:
-    """The messages of one channel: which slices hold them, and how to read one. Everything it reports is durable."""
+    """The messages of one channel: which slices hold them, and how to read one.
+
+    Everything it reports is durable.
+    """
 
     def __init__(self, env: FileEnv, name: bytes) -> None:
         self._env = env
@@ -84,10 +93,15 @@ class SliceView:
 
     @property
     def dirfd(self) -> int:
-        """The channel's directory. Good until other files are opened: ask again instead of keeping it."""
+        """The channel's directory.
+
+        Good until other files are opened: ask again instead of keeping it.
+        """
         files = self._env.files
         if self._dirfd < 0:
-            self._dirfd = files.opened(self._env.disk.open_dir_at(self._env.root, os.fsdecode(self.name)))
+            self._dirfd = files.opened(
+                self._env.disk.open_dir_at(self._env.root, os.fsdecode(self.name))
+            )
         files.used((self.name, ""), self.park)
         return self._dirfd
 
@@ -96,16 +110,22 @@ class SliceView:
         files = self._env.files
         files.unused((self.name, ""))
         if self._dirfd >= 0:
-            fd, self._dirfd = self._dirfd, -1
+            fd = self._dirfd
+            self._dirfd = -1
             files.close(fd)
 
     def let_go(self, number: int) -> None:
-        """Close the files of a slice whose names are about to go: NFS gives what is open then another name."""
+        """Close the files of a slice whose names are about to go: NFS gives what is open then
+        another name.
+        """
         for name in (idx_name(number), dat_name(number)):
             self._env.files.forget(self.name, name)
 
     def read(self, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock | None:
-        """Messages from the first existing one at or after ``sequence``; ``None`` behind the last."""
+        """Messages from the first existing one at or after ``sequence``.
+
+        ``None`` behind the last.
+        """
         sequence = max(sequence, self.first)
         if not self.count or sequence > self.last:
             return None
@@ -115,14 +135,17 @@ class SliceView:
         else:
             return None
         ahead = self._env.options.read_buffer_size
-        return self._read_slice(s, max(sequence, s.first), min(max_msgs, ahead // _ENTRY), min(max_bytes, ahead))
+        return self._read_slice(
+            s, max(sequence, s.first), min(max_msgs, ahead // _ENTRY), min(max_bytes, ahead)
+        )
 
     def entries(self, s: Slice) -> bytes:
         """All index entries of a slice. Raises ``DamageError`` and ``OSError``."""
         return self._entries_from(s, s.first, s.entries)[0]
 
     def blocks(self, s: Slice, sequence: int) -> Iterator[MsgBlock]:
-        """All records of a slice from ``sequence`` on, some megabytes at a time, also those that are dropped.
+        """All records of a slice from ``sequence`` on, some megabytes at a time, also those that
+        are dropped.
 
         Raises ``DamageError`` at the first that is not what was written, and ``OSError``.
         """
@@ -136,7 +159,9 @@ class SliceView:
         index = index[: records.fitting_entries(index, max_bytes) * _ENTRY]
         first_offset = records.entry(index, 0)[1]
         _, last_offset, _, last_size = records.entry(index, len(index) // _ENTRY - 1)
-        data = self._pread(s, dat_name(s.number), last_offset + 8 + last_size - first_offset, first_offset)
+        data = self._pread(
+            s, dat_name(s.number), last_offset + 8 + last_size - first_offset, first_offset
+        )
         block, why = records.read_block(data, index, self._env.crc, self._env.options.check_crc)
         if why and not len(block):
             raise self._damage(s, why)
@@ -147,7 +172,8 @@ class SliceView:
     ) -> tuple[MsgBlock | None, list[Unreadable]]:
         """``read`` for damaged slices: passes over what cannot be read, and returns what that was.
 
-        ``rebuild`` gives the entries of a slice whose index has none for its messages. Raises ``OSError``.
+        ``rebuild`` gives the entries of a slice whose index has none for its messages. Raises
+        ``OSError``.
         """
         passed: list[Unreadable] = []
         while self.count and sequence <= self.last:
@@ -159,8 +185,11 @@ class SliceView:
             try:
                 index, _ = self._entries_from(s, sequence, max_msgs)
             except DamageError as error:
-                passed.append(Unreadable(idx_name(s.number), records.VERSION_SIZE, sequence, error.text))
-                s.index, s.contiguous = rebuild(s), False
+                passed.append(
+                    Unreadable(idx_name(s.number), records.VERSION_SIZE, sequence, error.text)
+                )
+                s.index = rebuild(s)
+                s.contiguous = False
                 s.entries = len(s.index) // _ENTRY
                 if records.find_entry(s.index, sequence) == s.entries:
                     sequence = s.last + 1
@@ -169,34 +198,53 @@ class SliceView:
             n = len(index) // _ENTRY
             first_offset = records.entry(index, 0)[1]
             last, last_offset, _, last_size = records.entry(index, n - 1)
-            data = self._pread(s, dat_name(s.number), last_offset + 8 + last_size - first_offset, first_offset)
+            data = self._pread(
+                s, dat_name(s.number), last_offset + 8 + last_size - first_offset, first_offset
+            )
             block, bad = records.read_readable(data, index, self._env.crc)
-            passed += [Unreadable(dat_name(s.number), offset, lost, why) for lost, offset, why in bad]
+            passed += [
+                Unreadable(dat_name(s.number), offset, lost, why) for lost, offset, why in bad
+            ]
             if len(block):
                 return block, passed
             sequence = last + 1
         return None, passed
 
     def _entries_from(self, s: Slice, sequence: int, most: int) -> tuple[bytes, int]:
-        """Up to ``most`` index entries from the first at or after ``sequence``, and the number of that one."""
+        """Up to ``most`` index entries from the first at or after ``sequence``, and the number of
+        that one.
+        """
         if s.contiguous:
             k = sequence - s.first
             n = min(most, s.entries - k)
             if s.index is not None:
                 return s.index[k * _ENTRY : (k + n) * _ENTRY], k
-            index = self._pread(s, idx_name(s.number), n * _ENTRY, records.VERSION_SIZE + k * _ENTRY)
+            index = self._pread(
+                s, idx_name(s.number), n * _ENTRY, records.VERSION_SIZE + k * _ENTRY
+            )
         else:
             whole = s.index
             if whole is None:
                 whole = self._pread(s, idx_name(s.number), s.entries * _ENTRY, records.VERSION_SIZE)
             k = records.find_entry(whole, sequence)
             index = whole[k * _ENTRY : min(k + most, s.entries) * _ENTRY]
-        # Also what was proven when it was measured may be lost since, and zeros lie before what came later.
-        if len(index) < _ENTRY or (s.index is None and not records.sound_entries(index, sequence, s.contiguous)):
+        # Also what was proven when it was measured may be lost since, and zeros lie before what
+        # came later.
+        if len(index) < _ENTRY or (
+            s.index is None and not records.sound_entries(index, sequence, s.contiguous)
+        ):
             raise self._damage(s, f"the index has no entry for sequence {sequence}")
         return index, k
 
     def _pread(self, s: Slice, name: str, size: int, offset: int) -> bytes:
+        try:
+            return self._env.disk.pread(self._readable(s, name), size, offset)
+        except OSError as error:
+            if error.errno not in _OPEN_IN_VAIN:
+                raise
+        # Else every later read would fail, too: opened by its name it is there, or it is gone,
+        # which whoever reads the log knows what to do about.
+        self._env.files.forget(self.name, name)
         return self._env.disk.pread(self._readable(s, name), size, offset)
 
     def _readable(self, s: Slice, name: str) -> int:
@@ -230,7 +278,10 @@ class SliceView:
 def store_error(error: OSError, what: str) -> StoreError:
     """The error that a publisher gets when storage refused a write."""
     kind = StoreFullError if is_full(error) else StoreError
-    return kind(f"{what}: {error.strerror or error}", hint="free space or fix the storage, then publish again")
+    return kind(
+        f"{what}: {error.strerror or error}",
+        hint="free space or fix the storage, then publish again",
+    )
 
 
 def show(name: bytes) -> str:

@@ -1,13 +1,16 @@
-"""Bad records: which may be cut because nobody can have been promised them, how they are cut, and what the log says.
+"""Bad records: which may be cut because nobody can have been promised them, how they are cut, and
+what the log says.
 
-Cut is only what ends a file: a record that the end of the file tears, that nothing whole follows, or that has a hole of
-zeros where a page never arrived. The caller has already made sure that nothing of it is at or below what was confirmed.
-What is cut is saved in a file of its own first, under a name that neither server reads. Nothing here judges a channel,
-and nothing here ever makes a file longer.
+Cut is only what ends a file: a record that the end of the file tears, that nothing whole follows,
+or that has a hole of zeros where a page never arrived. The caller has already made sure that
+nothing of it is at or below what was confirmed. What is cut is saved in a file of its own first,
+under a name that neither server reads. Nothing here judges a channel, and nothing here ever makes a
+file longer.
 
-A file that a former owner of ours may have open is never cut in place. It may finish its batch while this start stands
-still before the cut, and a later owner believe that; or name in its index, when it wakes up, what was cut. Such a slice
-is read around and then ended by another one, a state file is replaced.
+A file that a former owner of ours may have open is never cut in place. It may finish its batch
+while this start stands still before the cut, and a later owner believe that; or name in its index,
+when it wakes up, what was cut. Such a slice is read around and then ended by another one, a state
+file is replaced.
 """
 
 from __future__ import annotations
@@ -43,8 +46,9 @@ _WORDS = {"torn": "unexpected EOF", "zeros": "end of file padded with zeros"}
 class Bad:
     """What ends the whole records of one file.
 
-    ``shown``: the file as logs name it, relative to the datastore; ``offset`` in the file; ``why`` as the scans of
-    ``records`` say it; ``rest``: the file from ``offset`` on; ``follows``: whether a whole record comes after it.
+    ``shown``: the file as logs name it, relative to the datastore; ``offset`` in the file; ``why``
+    as the scans of ``records`` say it; ``rest``: the file from ``offset`` on; ``follows``: whether
+    a whole record comes after it.
     """
 
     shown: str
@@ -69,7 +73,9 @@ class Bad:
 
     @property
     def unpromised(self) -> bool:
-        """Whether these bytes cannot have been acknowledged, if nothing that was confirmed is among them."""
+        """Whether these bytes cannot have been acknowledged, if nothing that was confirmed is among
+        them.
+        """
         if self.why == FOREIGN:
             # A whole record with a right checksum, of another channel: somebody put it there.
             return False
@@ -79,9 +85,11 @@ class Bad:
 
 
 def _has_hole(rest: bytes, offset: int, size: int) -> bool:
-    """Whether the record at the start of ``rest`` holds zeros from its start, or a 512-byte boundary, to a boundary.
+    """Whether the record at the start of ``rest`` holds zeros from its start, or a 512-byte
+    boundary, to a boundary.
 
-    That is what a page looks like that never reached the disk; its batch was never synced as a whole.
+    That is what a page looks like that never reached the disk; its batch was never synced as a
+    whole.
     """
     to_boundary = -offset % _SECTOR or _SECTOR
     if not any(rest[:to_boundary]):
@@ -95,7 +103,10 @@ def _has_hole(rest: bytes, offset: int, size: int) -> bool:
 
 
 def report(env: FileEnv, bad: Bad, *, cut: bool) -> None:
-    """Write the block of lines that the original writes about a bad record; ``cut`` says what becomes of it."""
+    """Write the block of lines that the original writes about a bad record.
+
+    ``cut`` says what becomes of it.
+    """
     path = env.shown(bad.shown)
     torn = bad.why == "torn"
     if torn:
@@ -103,7 +114,8 @@ def report(env: FileEnv, bad: Bad, *, cut: bool) -> None:
         if not cut:
             log.error(f'Before anything else, copy the datastore "{env.shown("")}"')
             log.error(
-                "A start with -file_truncate_bad_eof (ContinueOnUnexpectedEOF) cuts the file to this offset: "
+                "A start with -file_truncate_bad_eof (ContinueOnUnexpectedEOF) cuts the file to "
+                "this offset: "
                 f"{bad.offset}"
             )
             log.error("What lies behind that offset is then lost")
@@ -113,7 +125,9 @@ def report(env: FileEnv, bad: Bad, *, cut: bool) -> None:
         log.error(line)
     if torn and not cut:
         whole = len(bad.rest) >= records.HEADER_SIZE
-        part, expected = ("record payload", bad.size - 8) if whole else ("record header", records.HEADER_SIZE)
+        part, expected = (
+            ("record payload", bad.size - 8) if whole else ("record header", records.HEADER_SIZE)
+        )
         read = len(bad.rest) - (records.HEADER_SIZE if whole else 0)
         log.error(f"{part} expected to be {expected} bytes, only read {read}")
 
@@ -144,7 +158,8 @@ def _hex(data: bytes) -> Iterator[str]:
 
 
 def cut(env: FileEnv, dirfd: int, name: str, bad: Bad) -> None:
-    """Save what begins at the bad record, and cut the file ``name`` there, which no owner of ours ever writes to.
+    """Save what begins at the bad record, and cut the file ``name`` there, which no owner of ours
+    ever writes to.
 
     Without space for the copy the file is left as it is. Raises ``OSError`` and ``FencedError``.
     """
@@ -164,7 +179,9 @@ def cut(env: FileEnv, dirfd: int, name: str, bad: Bad) -> None:
 
 
 def keep(env: FileEnv, dirfd: int, name: str, bad: Bad) -> str | None:
-    """Save what begins at the bad record beside the file ``name``, unless it is zeros; returns the copy's name.
+    """Save what begins at the bad record beside the file ``name``, unless it is zeros.
+
+    Returns the copy's name.
 
     ``None``, which is said: there is no copy, and the file must stay as it is. Raises ``OSError``.
     """
@@ -179,22 +196,32 @@ def keep(env: FileEnv, dirfd: int, name: str, bad: Bad) -> str | None:
         say_not_cut(
             env,
             bad,
-            f"{saved}: {error.words}" if isinstance(error, IrregularError) else "no space for a copy of the rest",
+            f"{saved}: {error.words}"
+            if isinstance(error, IrregularError)
+            else "no space for a copy of the rest",
         )
         return None
     return saved
 
 
 def say_cut(env: FileEnv, bad: Bad, saved: str) -> None:
-    """Say that nothing from the bad record on counts any more; ``saved``: where it was saved, if it was."""
+    """Say that nothing from the bad record on counts any more.
+
+    ``saved``: where it was saved, if it was.
+    """
     log.warning(f'File "{env.shown(bad.shown)}" has been truncated to offset: {bad.offset}')
     if saved:
-        log.warning(f'The {len(bad.rest)} bytes behind it were saved as "{saved}" beside it; it may be removed')
+        log.warning(
+            f'The {len(bad.rest)} bytes behind it were saved as "{saved}" beside it; it may be '
+            "removed"
+        )
     log.warning("Recovery resumes...")
 
 
 def say_not_cut(env: FileEnv, bad: Bad, why: str) -> None:
-    """Say that what follows the whole records is only passed over, and that the next start will find it again."""
+    """Say that what follows the whole records is only passed over, and that the next start will
+    find it again.
+    """
     log.error(f'File "{env.shown(bad.shown)}" is not cut at offset {bad.offset}: {why}')
 
 
@@ -204,7 +231,8 @@ def save(env: FileEnv, dirfd: int, name: str, data: bytes) -> None:
     try:
         fd = disk.open(dirfd, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     except FileExistsError:
-        # Of an attempt that was cut short, or somebody's: what that is, is looked at before it is written to.
+        # Of an attempt that was cut short, or somebody's: what that is, is looked at before it is
+        # written to.
         fd = open_file(disk, dirfd, name, os.O_WRONLY)
     try:
         disk.pwrite(fd, data, 0)

@@ -1,11 +1,13 @@
-"""What counts of a channel's slices, what is damage, and what must be copied or cut before the channel is served.
+"""What counts of a channel's slices, what is damage, and what must be copied or cut before the
+channel is served.
 
-A slice of ours ends every lower one at its own first sequence; slices of the original are ordered by sequence and
-merged where they hold the same records. An index entry proves its record; what lies behind the last provable entry of
-the highest slice may never have been synced, and is copied into a slice of ours before anybody sees it. What cannot
-have been acknowledged is read around and ended by a slice of ours, or cut where an original wrote it; everything else
-that is bad is damage, and then nothing is written at all: the channel is quarantined. The last sequence never goes
-back (``docs/store.md``, damage).
+A slice of ours ends every lower one at its own first sequence; slices of the original are ordered
+by sequence and merged where they hold the same records. An index entry proves its record; what lies
+behind the last provable entry of the highest slice may never have been synced, and is copied into a
+slice of ours before anybody sees it. What cannot have been acknowledged is read around and ended by
+a slice of ours, or cut where an original wrote it; everything else that is bad is damage, and then
+nothing is written at all: the channel is quarantined. The last sequence never goes back
+(``docs/store.md``, damage).
 """
 
 from __future__ import annotations
@@ -34,20 +36,24 @@ if TYPE_CHECKING:
 
 _TEMPORARY = re.compile(
     re.escape(TEMPORARY)
-    + r"[0-9]+\.((msgs\.[0-9]+\.)?(dat|idx)|(subs|clients|server)\.dat|(confirmed|purged|ckpt|dedup)\.bin|deleting)\Z"
+    + r"[0-9]+\.((msgs\.-?[0-9]+\.)?(dat|idx)|(subs|clients|server)\.dat"
+    + r"|(confirmed|purged|ckpt|dedup)\.bin|deleting|repaired\.json)\Z"
 )
 
 
 def remove_temporaries(env: FileEnv, dirfd: int) -> None:
-    """Unlink what former owners had not made visible: a late link or rename of theirs then finds no source.
+    """Unlink what former owners had not made visible: a late link or rename of theirs then finds no
+    source.
 
-    What NFS clients left of files that lost their names goes, too. Raises ``OSError`` and ``FencedError``.
+    What NFS clients left of files that lost their names goes, too. Raises ``OSError`` and
+    ``FencedError``.
     """
     files = [name for name, is_dir in env.disk.listdir(dirfd) if not is_dir]
     names = [name for name in files if _TEMPORARY.match(name)]
     left = [name for name in files if is_leftover(name)]
     if names or left:
-        # Listed, then confirmed: so none of them is a successor's, who would find its batch without its file.
+        # Listed, then confirmed: so none of them is a successor's, who would find its batch without
+        # its file.
         env.owner.confirm()
     for name in names:
         with contextlib.suppress(FileNotFoundError):
@@ -58,13 +64,16 @@ def remove_temporaries(env: FileEnv, dirfd: int) -> None:
 
 @dataclass(slots=True)
 class ChannelVerdict:
-    """What is to be made of a channel. ``pieces``: slices that count, each with its last sequence that does.
+    """What is to be made of a channel.
 
-    ``last``: the channel's last sequence, higher than that of the pieces where messages are missing at the end.
-    ``ends``: what ends a file of ours and cannot have been acknowledged, ``cuts``: the same of an original's, or what
-    the operator has cut. ``damage``: (file, what is wrong); not empty: quarantine. ``unsealed``: a slice of ours begins
-    at or below what was confirmed before it, so that none of them may hide anything. ``strict``: an entry in an index
-    of ours proves that its data was durable.
+    ``pieces``: slices that count, each with its last sequence that does.
+
+    ``last``: the channel's last sequence, higher than that of the pieces where messages are missing
+    at the end. ``ends``: what ends a file of ours and cannot have been acknowledged, ``cuts``: the
+    same of an original's, or what the operator has cut. ``damage``: (file, what is wrong); not
+    empty: quarantine. ``unsealed``: a slice of ours begins at or below what was confirmed before
+    it, so that none of them may hide anything. ``strict``: an entry in an index of ours proves that
+    its data was durable.
     """
 
     pieces: list[tuple[Found, int]] = field(default_factory=list)
@@ -78,15 +87,21 @@ class ChannelVerdict:
 
 
 def judge(env: FileEnv, slog: SliceLog, m: Measured) -> ChannelVerdict:
-    """Decide what counts: reads where two slices hold the same sequences, writes nothing. ``OSError`` passes."""
+    """Decide what counts: reads where two slices hold the same sequences, writes nothing.
+
+    ``OSError`` passes.
+    """
     options = env.options
-    v = ChannelVerdict(damage=list(m.problems), strict=m.synced and options.sync and not options.truncate_bad_eof)
+    v = ChannelVerdict(
+        damage=list(m.problems), strict=m.synced and options.sync and not options.truncate_bad_eof
+    )
     ours = env.owner.ours_from
     v.dead = {f.number for f in m.found if f.empty}
     live = [f for f in m.found if not f.empty]
     for f in m.found:
         if f.empty and f.why:
-            # Nothing shows where its sequences end: to serve without it could give them out a second time.
+            # Nothing shows where its sequences end: to serve without it could give them out a
+            # second time.
             _judge_end(env, slog, v, f, above=all(f.number > other.number for other in live))
     sealed = _seal(env, slog, live, v.dead)
     _check_confirmed_seals(env, slog, v, m, live)
@@ -97,27 +112,36 @@ def judge(env: FileEnv, slog: SliceLog, m: Measured) -> ChannelVerdict:
     _judge_last(env, v, m)
     taken = m.highest_taken(env.highest_number)
     if taken >= env.highest_number and v.pieces and _is_copied(env, v.pieces[-1][0]):
-        v.damage.append((dat_name(taken), "its number leaves no room for a copy of what may not be durable"))
+        v.damage.append(
+            (dat_name(taken), "its number leaves no room for a copy of what may not be durable")
+        )
     return v
 
 
 def _is_copied(env: FileEnv, f: Found) -> bool:
-    """Whether the records of the newest slice that nothing proves are to be copied into a slice of ours.
+    """Whether the records of the newest slice that nothing proves are to be copied into a slice of
+    ours.
 
-    What is numbered higher than we can get to is no former owner's of ours: like an original server's it is synced.
+    What is numbered higher than we can get to is no former owner's of ours: like an original
+    server's it is synced.
     """
     return len(f.tail) > 0 and (f.scattered or _is_former_owners(env, f))
 
 
 def _is_former_owners(env: FileEnv, f: Found) -> bool:
-    """Whether a former owner of ours may have the slice open, and a slice of ours can be numbered above it."""
+    """Whether a former owner of ours may have the slice open, and a slice of ours can be numbered
+    above it.
+    """
     return env.owner.ours_from <= f.number < env.highest_number
 
 
-def _seal(env: FileEnv, slog: SliceLog, found: list[Found], dead: set[int]) -> list[tuple[Found, int]]:
+def _seal(
+    env: FileEnv, slog: SliceLog, found: list[Found], dead: set[int]
+) -> list[tuple[Found, int]]:
     """The slices that count, each with its last sequence that does.
 
-    A slice of ours ends every lower-numbered one at its own first sequence; one that has nothing left is dead.
+    A slice of ours ends every lower-numbered one at its own first sequence; one that has nothing
+    left is dead.
     """
     del slog
     out: list[tuple[Found, int]] = []
@@ -133,39 +157,61 @@ def _seal(env: FileEnv, slog: SliceLog, found: list[Found], dead: set[int]) -> l
     return out
 
 
-def _check_confirmed_seals(env: FileEnv, slog: SliceLog, v: ChannelVerdict, m: Measured, live: list[Found]) -> None:
-    """A slice that came after the last confirm and begins at or below it must hold the same records: a copied tail."""
+def _check_confirmed_seals(
+    env: FileEnv, slog: SliceLog, v: ChannelVerdict, m: Measured, live: list[Found]
+) -> None:
+    """A slice that came after the last confirm and begins at or below it must hold the same
+    records: a copied tail.
+    """
     confirmed = m.confirmed
     if confirmed is None:
         return
     for f in live:
-        if f.number < env.owner.ours_from or f.number <= confirmed.slice_number or f.first > confirmed.sequence:
+        if (
+            f.number < env.owner.ours_from
+            or f.number <= confirmed.slice_number
+            or f.first > confirmed.sequence
+        ):
             continue
         for lower in live:
-            first, last = max(f.first, lower.first), min(confirmed.sequence, lower.last)
+            first = max(f.first, lower.first)
+            last = min(confirmed.sequence, lower.last)
             if lower.number >= f.number or first > last or lower.number > confirmed.slice_number:
                 continue
             before = bytes_of(env, slog.dirfd, lower, first, last)
             if before and before != bytes_of(env, slog.dirfd, f, first, last):
                 v.unsealed = True
                 there = dat_name(confirmed.slice_number)
-                words = f"begins at sequence {f.first}, and {confirmed.sequence} was confirmed in {there}"
+                words = (
+                    f"begins at sequence {f.first}, and {confirmed.sequence} was confirmed in "
+                    f"{there}"
+                )
                 v.damage.append((dat_name(f.number), words))
                 return
 
 
-def _merge(env: FileEnv, slog: SliceLog, v: ChannelVerdict, pieces: list[tuple[Found, int]]) -> list[tuple[Found, int]]:
-    """Slices of the original in the order of their sequences; where two hold the same, one of them is shortened."""
+def _merge(
+    env: FileEnv, slog: SliceLog, v: ChannelVerdict, pieces: list[tuple[Found, int]]
+) -> list[tuple[Found, int]]:
+    """Slices of the original in the order of their sequences.
+
+    Where two hold the same, one of them is shortened.
+    """
     out: list[tuple[Found, int]] = []
     for f, last in sorted(pieces, key=lambda p: (p[0].first, -p[1], p[0].number)):
         if out and f.first <= out[-1][1]:
             before, before_last = out[-1]
             until = min(last, before_last)
-            if bytes_of(env, slog.dirfd, f, f.first, until) != bytes_of(env, slog.dirfd, before, f.first, until):
+            if bytes_of(env, slog.dirfd, f, f.first, until) != bytes_of(
+                env, slog.dirfd, before, f.first, until
+            ):
                 v.damage.append(
                     (
                         dat_name(f.number),
-                        f"sequences {f.first} to {until} have another content than in {dat_name(before.number)}",
+                        (
+                            f"sequences {f.first} to {until} have another content than in "
+                            f"{dat_name(before.number)}"
+                        ),
                     )
                 )
                 continue
@@ -190,12 +236,21 @@ def _judge_piece(
     if f.why and (following is None or missing):
         _judge_end(env, slog, v, f, above=following is None)
     elif missing and mine and f.claimed > last and v.strict:
-        # Our entries are written after the sync of their data: these messages were durable, and may be acknowledged.
-        v.damage.append((dat_name(f.number), f"sequences {last + 1} to {f.claimed} are missing at offset {f.bad_at}"))
+        # Our entries are written after the sync of their data: these messages were durable, and may
+        # be acknowledged.
+        v.damage.append(
+            (
+                dat_name(f.number),
+                f"sequences {last + 1} to {f.claimed} are missing at offset {f.bad_at}",
+            )
+        )
 
 
 def _judge_end(env: FileEnv, slog: SliceLog, v: ChannelVerdict, f: Found, *, above: bool) -> None:
-    """The records of a slice end with something bad: is it to be cut? ``above``: nothing that counts lies above it."""
+    """The records of a slice end with something bad: is it to be cut?
+
+    ``above``: nothing that counts lies above it.
+    """
     bad = bad_of(env, slog.name, f)
     mine = f.number >= env.owner.ours_from
     promised = mine and v.strict and (f.claimed > f.last or f.empty)
@@ -210,7 +265,9 @@ def _judge_end(env: FileEnv, slog: SliceLog, v: ChannelVerdict, f: Found, *, abo
 
 
 def _contradicts(env: FileEnv, slog: SliceLog, f: Found) -> bool:
-    """Whether what follows the records of a slice gives other contents to sequences that they have already."""
+    """Whether what follows the records of a slice gives other contents to sequences that they have
+    already.
+    """
     again, end, _ = records.scan_data(f.rest, slog.name, 0, env.crc, env.options.check_crc)
     if not len(again) or again.first > f.last:
         return False
@@ -218,7 +275,9 @@ def _contradicts(env: FileEnv, slog: SliceLog, f: Found) -> bool:
 
 
 def _judge_last(env: FileEnv, v: ChannelVerdict, m: Measured) -> None:
-    """Where the channel ends: at its last message, or behind messages that something still names."""
+    """Where the channel ends: at its last message, or behind messages that something still
+    names.
+    """
     there = v.pieces[-1][1] if v.pieces else 0
     top = max((f.number for f, _ in v.pieces), default=0)
     claims = [f.claimed for f in m.found if f.number >= top]
@@ -228,7 +287,9 @@ def _judge_last(env: FileEnv, v: ChannelVerdict, m: Measured) -> None:
     gone += [(f.number, f.claimed) for f in m.found if f.empty and not f.why and f.number > top]
     for number, last in gone:
         if last > there and number >= env.owner.ours_from and v.strict:
-            v.damage.append((dat_name(number), f"no message is in it, its index names sequences up to {last}"))
+            v.damage.append(
+                (dat_name(number), f"no message is in it, its index names sequences up to {last}")
+            )
     confirmed = m.confirmed
     if confirmed is not None:
         v.last = max(v.last, confirmed.last)
@@ -241,11 +302,15 @@ def _judge_last(env: FileEnv, v: ChannelVerdict, m: Measured) -> None:
             )
 
 
-# ---- acting on it ----------------------------------------------------------------------------------------------------
+# ---- acting on it
+# --------------------------------------------------------------------------------------------------
 
 
 def rename_odd(env: FileEnv, slog: SliceLog, m: Measured) -> None:
-    """Give every slice the name that everybody writes for its number. Raises ``OSError`` and ``FencedError``."""
+    """Give every slice the name that everybody writes for its number.
+
+    Raises ``OSError`` and ``FencedError``.
+    """
     for number, old in m.odd.items():
         new = dat_name(number)
         env.owner.confirm()
@@ -265,14 +330,18 @@ def report_damage(env: FileEnv, slog: SliceLog, m: Measured, v: ChannelVerdict) 
 def settle(env: FileEnv, slog: SliceLog, m: Measured, v: ChannelVerdict) -> None:
     """Cut and copy what must be, and hand the slices of an undamaged channel to ``slog``.
 
-    What ends a slice of ours is read around: ``end_what_was_torn`` comes next. Raises ``OSError`` and ``FencedError``.
+    What ends a slice of ours is read around: ``end_what_was_torn`` comes next. Raises ``OSError``
+    and ``FencedError``.
     """
     for f, bad in v.cuts:
         _report_cut(env, f, bad)
         damage.cut(env, slog.dirfd, dat_name(f.number), bad)
     for f in m.found:
         if f.size < records.VERSION_SIZE:
-            log.warning(f'channel "{show(slog.name)}": {dat_name(f.number)} has {f.size} bytes, it was never filled')
+            log.warning(
+                f'channel "{show(slog.name)}": {dat_name(f.number)} has {f.size} bytes, it was '
+                "never filled"
+            )
     _report_holes(slog, v)
     for f, _ in v.pieces[:-1]:
         if f.scattered:
@@ -292,7 +361,9 @@ def settle(env: FileEnv, slog: SliceLog, m: Measured, v: ChannelVerdict) -> None
         else:
             v.dead.add(f.number)
     taken = m.highest_taken(env.highest_number)
-    slog.adopt(slices, v.dead, m.highest, taken=taken, synced=m.confirmed is None or m.confirmed.synced)
+    slog.adopt(
+        slices, v.dead, m.highest, taken=taken, synced=m.confirmed is None or m.confirmed.synced
+    )
     if tail is not None:
         slog.copy_tail(tail)
     if v.last > slog.last:
@@ -311,11 +382,13 @@ def _report_cut(env: FileEnv, f: Found, bad: Bad) -> None:
 def end_what_was_torn(env: FileEnv, slog: SliceLog, v: ChannelVerdict) -> None:
     """Have a slice of ours end those whose torn end is read around; what ended them is saved first.
 
-    Their files stay as they are. A former owner that stood still within the write may finish it, and name it in its
-    index: that is behind the slice of ours then, or, before there is one, whole, and nobody was told of it. Were it cut
-    in place, such an entry would name what is not there, and a cut that comes late take what a later owner believes.
+    Their files stay as they are. A former owner that stood still within the write may finish it,
+    and name it in its index: that is behind the slice of ours then, or, before there is one, whole,
+    and nobody was told of it. Were it cut in place, such an entry would name what is not there, and
+    a cut that comes late take what a later owner believes.
 
-    Without space nothing more is done: the next start finds the same. Raises ``OSError`` and ``FencedError``.
+    Without space nothing more is done: the next start finds the same. Raises ``OSError`` and
+    ``FencedError``.
     """
     for f, bad in v.ends:
         _report_cut(env, f, bad)
@@ -324,8 +397,14 @@ def end_what_was_torn(env: FileEnv, slog: SliceLog, v: ChannelVerdict) -> None:
             continue
         try:
             if f.empty:
-                # There is no record that could end it. Whoever has it open writes into a file without a name.
-                exact.put_file(env, slog.dirfd, dat_name(f.number), lambda fd: env.disk.pwrite(fd, records.VERSION, 0))
+                # There is no record that could end it. Whoever has it open writes into a file
+                # without a name.
+                exact.put_file(
+                    env,
+                    slog.dirfd,
+                    dat_name(f.number),
+                    lambda fd: env.disk.pwrite(fd, records.VERSION, 0),
+                )
             else:
                 slog.end_inherited()
                 slog.park()
@@ -340,11 +419,14 @@ def end_what_was_torn(env: FileEnv, slog: SliceLog, v: ChannelVerdict) -> None:
 
 
 def _put_dense(env: FileEnv, slog: SliceLog, f: Found) -> None:
-    """Put the records of a slice into one piece, in a new file: its index is not ours, and says so only to us."""
+    """Put the records of a slice into one piece, in a new file: its index is not ours, and says so
+    only to us.
+    """
     whole = dense(env, slog.dirfd, f)
     exact.put_file(env, slog.dirfd, dat_name(f.number), lambda fd: env.disk.pwrite(fd, whole, 0))
     log.warning(
-        f'channel "{show(slog.name)}": {dat_name(f.number)} had records that its index passes over; they were removed'
+        f'channel "{show(slog.name)}": {dat_name(f.number)} had records that its index passes '
+        "over; they were removed"
     )
 
 
@@ -354,20 +436,27 @@ def _report_holes(slog: SliceLog, v: ChannelVerdict) -> None:
     for (low, last), (high, _) in itertools.pairwise(v.pieces):
         if high.first != last + 1:
             log.error(
-                f'channel "{channel}": sequences {last + 1} to {high.first - 1} are missing between '
-                f"{dat_name(low.number)} (offset {low.bad_at}) and {dat_name(high.number)}; serving around them"
+                f'channel "{channel}": sequences {last + 1} to {high.first - 1} are missing '
+                "between "
+                f"{dat_name(low.number)} (offset {low.bad_at}) and {dat_name(high.number)}; "
+                "serving around them"
             )
     for f, last in v.pieces:
         if last == f.last and last - f.first + 1 != f.proven.count + len(f.tail):
             log.error(
-                f'channel "{channel}": {last - f.first + 1 - f.proven.count - len(f.tail)} sequences between {f.first} '
-                f"and {last} are missing in {dat_name(f.number)} (up to offset {f.bad_at}); serving around them"
+                f'channel "{channel}": {last - f.first + 1 - f.proven.count - len(f.tail)} '
+                f"sequences between {f.first} "
+                f"and {last} are missing in {dat_name(f.number)} (up to offset {f.bad_at}); "
+                "serving around them"
             )
     there, end = (v.pieces[-1][1], v.pieces[-1][0].bad_at) if v.pieces else (0, 0)
     if v.last > there:
-        after = f"{dat_name(v.pieces[-1][0].number)} (offset {end})" if v.pieces else "the beginning"
+        after = (
+            f"{dat_name(v.pieces[-1][0].number)} (offset {end})" if v.pieces else "the beginning"
+        )
         log.error(
-            f'channel "{channel}": sequences {there + 1} to {v.last} are missing behind {after}, an index names them; '
+            f'channel "{channel}": sequences {there + 1} to {v.last} are missing behind {after}, '
+            "an index names them; "
             f"serving without them, the next message gets sequence {v.last + 1}"
         )
 
@@ -376,8 +465,18 @@ def _summary(env: FileEnv, slog: SliceLog, f: Found, last: int) -> Slice:
     """The summary of one slice up to sequence ``last``."""
     scan = f.proven
     if last == scan.last:
-        return Slice(f.number, scan.first, last, scan.first_ts, scan.last_ts, scan.count, scan.end, scan.contiguous)
-    # What the index file does not say, or says too much of, is kept in memory: the file is not ours to write.
+        return Slice(
+            f.number,
+            scan.first,
+            last,
+            scan.first_ts,
+            scan.last_ts,
+            scan.count,
+            scan.end,
+            scan.contiguous,
+        )
+    # What the index file does not say, or says too much of, is kept in memory: the file is not ours
+    # to write.
     index = entries_of(env, slog.dirfd, f)
     index = index[: records.find_entry(index, last + 1) * records.INDEX_SIZE]
     scan = records.scan_index(index, env.crc)
@@ -396,7 +495,9 @@ def _summary(env: FileEnv, slog: SliceLog, f: Found, last: int) -> Slice:
 
 
 def sync(env: FileEnv, slog: SliceLog, number: int) -> None:
-    """Make a slice durable that is not ours to copy: what it holds behind its index is about to be delivered."""
+    """Make a slice durable that is not ours to copy: what it holds behind its index is about to be
+    delivered.
+    """
     fd = open_file(env.disk, slog.dirfd, dat_name(number), os.O_RDWR)
     try:
         env.disk.fsync(fd)

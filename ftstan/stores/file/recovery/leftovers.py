@@ -1,10 +1,10 @@
 """Names that NFS clients leave behind: ``.nfs`` and a number.
 
-A file that loses the name by which a process of this host has it open gets such a name until the last close, and for
-ever if the host dies before that (a *silly rename*).
+A file that loses the name by which a process of this host has it open gets such a name until the
+last close, and for ever if the host dies before that (a *silly rename*).
 
-Such a name stands for what was removed already: it is never a channel, a slice or a temporary. While the file is open
-its host answers EBUSY to an unlink of the name.
+Such a name stands for what was removed already: it is never a channel, a slice or a temporary.
+While the file is open its host answers EBUSY to an unlink of the name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def is_leftover(name: str) -> bool:
 
 
 def remove_leftover(disk: Disk, dirfd: int, name: str) -> None:
-    """Remove it, unless it is in use on this host or gone. Call it after a confirm. Raises ``OSError``."""
+    """Remove it, unless it is in use on this host or gone. Call it after a confirm.
+
+    Raises ``OSError``.
+    """
     try:
         disk.unlink(dirfd, name)
     except OSError as error:

@@ -1,8 +1,9 @@
-"""Measuring a channel's directory after the store has become ours: what lies there, without any judgement.
+"""Measuring a channel's directory after the store has become ours: what lies there, without any
+judgement.
 
-Nothing from before the activation is believed: the directory is listed and every file is read afresh, after the
-temporaries of former owners are gone (``recovery.remove_temporaries``). Nothing is written here, so that channels can
-be measured in several threads.
+Nothing from before the activation is believed: the directory is listed and every file is read
+afresh, after the temporaries of former owners are gone (``recovery.remove_temporaries``). Nothing
+is written here, so that channels can be measured in several threads.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ _MAX_NUMBER = 1 << 63
 class Found:
     """One slice as it lies on disk: what its index proves, and the records behind that.
 
-    ``claimed``: the last sequence that the index names, whether or not the data has it. ``why``: what ends the records
-    (``""``: the end of the file), at offset ``bad_at``; ``rest``: the bytes from there on.
+    ``claimed``: the last sequence that the index names, whether or not the data has it. ``why``:
+    what ends the records (``""``: the end of the file), at offset ``bad_at``; ``rest``: the bytes
+    from there on.
     """
 
     number: int
@@ -47,7 +49,8 @@ class Found:
     bad_at: int
     rest: bytes
     size: int
-    #: Between the records of ``tail`` or before them lie bytes that the index passes over: they are not in one piece.
+    #: Between the records of ``tail`` or before them lie bytes that the index passes over: they are
+    #: not in one piece.
     scattered: bool = False
 
     @property
@@ -68,11 +71,13 @@ class Found:
 
 @dataclass(slots=True)
 class Measured:
-    """What one channel's directory holds. ``orphans``: (number, last sequence named) of indexes without data.
+    """What one channel's directory holds.
 
-    ``odd``: numbers of slices whose name writes the number in another way than we do, with that name. ``problems``:
-    what is wrong already now, as (file, words). ``foreign``: an original server may have written here since our last
-    activation, also to slices that are numbered like ours.
+    ``orphans``: (number, last sequence named) of indexes without data.
+
+    ``odd``: numbers of slices whose name writes the number in another way than we do, with that
+    name. ``problems``: what is wrong already now, as (file, words). ``foreign``: an original server
+    may have written here since our last activation, also to slices that are numbered like ours.
     """
 
     found: list[Found] = field(default_factory=list)
@@ -86,7 +91,9 @@ class Measured:
 
     @property
     def synced(self) -> bool:
-        """Whether whoever wrote here last synced data before its index: then an entry proves that it was durable."""
+        """Whether whoever wrote here last synced data before its index: then an entry proves that
+        it was durable.
+        """
         return not self.foreign and (self.confirmed is None or self.confirmed.synced)
 
     def may_be_foreign(self, number: int) -> bool:
@@ -99,7 +106,8 @@ class Measured:
         return max([0, *(f.number for f in self.found), *(number for number, _ in self.orphans)])
 
     def highest_taken(self, limit: int) -> int:
-        """The highest slice number that new ones must be above: from ``limit`` on only where a message is.
+        """The highest slice number that new ones must be above: from ``limit`` on only where a
+        message is.
 
         No server got so far in turn, and a file without messages must not end a channel.
         """
@@ -108,10 +116,14 @@ class Measured:
 
 
 def slice_numbers(names: list[tuple[str, bool]]) -> tuple[dict[int, str], list[str]]:
-    """File names of slices by number, out of a listing, and those ``msgs.*.dat`` that name no slice of their own."""
+    """File names of slices by number, out of a listing, and those ``msgs.*.dat`` that name no slice
+    of their own.
+    """
     numbers: dict[int, str] = {}
     wrong = []
-    named = [(_number(name), name) for name, is_dir in sorted(names) if not is_dir and _is_dat(name)]
+    named = [
+        (_number(name), name) for name, is_dir in sorted(names) if not is_dir and _is_dat(name)
+    ]
     # Where two names say one number, the usual one is it.
     for number, name in sorted(named, key=lambda row: row[1] != dat_name(row[0])):
         if not -_MAX_NUMBER <= number < _MAX_NUMBER or number in numbers:
@@ -130,11 +142,15 @@ def _number(name: str) -> int:
     return int(m[1]) if m else _MAX_NUMBER
 
 
-def measure(env: FileEnv, name: bytes, dirfd: int, names: list[tuple[str, bool]], *, foreign: bool = False) -> Measured:
-    """Read the slices of a channel whose directory was listed as ``names``. ``OSError`` passes through.
+def measure(
+    env: FileEnv, name: bytes, dirfd: int, names: list[tuple[str, bool]], *, foreign: bool = False
+) -> Measured:
+    """Read the slices of a channel whose directory was listed as ``names``.
 
-    ``foreign``: an original server has been here since our last clean stop. It may have been if it may have served
-    behind the last of our epochs that confirmed anything of this channel.
+    ``OSError`` passes through.
+
+    ``foreign``: an original server has been here since our last clean stop. It may have been if it
+    may have served behind the last of our epochs that confirmed anything of this channel.
     """
     numbers, wrong = slice_numbers(names)
     problems = [(file, f"message log has an invalid name: {file}") for file in wrong]
@@ -144,13 +160,18 @@ def measure(env: FileEnv, name: bytes, dirfd: int, names: list[tuple[str, bool]]
     except IrregularError as error:
         problems.append((CONFIRMED, error.words))
     ours_since = confirmed.epoch if confirmed is not None else 1
-    m = Measured(confirmed=confirmed, foreign=foreign or env.owner.originals_through >= ours_since, problems=problems)
+    m = Measured(
+        confirmed=confirmed,
+        foreign=foreign or env.owner.originals_through >= ours_since,
+        problems=problems,
+    )
     m.odd = {number: file for number, file in numbers.items() if file != dat_name(number)}
     top = max(numbers, default=0)
     for number in sorted(numbers):
         try:
             if m.may_be_foreign(number) or (number == top and number < env.owner.ours_from):
-                # Before its index is read: an original server writes entries of what it has not synced yet.
+                # Before its index is read: an original server writes entries of what it has not
+                # synced yet.
                 _sync(env, dirfd, numbers[number])
             m.found.append(_slice(env, name, dirfd, number, m))
         except IrregularError as error:
@@ -158,7 +179,12 @@ def measure(env: FileEnv, name: bytes, dirfd: int, names: list[tuple[str, bool]]
     there = {file for file, _ in names}
     for file, is_dir in names:
         # Without an index it takes no slice's place: to the original it is nothing, either.
-        if is_dir and (d := _DAT.match(file)) and file == dat_name(int(d[1])) and idx_name(int(d[1])) in there:
+        if (
+            is_dir
+            and (d := _DAT.match(file))
+            and file == dat_name(int(d[1]))
+            and idx_name(int(d[1])) in there
+        ):
             _without_data(env, dirfd, int(d[1]), m, DIRECTORY)
     known = {*numbers, *(number for number, _ in m.orphans)}
     for file, _ in names:
@@ -213,10 +239,12 @@ def _sync(env: FileEnv, dirfd: int, name: str) -> None:
 
 
 def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -> Found:
-    disk, file = env.fresh, m.odd.get(number, dat_name(number))
+    disk = env.fresh
+    file = m.odd.get(number, dat_name(number))
     index = _entries(env, dirfd, idx_name(number), m)
     proven = records.scan_index(index, env.crc, env.options.check_crc)
-    # An index with gaps in it, or that begins elsewhere, may be another file's: it names nothing of this one.
+    # An index with gaps in it, or that begins elsewhere, may be another file's: it names nothing of
+    # this one.
     named_first = proven.first
     claimed = proven.last if proven.contiguous else 0
     foreign = m.may_be_foreign(number)
@@ -226,7 +254,11 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
     fd = open_file(disk, dirfd, file)
     try:
         version = disk.pread(fd, records.VERSION_SIZE, 0)
-        trusted = proven.count and proven.contiguous and _last_entry_holds(env, channel, fd, index, proven)
+        trusted = (
+            proven.count
+            and proven.contiguous
+            and _last_entry_holds(env, channel, fd, index, proven)
+        )
         if len(version) == records.VERSION_SIZE and (wrong := check_version(version)):
             m.problems.append((file, wrong))
             trusted = False
@@ -243,15 +275,21 @@ def _slice(env: FileEnv, channel: bytes, dirfd: int, number: int, m: Measured) -
             env, channel, data, start=proven.end, last=proven.last, index=behind
         )
     else:
-        tail, used, why = records.scan_data(data, channel, proven.last, env.crc, env.options.check_crc)
+        tail, used, why = records.scan_data(
+            data, channel, proven.last, env.crc, env.options.check_crc
+        )
     if not trusted and len(tail) and claimed and tail.first != named_first:
         claimed = 0
     rest = data[used:] if why else b""
     return Found(number, proven, claimed, tail, why, proven.end + used, rest, size, scattered)
 
 
-def _last_entry_holds(env: FileEnv, channel: bytes, fd: int, index: bytes, proven: records.IndexScan) -> bool:
-    """Whether the record that the last provable entry names is there: an index of another file proves nothing."""
+def _last_entry_holds(
+    env: FileEnv, channel: bytes, fd: int, index: bytes, proven: records.IndexScan
+) -> bool:
+    """Whether the record that the last provable entry names is there: an index of another file
+    proves nothing.
+    """
     sequence, offset, _, size = records.entry(index, proven.count - 1)
     data = env.fresh.pread(fd, 8 + size, offset)
     block, end, _ = records.scan_data(data, channel, sequence - 1, env.crc)
@@ -273,14 +311,19 @@ def entries_of(env: FileEnv, dirfd: int, f: Found) -> bytes:
 
 
 def bytes_of(env: FileEnv, dirfd: int, f: Found, first: int, last: int) -> bytes:
-    """The records ``first`` to ``last`` of a slice, headers included; empty if it has none of them."""
+    """The records ``first`` to ``last`` of a slice, headers included.
+
+    Empty if it has none of them.
+    """
     index = entries_of(env, dirfd, f)
     if f.scattered:
-        i, j = records.find_entry(index, first), records.find_entry(index, last + 1)
+        i = records.find_entry(index, first)
+        j = records.find_entry(index, last + 1)
         spans = [records.entry(index, k) for k in range(i, j)]
         whole = dense(env, dirfd, f)
         return b"".join(whole[offset : offset + 8 + size] for _, offset, _, size in spans)
-    i, j = records.find_entry(index, first), records.find_entry(index, last + 1)
+    i = records.find_entry(index, first)
+    j = records.find_entry(index, last + 1)
     if i >= j:
         return b""
     start = records.entry(index, i)[1]

@@ -1,7 +1,9 @@
-"""Opening the channels of a datastore after it has become ours: read in several threads, settled in one.
+"""Opening the channels of a datastore after it has become ours: read in several threads, settled in
+one.
 
-Reading a channel unlinks the temporaries of former owners and changes nothing else. Settling cuts, copies and writes
-``confirmed.bin``; it happens in the order of the names, on the thread that owns the store.
+Reading a channel unlinks the temporaries of former owners and changes nothing else. Settling cuts,
+copies and writes ``confirmed.bin``; it happens in the order of the names, on the thread that owns
+the store.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from typing import TYPE_CHECKING, TypeVar
 from ftstan.base.errors import RecoveryError
 from ftstan.base.log import stream as log
 from ftstan.base.reserved import ROOT_FILES
-from ftstan.stores.file.log import purged, records
+from ftstan.stores.file.log import purge_mark, records
 from ftstan.stores.file.log.view import show
 from ftstan.stores.file.recovery import damage, judging, quarantine
 from ftstan.stores.file.recovery.measure import Measured, measure
 from ftstan.stores.file.regular import IrregularError
-from ftstan.stores.file.state import checkpoint, statescan
+from ftstan.stores.file.state import checkpoint, state_recovery
 from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile, epoch_of
 from ftstan.wire.subjects import valid_channel
 
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
     from ftstan.stores.file.env import FileEnv
     from ftstan.stores.file.log.slices import SliceLog
     from ftstan.stores.file.state.checkpoint import Checkpoint, Entry
+    from ftstan.stores.file.state.state_recovery import Subs
     from ftstan.stores.file.state.statefile import Seen
-    from ftstan.stores.file.state.statescan import Subs
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -47,19 +49,24 @@ FOREIGN = "lost+found"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What lies in one channel's directory. ``entry``: the checkpoint says it all, and nothing else was read.
+    """What lies in one channel's directory.
+
+    ``entry``: the checkpoint says it all, and nothing else was read.
 
     ``mark``: what of it was purged.
     """
 
     measured: Measured
     subs: Subs
-    mark: purged.Mark | None = None
+    mark: purge_mark.Mark | None = None
     entry: Entry | None = None
 
 
 def channel_names(env: FileEnv) -> list[bytes]:
-    """Directories of the root that may be channels, in the order of their names; says which are not."""
+    """Directories of the root that may be channels, in the order of their names.
+
+    Says which are not.
+    """
     names = []
     for name, is_dir in sorted(env.disk.listdir(env.root)):
         encoded = os.fsencode(name)
@@ -72,7 +79,9 @@ def channel_names(env: FileEnv) -> list[bytes]:
     return names
 
 
-def read_channel(env: FileEnv, slog: SliceLog, known: Entry | None, seen: Seen | None = None) -> Reading | None:
+def read_channel(
+    env: FileEnv, slog: SliceLog, known: Entry | None, seen: Seen | None = None
+) -> Reading | None:
     """Read one channel; ``None`` if the directory holds no channel. ``OSError`` passes through.
 
     ``seen``: how far its ``subs.dat`` had come, if it is opened later.
@@ -83,23 +92,28 @@ def read_channel(env: FileEnv, slog: SliceLog, known: Entry | None, seen: Seen |
     except PermissionError:
         if os.fsdecode(slog.name) != FOREIGN:
             raise
-        log.warning(f'directory "{show(slog.name)}" in the datastore is the file system\'s own: skipped')
+        log.warning(
+            f'directory "{show(slog.name)}" in the datastore is the file system\'s own: skipped'
+        )
         return None
     except FileNotFoundError:
-        # It was listed. A former owner's late rmdir takes an empty one, which holds no channel; but a name alone may be
-        # answered from this host's memory, so the root is listed once more.
+        # It was listed. A former owner's late rmdir takes an empty one, which holds no channel; but
+        # a name alone may be answered from this host's memory, so the root is listed once more.
         if env.is_there(env.root, os.fsdecode(slog.name)):
             raise
         return None
-    # Unlink, then list: a former owner's late link finds no source, so what is not listed now never will be.
+    # Unlink, then list: a former owner's late link finds no source, so what is not listed now never
+    # will be.
     judging.remove_temporaries(env, dirfd)
     names = disk.listdir(dirfd)
     while True:
         try:
             return _read_listed(env, slog, dirfd, names, known, seen=seen)
         except FileNotFoundError:
-            # What is listed can still go: a former owner, paused behind a confirm, removes what its limits retired.
-            before, names = names, disk.listdir(dirfd)
+            # What is listed can still go: a former owner, paused behind a confirm, removes what its
+            # limits retired.
+            before = names
+            names = disk.listdir(dirfd)
             if sorted(names) == sorted(before):
                 raise
 
@@ -113,43 +127,52 @@ def _read_listed(
     *,
     seen: Seen | None,
 ) -> Reading | None:
-    if not any(name == "subs.dat" or name.startswith("msgs.") for name, is_dir in names if not is_dir):
+    if not any(
+        name == "subs.dat" or name.startswith("msgs.") for name, is_dir in names if not is_dir
+    ):
         log.warning(f'directory "{show(slog.name)}" in the datastore holds no channel: skipped')
         return None
     mark, no_file = _read_mark(env, slog, dirfd, names)
     if known is not None and checkpoint.is_as_left(env, dirfd, names, known):
-        subs = statescan.Subs()
-        statescan.replay(env, show(slog.name), records.VERSION + known.subs, subs)
+        subs = state_recovery.Subs()
+        state_recovery.replay(env, show(slog.name), records.VERSION + known.subs, subs)
         return Reading(Measured(), subs, mark, known)
-    # Files that are not as a clean stop of ours left them have another writer, and it claimed no epoch.
+    # Files that are not as a clean stop of ours left them have another writer, and it claimed no
+    # epoch.
     measured = measure(env, slog.name, dirfd, names, foreign=known is not None)
     if os.fsdecode(slog.name) in ROOT_FILES:
         # What is written there would be lost with the cure: the directory has to go elsewhere.
-        measured.problems.append((".", "it has the name of a file of the server: move it out of the datastore"))
+        measured.problems.append(
+            (".", "it has the name of a file of the server: move it out of the datastore")
+        )
     measured.problems += no_file
-    return Reading(measured, statescan.read_subs(env, slog.name, dirfd, seen), mark)
+    return Reading(measured, state_recovery.read_subs(env, slog.name, dirfd, seen), mark)
 
 
 def _read_mark(
     env: FileEnv, slog: SliceLog, dirfd: int, names: list[tuple[str, bool]]
-) -> tuple[purged.Mark | None, list[tuple[str, str]]]:
+) -> tuple[purge_mark.Mark | None, list[tuple[str, str]]]:
     """The mark of a purge, and what quarantines the channel for it."""
-    if not any(name == purged.NAME for name, _ in names):
+    if not any(name == purge_mark.NAME for name, _ in names):
         return None, []
     try:
-        mark, wrong = purged.read(env.fresh, dirfd)
+        mark, wrong = purge_mark.read(env.fresh, dirfd)
     except IrregularError as error:
-        return None, [(purged.NAME, error.words)]
+        return None, [(purge_mark.NAME, error.words)]
     if wrong:
-        log.error(f'channel "{show(slog.name)}": {purged.NAME}: {wrong}')
+        log.error(f'channel "{show(slog.name)}": {purge_mark.NAME}: {wrong}')
     return mark, []
 
 
-def read_all(env: FileEnv, logs: Sequence[SliceLog], known: Checkpoint, *, parallel: bool) -> Iterator[Reading | None]:
-    """Read channels, ``parallel_recovery`` at a time. Raises ``RecoveryError`` that names the channel.
+def read_all(
+    env: FileEnv, logs: Sequence[SliceLog], known: Checkpoint, *, parallel: bool
+) -> Iterator[Reading | None]:
+    """Read channels, ``parallel_recovery`` at a time.
 
-    With 1, the default, it is one for each core, as soon as channels take long: threads that never wait for storage
-    only get into each other's way.
+    Raises ``RecoveryError`` that names the channel.
+
+    With 1, the default, it is one for each core, as soon as channels take long: threads that never
+    wait for storage only get into each other's way.
     """
 
     def read(slog: SliceLog) -> Reading | None:
@@ -164,18 +187,21 @@ def read_all(env: FileEnv, logs: Sequence[SliceLog], known: Checkpoint, *, paral
 def look_at_subs(
     env: FileEnv, names: Sequence[bytes], known: Checkpoint, *, parallel: bool
 ) -> Iterator[tuple[bytes, Seen | None]]:
-    """How far each ``subs.dat`` has come of channels that are opened later, as many at a time as ``read_all`` reads.
+    """How far each ``subs.dat`` has come of channels that are opened later, as many at a time as
+    ``read_all`` reads.
 
     Not where a clean stop has left word of it: nobody goes on there.
     """
 
     def look(name: bytes) -> tuple[bytes, Seen | None]:
-        return name, statescan.look_at_subs(env, name)
+        return name, state_recovery.look_at_subs(env, name)
 
     return _each(env, look, [name for name in names if name not in known], parallel=parallel)
 
 
-def _each(env: FileEnv, read: Callable[[T], R], items: Sequence[T], *, parallel: bool) -> Iterator[R]:
+def _each(
+    env: FileEnv, read: Callable[[T], R], items: Sequence[T], *, parallel: bool
+) -> Iterator[R]:
     threads = env.options.parallel_recovery
     done = 0
     if threads == 1 or not parallel:
@@ -197,17 +223,23 @@ def _unreadable(channel: bytes, error: OSError) -> RecoveryError:
     hint = "check the storage"
     if isinstance(error, PermissionError):
         hint = (
-            f'give "{show(channel)}" with all its files to the user that the servers run as (chown -R, chmod -R u+rwX)'
+            f'give "{show(channel)}" with all its files to the user that the servers run as '
+            "(chown -R, chmod -R u+rwX)"
         )
-    return RecoveryError(f'unable to recover channel "{show(channel)}": {error.strerror or error}{file}', hint=hint)
+    return RecoveryError(
+        f'unable to recover channel "{show(channel)}": {error.strerror or error}{file}', hint=hint
+    )
 
 
 def settle(env: FileEnv, slog: SliceLog, file: ConfirmedFile, reading: Reading) -> bool:
-    """Give the slices to ``slog`` and make the files fit to go on from; returns whether the channel is quarantined.
+    """Give the slices to ``slog`` and make the files fit to go on from.
+
+    Returns whether the channel is quarantined.
 
     Raises ``OSError`` and ``FencedError``.
     """
-    m, subs = reading.measured, reading.subs
+    m = reading.measured
+    subs = reading.subs
     if reading.entry is not None:
         reading.entry.adopt(slog)
         _hide(slog, reading.mark)
@@ -233,26 +265,30 @@ def settle(env: FileEnv, slog: SliceLog, file: ConfirmedFile, reading: Reading) 
     judging.settle(env, slog, m, verdict)
     _hide(slog, reading.mark)
     if subs.cut is not None:
-        statescan.cut_subs(env, slog.dirfd, subs.cut)
+        state_recovery.cut_subs(env, slog.dirfd, subs.cut)
     subs.clamp(slog.last)
     file.written = m.confirmed
     if verdict.ends:
         if slog.last > truth(env, slog).sequence:
-            # Only the index of the slice that is about to be ended knows of the sequences that are left out.
+            # Only the index of the slice that is about to be ended knows of the sequences that are
+            # left out.
             _agree(env, slog, file)
-        if slog.last <= max(truth(env, slog).sequence, file.written.last if file.written is not None else 0):
+        if slog.last <= max(
+            truth(env, slog).sequence, file.written.last if file.written is not None else 0
+        ):
             judging.end_what_was_torn(env, slog, verdict)
     _agree(env, slog, file)
     return False
 
 
-def _hide(slog: SliceLog, mark: purged.Mark | None) -> None:
+def _hide(slog: SliceLog, mark: purge_mark.Mark | None) -> None:
     """Drop what was purged from the log that was found, in memory."""
     if mark is None:
         return
     if slog.slices and not mark.speaks_of(slog.slices[0].first_ts):
         log.warning(
-            f'channel "{show(slog.name)}": {purged.NAME} speaks of older messages than there are, whose sequences '
+            f'channel "{show(slog.name)}": {purge_mark.NAME} speaks of older messages than there '
+            "are, whose sequences "
             "began anew: nothing is hidden"
         )
         return
@@ -300,16 +336,22 @@ def _wanted(env: FileEnv, now: Confirmed, written: Confirmed | None) -> bool:
 
 
 def _is_owed(env: FileEnv, now: Confirmed, written: Confirmed | None) -> bool:
-    """Whether an original server may have written since what stands there, so that the next start would look again."""
+    """Whether an original server may have written since what stands there, so that the next start
+    would look again.
+    """
     if written is not None and not written.epoch:
         # A deletion was cut short, and an original server used the channel (``deletion.py``).
         return True
     through = env.owner.originals_through
-    return (written.epoch if written is not None else 0) <= through < now.epoch and now.last > 0 < through
+    return (
+        written.epoch if written is not None else 0
+    ) <= through < now.epoch and now.last > 0 < through
 
 
 def _agree(env: FileEnv, slog: SliceLog, file: ConfirmedFile) -> None:
-    """Replace a ``confirmed.bin`` that says something else than the log: its late writer must not reach the new one."""
+    """Replace a ``confirmed.bin`` that says something else than the log: its late writer must not
+    reach the new one.
+    """
     now = truth(env, slog)
     if not _wanted(env, now, file.written):
         return

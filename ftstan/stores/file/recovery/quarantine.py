@@ -1,8 +1,9 @@
 """Quarantine: what a channel with damaged files can still give.
 
-Its files are read and never written; publishes and new subscriptions are refused; every message that can be read is
-delivered to the subscriptions that were recovered. What cannot be read is said once, with file and offset. Nothing is
-repaired here: ``ftstanctl store verify`` shows the damage, ``ftstanctl store repair`` ends it.
+Its files are read and never written; publishes and new subscriptions are refused; every message
+that can be read is delivered to the subscriptions that were recovered. What cannot be read is said
+once, with file and offset. Nothing is repaired here: ``ftstanctl store verify`` shows the damage,
+``ftstanctl store repair`` ends it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def refusal(channel: bytes) -> QuarantineError:
     """What a publisher or subscriber of the channel gets."""
     return QuarantineError(
         f'channel "{show(channel)}" is quarantined: run ftstanctl store verify',
-        hint=f"ftstanctl store verify shows what is damaged, ftstanctl store repair --channel {show(channel)} ends it",
+        hint="ftstanctl store verify shows what is damaged, ftstanctl store repair --channel "
+        f"{show(channel)} ends it",
     )
 
 
@@ -42,15 +44,18 @@ def announce(channel: bytes, file: str, words: str) -> None:
     where = "" if file == "subs.dat" else f'(file: "{show(channel)}/{file}")'
     log.error(f"unable to recover {what} for [{show(channel)}]{where}: {words}")
     log.error(
-        f'channel "{show(channel)}" is quarantined: {show(channel)}/{file}: {words}. Nothing is written to it, '
-        "publishes and subscriptions are refused, what can be read is delivered; run: ftstanctl store verify"
+        f'channel "{show(channel)}" is quarantined: {show(channel)}/{file}: {words}. Nothing is '
+        "written to it, "
+        "publishes and subscriptions are refused, what can be read is delivered; run: ftstanctl "
+        "store verify"
     )
 
 
 def adopt_readable(env: FileEnv, slog: SliceLog, m: Measured, v: ChannelVerdict) -> None:
     """Give ``slog`` every message of a damaged channel that can be read. Raises ``OSError``."""
     ours = env.owner.ours_from
-    # Where no record is the channel's own, somebody renamed or copied its directory: then they are what there is.
+    # Where no record is the channel's own, somebody renamed or copied its directory: then they are
+    # what there is.
     renamed = all(f.empty for f in m.found) and any(f.why == FOREIGN for f in m.found)
     channel = b"" if renamed else slog.name
     found = [(f, _readable(env, slog, f, channel)) for f in m.found]
@@ -63,12 +68,20 @@ def adopt_readable(env: FileEnv, slog: SliceLog, m: Measured, v: ChannelVerdict)
             # Its messages cannot be read, and what it ends was never acknowledged all the same.
             first = seals.pop()[1]
             end = first if end is None else min(end, first)
-        kept = index if end is None or v.unsealed else index[: records.find_entry(index, end) * _ENTRY]
+        kept = (
+            index if end is None or v.unsealed else index[: records.find_entry(index, end) * _ENTRY]
+        )
         if kept:
             rows.append((f, kept))
         if f.number >= ours:
             end = records.entry(index, 0)[0]
-    rows.sort(key=lambda row: (row[0].number >= ours, _first(row[1]) if row[0].number < ours else 0, row[0].number))
+    rows.sort(
+        key=lambda row: (
+            row[0].number >= ours,
+            _first(row[1]) if row[0].number < ours else 0,
+            row[0].number,
+        )
+    )
     slices: list[Slice] = []
     if rows and len(rows[-1][0].tail):
         # What its writer may not have synced is about to be delivered.
@@ -89,14 +102,22 @@ def _first(index: bytes) -> int:
 
 
 def _readable(env: FileEnv, slog: SliceLog, f: Found, channel: bytes) -> bytes:
-    """Entries of every whole record of a slice, those behind bad ones too; says which bytes are passed over."""
+    """Entries of every whole record of a slice, those behind bad ones too.
+
+    Says which bytes are passed over.
+    """
     index = entries_of(env, slog.dirfd, f)
-    last, rest, at = f.last, f.rest, f.bad_at
+    last = f.last
+    rest = f.rest
+    at = f.bad_at
     while rest:
         pos = records.next_record(rest, 0, channel, last, env.crc)
         lost = len(rest) if pos < 0 else pos
         if lost:
-            log.error(f"{show(slog.name)}/{dat_name(f.number)}: {lost} bytes at offset {at} cannot be read")
+            log.error(
+                f"{show(slog.name)}/{dat_name(f.number)}: {lost} bytes at offset {at} cannot be "
+                "read"
+            )
         if pos < 0:
             break
         block, used, _ = records.scan_data(rest[pos:], channel, last, env.crc)
@@ -113,23 +134,39 @@ def _slice(number: int, index: bytes) -> Slice:
     first, _, first_ts, _ = records.entry(index, 0)
     last, _, last_ts, _ = records.entry(index, n - 1)
     size = sum(8 + records.entry(index, k)[3] for k in range(n))
-    return Slice(number, first, last, first_ts, last_ts, n, records.VERSION_SIZE + size, contiguous=False, index=index)
+    return Slice(
+        number,
+        first,
+        last,
+        first_ts,
+        last_ts,
+        n,
+        records.VERSION_SIZE + size,
+        contiguous=False,
+        index=index,
+    )
 
 
 def rebuild_index(env: FileEnv, channel: bytes, dirfd: int, s: Slice) -> bytes:
-    """Entries of what a slice's data holds between its first and last sequence, for an index that cannot be read."""
+    """Entries of what a slice's data holds between its first and last sequence, for an index that
+    cannot be read.
+    """
     fd = open_file(env.fresh, dirfd, dat_name(s.number))
     try:
         data = env.fresh.pread(fd, s.end - records.VERSION_SIZE, records.VERSION_SIZE)
     finally:
         env.fresh.close(fd)
     index = b""
-    last, at, rest = s.first - 1, records.VERSION_SIZE, data
+    last = s.first - 1
+    at = records.VERSION_SIZE
+    rest = data
     while rest:
         block, used, _ = records.scan_data(rest, channel, last, env.crc)
         index += records.index_entries(block, 0, len(block), at, env.crc)
         last = max(last, block.last)
-        pos = records.next_record(rest, used + 1, channel, last, env.crc) if used < len(rest) else -1
+        pos = (
+            records.next_record(rest, used + 1, channel, last, env.crc) if used < len(rest) else -1
+        )
         if pos < 0:
             break
         at += pos
@@ -140,7 +177,8 @@ def rebuild_index(env: FileEnv, channel: bytes, dirfd: int, s: Slice) -> bytes:
 def met(channel: bytes, error: DamageError) -> None:
     """Write the line of a quarantine that begins while the channel is served."""
     log.error(
-        f'{error.text}. channel "{show(channel)}" is quarantined: nothing more is written to it, publishes and '
+        f'{error.text}. channel "{show(channel)}" is quarantined: nothing more is written to it, '
+        "publishes and "
         "subscriptions are refused, what can be read is delivered; run: ftstanctl store verify"
     )
 
@@ -148,7 +186,9 @@ def met(channel: bytes, error: DamageError) -> None:
 def read_around(
     env: FileEnv, view: SliceView, sequence: int, *, max_msgs: int, max_bytes: int, told: set[int]
 ) -> MsgBlock | None:
-    """Messages from the first readable one at or after ``sequence``; one error line for each that is passed over.
+    """Messages from the first readable one at or after ``sequence``.
+
+    One error line for each that is passed over.
 
     ``told``: sequences that were passed over before. Raises ``OSError``.
     """
@@ -159,7 +199,8 @@ def read_around(
         if lost.sequence not in told:
             told.add(lost.sequence)
             log.error(
-                f"{show(view.name)}/{lost.file}: sequence {lost.sequence} at offset {lost.offset} cannot be read: "
+                f"{show(view.name)}/{lost.file}: sequence {lost.sequence} at offset "
+                f"{lost.offset} cannot be read: "
                 f"{lost.why}; it is passed over"
             )
     return block

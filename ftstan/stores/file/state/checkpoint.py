@@ -1,9 +1,10 @@
 """``ckpt.bin``: what the channels held at a clean stop, so that the next start need not read them.
 
-One checksummed file in the datastore's root, which the original ignores. It counts for the activation directly after
-the one that wrote it and for no other, and in it for a channel whose files are all the ones that were there: same
-names, sizes, times of change and inodes. Everything else is read as if there were no checkpoint. It is written last,
-after everything that it speaks of is durable, and never changed.
+One checksummed file in the datastore's root, which the original ignores. It counts for the
+activation directly after the one that wrote it and for no other, and in it for a channel whose
+files are all the ones that were there: same names, sizes, times of change and inodes. Everything
+else is read as if there were no checkpoint. It is written last, after everything that it speaks of
+is durable, and never changed.
 
 Layout: ``docs/compat/filestore.md`` (side files).
 """
@@ -19,13 +20,13 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ftstan.stores.file.log import purged, records
+from ftstan.stores.file.log import purge_mark, records
 from ftstan.stores.file.log.view import Slice, dat_name, idx_name
 from ftstan.stores.file.regular import IrregularError, open_file
-from ftstan.stores.file.state import states
+from ftstan.stores.file.state import state_records
 from ftstan.stores.file.state.confirmed import NAME as CONFIRMED
+from ftstan.stores.file.state.state_recovery import read_subs
 from ftstan.stores.file.state.statefile import read_file, replace_file
-from ftstan.stores.file.state.statescan import read_subs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,7 +49,10 @@ Files = dict[str, FileId]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One channel. ``subs``: records that replay to its subscriptions; ``highest``: the highest slice number seen."""
+    """One channel. ``subs``: records that replay to its subscriptions.
+
+    ``highest``: the highest slice number seen.
+    """
 
     files: Files
     slices: tuple[tuple[int, int, int, int, int, int, int, bool], ...]
@@ -91,18 +95,21 @@ class Entry:
 def is_bound(name: str, *, is_dir: bool = False) -> bool:
     """Whether a file of a channel's directory is one that a checkpoint speaks of.
 
-    ``is_dir``: whether a directory of that name is in the way of such a file. One with the name of a slice's data is
-    not, as long as there is no index.
+    ``is_dir``: whether a directory of that name is in the way of such a file. One with the name of
+    a slice's data is not, as long as there is no index.
     """
     if is_dir and name.startswith("msgs."):
         return _INDEX.match(name) is not None
-    return name in ("subs.dat", CONFIRMED, purged.NAME) or (
+    return name in ("subs.dat", CONFIRMED, purge_mark.NAME) or (
         name.startswith("msgs.") and name.endswith((".dat", ".idx"))
     )
 
 
 def files_of(env: FileEnv, dirfd: int, names: Iterable[tuple[str, bool]]) -> Files:
-    """The files among ``names`` that a checkpoint speaks of. ``IrregularError`` and ``OSError`` pass through."""
+    """The files among ``names`` that a checkpoint speaks of.
+
+    ``IrregularError`` and ``OSError`` pass through.
+    """
     found: Files = {}
     for name, is_dir in names:
         if is_bound(name, is_dir=is_dir):
@@ -113,8 +120,8 @@ def files_of(env: FileEnv, dirfd: int, names: Iterable[tuple[str, bool]]) -> Fil
 def _id_of(env: FileEnv, dirfd: int, name: str) -> FileId:
     """Size, time of change and inode of a file as storage has them: opened, not asked by name."""
     if env.is_remembered:
-        # Even an open may be answered by a host that does not know yet what it has lost. A read is not; the open that
-        # follows it asks storage.
+        # Even an open may be answered by a host that does not know yet what it has lost. A read is
+        # not; the open that follows it asks storage.
         fd = open_file(env.fresh, dirfd, name)
         try:
             env.fresh.pread(fd, 1, 0)
@@ -129,7 +136,8 @@ def _id_of(env: FileEnv, dirfd: int, name: str) -> FileId:
 
 
 def is_as_left(env: FileEnv, dirfd: int, names: Iterable[tuple[str, bool]], known: Entry) -> bool:
-    """Whether a channel's files are those that a checkpoint speaks of, and nothing else has their names.
+    """Whether a channel's files are those that a checkpoint speaks of, and nothing else has their
+    names.
 
     ``OSError`` passes through.
     """
@@ -140,7 +148,9 @@ def is_as_left(env: FileEnv, dirfd: int, names: Iterable[tuple[str, bool]], know
 
 
 def entry_of(env: FileEnv, slog: SliceLog) -> Entry | None:
-    """What to write for a channel that is closed and durable; ``None``: its files do not say all of it.
+    """What to write for a channel that is closed and durable.
+
+    ``None``: its files do not say all of it.
 
     ``OSError`` passes through.
     """
@@ -156,10 +166,11 @@ def entry_of(env: FileEnv, slog: SliceLog) -> Entry | None:
     if found.cut or found.damage or found.wrong:
         return None
     rows = tuple(
-        (s.number, s.first, s.last, s.first_ts, s.last_ts, s.entries, s.end, s.contiguous) for s in slog.slices
+        (s.number, s.first, s.last, s.first_ts, s.last_ts, s.entries, s.end, s.contiguous)
+        for s in slog.slices
     )
     highest = max([0, *(s.number for s in slog.slices)])
-    subs = states.snapshot_subs(found.subs, found.highest, env.crc)
+    subs = state_records.snapshot_subs(found.subs, found.highest, env.crc)
     return Entry(files, rows, highest, slog.last, subs)
 
 
@@ -171,11 +182,16 @@ def save(env: FileEnv, entries: dict[bytes, Entry]) -> None:
     body = b"".join(_key(name) + b"\t" + entry.encoded() + b"\n" for name, entry in entries.items())
     head = _HEAD.pack(0, epoch, nonce)[_CRC_SIZE:]
     crc = zlib.crc32(body, zlib.crc32(head))
-    env.disk.close(replace_file(env, env.root, NAME, _MAGIC + crc.to_bytes(_CRC_SIZE, "little") + head + body))
+    env.disk.close(
+        replace_file(env, env.root, NAME, _MAGIC + crc.to_bytes(_CRC_SIZE, "little") + head + body)
+    )
 
 
 class Checkpoint:
-    """The entries of a checkpoint; each is decoded when it is asked for, so that a start need not wait for all."""
+    """The entries of a checkpoint.
+
+    Each is decoded when it is asked for, so that a start need not wait for all.
+    """
 
     def __init__(self, lines: dict[bytes, bytes] | None = None) -> None:
         self._lines = lines or {}
@@ -190,7 +206,10 @@ class Checkpoint:
 
 
 def load(env: FileEnv) -> Checkpoint:
-    """What the activation directly before this one left; empty if it left nothing. ``OSError`` passes through."""
+    """What the activation directly before this one left; empty if it left nothing.
+
+    ``OSError`` passes through.
+    """
     data = None if NAME in env.occupied else read_file(env, env.root, NAME)
     start = len(_MAGIC) + _HEAD.size
     if data is None or len(data) < start or not data.startswith(_MAGIC):

@@ -1,7 +1,7 @@
 """Compaction: when a state file holds so much that is dead that it is worth writing anew.
 
-Counts as the original counts and asks for what it asks for (``docs/compat/filestore.md``), once a second
-instead of after every record. Decides only: the file itself is replaced by ``StateFile``.
+Counts as the original counts and asks for what it asks for (``docs/compat/filestore.md``), once a
+second instead of after every record. Decides only: the file itself is replaced by ``StateFile``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Compaction:
         """Records that ended something or replaced it."""
 
     def stage(self, made: int, ended: int) -> None:
-        """Records were staged: ``made`` that make something, ``ended`` that end or replace something."""
+        """Records were staged: ``made`` that make something, ``ended`` that end or replace
+        something.
+        """
         self._staged = (self._staged[0] + made, self._staged[1] + ended)
 
     def forget(self) -> None:
@@ -53,7 +55,9 @@ class Compaction:
         self._last = self._clock.mono()
 
     def may(self, size: int) -> bool:
-        """Whether a file of ``size`` bytes (its version not counted) may be compacted now, however little is dead."""
+        """Whether a file of ``size`` bytes (its version not counted) may be compacted now, however
+        little is dead.
+        """
         o = self._options
         if not o.compact_enabled or not self.dead or size < o.compact_min_size:
             return False

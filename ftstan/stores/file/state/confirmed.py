@@ -1,10 +1,12 @@
-"""``confirmed.bin``: how far a channel was confirmed, for a start that meets damage and for readers of a live store.
+"""``confirmed.bin``: how far a channel was confirmed, for a start that meets damage and for readers
+of a live store.
 
-One file in each channel's directory, which the original ignores: two slots of 512 bytes, written in turn, each with a
-checksum; the valid one with the higher (epoch, count) counts. It says nothing that is not true at the moment of a
-confirm: every message up to ``sequence`` is durable in the log and ends at ``valid_length`` of slice ``slice_number``.
-It may be a second late, never early: nothing but ``ConfirmedFile.replace`` and ``write_all`` writes it, and both
-confirm by themselves, after what is said became durable and after the file that is written was opened. Never a proof of
+One file in each channel's directory, which the original ignores: two slots of 512 bytes, written in
+turn, each with a checksum; the valid one with the higher (epoch, count) counts. It says nothing
+that is not true at the moment of a confirm: every message up to ``sequence`` is durable in the log
+and ends at ``valid_length`` of slice ``slice_number``. It may be a second late, never early:
+nothing but ``ConfirmedFile.replace`` and ``write_all`` writes it, and both confirm by themselves,
+after what is said became durable and after the file that is written was opened. Never a proof of
 ownership, and never needed to read a channel.
 
 Layout: ``docs/compat/filestore.md`` (side files).
@@ -48,9 +50,9 @@ _AT_ONCE = 64
 class Confirmed:
     """What one activation knows of a channel.
 
-    ``last`` is the channel's last sequence: at or above ``sequence``, higher where messages were found missing at the
-    end, whose numbers are not given out again. ``synced`` is false if the server ran without syncs: then a power cut
-    may have taken back what is said here.
+    ``last`` is the channel's last sequence: at or above ``sequence``, higher where messages were
+    found missing at the end, whose numbers are not given out again. ``synced`` is false if the
+    server ran without syncs: then a power cut may have taken back what is said here.
     """
 
     epoch: int
@@ -101,7 +103,9 @@ def decode(data: bytes) -> Confirmed | None:
 
 
 def read_confirmed(disk: Disk, dirfd: int) -> Confirmed | None:
-    """What stands in the channel directory ``dirfd``; ``None`` if there is no such file, or nothing valid in it.
+    """What stands in the channel directory ``dirfd``.
+
+    ``None`` if there is no such file, or nothing valid in it.
 
     Safe beside a writer: one of the two slots is always whole. ``OSError`` passes through.
     """
@@ -132,7 +136,8 @@ class ConfirmedFile:
         """What was written last in this activation, or found and agreed with."""
 
     def replace(self, dirfd: int, confirmed: Confirmed) -> None:
-        """Put a new file in place of whatever is there: a former owner's late write then goes to a dead inode.
+        """Put a new file in place of whatever is there: a former owner's late write then goes to a
+        dead inode.
 
         Raises ``OSError`` and ``FencedError``.
         """
@@ -143,9 +148,11 @@ class ConfirmedFile:
         self.written = confirmed
 
     def write(self, fd: int, confirmed: Confirmed) -> None:
-        """Write the older slot of the file ``fd``, which was opened before the last confirm, and close it.
+        """Write the older slot of the file ``fd``, which was opened before the last confirm, and
+        close it.
 
-        For ``write_all`` alone. Raises ``OSError``; a slot may be torn then, and a new file comes next.
+        For ``write_all`` alone. Raises ``OSError``; a slot may be torn then, and a new file comes
+        next.
         """
         count = self._count + 1
         self._replaced = False
@@ -164,7 +171,9 @@ class ConfirmedFile:
         try:
             yield
         except OSError as error:
-            text = f'channel "{show(slog.name)}": {NAME} cannot be written: {error.strerror or error}'
+            text = (
+                f'channel "{show(slog.name)}": {NAME} cannot be written: {error.strerror or error}'
+            )
             if text != self._complaint:
                 self._complaint = text
                 log.warning(f"{text}; readers of the live store stop where it says")
@@ -180,8 +189,9 @@ class ConfirmedFile:
 def write_all(env: FileEnv, items: Iterable[tuple[ConfirmedFile, SliceLog, Confirmed]]) -> None:
     """Write ``(file, log, what is true)`` of many channels: a few confirms for all of them.
 
-    What each says must have been durable before this call. A file that storage refuses is passed over, told once, and
-    is due again next time: nothing that was acknowledged depends on it. Raises ``FencedError``.
+    What each says must have been durable before this call. A file that storage refuses is passed
+    over, told once, and is due again next time: nothing that was acknowledged depends on it. Raises
+    ``FencedError``.
     """
     pending = list(items)
     for start in range(0, len(pending), _AT_ONCE):

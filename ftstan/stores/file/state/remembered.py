@@ -1,9 +1,10 @@
-"""``dedup.bin`` in the root: publishes of our own client that were stored (``docs/store.md`` section 5).
+"""``dedup.bin`` in the root: publishes of our own client that were stored (``docs/store.md``
+section 5).
 
-Written and synced **before** the data of its batch: whatever a crash leaves in a log is remembered, and an entry by
-itself proves nothing. Whoever acts on one of a former activation looks into the log first (``broker/dedup.py``), since
-the batch can have failed, have been cut, or lie behind a seal. Replaced as a whole at an activation's first write, and
-when half of it is dead.
+Written and synced **before** the data of its batch: whatever a crash leaves in a log is remembered,
+and an entry by itself proves nothing. Whoever acts on one of a former activation looks into the log
+first (``broker/dedup.py``), since the batch can have failed, have been cut, or lie behind a seal.
+Replaced as a whole at an activation's first write, and when half of it is dead.
 """
 
 from __future__ import annotations
@@ -47,13 +48,18 @@ class Remembered:
         self._told = False
         self._file = StateFile(env, lambda: env.root, NAME, self._snapshot)
         self._former = -1
-        """A former owner's file, which that one may go on with even when ours has taken its place."""
+        """A former owner's file, which that one may go on with even when ours has taken its
+        place.
+        """
         self._former_ino = 0
         self._read = 0
         """How far it was read."""
 
     def load(self, *, once: bool = True) -> dict[bytes, StoredAt]:
-        """Read what there is; a torn end is left out. ``once``: nobody will ``look_again``. Raises ``OSError``."""
+        """Read what there is; a torn end is left out. ``once``: nobody will ``look_again``.
+
+        Raises ``OSError``.
+        """
         self._open_former()
         found = self._read_former()
         if once:
@@ -61,11 +67,15 @@ class Remembered:
         return found
 
     def look_again(self) -> dict[bytes, StoredAt]:
-        """What former owners have put there since: called behind the reading of a log. Raises ``OSError``."""
+        """What former owners have put there since: called behind the reading of a log.
+
+        Raises ``OSError``.
+        """
         found = self._read_former()
         if self._is_anothers():
             if self._file.replaced:
-                # A rename that came late, into the place of ours, which is written again with what is found here.
+                # A rename that came late, into the place of ours, which is written again with what
+                # is found here.
                 self._file.distrust()
                 self._env.places.suspects.append(_UNIT)
             self._open_former()
@@ -73,10 +83,14 @@ class Remembered:
         return found
 
     def let_go(self) -> None:
-        """Close the file of a former owner: whatever it may still put there is for no log that is read later."""
+        """Close the file of a former owner: whatever it may still put there is for no log that is
+        read later.
+        """
         if self._former >= 0:
             self._env.fresh.close(self._former)
-        self._former, self._former_ino, self._read = -1, 0, 0
+        self._former = -1
+        self._former_ino = 0
+        self._read = 0
 
     def _is_anothers(self) -> bool:
         """Whether the name leads to a file that is neither ours nor open here."""
@@ -118,8 +132,8 @@ class Remembered:
     def write(self, fresh: Sequence[bytes], window: Mapping[bytes, StoredAt]) -> None:
         """Make ``fresh`` durable; ``window`` is all that is to be known. Raises ``StateFileError``.
 
-        Without space for it nothing is written and the whole window is tried again with the next batch: a repeat across
-        a crash may then be stored twice.
+        Without space for it nothing is written and the whole window is tried again with the next
+        batch: a repeat across a crash may then be stored twice.
         """
         self._window = window
         if NAME in self._env.occupied:
@@ -134,7 +148,9 @@ class Remembered:
                     self._file.sync()
         except OSError as error:
             if not is_full(error):
-                raise StateFileError(f"{NAME}: {error.strerror or error}", hint="check the storage") from error
+                raise StateFileError(
+                    f"{NAME}: {error.strerror or error}", hint="check the storage"
+                ) from error
             self._refused(store_error(error, NAME).text)
         except StoreFullError as error:
             self._refused(error.text)
@@ -142,7 +158,10 @@ class Remembered:
             self._told = False
 
     def restore(self) -> None:
-        """If ``dedup.bin`` is not the file that we write to any more, write it again. Raises ``StateFileError``."""
+        """If ``dedup.bin`` is not the file that we write to any more, write it again.
+
+        Raises ``StateFileError``.
+        """
         if self._file.is_displaced():
             log.warning(f"{NAME} was replaced by somebody: written again from memory")
             self._file.distrust()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ftstan.base.log import stream as log
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.view import store_error
-from ftstan.stores.file.state import states, statescan
+from ftstan.stores.file.state import state_records, state_recovery
 from ftstan.stores.file.state.statefile import replace_file
 
 if TYPE_CHECKING:
@@ -28,9 +28,12 @@ class ServerFile:
         self._info: ServerInfo | None = None
 
     def read(self) -> ServerInfo | None:
-        """Read what the last owner left, ``None`` if there is no file. Raises ``RecoveryError`` and ``OSError``."""
+        """Read what the last owner left, ``None`` if there is no file.
+
+        Raises ``RecoveryError`` and ``OSError``.
+        """
         env = self._env
-        self._info = statescan.read_server(env)
+        self._info = state_recovery.read_server(env)
         if self._info is not None:
             env.places.put(UNIT, lambda: env.disk.stat(env.root, NAME))
         return self._info
@@ -38,7 +41,7 @@ class ServerFile:
     def write(self, info: ServerInfo) -> None:
         """Replace it, durable on return. Raises ``StoreError``."""
         env = self._env
-        data = records.VERSION + records.untyped_record(states.encode_server(info), env.crc)
+        data = records.VERSION + records.untyped_record(state_records.encode_server(info), env.crc)
         try:
             fd = replace_file(env, env.root, NAME, data)
             env.places.put(UNIT, lambda: env.disk.fstat(fd))
@@ -48,7 +51,10 @@ class ServerFile:
         self._info = info
 
     def restore(self) -> None:
-        """Write it again if another file is in its place. Raises ``StoreError``; ``OSError`` passes through."""
+        """Write it again if another file is in its place.
+
+        Raises ``StoreError``; ``OSError`` passes through.
+        """
         env = self._env
         with contextlib.suppress(FileNotFoundError):
             if env.disk.stat(env.root, NAME).ino == env.places.inode(UNIT):

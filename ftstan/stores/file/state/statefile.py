@@ -1,9 +1,10 @@
 """State files: ``clients.dat``, a channel's ``subs.dat`` and ``server.dat``.
 
-Before the first write of an activation a state file is replaced as a whole (temporary name, sync, confirm, rename,
-directory sync), so that a former owner's descriptors and unwritten pages point at a dead inode. After that, records
-are appended at explicit offsets. A state file whose write or sync failed is not used again: it is replaced, too, when
-storage only had no space, and any other error ends the process.
+Before the first write of an activation a state file is replaced as a whole (temporary name, sync,
+confirm, rename, directory sync), so that a former owner's descriptors and unwritten pages point at
+a dead inode. After that, records are appended at explicit offsets. A state file whose write or sync
+failed is not used again: it is replaced, too, when storage only had no space, and any other error
+ends the process.
 """
 
 from __future__ import annotations
@@ -26,17 +27,23 @@ if TYPE_CHECKING:
 
     from ftstan.base.disk import Disk
 
-    #: Does some work with each of many files, perhaps with several at once; returns after the last one.
+    #: Does some work with each of many files, perhaps with several at once; returns after the last
+    #: one.
     Each = Callable[[Callable[["Replacement"], None], Sequence["Replacement"]], None]
 
 
 class StateFileError(StoreError):
-    """A state file failed after its first write in this activation: only a start that reads it afresh can go on."""
+    """A state file failed after its first write in this activation: only a start that reads it
+    afresh can go on.
+    """
 
 
 @dataclass(slots=True)
 class Replacement:
-    """A new file to put in the place of ``name``. In the end ``fd`` is open for writing, or ``error`` says why not."""
+    """A new file to put in the place of ``name``.
+
+    In the end ``fd`` is open for writing, or ``error`` says why not.
+    """
 
     dirfd: int
     name: str
@@ -53,7 +60,9 @@ def one_by_one(work: Callable[[Replacement], None], items: Sequence[Replacement]
 
 
 def replace_file(env: FileEnv, dirfd: int, name: str, data: bytes) -> int:
-    """Put a new file in the place of ``name``, durable before it is visible; returns its descriptor, open for writing.
+    """Put a new file in the place of ``name``, durable before it is visible.
+
+    Returns its descriptor, open for writing.
 
     Owner and permissions of the file that was there are kept.
     """
@@ -67,8 +76,9 @@ def replace_file(env: FileEnv, dirfd: int, name: str, data: bytes) -> int:
 def replace_all(env: FileEnv, items: Sequence[Replacement], each: Each = one_by_one) -> None:
     """Replace many files as ``replace_file`` does; one confirm is for all of them.
 
-    ``each`` may work at several files at once, and returns after the last one. What storage refuses concerns that file
-    only. Raises ``FencedError``: no name has changed then, and nothing of ours was removed.
+    ``each`` may work at several files at once, and returns after the last one. What storage refuses
+    concerns that file only. Raises ``FencedError``: no name has changed then, and nothing of ours
+    was removed.
     """
     each(partial(_prepare, env), items)
     ready = [item for item in items if item.error is None]
@@ -136,10 +146,17 @@ def _refuse(env: FileEnv, item: Replacement, error: OSError) -> None:
 
 
 class StateFile:
-    """An append-only file of typed records, replaced at its first use and whenever its content can not be trusted."""
+    """An append-only file of typed records, replaced at its first use and whenever its content can
+    not be trusted.
+    """
 
     def __init__(
-        self, env: FileEnv, directory: Callable[[], int], name: str, snapshot: Callable[[], bytes], channel: bytes = b""
+        self,
+        env: FileEnv,
+        directory: Callable[[], int],
+        name: str,
+        snapshot: Callable[[], bytes],
+        channel: bytes = b"",
     ) -> None:
         """``snapshot`` gives the records of the whole present state, without the version."""
         self._env = env
@@ -162,8 +179,9 @@ class StateFile:
     def append(self, data: bytes) -> int | None:
         """Write records; returns the descriptor to sync, or ``None`` if they are durable already.
 
-        After an ``OSError`` or a ``StoreError`` the file is replaced before anything else is written, from the state as
-        it is then. Raises ``StateFileError`` when the process cannot go on.
+        After an ``OSError`` or a ``StoreError`` the file is replaced before anything else is
+        written, from the state as it is then. Raises ``StateFileError`` when the process cannot go
+        on.
         """
         if not self.replaced:
             self.replace(data)
@@ -175,7 +193,9 @@ class StateFile:
             self.distrust()
             if is_full(error):
                 raise
-            raise StateFileError(f"{self._name}: {error.strerror or error}", hint="check the storage") from error
+            raise StateFileError(
+                f"{self._name}: {error.strerror or error}", hint="check the storage"
+            ) from error
         self._end += len(data)
         self.dirty = True
         return fd
@@ -183,19 +203,23 @@ class StateFile:
     def replace(self, data: bytes = b"", *, keep: bool = False) -> None:
         """Put the present state and ``data`` behind it in the place of the file, durable on return.
 
-        ``keep``: if that cannot be done, go on with the old file where possible. Raises ``OSError``, or ``StoreError``
-        when it is too early to try again.
+        ``keep``: if that cannot be done, go on with the old file where possible. Raises
+        ``OSError``, or ``StoreError`` when it is too early to try again.
         """
         made = self.prepare(data)
         replace_all(self._env, [made])
         self.adopt(made, keep=keep)
 
     def prepare(self, data: bytes = b"") -> Replacement:
-        """What ``replace_all`` is to put in the place of the file; ``adopt`` comes next. Raises as ``replace`` does."""
+        """What ``replace_all`` is to put in the place of the file; ``adopt`` comes next.
+
+        Raises as ``replace`` does.
+        """
         self._patience.check()
         whole = records.VERSION + self._snapshot() + data
         if self._env.is_remembered:
-            # NFS gives a file that is open while another takes its place a name of its own, for ever if we die.
+            # NFS gives a file that is open while another takes its place a name of its own, for
+            # ever if we die.
             self._park_durable()
         try:
             return Replacement(self._directory(), self._name, whole)
@@ -223,7 +247,9 @@ class StateFile:
             self.distrust()
 
     def _park_durable(self) -> None:
-        """Close the file such that one may go on with it: nobody hears of what a close cannot write."""
+        """Close the file such that one may go on with it: nobody hears of what a close cannot
+        write.
+        """
         if self.dirty:
             with contextlib.suppress(OSError):
                 # What it fails for is in the snapshot, too, and the file is not trusted any more.
@@ -231,9 +257,15 @@ class StateFile:
         self.park()
 
     def _is_in_place(self) -> bool:
-        """Whether the file that we write to is the one of that name: only the sync of a new name may have failed."""
+        """Whether the file that we write to is the one of that name: only the sync of a new name
+        may have failed.
+        """
         try:
-            return self.replaced and self._env.places.inode(self._unit) is not None and not self.is_displaced()
+            return (
+                self.replaced
+                and self._env.places.inode(self._unit) is not None
+                and not self.is_displaced()
+            )
         except OSError:
             return False
 
@@ -256,7 +288,9 @@ class StateFile:
 
     def _open(self) -> int:
         if self._fd < 0:
-            self._fd = self._env.files.opened(open_file(self._env.disk, self._directory(), self._name, os.O_RDWR))
+            self._fd = self._env.files.opened(
+                open_file(self._env.disk, self._directory(), self._name, os.O_RDWR)
+            )
             # Opened by its path: only now is it known that it was ours.
             self._env.owner.confirm()
         self._env.files.used(self._unit, self.park)
@@ -271,7 +305,10 @@ class StateFile:
         self.dirty = False
 
     def sync(self) -> None:
-        """Make everything written durable. Raises ``OSError``; the file is not to be trusted then."""
+        """Make everything written durable.
+
+        Raises ``OSError``; the file is not to be trusted then.
+        """
         fd = self.unsynced()
         if fd is not None:
             try:
@@ -285,7 +322,8 @@ class StateFile:
         """Close the file; it is opened again when it is needed."""
         self._env.files.unused(self._unit)
         if self._fd >= 0:
-            fd, self._fd = self._fd, -1
+            fd = self._fd
+            self._fd = -1
             self._env.files.close(fd)
 
 
@@ -306,12 +344,18 @@ def look_at(env: FileEnv, dirfd: int, name: str) -> Seen:
 
 
 def read_file(env: FileEnv, dirfd: int, name: str, seen: Seen | None = None) -> bytes | None:
-    """The whole file, or ``None`` if it is absent; of the one that was ``seen`` what it held then."""
+    """The whole file, or ``None`` if it is absent.
+
+    Of the one that was ``seen`` what it held then.
+    """
     return read_whole(env.fresh, dirfd, name, seen)
 
 
 def read_whole(disk: Disk, dirfd: int, name: str, seen: Seen | None = None) -> bytes | None:
-    """The whole file, or ``None`` if it is absent; of the one that was ``seen`` what it held then."""
+    """The whole file, or ``None`` if it is absent.
+
+    Of the one that was ``seen`` what it held then.
+    """
     try:
         fd = open_file(disk, dirfd, name)
     except FileNotFoundError:
@@ -329,7 +373,10 @@ def read_whole(disk: Disk, dirfd: int, name: str, seen: Seen | None = None) -> b
 
 
 def check_version(data: bytes) -> str:
-    """What is wrong with the first four bytes of a file, in the original's words; empty if nothing."""
+    """What is wrong with the first four bytes of a file, in the original's words.
+
+    Empty if nothing.
+    """
     if not data:
         return "unable to verify file version: EOF"
     if len(data) < records.VERSION_SIZE:

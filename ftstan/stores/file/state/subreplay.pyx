@@ -1,4 +1,6 @@
-"""What the records of a ``subs.dat`` add up to, in C: a channel may have millions of them (``docs/compat/filestore.md``)."""
+"""What the records of a ``subs.dat`` add up to, in C: a channel may have millions of them
+(``docs/compat/filestore.md``).
+"""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
@@ -9,7 +11,9 @@ from ftstan.wire.codec cimport Span, get_bytes, get_tag, get_varint, skip_field
 
 
 cdef class SeqSet:
-    """A set of sequences in C: open addressing, 0 marks a free place (no message has that sequence)."""
+    """A set of sequences in C: open addressing, 0 marks a free place (no message has that
+    sequence).
+    """
 
     cdef uint64_t* slots
     cdef size_t mask
@@ -141,7 +145,8 @@ cdef bint read_update(const char* p, size_t n, uint64_t* sub_id, uint64_t* seq) 
 
 
 cdef class SubReplay:
-    """The state after the records of a ``subs.dat``, in one pass over its bytes and without an object for each record.
+    """The state after the records of a ``subs.dat``, in one pass over its bytes and without an
+    object for each record.
 
     ``highest`` is the highest subscription id ever seen, ``records`` the number of records taken.
     """
@@ -160,8 +165,9 @@ cdef class SubReplay:
     def feed(self, bytes data not None, Py_ssize_t start=0):
         """Take the records of ``data`` from ``start`` on: ``(end, why)``.
 
-        ``end`` is the position behind the last good one, ``why`` what is there: ``""`` at the exact end of the data,
-        ``"torn"``, ``"zeros"`` or ``"bad: ..."``. May be called again to go on behind a bad record.
+        ``end`` is the position behind the last good one, ``why`` what is there: ``""`` at the exact
+        end of the data, ``"torn"``, ``"zeros"`` or ``"bad: ..."``. May be called again to go on
+        behind a bad record.
         """
         cdef const char* p = PyBytes_AS_STRING(data)
         cdef size_t n = <size_t>len(data)
@@ -191,7 +197,8 @@ cdef class SubReplay:
                 got = self.crc.of(p + pos + 8, size)
                 if got != get32(p + pos + 4):
                     return pos, (
-                        f"bad: corrupted data, expected crc to be 0x{get32(p + pos + 4):08x}, got 0x{got:08x}"
+                        "bad: corrupted data, expected crc to be "
+                        f"0x{get32(p + pos + 4):08x}, got 0x{got:08x}"
                     )
             if kind == 4 or kind == 5:
                 if not read_update(p + pos + 8, size, &sub_id, &seq):
@@ -230,6 +237,8 @@ cdef class SubReplay:
         return pos, ""
 
     def result(self):
-        """``[(SubState payload, highest sequence sent since that record, pending sequences), ...]``."""
+        """``[(SubState payload, highest sequence sent since that record, pending sequences),
+        ...]``.
+        """
         cdef _Sub sub
         return [(sub.payload, sub.sent, sub.pending.as_set()) for sub in self.subs.values()]

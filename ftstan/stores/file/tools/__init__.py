@@ -1,1 +1,4 @@
-"""What looks at a datastore, repairs it, and prepares it for an original server; no server needs to run for it."""
+"""What looks at a datastore, repairs it, and prepares it for an original server.
+
+No server needs to run for it.
+"""

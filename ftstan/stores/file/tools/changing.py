@@ -1,6 +1,8 @@
-"""Changing a whole store that we own: start and stop as a node does, then work on its channels one after the other.
+"""Changing a whole store that we own: start and stop as a node does, then work on its channels one
+after the other.
 
-What is common to ``compact``, ``handover`` and ``repair``; the work itself is in ``rewriting`` and ``repairing``.
+What is common to ``compact``, ``handover`` and ``repair``; the work itself is in ``rewriting`` and
+``repairing``.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ def source_of(env: FileEnv) -> Source:
 
 
 def start_and_stop(env: FileEnv, *, inherited: bool = True) -> list[str]:
-    """Recover the store and stop cleanly: every file is then exact; returns the channels that are quarantined.
+    """Recover the store and stop cleanly: every file is then exact.
+
+    Returns the channels that are quarantined.
 
     ``inherited``: as in ``FileEnv``. Raises ``FtstanError``.
     """
@@ -64,18 +68,21 @@ def rewrite(
     max_bytes: int,
     progress: Callable[[int], None] = lambda _: None,
 ) -> list[tuple[bytes, int]]:
-    """Make every file exact, then let ``work`` rewrite the slices of each channel, or of ``only`` that one.
+    """Make every file exact, then let ``work`` rewrite the slices of each channel, or of ``only``
+    that one.
 
-    Returns the channels with what ``work`` said. Raises ``OSError`` and ``FtstanError``; what was finished stays.
+    Returns the channels with what ``work`` said. Raises ``OSError`` and ``FtstanError``; what was
+    finished stays.
     """
     if quarantined := start_and_stop(env):
         raise DamageError(
             f"damaged channels: {', '.join(quarantined)}",
             hint="nothing was merged or renumbered; run: ftstanctl store repair",
         )
-    # What it says of slices is about to be wrong. That would be found out, but nobody should have to. Should it be that
-    # of a successor, by a removal that comes late, the next start reads every file. No other file goes: what was
-    # remembered of publishes, say, is still true, and a successor would not write its own a second time.
+    # What it says of slices is about to be wrong. That would be found out, but nobody should have
+    # to. Should it be that of a successor, by a removal that comes late, the next start reads every
+    # file. No other file goes: what was remembered of publishes, say, is still true, and a
+    # successor would not write its own a second time.
     env.owner.confirm()
     with contextlib.suppress(FileNotFoundError):
         env.disk.unlink(env.root, checkpoint.NAME)

@@ -1,8 +1,9 @@
 """A datastore as it lies on disk: what its files hold, read by somebody who does not own it.
 
-Opens files for reading only and creates none, so it may look at the store of a running server; there it stops where the
-owner has confirmed, because what lies behind may still be taken back. It judges nothing (``checking`` does) and goes on
-behind damage: what can be read is shown, what cannot is listed with its place.
+Opens files for reading only and creates none, so it may look at the store of a running server;
+there it stops where the owner has confirmed, because what lies behind may still be taken back. It
+judges nothing (``checking`` does) and goes on behind damage: what can be read is shown, what cannot
+is listed with its place.
 """
 
 from __future__ import annotations
@@ -13,16 +14,23 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from ftstan.stores.file.log import purged, records
+from ftstan.stores.file.log import purge_mark, records
 from ftstan.stores.file.log.view import show
 from ftstan.stores.file.recovery.opening import FOREIGN
 from ftstan.stores.file.regular import irregular, open_file
-from ftstan.stores.file.state import states
+from ftstan.stores.file.state import state_records
 from ftstan.stores.file.state.checkpoint import is_bound
 from ftstan.stores.file.state.confirmed import NAME as CONFIRMED
 from ftstan.stores.file.state.confirmed import read_confirmed
 from ftstan.stores.file.state.statefile import check_version, read_whole
-from ftstan.stores.file.tools.statereading import SUB_KINDS, Bad, Typed, plain, read_state, without_undecodable
+from ftstan.stores.file.tools.statereading import (
+    SUB_KINDS,
+    Bad,
+    Typed,
+    plain,
+    read_state,
+    without_undecodable,
+)
 from ftstan.wire.subjects import valid_channel
 
 if TYPE_CHECKING:
@@ -51,10 +59,11 @@ _CHUNK = 1 << 20
 class SliceFile:
     """One slice: its files, and the messages of it that count.
 
-    ``first`` .. ``last`` are the sequences that count, ``entries`` of them, the last one ending at offset ``end``; a
-    slice whose messages are all hidden by higher ones has none. ``proven`` entries of the index file are a chain that
-    ends at a record of the data; ``index_clean`` says that nothing else is in it. ``claimed`` is the last sequence
-    that the index names. ``refused`` says why the file cannot be read at all.
+    ``first`` .. ``last`` are the sequences that count, ``entries`` of them, the last one ending at
+    offset ``end``; a slice whose messages are all hidden by higher ones has none. ``proven``
+    entries of the index file are a chain that ends at a record of the data; ``index_clean`` says
+    that nothing else is in it. ``claimed`` is the last sequence that the index names. ``refused``
+    says why the file cannot be read at all.
     """
 
     number: int
@@ -105,12 +114,16 @@ class ChannelFiles:
         self.name = name
         self.dirfd = source.disk.open_dir_at(source.root, os.fsdecode(name))
         self.irregular: dict[str, str] = {}
-        """Names of the channel's files under which something else stands, and what: nothing of it is read."""
+        """Names of the channel's files under which something else stands, and what: nothing of it
+        is read.
+        """
         self.names: set[str] = set()
         listed = source.disk.listdir(self.dirfd)
         indexes = {n for n, _ in listed if n.endswith(".idx")}
         for n, is_dir in listed:
-            in_place = is_bound(n, is_dir=is_dir) or (bool(_DAT.match(n)) and f"{n[:-4]}.idx" in indexes)
+            in_place = is_bound(n, is_dir=is_dir) or (
+                bool(_DAT.match(n)) and f"{n[:-4]}.idx" in indexes
+            )
             if in_place and (what := self._irregular(n)):
                 self.irregular[n] = what
             elif not is_dir:
@@ -119,18 +132,26 @@ class ChannelFiles:
             None if CONFIRMED in self.irregular else read_confirmed(source.disk, self.dirfd)
         )
         self.purged = 0
-        """Messages up to this sequence were purged: they may be in the slices, and nobody is shown them."""
+        """Messages up to this sequence were purged: they may be in the slices, and nobody is shown
+        them.
+        """
         self.all: list[SliceFile] = []
         """Every slice in the directory, by number."""
         self.slices: list[SliceFile] = []
         """Those with messages that count, in the order of their messages."""
         self.hiding: set[int] = set()
-        """Numbers of slices above the last confirm that have other contents for what was confirmed below them."""
+        """Numbers of slices above the last confirm that have other contents for what was confirmed
+        below them.
+        """
         for number in sorted(int(m[1]) for n in self.names if (m := _DAT.match(n))):
             if not self._unconfirmed(number):
                 self.all.append(self._measure(number)[0])
         self._settle()
-        mark, self.purged_wrong = (None, "") if purged.NAME in self.irregular else purged.read(source.disk, self.dirfd)
+        mark, self.purged_wrong = (
+            (None, "")
+            if purge_mark.NAME in self.irregular
+            else purge_mark.read(source.disk, self.dirfd)
+        )
         if mark is not None and self.slices and mark.speaks_of(self.slices[0].first_ts):
             self.purged = mark.sequence
 
@@ -164,7 +185,10 @@ class ChannelFiles:
 
     @property
     def _shown(self) -> list[SliceFile]:
-        """The slices with messages that were not purged. The others may be removed while somebody looks."""
+        """The slices with messages that were not purged.
+
+        The others may be removed while somebody looks.
+        """
         return [s for s in self.slices if s.last > self.purged]
 
     @property
@@ -191,7 +215,10 @@ class ChannelFiles:
         _, index = self._measure(s.number)
         if s.entries == s.located == len(index) // _ENTRY:
             return index
-        return index[records.find_entry(index, s.first) * _ENTRY : records.find_entry(index, s.last + 1) * _ENTRY]
+        return index[
+            records.find_entry(index, s.first) * _ENTRY : records.find_entry(index, s.last + 1)
+            * _ENTRY
+        ]
 
     def batches(self, s: SliceFile, first: int = 0) -> Iterator[tuple[bytes, bytes]]:
         """The messages that count of a slice from sequence ``first`` on, some megabytes at a time.
@@ -221,7 +248,9 @@ class ChannelFiles:
             yield block, [bad_record(batch, *row) for row in bad]
 
     def raw_records(self, s: SliceFile) -> Iterator[tuple[int, int, bytes]]:
-        """Every record that can be located, whether or not it counts: ``(sequence, offset, payload)``."""
+        """Every record that can be located, whether or not it counts: ``(sequence, offset,
+        payload)``.
+        """
         _, index = self._measure(s.number)
         disk = self._source.disk
         fd = open_file(disk, self.dirfd, s.dat)
@@ -236,17 +265,27 @@ class ChannelFiles:
         return without_undecodable(read_state(self._source, self.dirfd, "subs.dat", SUB_KINDS))
 
     def subs(self, file: Typed | None = None) -> tuple[dict[int, StoredSub], int]:
-        """The subscriptions after all readable records, by id, and the highest id seen; ``file``: ``subs_file``."""
-        rows = [(kind, payload) for _, kind, payload in (file or self.subs_file()).rows]
-        return states.replay_subs(rows, f"{show(self.name)}/subs.dat")
+        """The subscriptions after all readable records, by id, and the highest id seen.
 
-    # ---- measuring -----------------------------------------------------------------------------------------------
+        ``file``: ``subs_file``.
+        """
+        rows = [(kind, payload) for _, kind, payload in (file or self.subs_file()).rows]
+        return state_records.replay_subs(rows, f"{show(self.name)}/subs.dat")
+
+    # ---- measuring
+    # ----------------------------------------------------------------------------------------------
 
     def _unconfirmed(self, number: int) -> bool:
-        return self._source.live and self.confirmed is not None and number > self.confirmed.slice_number
+        return (
+            self._source.live
+            and self.confirmed is not None
+            and number > self.confirmed.slice_number
+        )
 
     def _measure(self, number: int) -> tuple[SliceFile, bytes]:
-        """What the files of a slice hold, and the index entries of every record that can be located."""
+        """What the files of a slice hold, and the index entries of every record that can be
+        located.
+        """
         source = self._source
         s = SliceFile(number, 0, -1)
         data_fd = open_file(source.disk, self.dirfd, s.dat)
@@ -271,13 +310,15 @@ class ChannelFiles:
         scan = records.scan_index(body, source.crc)
         s.claimed = scan.last
         if scan.count and not self._ends_at_a_record(fd, body, scan.count):
-            body, scan = b"", records.scan_index(b"", source.crc)
+            body = b""
+            scan = records.scan_index(b"", source.crc)
         s.proven = scan.count
         s.index_clean = scan.clean and len(idx) == _VERSION + scan.count * _ENTRY
         index = body[: scan.count * _ENTRY]
         reach = s.dat_size
         if source.live and self.confirmed is None:
-            # Nothing says how far this was confirmed: the index was written after the sync of its data.
+            # Nothing says how far this was confirmed: the index was written after the sync of its
+            # data.
             reach = scan.end
         elif source.live and self.confirmed is not None and self.confirmed.slice_number == s.number:
             reach = min(reach, self.confirmed.valid_length)
@@ -294,14 +335,19 @@ class ChannelFiles:
         return index
 
     def _ends_at_a_record(self, fd: int, body: bytes, count: int) -> bool:
-        """Whether the record that the last entry names is there: an index of another file proves nothing."""
+        """Whether the record that the last entry names is there: an index of another file proves
+        nothing.
+        """
         sequence, offset, _, size = records.entry(body, count - 1)
         data = self._source.disk.pread(fd, 8 + size, offset)
         block, end, _ = records.scan_data(data, self.name, sequence - 1, self._source.crc)
         return len(block) == 1 and block.first == sequence and end == 8 + size
 
     def _salvage(self, s: SliceFile, data: bytes, base: int, after: int) -> bytes:
-        """Entries of the records in ``data``, which starts at offset ``base``; what lies between goes to ``bad``."""
+        """Entries of the records in ``data``, which starts at offset ``base``.
+
+        What lies between goes to ``bad``.
+        """
         crc = self._source.crc
         index = bytearray()
         at = 0
@@ -322,14 +368,17 @@ class ChannelFiles:
     def _settle(self) -> None:
         """Say which sequences of each slice count.
 
-        A slice of ours ends every lower-numbered one at its own first sequence. The original's are ordered by their
-        first sequence; where two hold the same, the first one counts.
+        A slice of ours ends every lower-numbered one at its own first sequence. The original's are
+        ordered by their first sequence; where two hold the same, the first one counts.
         """
         end: int | None = None
-        for s in reversed([s for s in self.all if s.located and s.number >= self._source.ours_from]):
+        for s in reversed(
+            [s for s in self.all if s.located and s.number >= self._source.ours_from]
+        ):
             first = s.all_first
             if self.confirmed is not None and self._hides(s, self.confirmed):
-                # It cannot hide what was confirmed below it: such a slice is damage, and counts from there on.
+                # It cannot hide what was confirmed below it: such a slice is damage, and counts
+                # from there on.
                 self.hiding.add(s.number)
                 first = max(first, self.confirmed.sequence + 1)
             self._cut(s, first, s.all_last if end is None else min(s.all_last, end - 1))
@@ -344,10 +393,12 @@ class ChannelFiles:
         self.slices = sorted((s for s in self.all if s.entries), key=lambda s: s.first)
 
     def _hides(self, s: SliceFile, confirmed: Confirmed) -> bool:
-        """Whether the slice begins at or below the last confirm before it, and differs from what was confirmed.
+        """Whether the slice begins at or below the last confirm before it, and differs from what
+        was confirmed.
 
-        The same records are a copy: a clean stop moves the last one of a former owner's slice, and may be killed before
-        it confirms that. A start judges in the same way (``recovery.judging``).
+        The same records are a copy: a clean stop moves the last one of a former owner's slice, and
+        may be killed before it confirms that. A start judges in the same way
+        (``recovery.judging``).
         """
         if s.number <= confirmed.slice_number or s.all_first > confirmed.sequence:
             return False
@@ -363,7 +414,9 @@ class ChannelFiles:
     def _payloads(self, s: SliceFile, first: int, last: int) -> list[tuple[int, bytes]]:
         """Sequence and payload of the records ``first`` to ``last`` that can be located."""
         _, index = self._measure(s.number)
-        index = index[records.find_entry(index, first) * _ENTRY : records.find_entry(index, last + 1) * _ENTRY]
+        index = index[
+            records.find_entry(index, first) * _ENTRY : records.find_entry(index, last + 1) * _ENTRY
+        ]
         disk = self._source.disk
         fd = open_file(disk, self.dirfd, s.dat)
         try:
@@ -378,12 +431,19 @@ class ChannelFiles:
         """Of the slice only ``first`` to ``last`` count."""
         if (first, last) != (s.first, s.last):
             _, index = self._measure(s.number)
-            _count(s, index[records.find_entry(index, first) * _ENTRY : records.find_entry(index, last + 1) * _ENTRY])
+            _count(
+                s,
+                index[
+                    records.find_entry(index, first) * _ENTRY : records.find_entry(index, last + 1)
+                    * _ENTRY
+                ],
+            )
 
 
 def channel_names(source: Source) -> tuple[list[bytes], list[str]]:
     """Names of the channels, sorted, and of the directories that are none."""
-    channels, others = [], []
+    channels = []
+    others = []
     for name, is_dir in sorted(source.disk.listdir(source.root)):
         if not is_dir:
             continue
@@ -396,7 +456,9 @@ def channel_names(source: Source) -> tuple[list[bytes], list[str]]:
 
 
 def _may_be_channel(source: Source, name: str) -> bool:
-    """Whether a directory holds a channel, or may: one that cannot be looked into is not passed over."""
+    """Whether a directory holds a channel, or may: one that cannot be looked into is not passed
+    over.
+    """
     try:
         fd = source.disk.open_dir_at(source.root, name)
     except OSError:

@@ -1,8 +1,10 @@
-"""Ending damage: what cannot be read goes to a directory beside the store, what can be read stays, with its sequence.
+"""Ending damage: what cannot be read goes to a directory beside the store, what can be read stays,
+with its sequence.
 
-First a *plan* is made by somebody who only reads; carried out, it copies every file that it is going to change to the
-side directory, durable, and only then changes anything, each step after a confirm. Interrupted, it is run again. A hole
-stays a hole, and the last sequence never goes back, since ``confirmed.bin`` keeps it.
+First a *plan* is made by somebody who only reads; carried out, it copies every file that it is
+going to change to the side directory, durable, and only then changes anything, each step after a
+confirm. Interrupted, it is run again. A hole stays a hole, and the last sequence never goes back,
+since ``confirmed.bin`` keeps it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from ftstan.stores.file.regular import open_file
 from ftstan.stores.file.state import confirmed
 from ftstan.stores.file.state.confirmed import Confirmed, ConfirmedFile, epoch_of
 from ftstan.stores.file.state.statefile import replace_file
-from ftstan.stores.file.tools.checking import (
+from ftstan.stores.file.tools.reading import ChannelFiles, SliceFile, channel_names
+from ftstan.stores.file.tools.statereading import Typed, read_clients
+from ftstan.stores.file.tools.verifying import (
     ACCEPTED,
     ChannelCheck,
     DefectKind,
@@ -28,8 +32,6 @@ from ftstan.stores.file.tools.checking import (
     check_channel,
     check_root,
 )
-from ftstan.stores.file.tools.reading import ChannelFiles, SliceFile, channel_names
-from ftstan.stores.file.tools.statereading import Typed, read_clients
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,7 +46,10 @@ _COPY = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change, in words. ``channel`` is empty for the store's own files; ``file`` is relative to the root."""
+    """One change, in words.
+
+    ``channel`` is empty for the store's own files; ``file`` is relative to the root.
+    """
 
     channel: bytes
     file: str
@@ -53,14 +58,18 @@ class Step:
 
 @dataclass(slots=True)
 class Plan:
-    """What is damaged or left over in the root (channel ``b""``) and in the channels, and what would be done."""
+    """What is damaged or left over in the root (channel ``b""``) and in the channels, and what
+    would be done.
+    """
 
     findings: dict[bytes, list[StoreFinding]] = field(default_factory=dict)
 
     @property
     def steps(self) -> list[Step]:
         """What would be done, in order."""
-        return [Step(f.channel, f.file, _text(f)) for found in self.findings.values() for f in found]
+        return [
+            Step(f.channel, f.file, _text(f)) for found in self.findings.values() for f in found
+        ]
 
     @property
     def damaged(self) -> bool:
@@ -77,7 +86,9 @@ class _Checked:
     changes: bool
 
 
-def make_plan(source: Source, only: bytes | None, progress: Callable[[int], None] = lambda _: None) -> Plan:
+def make_plan(
+    source: Source, only: bytes | None, progress: Callable[[int], None] = lambda _: None
+) -> Plan:
     """Look for what must be repaired, in the channel ``only`` or everywhere. Raises ``OSError``."""
     plan = Plan()
     if only is None:
@@ -103,7 +114,10 @@ def _text(finding: StoreFinding) -> str:
 
 
 class Repair:
-    """Carries out a plan. ``aside``: an open handle of the side directory, which is empty at first."""
+    """Carries out a plan.
+
+    ``aside``: an open handle of the side directory, which is empty at first.
+    """
 
     def __init__(self, env: FileEnv, source: Source, aside: int) -> None:
         self._env = env
@@ -121,7 +135,8 @@ class Repair:
                 done += self._channel(name, findings)
         return done
 
-    # ---- the root ------------------------------------------------------------------------------------------------
+    # ---- the root
+    # ----------------------------------------------------------------------------------------------
 
     def _root(self, findings: list[StoreFinding]) -> list[Step]:
         done = [Step(b"", f.file, _text(f)) for f in findings if f.by_hand]
@@ -139,13 +154,18 @@ class Repair:
 
     def _state(self, dirfd: int, channel: bytes, name: str, typed: Typed) -> Step:
         """Replace a state file by its readable records."""
-        rows = [records.typed_record(kind, payload, self._env.crc) for _, kind, payload in typed.rows]
+        rows = [
+            records.typed_record(kind, payload, self._env.crc) for _, kind, payload in typed.rows
+        ]
         self._disk.close(replace_file(self._env, dirfd, name, records.VERSION + b"".join(rows)))
         shown = f"{show(channel)}/{name}" if channel else name
         lost = sum(bad.end - bad.start for bad in typed.bad)
-        return Step(channel, shown, f"kept {len(rows)} records, left out {lost} bytes that are none")
+        return Step(
+            channel, shown, f"kept {len(rows)} records, left out {lost} bytes that are none"
+        )
 
-    # ---- channels ------------------------------------------------------------------------------------------------
+    # ---- channels
+    # ----------------------------------------------------------------------------------------------
 
     def _channel(self, name: bytes, findings: list[StoreFinding]) -> list[Step]:
         done = [Step(name, f.file, _text(f)) for f in findings if f.by_hand]
@@ -168,54 +188,93 @@ class Repair:
                 self._disk.close(aside)
             if leftovers:
                 self._remove(files.dirfd, leftovers)
-                done += [Step(name, f"{show(name)}/{file}", "moved to the side directory") for file in leftovers]
+                done += [
+                    Step(name, f"{show(name)}/{file}", "moved to the side directory")
+                    for file in leftovers
+                ]
             if "subs.dat" in damaged:
                 done.append(self._state(files.dirfd, name, "subs.dat", files.subs_file()))
             if damaged - {"subs.dat"}:
                 odd = [f for f in damaged if f.startswith("msgs.") and f.endswith(".dat")]
-                self._remove(files.dirfd, [f for f in odd if f not in {c.slice.dat for c in checks}])
+                self._remove(
+                    files.dirfd, [f for f in odd if f not in {c.slice.dat for c in checks}]
+                )
                 done += self._log(files, checks)
         return done
 
     def _check(self, files: ChannelFiles, s: SliceFile) -> _Checked:
         if not s.entries:
             return _Checked(s, set(), changes=True)
-        wrong = {bad.start for bad in ChannelCheck(self._source, files).bad_records(s, lambda _: None)}
+        wrong = {
+            bad.start for bad in ChannelCheck(self._source, files).bad_records(s, lambda _: None)
+        }
         return _Checked(s, wrong, changes=bool(wrong) or not s.exact)
 
     def _log(self, files: ChannelFiles, checks: list[_Checked]) -> list[Step]:
-        """Leave in every slice what can be read and counts; the last sequence is kept in ``confirmed.bin``."""
+        """Leave in every slice what can be read and counts.
+
+        The last sequence is kept in ``confirmed.bin``.
+        """
         done: list[Step] = []
         said = files.confirmed
-        last = max([files.last, *(s.claimed for s in files.all), *((said.sequence, said.last) if said else ())])
+        last = max(
+            [
+                files.last,
+                *(s.claimed for s in files.all),
+                *((said.sequence, said.last) if said else ()),
+            ]
+        )
         word = ConfirmedFile(self._env)
-        # First of all, in case we are interrupted: the files that are about to change may be all that remembers it.
+        # First of all, in case we are interrupted: the files that are about to change may be all
+        # that remembers it.
         word.replace(files.dirfd, Confirmed(epoch_of(self._env), 0, 0, 0, last))
         held: list[tuple[int, int]] = []
         top = (0, 0, 0)
         for c in checks:
             where = f"{show(files.name)}/{c.slice.dat}"
-            ranges, end = self._rewrite(files, c) if c.changes else (_ranges_of(files, c.slice), c.slice.end)
+            ranges, end = (
+                self._rewrite(files, c) if c.changes else (_ranges_of(files, c.slice), c.slice.end)
+            )
             if not ranges:
-                done.append(Step(files.name, where, "no message of it is left: moved to the side directory"))
+                done.append(
+                    Step(files.name, where, "no message of it is left: moved to the side directory")
+                )
                 continue
             held += ranges
             top = max(top, (ranges[-1][1], c.slice.number, end))
             if c.changes:
                 count = sum(b - a + 1 for a, b in ranges)
-                done.append(Step(files.name, where, f"kept {count} messages, left out {len(c.wrong)} bad records"))
+                done.append(
+                    Step(
+                        files.name,
+                        where,
+                        f"kept {count} messages, left out {len(c.wrong)} bad records",
+                    )
+                )
         sequence, number, length = top
-        word.replace(files.dirfd, Confirmed(epoch_of(self._env), number, sequence, length, max(last, sequence)))
+        word.replace(
+            files.dirfd,
+            Confirmed(epoch_of(self._env), number, sequence, length, max(last, sequence)),
+        )
         missing = _holes(held, files.first, last)
         if missing:
             text = json.dumps({"missing": missing}).encode() + b"\n"
             self._disk.close(replace_file(self._env, files.dirfd, ACCEPTED, text))
             lost = sum(b - a + 1 for a, b in missing)
-            done.append(Step(files.name, show(files.name), f"{lost} messages are lost: sequences {_shown(missing)}"))
+            done.append(
+                Step(
+                    files.name,
+                    show(files.name),
+                    f"{lost} messages are lost: sequences {_shown(missing)}",
+                )
+            )
         return done
 
     def _rewrite(self, files: ChannelFiles, c: _Checked) -> tuple[list[tuple[int, int]], int]:
-        """Replace a slice by its readable messages; returns the ranges of their sequences, and the new size."""
+        """Replace a slice by its readable messages.
+
+        Returns the ranges of their sequences, and the new size.
+        """
         index = bytearray(records.VERSION)
         kept: list[int] = []
         end = records.VERSION_SIZE
@@ -244,7 +303,8 @@ class Repair:
             self._remove(files.dirfd, [s.idx, s.dat])
         return _gather(kept), end
 
-    # ---- files ---------------------------------------------------------------------------------------------------
+    # ---- files
+    # ----------------------------------------------------------------------------------------------
 
     def _side_channel(self, name: bytes) -> int:
         dirname = os.fsdecode(name)

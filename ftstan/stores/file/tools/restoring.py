@@ -1,13 +1,16 @@
-"""A datastore made from messages that somebody kept: same sequences, timestamps and bytes, in an empty directory.
+"""A datastore made from messages that somebody kept: same sequences, timestamps and bytes, in an
+empty directory.
 
-Two halves. ``SliceWriter`` turns the messages of one channel, in their order, into slices under temporary names; any
-process that sees the directory may do so, it needs no ownership. ``Restoring`` is the owner's half (lock, claim and
-record are held, as by a node): it gives finished slices their names, keeps account of how far it came, and completes
-the store. It never touches a directory that holds anything but its own unfinished work.
+Two halves. ``SliceWriter`` turns the messages of one channel, in their order, into slices under
+temporary names; any process that sees the directory may do so, it needs no ownership. ``Restoring``
+is the owner's half (lock, claim and record are held, as by a node): it gives finished slices their
+names, keeps account of how far it came, and completes the store. It never touches a directory that
+holds anything but its own unfinished work.
 
-Until the end a ``server.dat`` that every server refuses stands in the root, so that nobody serves half a store. What
-comes out is what the original writes: slices numbered from 1, dense inside, a ``subs.dat`` without records. Missing
-sequences end a slice, and are written down as accepted, as by a repair.
+Until the end a ``server.dat`` that every server refuses stands in the root, so that nobody serves
+half a store. What comes out is what the original writes: slices numbered from 1, dense inside, a
+``subs.dat`` without records. Missing sequences end a slice, and are written down as accepted, as by
+a repair.
 """
 
 from __future__ import annotations
@@ -25,10 +28,10 @@ from ftstan.base.reserved import RESERVED_HINT, is_reserved
 from ftstan.stores.file.env import TEMPORARY
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.slices import dat_name, idx_name, show
-from ftstan.stores.file.state import states
+from ftstan.stores.file.state import state_records
 from ftstan.stores.file.state.statefile import read_whole, replace_file
 from ftstan.stores.file.tools.changing import source_of, start_and_stop
-from ftstan.stores.file.tools.checking import ACCEPTED, DefectKind, check_channel
+from ftstan.stores.file.tools.verifying import ACCEPTED, DefectKind, check_channel
 from ftstan.wire.block import MsgBlock
 from ftstan.wire.subjects import valid_channel
 
@@ -50,13 +53,18 @@ _FORMAT = 1
 _FLUSH = 1 << 20
 _TOKEN_BITS = 62
 _SERVER = "server.dat"
-_OWNED = re.compile(r"\.rootdir\.lck\Z|ft\.(epoch|watch|claim\.[0-9]+)\Z|tmp\.|\.nfs[0-9a-f]{8}|lost\+found\Z")
+_OWNED = re.compile(
+    r"\.rootdir\.lck\Z|ft\.(epoch|watch|claim\.[0-9]+)\Z|tmp\.|\.nfs[0-9a-f]{8}|lost\+found\Z"
+)
 _SLICE = re.compile(r"msgs\.([1-9][0-9]*)\.(?:dat|idx)\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A slice under its temporary name: messages ``first`` to ``last``, all there; ``size`` bytes of ``.dat``."""
+    """A slice under its temporary name: messages ``first`` to ``last``, all there.
+
+    ``size`` bytes of ``.dat``.
+    """
 
     channel: str
     first: int
@@ -76,15 +84,27 @@ def new_token() -> int:
 
 
 class SliceWriter:
-    """The messages of one channel, written into slices of about ``max_bytes`` and at most ``max_msgs`` (0: any number).
+    """The messages of one channel, written into slices of about ``max_bytes`` and at most
+    ``max_msgs`` (0: any number).
 
-    ``token`` must be new for every attempt (``new_token``): one that was given up may still be writing.
+    ``token`` must be new for every attempt (``new_token``): one that was given up may still be
+    writing.
     """
 
     def __init__(
-        self, disk: Disk, dirfd: int, channel: bytes, token: int, crc: Crc, *, max_bytes: int, max_msgs: int = 0
+        self,
+        disk: Disk,
+        dirfd: int,
+        channel: bytes,
+        token: int,
+        crc: Crc,
+        *,
+        max_bytes: int,
+        max_msgs: int = 0,
     ) -> None:
-        """``dirfd``: an open handle of the channel's directory, which this object does not close."""
+        """``dirfd``: an open handle of the channel's directory, which this object does not
+        close.
+        """
         self._disk = disk
         self._dirfd = dirfd
         self._channel = channel
@@ -103,26 +123,36 @@ class SliceWriter:
         """Messages that came twice with the same content, and were written once."""
 
     def add(self, sequence: int, timestamp: int, data: bytes, reply: bytes = b"") -> None:
-        """Write one message; ``timestamp`` in Unix nanoseconds. Raises ``DamageError``, ``StoreError``, ``OSError``."""
+        """Write one message; ``timestamp`` in Unix nanoseconds.
+
+        Raises ``DamageError``, ``StoreError``, ``OSError``.
+        """
         content = (timestamp, data, reply)
         if self._last and sequence <= self._last:
             if sequence < self._last:
-                raise StoreError(f'channel "{show(self._channel)}": sequence {sequence} comes behind {self._last}')
+                raise StoreError(
+                    f'channel "{show(self._channel)}": sequence {sequence} comes behind '
+                    f"{self._last}"
+                )
             if content != self._newest:
                 raise DamageError(
                     f'channel "{show(self._channel)}": sequence {sequence} has two contents',
-                    hint="nothing was chosen; find out where they come from, and restore from one of the sources",
+                    hint="nothing was chosen; find out where they come from, and restore from "
+                    "one of the sources",
                 )
             self.duplicates += 1
             return
         if sequence < 1:
-            raise StoreError(f'channel "{show(self._channel)}": {sequence} is no sequence; they begin at 1')
+            raise StoreError(
+                f'channel "{show(self._channel)}": {sequence} is no sequence; they begin at 1'
+            )
         if self._fds is not None and (sequence != self._last + 1 or self._is_full()):
             self.cut()
         if self._fds is None:
             self._open(sequence)
         self._block.append(sequence, self._channel, reply, data, timestamp)
-        self._last, self._newest = sequence, content
+        self._last = sequence
+        self._newest = content
         if self._block.nbytes >= _FLUSH:
             self._flush()
 
@@ -131,14 +161,17 @@ class SliceWriter:
         if self._fds is None:
             return
         self._flush()
-        fds, self._fds = self._fds, None
+        fds = self._fds
+        self._fds = None
         try:
             for fd in fds:
                 self._disk.fsync(fd)
         finally:
             for fd in fds:
                 self._disk.close(fd)
-        self._written.append(Written(os.fsdecode(self._channel), self._first, self._last, self._end, self._stem))
+        self._written.append(
+            Written(os.fsdecode(self._channel), self._first, self._last, self._end, self._stem)
+        )
 
     def finish(self) -> list[Written]:
         """End the last slice; returns all of them, in their order."""
@@ -147,16 +180,21 @@ class SliceWriter:
 
     def abandon(self) -> None:
         """Close what is open; the next owner removes what was written."""
-        fds, self._fds = self._fds or (), None
+        fds = self._fds or ()
+        self._fds = None
         for fd in fds:
             with contextlib.suppress(OSError):
                 self._disk.close(fd)
 
     def _is_full(self) -> bool:
-        return self._end + self._block.nbytes >= self._max_bytes or 0 < self._max_msgs <= self._last - self._first + 1
+        return (
+            self._end + self._block.nbytes >= self._max_bytes
+            or 0 < self._max_msgs <= self._last - self._first + 1
+        )
 
     def _open(self, sequence: int) -> None:
-        # Digits alone: the next start of a server removes what an attempt that was given up wrote after the end.
+        # Digits alone: the next start of a server removes what an attempt that was given up wrote
+        # after the end.
         self._stem = f"{TEMPORARY}{self._token}{sequence:019d}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
         dat = self._disk.open(self._dirfd, f"{self._stem}.dat", flags)
@@ -172,7 +210,8 @@ class SliceWriter:
         self._end = records.VERSION_SIZE
 
     def _flush(self) -> None:
-        block, self._block = self._block, MsgBlock()
+        block = self._block
+        self._block = MsgBlock()
         if not len(block):
             return
         assert self._fds is not None
@@ -182,13 +221,17 @@ class SliceWriter:
         with memoryview(block) as view:
             self._disk.pwrite(dat, view[start:stop], self._end)
         entries = records.index_entries(block, 0, len(block), self._end, self._crc)
-        self._disk.pwrite(idx, entries, records.VERSION_SIZE + records.INDEX_SIZE * (block.first - self._first))
+        self._disk.pwrite(
+            idx, entries, records.VERSION_SIZE + records.INDEX_SIZE * (block.first - self._first)
+        )
         self._end += stop - start
 
 
 @dataclass(slots=True)
 class ChannelAccount:
-    """What a channel holds so far: ``slices`` have names, ``missing`` are ranges of sequences that nobody has."""
+    """What a channel holds so far: ``slices`` have names, ``missing`` are ranges of sequences that
+    nobody has.
+    """
 
     slices: int = 0
     first: int = 0
@@ -200,7 +243,10 @@ class ChannelAccount:
 
 @dataclass(slots=True)
 class Account:
-    """How far a restore came: ``done`` of the steps of ``plan``. ``identity`` says what is restored, and how."""
+    """How far a restore came: ``done`` of the steps of ``plan``.
+
+    ``identity`` says what is restored, and how.
+    """
 
     identity: str
     plan: Any
@@ -225,7 +271,8 @@ def find_account(disk: Disk, root: int, path: str) -> Account | None:
         # Who died before the account was written left the guard alone.
         if other and not (other == [_SERVER] and read_whole(disk, root, _SERVER) == GUARD):
             raise StoreError(
-                f"{path} is not empty: it holds {other[0]!r}", hint="restore into a directory that is new or empty"
+                f"{path} is not empty: it holds {other[0]!r}",
+                hint="restore into a directory that is new or empty",
             )
         return None
     try:
@@ -242,19 +289,25 @@ def find_account(disk: Disk, root: int, path: str) -> Account | None:
         return Account(said["identity"], said["plan"], said["done"], channels)
     except (ValueError, TypeError, KeyError) as error:
         raise StoreError(
-            f"{path}: {ACCOUNT} cannot be read: {error}", hint="remove the directory, and restore into a new one"
+            f"{path}: {ACCOUNT} cannot be read: {error}",
+            hint="remove the directory, and restore into a new one",
         ) from error
 
 
 class Restoring:
-    """One restore into a store that we own. The caller carries out the steps of ``account.plan`` in their order."""
+    """One restore into a store that we own.
+
+    The caller carries out the steps of ``account.plan`` in their order.
+    """
 
     def __init__(self, env: FileEnv, account: Account) -> None:
         self._env = env
         self.account = account
 
     def begin(self) -> None:
-        """Put the guard and the account into the root, and remove what steps that did not end left behind."""
+        """Put the guard and the account into the root, and remove what steps that did not end left
+        behind.
+        """
         env = self._env
         env.disk.close(replace_file(env, env.root, _SERVER, GUARD))
         self._save()
@@ -263,10 +316,15 @@ class Restoring:
                 self._remove_unfinished(name)
 
     def open_channel(self, name: str) -> None:
-        """Make a channel's directory, durable on return. Raises ``StoreError`` if the name cannot be one."""
+        """Make a channel's directory, durable on return.
+
+        Raises ``StoreError`` if the name cannot be one.
+        """
         env = self._env
         if not valid_channel(os.fsencode(name)):
-            raise StoreError(f"{name!r} cannot be the name of a channel", hint="choose the channels to restore")
+            raise StoreError(
+                f"{name!r} cannot be the name of a channel", hint="choose the channels to restore"
+            )
         if is_reserved(os.fsencode(name)):
             raise StoreError(f"{name!r} cannot be the name of a channel", hint=RESERVED_HINT)
         env.owner.confirm()
@@ -277,8 +335,8 @@ class Restoring:
     def complete(self, slices: Iterable[Written], *, allow_gaps: bool = False) -> None:
         """Give the slices of one step their names, and count the step as done.
 
-        Raises ``DamageError`` if two hold the same sequence, or one is missing between them and ``allow_gaps`` was not
-        given; nothing has got a name then.
+        Raises ``DamageError`` if two hold the same sequence, or one is missing between them and
+        ``allow_gaps`` was not given; nothing has got a name then.
         """
         env = self._env
         rows = sorted(slices, key=lambda s: (s.channel, s.first))
@@ -301,12 +359,17 @@ class Restoring:
         self._save()
 
     def finish(
-        self, info: ServerInfo, *, verify: bool = True, progress: Callable[[int], None] = lambda _: None
+        self,
+        info: ServerInfo,
+        *,
+        verify: bool = True,
+        progress: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Complete the store: state files, a look at every byte unless ``verify`` is false, a start and a clean stop.
+        """Complete the store: state files, a look at every byte unless ``verify`` is false, a start
+        and a clean stop.
 
-        ``progress`` is told how many bytes were read. Raises ``DamageError`` if what is on disk is not what was
-        written, and ``StoreError``.
+        ``progress`` is told how many bytes were read. Raises ``DamageError`` if what is on disk is
+        not what was written, and ``StoreError``.
         """
         env = self._env
         for name, account in self.account.channels.items():
@@ -322,7 +385,7 @@ class Restoring:
         if verify:
             self._verify(progress)
         env.disk.close(replace_file(env, env.root, "clients.dat", records.VERSION))
-        data = records.VERSION + records.untyped_record(states.encode_server(info), env.crc)
+        data = records.VERSION + records.untyped_record(state_records.encode_server(info), env.crc)
         env.disk.close(replace_file(env, env.root, _SERVER, data))
         env.owner.confirm()
         env.disk.unlink(env.root, ACCOUNT)
@@ -339,7 +402,8 @@ class Restoring:
                 if finding.kind is DefectKind.DAMAGE:
                     raise DamageError(
                         f"{finding.file} reads back as something else: {finding.text}",
-                        hint="check the storage and the kernel log of this host, then restore into a new directory",
+                        hint="check the storage and the kernel log of this host, then restore "
+                        "into a new directory",
                     )
 
     def _account_of(self, channel: str) -> ChannelAccount:
@@ -351,18 +415,22 @@ class Restoring:
         for row in rows:
             if row.channel not in counted:
                 old = self._account_of(row.channel)
-                counted[row.channel] = ChannelAccount(**{**asdict(old), "missing": list(old.missing)})
+                counted[row.channel] = ChannelAccount(
+                    **{**asdict(old), "missing": list(old.missing)}
+                )
             account = counted[row.channel]
             if account.count and row.first <= account.last:
                 raise DamageError(
-                    f'channel "{show(os.fsencode(row.channel))}": sequence {row.first} was written twice',
+                    f'channel "{show(os.fsencode(row.channel))}": sequence {row.first} was '
+                    "written twice",
                     hint="run the restore again in a new directory",
                 )
             if account.count and row.first != account.last + 1:
                 account.missing.append((account.last + 1, row.first - 1))
                 if not allow_gaps:
                     raise DamageError(
-                        f'channel "{show(os.fsencode(row.channel))}": sequences {account.last + 1} to {row.first - 1} '
+                        f'channel "{show(os.fsencode(row.channel))}": sequences '
+                        f"{account.last + 1} to {row.first - 1} "
                         "are missing",
                         hint="find them in another source, or allow gaps",
                     )
@@ -377,12 +445,14 @@ class Restoring:
         disk = self._env.disk
         self._env.owner.confirm()
         try:
-            # Data first: without its index a slice is read through its data, an index without data is an orphan.
+            # Data first: without its index a slice is read through its data, an index without data
+            # is an orphan.
             disk.rename(dirfd, f"{row.stem}.dat", dat_name(number))
             disk.rename(dirfd, f"{row.stem}.idx", idx_name(number))
         except FileNotFoundError as error:
             raise StoreError(
-                f"{row.channel}/{row.stem}.dat was written by an executor and is not to be seen here",
+                f"{row.channel}/{row.stem}.dat was written by an executor and is not to be seen "
+                "here",
                 hint="the directory must be on storage that the driver and every executor share",
             ) from error
 
@@ -401,6 +471,7 @@ class Restoring:
             env.disk.close(dirfd)
 
     def _save(self) -> None:
-        env, account = self._env, self.account
+        env = self._env
+        account = self.account
         said = {"format": _FORMAT, **asdict(account)}
         env.disk.close(replace_file(env, env.root, ACCOUNT, json.dumps(said).encode()))

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where to read: the root's handle, the CRC of the store's polynomial, and what is known of its owners.
+    """Where to read: the root's handle, the CRC of the store's polynomial, and what is known of its
+    owners.
 
     ``live``: a server has it open at this moment.
     """

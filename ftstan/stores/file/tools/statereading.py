@@ -1,6 +1,8 @@
-"""The state files of a datastore, as somebody reads them who does not own it: records, and what is none.
+"""The state files of a datastore, as somebody reads them who does not own it: records, and what is
+none.
 
-A record that is whole and means nothing is as bad as one whose checksum is wrong, and keeps nobody from the others.
+A record that is whole and means nothing is as bad as one whose checksum is wrong, and keeps nobody
+from the others.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import WireError
 from ftstan.stores.file.log import records
-from ftstan.stores.file.state import states, subreplay
+from ftstan.stores.file.state import state_records, subreplay
 from ftstan.stores.file.state.statefile import check_version, read_whole
 
 if TYPE_CHECKING:
@@ -29,7 +31,9 @@ SUB_KINDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """Bytes ``start`` to ``end`` of a file that are no records, and why (in the original's words where it has some)."""
+    """Bytes ``start`` to ``end`` of a file that are no records, and why (in the original's words
+    where it has some).
+    """
 
     start: int
     end: int
@@ -38,10 +42,12 @@ class Bad:
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """The records of a state file: ``rows`` are ``(offset, type, payload)``; ``bad`` lies between good ones.
+    """The records of a state file: ``rows`` are ``(offset, type, payload)``.
 
-    ``tail`` is what follows the last good record, ``None`` if nothing does; ``missing`` says that there is no file, or
-    one of up to three bytes; ``refused`` why it cannot be read at all.
+    ``bad`` lies between good ones.
+
+    ``tail`` is what follows the last good record, ``None`` if nothing does; ``missing`` says that
+    there is no file, or one of up to three bytes; ``refused`` why it cannot be read at all.
     """
 
     rows: list[tuple[int, int, bytes]] = field(default_factory=list)
@@ -53,12 +59,19 @@ class Typed:
 
 
 def without_undecodable(typed: Typed) -> Typed:
-    """The same, with whole records that say nothing among those that are bad; in the tail where a start cuts."""
-    rows, bad, left = [], list(typed.bad), typed.rows
+    """The same, with whole records that say nothing among those that are bad.
+
+    In the tail where a start cuts.
+    """
+    rows = []
+    bad = list(typed.bad)
+    left = typed.rows
     replay = subreplay.SubReplay(_CRC)
     while left:
         done = replay.records
-        _, why = replay.feed(b"".join(records.typed_record(kind, payload, _CRC) for _, kind, payload in left))
+        _, why = replay.feed(
+            b"".join(records.typed_record(kind, payload, _CRC) for _, kind, payload in left)
+        )
         good = replay.records - done
         rows += left[:good]
         if why:
@@ -106,11 +119,12 @@ def read_clients(source: Source) -> tuple[Typed, dict[bytes, ClientInfo]]:
     """The records of ``clients.dat``, and the clients that are registered after them."""
     typed = read_state(source, source.root, "clients.dat", CLIENT_KINDS)
     clients: dict[bytes, ClientInfo] = {}
-    rows, bad = [], list(typed.bad)
+    rows = []
+    bad = list(typed.bad)
     for row in typed.rows:
         at, kind, payload = row
         try:
-            states.replay_client(clients, kind, payload)
+            state_records.replay_client(clients, kind, payload)
             rows.append(row)
         except WireError as error:
             bad.append(Bad(at, at + records.HEADER_SIZE + len(payload), error.text))
@@ -118,7 +132,10 @@ def read_clients(source: Source) -> tuple[Typed, dict[bytes, ClientInfo]]:
 
 
 def read_server(source: Source) -> tuple[ServerInfo | None, str]:
-    """The server's record, and what is wrong with its file (in the original's words); neither if there is none yet."""
+    """The server's record, and what is wrong with its file (in the original's words).
+
+    Neither if there is none yet.
+    """
     if not _is_regular(source, source.root, "server.dat"):
         return None, NOT_REGULAR
     data = read_whole(source.disk, source.root, "server.dat")
@@ -129,11 +146,12 @@ def read_server(source: Source) -> tuple[ServerInfo | None, str]:
     size = int.from_bytes(data[4:8], "little")
     if len(data) != 12 + size:
         return None, f"incorrect file size, expected {12 + size} bytes, got {len(data)} bytes"
-    stored, found = int.from_bytes(data[8:12], "little"), source.crc(data[12:])
+    stored = int.from_bytes(data[8:12], "little")
+    found = source.crc(data[12:])
     if stored != found:
         return None, f"corrupted data, expected crc to be 0x{stored:08x}, got 0x{found:08x}"
     try:
-        return states.decode_server(data[12:]), ""
+        return state_records.decode_server(data[12:]), ""
     except WireError as error:
         return None, error.text
 

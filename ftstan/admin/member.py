@@ -1,0 +1,48 @@
+"""What administrators can ask of one member, as its ``service.AdminService`` sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ftstan.admin.protocol import Answer, EpochEntry, Request
+    from ftstan.base.states import NodeStatus
+
+
+class Member(Protocol):
+    """What can be asked of a member.
+
+    What changes something raises ``RefusedError`` when it will not.
+    """
+
+    async def status(self) -> NodeStatus:
+        """Itself. Never waits for storage longer than a moment."""
+        ...
+
+    async def history(self, count: int) -> tuple[EpochEntry, ...]:
+        """The newest epochs of the datastore. Raises ``StoreError``."""
+        ...
+
+    async def switchover(self, to: str) -> None:
+        """Stop serving in favour of the standby ``to`` (server id), or of any."""
+        ...
+
+    async def pause(self) -> None:
+        """Do not take over until ``resume``."""
+        ...
+
+    async def resume(self) -> None:
+        """Take over again when it is time."""
+        ...
+
+    async def set_mixed(self, *, on: bool) -> None:
+        """Record whether original servers may be members."""
+        ...
+
+    async def administer(self, request: Request) -> Answer:
+        """Carry out what ``Verb.administers``. Raises ``RefusedError`` and ``StoreError``."""
+        ...
+
+    async def read_key(self) -> bytes | None:
+        """Read the group's key from storage. Raises ``StoreError``."""
+        ...

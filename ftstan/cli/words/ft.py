@@ -1,0 +1,80 @@
+"""The words of ``ftstanctl ft``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftstan.admin.protocol import MAX_HISTORY
+from ftstan.cli import contexts
+from ftstan.cli.words.servers import add_key_options, count, seconds
+
+if TYPE_CHECKING:
+    import argparse
+
+_COMMANDS = (
+    ("status", "show each member, and whether the group is healthy"),
+    ("switchover", "hand over to a standby, and wait until it serves"),
+    ("pause", "keep a standby from taking over, until resume or its restart"),
+    ("resume", "end a pause"),
+    ("history", "show who owned the datastore, since when, and why"),
+    ("mixed", "say whether original servers may be members"),
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-commands."""
+    commands = parser.add_subparsers(
+        title="commands", dest="verb", required=True, metavar="<command>"
+    )
+    for verb, text in _COMMANDS:
+        _common(commands.add_parser(verb, help=text, description=text))
+    added = commands.choices
+    added["status"].add_argument(
+        "--expect", type=count, default=0, metavar="N", help="how many members there are"
+    )
+    added["switchover"].add_argument(
+        "--to",
+        default="",
+        metavar="NODE",
+        help="the successor: its server id or the beginning of it, or its host",
+    )
+    added["switchover"].add_argument(
+        "--wait",
+        type=seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="for the successor to serve (default 30)",
+    )
+    for verb in ("pause", "resume"):
+        added[verb].add_argument(
+            "node", nargs="?", default="", metavar="NODE", help="default: the only standby"
+        )
+    added["mixed"].add_argument(
+        "word", choices=("on", "off"), help="whether original servers may be members"
+    )
+    added["history"].add_argument(
+        "--count",
+        type=count,
+        default=20,
+        metavar="N",
+        help=f"newest epochs (default 20, at most {MAX_HISTORY})",
+    )
+    added["history"].add_argument(
+        "--dir", metavar="DIR", help="read it from the datastore, and ask nobody"
+    )
+    for verb in ("switchover", "pause", "resume", "mixed"):
+        add_key_options(added[verb])
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    contexts.add_options(parser)
+    parser.add_argument(
+        "--timeout",
+        type=seconds,
+        default=1.0,
+        metavar="SECONDS",
+        help="how long answers are waited for (default 1)",
+    )
+    parser.add_argument(
+        "--output", choices=("table", "json"), default="table", help="default: table"
+    )

@@ -1,0 +1,56 @@
+"""What the commands that steer servers share: flags for the key, numbers, exit statuses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftstan.admin.keys import KEY_NAME
+
+if TYPE_CHECKING:
+    import argparse
+
+
+EXIT_DONE = 0
+EXIT_REFUSED = 1
+EXIT_UNSERVED = 2
+EXIT_CANNOT_ASK = 3
+
+
+def add_key_options(parser: argparse.ArgumentParser) -> None:
+    """The flags that ``read_admin_key`` reads."""
+    parser.add_argument("--dir", metavar="DIR", help=f"the datastore, for its {KEY_NAME}")
+    parser.add_argument(
+        "--admin-key",
+        "--key-file",
+        metavar="FILE",
+        help=f"a copy of the datastore's {KEY_NAME}, or the -admin_key of a server without one",
+    )
+
+
+def count(text: str) -> int:
+    """A number from the command line."""
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError
+    return int(text)
+
+
+def sequence(text: str) -> int:
+    """A message's sequence from the command line: they begin with 1."""
+    value = count(text)
+    if not 0 < value < 1 << 63:
+        raise ValueError
+    return value
+
+
+def seconds(text: str) -> float:
+    """A duration from the command line."""
+    value = float(text)
+    if not 0 < value <= 3600:
+        raise ValueError
+    return value
+
+
+# What argparse calls a wrong value.
+count.__name__ = "number"
+seconds.__name__ = "duration in seconds"
+sequence.__name__ = "sequence of a message"

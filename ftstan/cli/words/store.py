@@ -1,0 +1,91 @@
+"""The words of ``ftstanctl store``, and its exit statuses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftstan.cli import contexts
+
+if TYPE_CHECKING:
+    import argparse
+
+
+EXIT_CLEAN = 0
+EXIT_DAMAGE = 1
+EXIT_FAILED = 2
+
+_COMMANDS = (
+    ("ls", "list the channels, or the slices and subscriptions of one"),
+    ("dump", "print messages, subscriptions and clients as JSON lines"),
+    ("verify", "read everything and say what is damaged"),
+    ("du", "show where the bytes are"),
+    ("repair", "end damage: copy aside, then keep what can be read"),
+    ("compact", "merge small slices of former activations"),
+    ("handover", "leave exactly what an original server would have written"),
+)
+#: That of every NATS server that was not told another.
+_MAX_PAYLOAD = 1 << 20
+_SLICE_BYTES = 64 << 20
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-commands."""
+    commands = parser.add_subparsers(
+        title="commands", dest="verb", required=True, metavar="<command>"
+    )
+    for name, text in _COMMANDS:
+        _common(commands.add_parser(name, help=text, description=text))
+    commands.choices["verify"].add_argument(
+        "--max-payload",
+        type=int,
+        default=_MAX_PAYLOAD,
+        metavar="BYTES",
+        help="name messages larger than this max_payload, which no NATS server delivers "
+        "(default: 1048576)",
+    )
+    dump = commands.choices["dump"]
+    dump.set_defaults(output="json")
+    dump.add_argument(
+        "--raw", action="store_true", help="every record as it lies in the files, hidden ones too"
+    )
+    dump.add_argument(
+        "--from", type=int, default=0, dest="first", metavar="SEQ", help="first sequence"
+    )
+    dump.add_argument("--to", type=int, default=0, dest="last", metavar="SEQ", help="last sequence")
+    repair_parser = commands.choices["repair"]
+    repair_parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be done, and change nothing"
+    )
+    repair_parser.add_argument(
+        "--aside", metavar="PATH", help="the side directory (default: <DIR>.repair-<time>)"
+    )
+    for name in ("compact", "handover"):
+        commands.choices[name].add_argument(
+            "--slice-bytes",
+            type=int,
+            default=_SLICE_BYTES,
+            metavar="N",
+            help=f"merge slices up to this size (default {_SLICE_BYTES})",
+        )
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "dir",
+        metavar="DIR",
+        nargs="?",
+        default="",
+        help="the datastore directory (default: $FTSTAN_DIR, else the context's)",
+    )
+    contexts.add_context_option(parser)
+    parser.add_argument("--channel", metavar="NAME", help="this channel only")
+    parser.add_argument(
+        "--output", choices=("table", "json"), default="table", help="default: table"
+    )
+    parser.add_argument(
+        "--crc-poly",
+        type=int,
+        default=0xEDB88320,
+        metavar="N",
+        help="the server's -file_crc_poly, if it is set",
+    )

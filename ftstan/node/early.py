@@ -1,0 +1,210 @@
+"""The first moments of a server: what is done before most of the program is loaded.
+
+The NATS server is started. A server that stands alone also has its link listen for clients as soon
+as there is a port: what they ask from then on lies in the link until this server is ready, so no
+client that finds the port open asks in vain.
+
+Everything here runs on the main thread, one step after the other, and is imported with as little as
+that needs: nothing else is to be done between the first byte that a client can send and the
+subscription that takes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import time
+from typing import TYPE_CHECKING, Final, Self
+
+from ftstan.base.clock import SystemClock
+from ftstan.base.errors import FtstanError
+from ftstan.broker.constants import SID_CONNECT
+from ftstan.nats.credentials import presented, read_key
+from ftstan.nats.generated import child_options
+from ftstan.nats.launch import client_url, launch
+from ftstan.nats.link import Link, UnreachableError
+from ftstan.nats.tls import is_demanded
+from ftstan.node.duplicate_cluster_check import Guard
+from ftstan.wire.nuid import Nuid
+from ftstan.wire.subjects import Subjects
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from ftstan.config.options import ServerOptions
+    from ftstan.nats.launch import Launched
+
+#: From its gate to its port the NATS server takes a millisecond or two.
+_PAUSE_S: Final = 0.0002
+_HOLD_S: Final = 2.0
+_LOOK_MS: Final = 50
+_PORT_WITHIN_S: Final = 10.0
+_CONNECT_WITHIN_S: Final = 2.0
+#: Behind these other servers may answer for our clients, and it takes a while until they are heard.
+_BEHIND: Final = ("leafnodes", "gateway")
+_NO_HEADERS: Final = "no_header_support"
+#: Of these it tells before it listens for clients.
+_TALKATIVE: Final = (
+    "jetstream",
+    "websocket",
+    "mqtt",
+    "profile",
+    "prof_port",
+    "operator",
+    "resolver",
+)
+_GATE_WITHIN_S: Final = 3.0
+
+
+def link_name(cluster_id: str, role: str) -> str:
+    """The name of a connection of ours in NATS."""
+    return f"_NSS-{cluster_id}-{role}"
+
+
+class Early:
+    """What was begun, for the node that goes on with it. As a context it ends what nobody took.
+
+    Errors are left to the node, which does again what is missing, and tells what is wrong with it.
+    """
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._options = options
+        self._launched: Launched | None = None
+        self._link: Link | None = None
+        self.discovery = ""
+        """Where the link listens for clients; empty if there is no link."""
+
+    def __enter__(self) -> Self:
+        """Begin, on the thread that will end the NATS server."""
+        options = self._options
+        try:
+            if not options.nats_servers:
+                with contextlib.suppress(FtstanError):
+                    self._launched = launch(child_options(options))
+                    if _is_alone(options):
+                        self._listen(options, self._launched)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def _listen(self, options: ServerOptions, launched: Launched) -> None:
+        cluster_id = options.cluster_id
+        discovery = Subjects.for_cluster(cluster_id, options.discover_prefix).discovery
+        clock = SystemClock()
+        guard = Guard(Nuid(), discovery, cluster_id)
+        lines = guard.lines + b"SUB %b %d\r\n" % (discovery.encode(), SID_CONNECT)
+        login = presented(options.link, options.nats)
+        if login.user or login.password or login.token or read_key(login):
+            # Until our NATS server has named its ports, a stranger may hold one: it is not to be
+            # shown a login. The node connects later.
+            return
+        eager = not (
+            options.nats.tls.enabled or is_demanded(login) or _NO_HEADERS in options.nats.settings
+        )
+        port = options.nats.port
+        if eager and port > 0 and not _prints_more(options):
+            launched.output.hold(_GATE_WITHIN_S)
+        link: Link | None = None
+        gate = _Gate(launched, clock)
+        while gate.wait():
+            if port <= 0:
+                port = launched.ports().get("nats", 0)
+            if port > 0 and link is None:
+                link = Link(
+                    [client_url(options.nats.host, port)],
+                    name=link_name(cluster_id, "general"),
+                    clock=clock,
+                    options=login,
+                )
+            if link is not None:
+                try:
+                    link.connect(
+                        _CONNECT_WITHIN_S, lines, sent=launched.output.release if eager else None
+                    )
+                except UnreachableError:
+                    continue  # not open yet
+                break
+        if link is None or not link.connected:
+            return
+        try:
+            if link.info.get("server_name") == launched.name and guard.size <= link.max_payload:
+                link.leftover = guard.refuse_rivals(link, clock)
+                self._link = link
+                self.discovery = discovery
+        finally:
+            if self._link is None:
+                link.close()
+
+    def take_child(self) -> Launched | None:
+        """The NATS server that was started; who takes it ends it."""
+        launched = self._launched
+        self._launched = None
+        return launched
+
+    def take_link(self) -> Link | None:
+        """The link that listens for clients, on a NATS server where nobody else does."""
+        link = self._link
+        self._link = None
+        return link
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if (link := self.take_link()) is not None:
+            link.close()
+        if (launched := self.take_child()) is not None:
+            launched.output.close()
+            launched.process.kill()
+            launched.process.wait()
+            launched.remove_files()
+
+
+class _Gate:
+    """When to try the port: from when the NATS server goes about opening it."""
+
+    def __init__(self, launched: Launched, clock: SystemClock) -> None:
+        self._launched = launched
+        self._clock = clock
+        self._end = clock.mono() + _PORT_WITHIN_S
+        fd = launched.open_gate()
+        if fd >= 0:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            while not poll.poll(_LOOK_MS) and self._goes_on():
+                pass
+        self._held_until = clock.mono() + _HOLD_S
+
+    def wait(self) -> bool:
+        """Return when it is time for a try; false if there will be no port."""
+        time.sleep(_PAUSE_S)
+        if self._clock.mono() > self._held_until:
+            # Something else than the port is between us, perhaps an error that wants to be told.
+            self._launched.output.release()
+        return self._goes_on()
+
+    def _goes_on(self) -> bool:
+        return self._launched.process.poll() is None and self._clock.mono() < self._end
+
+
+def _prints_more(options: ServerOptions) -> bool:
+    """Whether the NATS server has more to say before it listens than ``HeldOutput`` expects."""
+    nats = options.nats
+    return nats.debug or nats.trace or any(key in nats.settings for key in _TALKATIVE)
+
+
+def _is_alone(options: ServerOptions) -> bool:
+    """Whether nobody but this server can answer for clients of its NATS server."""
+    nats = options.nats
+    return not (
+        options.ft_group
+        or options.partitioning
+        or nats.cluster_listen
+        or any(key in nats.settings for key in _BEHIND)
+    )

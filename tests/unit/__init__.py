@@ -1,0 +1,1 @@
+"""One module or package at a time; the folders are those of ``ftstan``."""

@@ -1,0 +1,178 @@
+"""Requests in bursts: so many a batch, and publishes, acks and heartbeats that come behind them do
+not wait.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ftstan.broker import intake
+from ftstan.broker.broker import BrokerOptions
+from ftstan.broker.intake import ANSWERS, REQUESTS, Intake
+from ftstan.broker.pacing import TOGETHER, Pacing
+from ftstan.wire import messages
+from tests.compat.driver import SECOND, SUBJECTS, Driver, connect_request, pub_acks, sequences
+from tests.unit.broker.test_closing import answers, turn
+
+if TYPE_CHECKING:
+    from ftstan.base.errors import StoreError
+
+MANY = 5 * REQUESTS
+
+
+def burst(driver: Driver, count: int = MANY) -> None:
+    for i in range(count):
+        driver.frame(
+            SUBJECTS.discovery,
+            connect_request(b"c%d" % i, b"hb.c%d" % i, b"conn.c%d" % i),
+            b"connected",
+        )
+
+
+@pytest.fixture
+def driver() -> Driver:
+    made = Driver()
+    made.connect()
+    return made
+
+
+def test_a_batch_carries_out_so_many_requests_and_the_others_in_their_order(driver: Driver) -> None:
+    registered: list[int] = []
+    commit = driver.store.commit
+
+    def counted() -> dict[bytes, StoreError]:
+        registered.append(len(driver.broker.clients))
+        return commit()
+
+    driver.store.commit = counted  # type: ignore[method-assign]
+    burst(driver)
+    driver.run()
+    assert [b - a for a, b in zip([1, *registered], registered, strict=False)][:5] == [REQUESTS] * 5
+    assert len(answers(driver, b"connected")) == MANY
+    assert list(driver.broker.clients.objects)[1:] == [b"c%d" % i for i in range(MANY)]
+
+
+def test_publishes_and_acks_pass_requests_that_wait(driver: Driver) -> None:
+    ack_inbox = driver.subscribe()
+    driver.publish(b"first")
+    burst(driver)
+    driver.offer(b"x")
+    driver.frame(ack_inbox, messages.encode(messages.Ack(subject=b"foo", sequence=1)))
+    before = len(driver.out)
+    turn(driver)
+    assert [ack.guid for ack in pub_acks(driver.out[before:])] == [b"x"]
+    assert sequences(driver.out[before:]) == [2]
+    assert [s for s, _, _ in driver.broker.by_sid[64].pending.items()] == [2]
+    assert len(answers(driver, b"connected")) == REQUESTS
+
+
+def test_no_request_comes_before_what_was_sent_before_it(driver: Driver) -> None:
+    burst(driver)
+    driver.offer(b"x")
+    driver.frame(SUBJECTS.close, messages.encode(messages.CloseRequest(client_id=b"me")), b"closed")
+    driver.run()
+    assert [(ack.guid, ack.error) for ack in pub_acks(driver.out)] == [(b"x", b"")]
+    assert answers(driver, b"closed") == [b""]
+
+
+def test_answers_to_heartbeats_pass_requests_and_are_bounded_themselves() -> None:
+    driver = Driver(options=BrokerOptions(hb_interval=2 * SECOND, hb_timeout=SECOND))
+    count = ANSWERS + 50
+    for i in range(count):
+        driver.connect(b"w%d" % i, alive=False)
+    beats: list[bytes] = []
+    driver.clock.advance(4)
+    while len(beats) < count:
+        before = len(driver.out)
+        turn(driver)
+        beats += [o.reply for o in driver.out[before:] if o.subject.startswith(b"hb.")]
+    burst(driver)
+    for beat in beats:
+        driver.frame(beat, b"")
+    turn(driver)
+    waiting = [
+        client.waiting
+        for client in driver.broker.clients.objects.values()
+        if client.client_id[:1] == b"w"
+    ]
+    assert Counter(waiting) == {0: ANSWERS, 1: 50}
+    turn(driver)
+    assert not any(client.waiting for client in driver.broker.clients.objects.values())
+    assert driver.broker.intake
+
+
+def test_what_waits_has_a_bound_and_nothing_more_is_read_until_some_is_done(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "MOST_BYTES", 100_000)
+    burst(driver)
+    turn(driver)
+    assert driver.broker.is_full
+    held = len(driver.broker.intake)
+    assert REQUESTS < held < MANY - REQUESTS
+    driver.run()
+    assert len(answers(driver, b"connected")) == MANY
+    assert not driver.broker.goes_on
+
+
+def test_what_waits_is_lost_with_the_link(driver: Driver) -> None:
+    burst(driver)
+    turn(driver)
+    driver.broker.link_lost(driver.now)
+    driver.raw(b"")
+    assert not driver.broker.intake
+
+
+def test_a_request_behind_others_of_its_kind_keeps_its_place() -> None:
+    done: list[int] = []
+    made = Intake(lambda sid, *_: done.append(sid))
+    for sid in range(20, 20 + 2 * REQUESTS):
+        made.take(sid, b"", b"", b"", b"")
+    assert done == list(range(20, 20 + REQUESTS))
+    # What comes later does not get the room that the next batch has.
+    made.go_on()
+    made.take(7, b"", b"", b"", b"")
+    made.go_on()
+    made.go_on()
+    assert done == [*range(20, 20 + 2 * REQUESTS), 7]
+    assert len(made) == 0
+
+
+# ---- heartbeats
+# --------------------------------------------------------------------------------------------------
+
+
+def test_a_few_clients_are_asked_exactly_one_interval_later() -> None:
+    pacing = Pacing(30 * SECOND)
+    assert {pacing.after_interval(0, i) for i in range(TOGETHER)} == {30 * SECOND}
+    assert pacing.after_interval(10 * SECOND, TOGETHER) == 40 * SECOND
+
+
+@pytest.mark.parametrize("count", [1000, 20_000, 200_000])
+def test_heartbeats_of_many_that_came_together_are_spread_over_half_an_interval_at_most(
+    count: int,
+) -> None:
+    pacing = Pacing(30 * SECOND)
+    due = [pacing.after_interval(0, i + 1) for i in range(count)]
+    assert min(due) == 30 * SECOND
+    assert max(due) <= 45 * SECOND
+    ten_ms = Counter(d // (SECOND // 100) for d in due)
+    # Twice as many as if they were spread evenly over the half, besides those that may come
+    # together.
+    assert max(ten_ms.values()) <= 2 * max(10, count // 1500) + TOGETHER
+
+
+def test_clients_that_connect_in_one_moment_are_not_asked_in_one() -> None:
+    driver = Driver(options=BrokerOptions(hb_interval=10 * SECOND))
+    burst(driver, 1000)
+    driver.run()
+    driver.alive.update(b"hb.c%d" % i for i in range(1000))
+    for _ in range(3):
+        driver.out.clear()
+        driver.wait(11)
+        beats = Counter(o.at for o in driver.out if o.subject.startswith(b"hb."))
+        assert sum(beats.values()) >= 1000
+        assert max(beats.values()) <= TOGETHER + 1

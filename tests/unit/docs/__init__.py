@@ -1,0 +1,1 @@
+"""Pages say what is true."""

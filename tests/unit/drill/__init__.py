@@ -1,0 +1,1 @@
+"""Drills, their ledgers and judges."""

@@ -1,0 +1,170 @@
+"""What a drill's judge knows beyond the demo's: channels, order, owners, and how long no ack
+came.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ftstan.drill import ledger
+from ftstan.drill.judge import judge
+from ftstan.drill.ledger import Ack, Delivery, Fault, LedgerError, Owner, Publish, Read, Record
+from ftstan.drill.result import ALL, Spread, spreads
+from ftstan.drill.rules import PROMISE, Rule
+from ftstan.drill.selftest import Trial, clean_ledger, trials
+
+ROOT = Path(__file__).parents[3]
+
+
+def broken(records: list[Record]) -> set[Rule]:
+    return {breach.rule for breach in judge(records).breaches}
+
+
+def acks_at(*seconds: float) -> list[Record]:
+    return [Ack(round(t * 1e6), f"{n}.1", "", 1) for n, t in enumerate(seconds, 1)]
+
+
+def fault_at(seconds: float) -> Fault:
+    return Fault(round(seconds * 1e6), 1, "a", "kill")
+
+
+def outage(*records: Record) -> list[float | None]:
+    return [x.ms for x in judge(records).outages]
+
+
+@pytest.mark.parametrize("trial", trials(), ids=lambda trial: trial.injected)
+def test_the_self_test_sees_each_thing_that_was_put_into_a_ledger(trial: Trial) -> None:
+    assert trial.passed
+
+
+def test_a_trial_that_found_nothing_or_something_else_has_failed() -> None:
+    assert not Trial("a gap", Rule.CONTIGUOUS, frozenset()).passed
+    assert not Trial("a gap", Rule.CONTIGUOUS, frozenset({Rule.STORED})).passed
+    assert not Trial("nothing", None, frozenset({Rule.STORED})).passed
+
+
+def test_the_order_of_records_means_nothing() -> None:
+    records = clean_ledger()
+    random.Random(7).shuffle(records)
+    assert judge(records) == judge(clean_ledger())
+
+
+def test_each_channel_is_judged_by_itself() -> None:
+    records = clean_ledger()
+    other: list[Record] = []
+    for record in records:
+        if isinstance(record, Publish | Read | Delivery):
+            other.append(replace(record, id=f"x{record.id}", channel="other"))
+        elif isinstance(record, Ack):
+            other.append(replace(record, id=f"x{record.id}"))
+    assert judge([*records, *other]).clean
+    gone = [x for x in other if not (isinstance(x, Read) and x.sequence == 40)]
+    verdict = judge([*records, *gone])
+    assert {breach.rule for breach in verdict.breaches} == {Rule.STORED, Rule.KEPT}
+    assert all(
+        example.startswith("other: ") for breach in verdict.breaches for example in breach.examples
+    )
+
+
+def test_a_message_acked_before_another_was_published_must_come_first_and_no_other() -> None:
+    """Two publishes that overlap may be stored in any order."""
+    records = [x for x in clean_ledger() if not isinstance(x, Publish | Ack)]
+    publishes = [x for x in clean_ledger() if isinstance(x, Publish)]
+    acks = [x for x in clean_ledger() if isinstance(x, Ack)]
+    together = [replace(x, t=publishes[0].t) for x in publishes]
+    swapped = {5: 9, 9: 5}
+    moved = [
+        replace(x, sequence=swapped.get(x.sequence, x.sequence))
+        if isinstance(x, Read | Delivery)
+        else x
+        for x in records
+    ]
+    assert Rule.ORDER not in broken([*moved, *together, *acks])
+    assert Rule.ORDER in broken([*moved, *publishes, *acks])
+
+
+def test_a_former_owner_that_confirms_behind_its_successor_is_seen_a_mere_claim_is_not() -> None:
+    def owners(*rows: tuple[str, int, int]) -> set[Rule]:
+        return {Rule.ONE_OWNER} & broken([Owner(t, *row) for t, row in enumerate(rows)])
+
+    a_goes_on = (("a", 1, 5), ("b", 2, 3), ("a", 1, 5), ("a", 1, 6))
+    assert owners(*a_goes_on)
+    # It still says that it is active, and confirms nothing.
+    assert not owners(*a_goes_on[:3])
+    # What it confirmed between two looks may lie before its successor.
+    assert not owners(("a", 1, 5), ("b", 2, 3), ("a", 1, 6))
+    # An answer that was long under way says nothing about what came before it.
+    slow = [
+        Owner(0, "a", 1, 5),
+        Owner(1, "b", 2, 3, took_us=5),
+        Owner(2, "a", 1, 5),
+        Owner(3, "a", 1, 6),
+    ]
+    assert Rule.ONE_OWNER not in broken(list(slow))
+    # A successor that has confirmed nothing yet proves nothing.
+    assert not owners(("a", 1, 5), ("b", 2, 0), ("a", 1, 5), ("a", 1, 6))
+    # The same node in a later epoch of its own is no former owner.
+    assert not owners(("a", 1, 5), ("b", 2, 3), ("a", 3, 1), ("a", 3, 2))
+
+
+def test_an_outage_is_the_longest_time_without_an_ack_around_a_fault() -> None:
+    assert outage(fault_at(10), *acks_at(9.9, 10.4, 10.5)) == [500.0]
+    # The first silence may be shorter than a later one.
+    assert outage(fault_at(10), *acks_at(9.9, 10.1, 13.1, 13.2)) == [3000.0]
+    # Of two faults each has its own.
+    assert outage(fault_at(10), fault_at(20), *acks_at(9.9, 10.2, 19.9, 20.9)) == pytest.approx(
+        [9700.0, 1000.0]
+    )
+    assert outage(fault_at(10), fault_at(20), *acks_at(9.9, 10.2, 10.3, 20.9)) == pytest.approx(
+        [300.0, 10600.0]
+    )
+
+
+def test_acks_that_do_not_come_back_are_a_breach_and_no_outage_in_figures() -> None:
+    records = [*acks_at(9.9), fault_at(10)]
+    assert outage(*records) == [None]
+    assert Rule.RECOVERED in broken(records)
+    assert spreads(judge(records).outages) == []
+
+
+def test_outages_are_told_by_fault_and_together() -> None:
+    assert Spread.of("kill", [30.0, 10.0, 20.0, 40.0]) == Spread("kill", 4, 10.0, 25.0, 40.0, 40.0)
+    stop = Fault(20_000_000, 2, "b", "stop")
+    records = [fault_at(10), stop, *acks_at(9.9, 10.4, 19.9, 20.9)]
+    rows = {row.fault: (row.count, row.least, row.most) for row in spreads(judge(records).outages)}
+    assert rows == {
+        "kill": (1, 9500.0, 9500.0),
+        "stop": (1, 1000.0, 1000.0),
+        ALL: (2, 1000.0, 9500.0),
+    }
+
+
+def test_the_page_of_the_ledger_has_the_rules_as_the_judges_have_them() -> None:
+    page = (ROOT / "docs" / "ledger.md").read_text(encoding="utf-8")
+    verdict = page.partition("## The verdict")[2]
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", verdict, re.MULTILINE)
+    assert rows == [(rule.name.lower(), rule.meaning) for rule in Rule]
+
+
+def test_the_demo_s_judge_keeps_to_the_promise() -> None:
+    late = [*clean_ledger(), fault_at(2_000_000_000)]
+    assert Rule.RECOVERED in broken(late)
+    assert judge(late, PROMISE).clean
+    assert Rule.ORDER not in PROMISE
+
+
+def test_missing_fields_have_their_former_values_and_are_written_only_where_they_say_more() -> None:
+    publish = Publish(1, "1.1", 1, 1, "", 9, "00")
+    assert ledger.parse(ledger.encode(publish)) == publish
+    assert "channel" not in ledger.encode(publish)
+    named = replace(publish, channel="orders")
+    assert ledger.parse(ledger.encode(named)) == named
+    fault = replace(fault_at(1), ends_epoch=False)
+    assert ledger.parse(ledger.encode(fault)) == fault
+    with pytest.raises(LedgerError, match="another type"):
+        ledger.parse(ledger.encode(named).replace('"orders"', "7"))

@@ -1,0 +1,217 @@
+"""How a drill is played, with nodes and clients that are made up: what it writes down when things
+come late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ftstan.client import NatsLogin
+from ftstan.drill import ledger, play
+from ftstan.drill.errors import DrillError
+from ftstan.drill.ledger import Ack, Delivery, Fault, Publish, Read, Takeover
+from ftstan.drill.node_watch import Seen, Watchers
+from ftstan.drill.scenario import Member, read
+from ftstan.drill.workload import Access
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ftstan.drill.ledger import Record
+    from ftstan.drill.result import Result
+
+SCENARIO = """\
+driver: remote
+cluster: c
+group: g
+servers: [nats://a]
+nodes: [{name: a, monitor: "http://a"}, {name: b, monitor: "http://b"}]
+settle: 0s
+commands: {restart-storage: "true"}
+faults: [{do: restart-storage, within: {within}s}]
+"""
+
+
+class Nodes(Watchers):
+    """Nodes whose pages say what a test says."""
+
+    def start(self) -> None:
+        self.nodes["a"] = Seen(
+            "a", answers=True, active_us=self._now_us(), state="FT_ACTIVE", epoch=1
+        )
+        self.nodes["b"] = Seen("b", answers=True, state="FT_STANDBY")
+
+    def take_over(self) -> None:
+        """The second node serves, the first one stands by."""
+        self.nodes["a"].active_us = 0
+        self.nodes["a"].state = "FT_STANDBY"
+        self.nodes["b"].active_us = self._now_us()
+        self.nodes["b"].state = "FT_ACTIVE"
+        self.nodes["b"].epoch = 2
+
+
+class Load:
+    """Clients whose publishes are all acknowledged at once, and read by everybody."""
+
+    def __init__(
+        self,
+        load: object,
+        access: object,
+        run: str,
+        write: Callable[[Record], None],
+        now: Any,
+        **_: object,
+    ) -> None:
+        self.channels = ("drill",)
+        self.counts = SimpleNamespace(acked=0, delivered=0, highest={})
+        self._write = write
+        self._now = now
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._publish())
+
+    async def _publish(self) -> None:
+        while True:
+            self.counts.acked += 1
+            number = self.counts.acked
+            now = self._now()
+            self._write(Publish(now, f"{number}.1", number, 1, "", 1, _sha1(number), "drill"))
+            self._write(Ack(now + 1, f"{number}.1", "", 1))
+            self._write(
+                Delivery(now + 1, "durable", number, f"{number}.1", _sha1(number), False, "drill")
+            )
+            self.counts.highest["drill"] = number
+            await asyncio.sleep(0.01)
+
+    async def finish(self) -> bool:
+        await self.end()
+        return True
+
+    async def read(self, channel: str, reader: str, epoch: int, stop: int) -> None:
+        for number in range(1, stop + 1):
+            self._write(
+                Read(self._now(), reader, epoch, number, f"{number}.1", _sha1(number), channel)
+            )
+
+    async def end(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+
+def _sha1(number: int) -> str:
+    return hashlib.sha1(str(number).encode(), usedforsecurity=False).hexdigest()
+
+
+class Driver:
+    """Does nothing; ``revived`` is called when nodes are to come back."""
+
+    access = Access(["nats://a"], "c", "g", NatsLogin())
+
+    def __init__(
+        self, revived: Callable[[], None], forgotten: Callable[[], None] = lambda: None
+    ) -> None:
+        self.members: tuple[Member, ...] = ()
+        self._revived = revived
+        self._forgotten = forgotten
+
+    async def prepare(self) -> None: ...
+    async def mark(self, nodes: object) -> None: ...
+    async def begin(self, step: object, node: str) -> None: ...
+    async def finish(self, step: object, node: str) -> None: ...
+    async def switchover(self, within_s: float) -> None: ...
+    async def end(self) -> None: ...
+    def last_words(self) -> list[str]:
+        return []
+
+    async def forget(self, channels: object) -> None:
+        self._forgotten()
+
+    async def revive(self, node: str, *, ended: bool) -> None:
+        self._revived()
+
+
+class Told:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def progress(self, text: str) -> None: ...
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Nodes]:
+    """The watchers of the play that runs."""
+    found: list[Nodes] = []
+
+    def watchers(*words: Any) -> Nodes:
+        found.append(Nodes(*words))
+        return found[-1]
+
+    monkeypatch.setattr(play, "Watchers", watchers)
+    monkeypatch.setattr(play, "Clients", Load)
+    monkeypatch.setattr(play, "_CALM_S", 0.05)
+    return found
+
+
+def played(tmp_path: Path, revived: Callable[[], None], within_s: int) -> Result:
+    scenario = read(SCENARIO.replace("{within}", str(within_s)), "s.yaml")
+    return asyncio.run(play.Play(scenario, Driver(revived), str(tmp_path), Told(), "r").run())
+
+
+def written(tmp_path: Path, kind: type[Record]) -> list[Record]:
+    return [record for record in ledger.read(str(tmp_path / "ledger")) if isinstance(record, kind)]
+
+
+def test_a_takeover_that_comes_while_nodes_come_back_is_of_the_fault_before_it(
+    tmp_path: Path, made: list[Nodes]
+) -> None:
+    result = played(tmp_path, lambda: made[0].take_over(), 60)  # noqa: PLW0108  # it is there later
+    assert result.passed, result
+    (fault,) = written(tmp_path, Fault)
+    assert isinstance(fault, Fault)
+    assert (fault.fault, fault.epoch, fault.ends_epoch) == ("restart-storage", 1, True)
+    assert [(switch.epoch, switch.node) for switch in result.verdict.switches] == [
+        (1, "a"),
+        (2, "b"),
+    ]
+
+
+def test_a_fault_after_which_nodes_stay_away_is_written_down_all_the_same(
+    tmp_path: Path, made: list[Nodes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone() -> None:
+        monkeypatch.setattr(play, "READY_S", 0.0)
+        made[0].nodes["b"].answers = False
+
+    with pytest.raises(
+        DrillError, match=r"every node to be back after restart-storage \(a: active, b: no answer\)"
+    ):
+        played(tmp_path, gone, 6)
+    (fault,) = written(tmp_path, Fault)
+    assert isinstance(fault, Fault)
+    assert not fault.ends_epoch
+    assert len(written(tmp_path, Takeover)) == 1
+
+
+def test_a_channel_that_cannot_be_removed_is_told_and_the_verdict_stands(
+    tmp_path: Path, made: list[Nodes]
+) -> None:
+    def refused() -> None:
+        raise DrillError("refused", hint="clocks differ")
+
+    assert made == []
+    told = Told()
+    driver = Driver(lambda: None, refused)
+    scenario = read(SCENARIO.replace("{within}", "60"), "s.yaml")
+    assert asyncio.run(play.Play(scenario, driver, str(tmp_path), told, "r").run()).passed
+    assert told.lines[-1] == "channels drill stay: refused; clocks differ"

@@ -1,0 +1,1 @@
+"""Fencing and election."""

@@ -1,0 +1,118 @@
+"""The messages of a planned hand-over, and what a successor makes of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftstan.ft.handover import (
+    PART_BYTES,
+    Following,
+    Leaving,
+    Message,
+    Subscribed,
+    TakenElsewhere,
+    Took,
+    decode,
+    encode,
+    split_keys,
+)
+
+STORE = bytes(range(16))
+LEAVING = Leaving("A", 7, STORE, "_STAN.pub.c.>", "B")
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
+KEYS = st.lists(st.binary(max_size=80), max_size=20)
+
+
+@given(NAMES, st.integers(1, 2**62), NAMES, KEYS, st.integers(1, 4))
+def test_what_is_encoded_is_read_back(
+    server: str, epoch: int, other: str, keys: list[bytes], parts: int
+) -> None:
+    messages: list[Message] = [
+        Leaving(server, epoch, STORE, "_STAN.pub.c.>", other),
+        Leaving(server, epoch, STORE, "_STAN.pub.c.>", switchover=True),
+        Subscribed(server, epoch, STORE, parts),
+        Following(server, epoch, STORE, parts),
+        Took(server, epoch, STORE, other, parts - 1, parts, tuple(keys)),
+    ]
+    assert [decode(encode(message)) for message in messages] == messages
+
+
+@given(
+    st.binary(max_size=200)
+    | st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists)
+)
+def test_anything_else_is_no_message(payload: object) -> None:
+    data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+    assert decode(data) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epoch": 0},
+        {"epoch": True},
+        {"epoch": "7"},
+        {"store": "00"},
+        {"server": ""},
+        {"part": 3},
+        {"part": -1},
+        {"parts": 0},
+        {"parts": 1 << 20},
+        {"keys": "?"},
+        {"keys": "/////w=="},
+        {"successor": 1},
+        {"type": "leave"},
+    ],
+)
+def test_a_message_with_a_wrong_field_is_none(change: dict[str, object]) -> None:
+    fields = json.loads(encode(Took("A", 7, STORE, "B", 2, 3, (b"key",))))
+    assert decode(json.dumps(fields).encode()) is not None
+    assert decode(json.dumps(fields | change).encode()) is None
+
+
+@pytest.mark.parametrize("subject", ["", "a b", "a\r\nPUB x 0", "\x00"])
+def test_a_subject_that_would_be_more_than_one_word_of_the_protocol_is_no_subject(
+    subject: str,
+) -> None:
+    fields = json.loads(encode(LEAVING))
+    assert decode(json.dumps(fields | {"publishes": subject}).encode()) is None
+
+
+@given(st.lists(st.binary(max_size=60000), max_size=40))
+def test_parts_hold_every_key_once_in_order_and_fit_into_a_message(keys: list[bytes]) -> None:
+    parts = split_keys(keys)
+    assert [key for part in parts for key in part] == keys
+    assert all(sum(len(key) + 2 for key in part) <= PART_BYTES for part in parts)
+    assert len(encode(Took("A", 1, STORE, "B", 0, 1, tuple(parts[0])))) < 1 << 20
+
+
+def test_a_publish_in_several_parts_is_counted_in_all_and_a_repeated_part_is_not() -> None:
+    taken = TakenElsewhere(LEAVING)
+    first = Took("A", 7, STORE, "B", 0, 2, (b"twice", b"three times", b"twice"))
+    second = Took("A", 7, STORE, "B", 1, 2, (b"three times", b"once", b"three times"))
+    for took in (first, second, first):
+        # As it goes over the wire: every version names each copy, and took them for one.
+        decoded = decode(encode(took))
+        assert isinstance(decoded, Took)
+        assert decoded.keys == took.keys
+        taken.add(decoded)
+    assert taken.counts() == {b"once": 1, b"twice": 2, b"three times": 3}
+
+
+def test_what_was_answered_is_known_when_every_part_of_that_owner_has_come() -> None:
+    taken = TakenElsewhere(LEAVING)
+    taken.add(Took("A", 7, STORE, "B", 1, 2, (b"two",)))
+    assert taken.counts() == {b"two": 1}
+    taken.add(Took("A", 8, STORE, "B", 0, 2, (b"of a later epoch",)))
+    taken.add(Took("X", 7, STORE, "B", 0, 2, (b"of another server",)))
+    taken.add(Took("A", 7, bytes(16), "B", 0, 2, (b"of another store",)))
+    taken.add(Took("A", 7, STORE, "B", 0, 2, (b"of a later search",), 2))
+    assert taken.counts() == {b"two": 1}
+    taken.add(Took("A", 7, STORE, "B", 0, 2, (b"one",)))
+    assert taken.is_whole
+    assert taken.counts() == {b"one": 1, b"two": 1}
+    assert taken.successor == "B"

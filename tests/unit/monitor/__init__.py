@@ -1,0 +1,1 @@
+"""HTTP pages and metrics."""

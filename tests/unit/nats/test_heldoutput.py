@@ -1,0 +1,85 @@
+"""A NATS server that is held at its port: who connects is in the queue, and nobody is served before
+it is let go.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+import pytest
+
+from ftstan.nats.generated import NatsServerOptions
+from ftstan.nats.heldoutput import HeldOutput
+from ftstan.nats.launch import launch
+from tests.processes import HOST, free_ports, until
+
+_PATIENCE_S = 30.0
+
+
+@pytest.mark.processes
+def test_a_client_that_finds_the_port_is_not_greeted_before_the_server_is_let_go() -> None:
+    port = free_ports(1)[0]
+    launched = launch(NatsServerOptions(cluster_id="c", host=HOST, port=port))
+    clients: list[socket.socket] = []
+
+    def connects() -> bool:
+        try:
+            clients.append(socket.create_connection((HOST, port), _PATIENCE_S))
+        except ConnectionRefusedError:
+            return False
+        return True
+
+    try:
+        launched.output.hold(_PATIENCE_S)
+        assert b"Using configuration file" in launched.output.read
+        assert not connects()
+        launched.open_gate()
+        until(connects, "a port")
+        (client,) = clients
+        client.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            client.recv(1)
+        launched.output.release()
+        client.settimeout(_PATIENCE_S)
+        assert client.recv(5) == b"INFO "
+        with launched.output.take() as rest:
+            assert b"Listening for client connections" in rest.read(65536) + rest.read(65536)
+    finally:
+        launched.output.close()
+        launched.process.kill()
+        launched.process.wait()
+        launched.remove_files()
+        for client in clients:
+            client.close()
+
+
+def test_what_was_held_is_lines_again_when_it_is_let_go() -> None:
+    output = HeldOutput()
+    os.write(output.theirs, b"Using configuration file: x\n")
+    output.hold(_PATIENCE_S)
+    theirs = os.dup(output.theirs)
+
+    def print_all() -> None:
+        for line in (b"first\n", b"second\n", b"third\n"):
+            os.write(theirs, line)
+        os.close(theirs)
+
+    printer = threading.Thread(target=print_all)
+    printer.start()
+    assert output.read == b"Using configuration file: x\n"
+    output.release()
+    with output.take() as rest:
+        assert rest.readall() == b"first\nsecond\nthird\n"  # type: ignore[attr-defined]
+    printer.join()
+
+
+def test_a_server_that_says_something_else_is_not_held() -> None:
+    output = HeldOutput()
+    os.write(output.theirs, b"something else\n")
+    output.hold(0.0)
+    output.release()
+    with output.take() as rest:
+        assert output.read == b"something else\n"
+        assert rest.read(1) == b""

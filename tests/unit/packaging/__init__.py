@@ -1,0 +1,1 @@
+"""What packages are made from."""

@@ -1,0 +1,1 @@
+"""The repository itself: its layers, its suite, what CI runs."""

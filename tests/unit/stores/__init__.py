@@ -1,0 +1,1 @@
+"""Stores, above all the one in files."""
