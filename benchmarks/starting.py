@@ -6,7 +6,9 @@ Beside it what the commands take that scripts ask.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import shutil
 import signal
 import socket
 import statistics
@@ -17,12 +19,14 @@ import time
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.installed import install
 from ftstan.drill.ports import LOOPBACK, free_ports
 from ftstan.wire import messages
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 CLUSTER: Final = "test-cluster"
 #: What such a suite waits for the port.
@@ -31,13 +35,14 @@ PATIENCE_MS: Final = 250.0
 ORIGINAL: Final = "the original, memory or a small file store: port 30 - 80, gone 3 - 13"
 _HEADS: Final = ("port", "answered", "stored", "closed", "gone")
 _AGAIN: Final = 50
+_GROUP: Final = "bench"
 _QUESTIONS: Final[tuple[tuple[str, ...], ...]] = (
-    ("server", "-v"),
-    ("server", "-help"),
-    ("ctl", "--help"),
-    ("ctl", "ft", "--help"),
-    ("ctl", "pub", "--help"),
-    ("ctl", "store", "--help"),
+    ("ftstan", "-v"),
+    ("ftstan", "-help"),
+    ("ftstanctl", "--help"),
+    ("ftstanctl", "ft", "--help"),
+    ("ftstanctl", "pub", "--help"),
+    ("ftstanctl", "store", "--help"),
 )
 _DEADLINE_S: Final = 30.0
 _LOOK_EVERY_S: Final = 0.001
@@ -64,12 +69,14 @@ class Start:
     gone: float
 
 
-def start(words: Sequence[str], port: int, how: signal.Signals = signal.SIGTERM) -> Start:
+def start(
+    words: Sequence[str], port: int, how: signal.Signals = signal.SIGTERM, *, commands: Path
+) -> Start:
     """Start a server with ``words`` behind its port, use it once, and end it with ``how``.
 
-    No request is repeated. Raises ``StartError``.
+    ``commands``: the directory of its command. No request is repeated. Raises ``StartError``.
     """
-    command = [sys.executable, "-m", "ftstan.cli.server", "-a", LOOPBACK, "-p", str(port)]
+    command = [str(commands / "ftstan"), "-a", LOOPBACK, "-p", str(port)]
     with tempfile.TemporaryFile() as log:
         began = time.perf_counter()
         process = subprocess.Popen([*command, *words], stdout=log, stderr=log)
@@ -201,10 +208,10 @@ def _ends(process: subprocess.Popen[bytes], port: int) -> tuple[float, float]:
     return closed, gone
 
 
-def again(count: int, directory: str, port: int) -> list[Start]:
+def again(count: int, directory: str, port: int, *, commands: Path) -> list[Start]:
     """So many starts on one port and one directory, each right behind the end of the one before."""
     words = ("-store", "file", "-dir", os.path.join(directory, "store"))
-    return [start(words, port) for _ in range(count)]
+    return [start(words, port, commands=commands) for _ in range(count)]
 
 
 def in_time(starts: Sequence[Start]) -> int:
@@ -214,28 +221,35 @@ def in_time(starts: Sequence[Start]) -> int:
 
 def run(options: argparse.Namespace) -> None:
     """Print a row for each kind of store, and one for each question."""
+    with tempfile.TemporaryDirectory(prefix="ftstan-bench-") as directory:
+        _rows(options, directory, install(directory))
+
+
+def _rows(options: argparse.Namespace, directory: str, commands: Path) -> None:
     rounds = max(options.rounds, 5)
     print(f"\n{'starts and stops, medians in ms':44}" + "".join(f"{head:>10}" for head in _HEADS))
-    _row("memory", [start((), free_ports(1)[0]) for _ in range(rounds)])
-    with tempfile.TemporaryDirectory(prefix="ftstan-bench-") as directory:
-        starts = again(_AGAIN, directory, free_ports(1)[0])
+    _row("memory", [start((), free_ports(1)[0], commands=commands) for _ in range(_AGAIN)])
+    starts = again(_AGAIN, directory, free_ports(1)[0], commands=commands)
     _row("file, small", starts)
     for name, *fill in (
         (f"file, {options.channels:,} channels", "--channels", str(options.channels)),
         ("file, 1,000,000 messages", "--messages", "1000000"),
     ):
-        with tempfile.TemporaryDirectory(prefix="ftstan-bench-") as directory:
-            store = os.path.join(directory, "store")
-            subprocess.run([sys.executable, "-m", "benchmarks.fill", store, *fill], check=True)
-            limits = ("-mc", "0", "-mm", "0", "-mb", "0")
-            words = ("-store", "file", "-dir", store, *limits)
-            _row(name, [start(words, free_ports(1)[0]) for _ in range(rounds)])
+        store = os.path.join(directory, "filled")
+        subprocess.run([sys.executable, "-m", "benchmarks.fill", store, *fill], check=True)
+        limits = ("-mc", "0", "-mm", "0", "-mb", "0")
+        words = ("-store", "file", "-dir", store, *limits)
+        filled = [start(words, free_ports(1)[0], commands=commands) for _ in range(rounds)]
+        _row(name, filled)
+        shutil.rmtree(store)
     print(f"{in_time(starts)} of {len(starts)} small starts had a port within {PATIENCE_MS:g} ms")
     print(ORIGINAL)
-    for question in _QUESTIONS:
-        program = "ftstan" if question[0] == "server" else "ftstanctl"
-        shown = " ".join((program, *question[1:]))
-        print(f"{shown:44}{statistics.median(_ask(question) for _ in range(rounds)):10.0f}")
+    for program, *rest in _QUESTIONS:
+        _answer(commands / program, rest, rounds)
+    with _pair(commands, directory) as url:
+        _answer(
+            commands / "ftstanctl", ("ft", "status", "--group", _GROUP, "--server", url), rounds
+        )
 
 
 def _row(name: str, starts: Sequence[Start]) -> None:
@@ -243,8 +257,42 @@ def _row(name: str, starts: Sequence[Start]) -> None:
     print(f"{name:44}" + "".join(f"{value:10.0f}" for value in medians), flush=True)
 
 
-def _ask(words: Sequence[str]) -> float:
-    command = [sys.executable, "-m", f"ftstan.cli.{words[0]}", *words[1:]]
-    began = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return 1000 * (time.perf_counter() - began)
+def _answer(command: Path, words: Sequence[str], rounds: int) -> None:
+    """Print what a question takes."""
+    times: list[float] = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        subprocess.run([str(command), *words], check=True, stdout=subprocess.DEVNULL)
+        times.append(1000 * (time.perf_counter() - began))
+    shown = " ".join((command.name, *itertools.takewhile(lambda word: word != "--group", words)))
+    print(f"{shown:44}{statistics.median(times):10.0f}", flush=True)
+
+
+@contextlib.contextmanager
+def _pair(commands: Path, directory: str) -> Iterator[str]:
+    """Two members of a group, one of which serves; gives the URL of the other one."""
+    ports = free_ports(4)
+    with contextlib.ExitStack() as ended:
+        for port, route in (ports[:2], ports[2:]):
+            words = (
+                *("-a", LOOPBACK, "-p", str(port), "-ft_group", _GROUP),
+                *("-store", "file", "-dir", os.path.join(directory, "pair")),
+                *("-cluster", f"nats://{LOOPBACK}:{route}"),
+                *("-routes", f"nats://{LOOPBACK}:{ports[1]}"),
+            )
+            log = ended.enter_context(tempfile.TemporaryFile())
+            process = subprocess.Popen([str(commands / "ftstan"), *words], stdout=log, stderr=log)
+            ended.callback(process.wait)
+            ended.callback(process.terminate)
+            _connect(process, port, time.perf_counter() + _DEADLINE_S).close()
+        url = f"nats://{LOOPBACK}:{ports[2]}"
+        status = ("ft", "status", "--group", _GROUP, "--server", url, "--expect", "2")
+        end = time.perf_counter() + _DEADLINE_S
+        while (
+            subprocess.run(
+                [str(commands / "ftstanctl"), *status], check=False, stdout=subprocess.DEVNULL
+            ).returncode
+            and time.perf_counter() < end
+        ):
+            time.sleep(_LOOK_EVERY_S)
+        yield url

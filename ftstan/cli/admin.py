@@ -38,7 +38,7 @@ from ftstan.ft.subjects import question_subject
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
 
     from ftstan.base.states import NodeStatus
 
@@ -49,10 +49,10 @@ Row = dict[str, Any]
 class _Servers(Asked):
     """The servers of one cluster."""
 
-    async def everybody(self) -> list[NodeStatus]:
+    def everybody(self) -> list[NodeStatus]:
         """Every server that answers. Raises ``UnservedError`` if none does."""
         subject = question_subject(self.cluster)
-        found = await self.who(subject) or await self.who(subject, BUSY_S, bool)
+        found = self.who(subject) or self.who(subject, BUSY_S, bool)
         if not found:
             raise UnservedError(
                 f"no server of cluster {self.cluster} answered",
@@ -60,16 +60,16 @@ class _Servers(Asked):
             )
         return found
 
-    async def serving(self) -> list[NodeStatus]:
+    def serving(self) -> list[NodeStatus]:
         """The server that serves, or those that share the channels. Raises ``UnservedError``."""
         subject = question_subject(self.cluster)
 
         def enough(found: list[NodeStatus]) -> bool:
             return any(node.serving and not node.partitioned for node in found)
 
-        found = await self.who(subject, None, enough)
+        found = self.who(subject, None, enough)
         if not any(node.serving for node in found):
-            found = await self.who(subject, BUSY_S, enough)
+            found = self.who(subject, BUSY_S, enough)
         serving = [node for node in found if node.serving]
         if not serving:
             raise UnservedError(
@@ -78,14 +78,14 @@ class _Servers(Asked):
             )
         return serving
 
-    async def named(self, word: str) -> NodeStatus:
+    def named(self, word: str) -> NodeStatus:
         """The server of that id (or enough of its beginning) or host.
 
         Without a word the only one.
         """
         found = [
             node
-            for node in await self.everybody()
+            for node in self.everybody()
             if not word or node.host == word or node.server.startswith(word)
         ]
         if len(found) == 1:
@@ -98,21 +98,21 @@ class _Servers(Asked):
             hint="name one by its id or its host: ftstanctl server ls",
         )
 
-    async def rows(self, request: Request, server: NodeStatus) -> list[Row]:
+    def rows(self, request: Request, server: NodeStatus) -> list[Row]:
         """A whole list of one server, piece by piece."""
         rows: list[Row] = []
         while True:
-            answer = await self.ask(server, plain(request))
+            answer = self.ask(server, plain(request))
             rows += answer.rows
             if not (answer.more and answer.rows):
                 return rows
             request = _behind(request, answer.rows[-1])
 
-    async def one(self, request: Request) -> tuple[NodeStatus, Row]:
+    def one(self, request: Request) -> tuple[NodeStatus, Row]:
         """The one row that is asked for, and who has it. Raises ``RefusedError``: nobody has."""
         refusal: RefusedError | None = None
-        for server in await self.serving():
-            answer = await self.hear(server, plain(request))
+        for server in self.serving():
+            answer = self.hear(server, plain(request))
             if answer.ok and answer.rows:
                 return server, answer.rows[0]
             if refusal is None or not answer.elsewhere:
@@ -132,11 +132,9 @@ def _behind(request: Request, row: Row) -> Request:
 # --------------------------------------------------------------------------------------------------
 
 
-async def _channel_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _channel_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
     rows = [
-        row
-        for server in await servers.serving()
-        for row in await servers.rows(Request(Verb.CHANNELS), server)
+        row for server in servers.serving() for row in servers.rows(Request(Verb.CHANNELS), server)
     ]
     rows.sort(key=lambda row: row["name"])
     if arguments.output == "json":
@@ -159,16 +157,16 @@ async def _channel_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
     return EXIT_DONE
 
 
-async def _channel_info(arguments: argparse.Namespace, servers: _Servers) -> int:
-    _, row = await servers.one(Request(Verb.CHANNEL, name=arguments.name))
+def _channel_info(arguments: argparse.Namespace, servers: _Servers) -> int:
+    _, row = servers.one(Request(Verb.CHANNEL, name=arguments.name))
     return _print_one(arguments, "channel", row)
 
 
-async def _channel_create(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _channel_create(arguments: argparse.Namespace, servers: _Servers) -> int:
     refusal: RefusedError | None = None
-    for server in await servers.serving():
+    for server in servers.serving():
         request = Request(Verb.CREATE, name=arguments.name, by=claimed())
-        answer = await servers.hear(server, servers.sealed(arguments, server, request))
+        answer = servers.hear(server, servers.sealed(arguments, server, request))
         if answer.ok:
             return _say(arguments, "channel", answer.note)
         if refusal is None or not answer.elsewhere:
@@ -177,17 +175,17 @@ async def _channel_create(arguments: argparse.Namespace, servers: _Servers) -> i
     raise refusal
 
 
-async def _channel_delete(arguments: argparse.Namespace, servers: _Servers) -> int:
-    server, row = await servers.one(Request(Verb.CHANNEL, name=arguments.name))
+def _channel_delete(arguments: argparse.Namespace, servers: _Servers) -> int:
+    server, row = servers.one(Request(Verb.CHANNEL, name=arguments.name))
     lost = f"{row['msgs']} messages and {row['subscriptions']} subscriptions"
     _confirm(arguments, f"delete channel {visible(arguments.name)} with {lost}")
     request = Request(Verb.DELETE, name=arguments.name, force=arguments.force, by=claimed())
-    answer = await servers.change(arguments, server, request)
+    answer = servers.change(arguments, server, request)
     return _say(arguments, "channel", answer.note)
 
 
-async def _channel_purge(arguments: argparse.Namespace, servers: _Servers) -> int:
-    server, row = await servers.one(Request(Verb.CHANNEL, name=arguments.name))
+def _channel_purge(arguments: argparse.Namespace, servers: _Servers) -> int:
+    server, row = servers.one(Request(Verb.CHANNEL, name=arguments.name))
     words = f"all {row['msgs']} messages"
     if arguments.keep:
         words = f"all but the newest {arguments.keep} of {row['msgs']} messages"
@@ -200,7 +198,7 @@ async def _channel_purge(arguments: argparse.Namespace, servers: _Servers) -> in
     request = Request(
         Verb.PURGE, name=arguments.name, keep=arguments.keep, up_to=arguments.up_to, by=claimed()
     )
-    answer = await servers.change(arguments, server, request)
+    answer = servers.change(arguments, server, request)
     if arguments.output == "json":
         print_json({"channel": arguments.name, "done": answer.note, **answer.rows[0]})
         return EXIT_DONE
@@ -211,10 +209,10 @@ async def _channel_purge(arguments: argparse.Namespace, servers: _Servers) -> in
 # --------------------------------------------------------------------------------------------------
 
 
-async def _client_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _client_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
     found: dict[str, Row] = {}
-    for server in await servers.serving():
-        for row in await servers.rows(Request(Verb.CLIENTS), server):
+    for server in servers.serving():
+        for row in servers.rows(Request(Verb.CLIENTS), server):
             known = found.setdefault(row["id"], row)
             if known is not row:
                 # Every partition knows every client, and the subscriptions to its own channels.
@@ -234,9 +232,9 @@ async def _client_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
     return EXIT_DONE
 
 
-async def _client_info(arguments: argparse.Namespace, servers: _Servers) -> int:
-    _, row = await servers.one(Request(Verb.CLIENT, name=arguments.name))
-    subs = await _subs_of(servers, Request(Verb.SUBS, client=arguments.name))
+def _client_info(arguments: argparse.Namespace, servers: _Servers) -> int:
+    _, row = servers.one(Request(Verb.CLIENT, name=arguments.name))
+    subs = _subs_of(servers, Request(Verb.SUBS, client=arguments.name))
     if arguments.output == "json":
         print_json({"client": row | {"subscriptions": subs}})
         return EXIT_DONE
@@ -247,8 +245,8 @@ async def _client_info(arguments: argparse.Namespace, servers: _Servers) -> int:
     return EXIT_DONE
 
 
-async def _client_kick(arguments: argparse.Namespace, servers: _Servers) -> int:
-    _, row = await servers.one(Request(Verb.CLIENT, name=arguments.name))
+def _client_kick(arguments: argparse.Namespace, servers: _Servers) -> int:
+    _, row = servers.one(Request(Verb.CLIENT, name=arguments.name))
     _confirm(
         arguments,
         f"close client {visible(arguments.name)} and end its {row['subscriptions']} "
@@ -256,9 +254,9 @@ async def _client_kick(arguments: argparse.Namespace, servers: _Servers) -> int:
     )
     notes = []
     refusal = None
-    for server in await servers.serving():
+    for server in servers.serving():
         request = Request(Verb.KICK, name=arguments.name, by=claimed())
-        answer = await servers.hear(server, servers.sealed(arguments, server, request))
+        answer = servers.hear(server, servers.sealed(arguments, server, request))
         if answer.ok:
             notes.append(answer.note)
         else:
@@ -272,17 +270,13 @@ async def _client_kick(arguments: argparse.Namespace, servers: _Servers) -> int:
 # --------------------------------------------------------------------------------------------------
 
 
-async def _subs_of(servers: _Servers, request: Request) -> list[Row]:
-    rows = [
-        row for server in await servers.serving() for row in await servers.rows(request, server)
-    ]
+def _subs_of(servers: _Servers, request: Request) -> list[Row]:
+    rows = [row for server in servers.serving() for row in servers.rows(request, server)]
     return sorted(rows, key=lambda row: (row["channel"], row["id"]))
 
 
-async def _sub_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
-    rows = await _subs_of(
-        servers, Request(Verb.SUBS, name=arguments.channel, client=arguments.client)
-    )
+def _sub_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
+    rows = _subs_of(servers, Request(Verb.SUBS, name=arguments.channel, client=arguments.client))
     if arguments.output == "json":
         print_json({"subscriptions": rows})
     else:
@@ -290,8 +284,8 @@ async def _sub_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
     return EXIT_DONE
 
 
-async def _sub_info(arguments: argparse.Namespace, servers: _Servers) -> int:
-    _, row = await servers.one(Request(Verb.SUB, name=arguments.channel, sub_id=arguments.id))
+def _sub_info(arguments: argparse.Namespace, servers: _Servers) -> int:
+    _, row = servers.one(Request(Verb.SUB, name=arguments.channel, sub_id=arguments.id))
     return _print_one(arguments, "subscription", row)
 
 
@@ -326,8 +320,8 @@ def _print_subs(rows: Sequence[Row]) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-async def _server_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
-    found = await servers.everybody()
+def _server_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
+    found = servers.everybody()
     if arguments.output == "json":
         print_json({"servers": [node.to_json() for node in found]})
         return EXIT_DONE
@@ -341,20 +335,20 @@ async def _server_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
     return EXIT_DONE
 
 
-async def _server_info(arguments: argparse.Namespace, servers: _Servers) -> int:
-    return _print_one(arguments, "server", (await servers.named(arguments.server_word)).to_json())
+def _server_info(arguments: argparse.Namespace, servers: _Servers) -> int:
+    return _print_one(arguments, "server", servers.named(arguments.server_word).to_json())
 
 
-async def _server_reload(arguments: argparse.Namespace, servers: _Servers) -> int:
-    server = await servers.named(arguments.server_word)
-    answer = await servers.change(arguments, server, Request(Verb.RELOAD, by=claimed()))
+def _server_reload(arguments: argparse.Namespace, servers: _Servers) -> int:
+    server = servers.named(arguments.server_word)
+    answer = servers.change(arguments, server, Request(Verb.RELOAD, by=claimed()))
     return _say(arguments, "server", answer.note, server_name(server))
 
 
-async def _server_drain(arguments: argparse.Namespace, servers: _Servers) -> int:
-    server = await servers.named(arguments.server_word)
+def _server_drain(arguments: argparse.Namespace, servers: _Servers) -> int:
+    server = servers.named(arguments.server_word)
     _confirm(arguments, f"drain {server_name(server)}: it leaves for good")
-    answer = await servers.change(arguments, server, Request(Verb.DRAIN, by=claimed()))
+    answer = servers.change(arguments, server, Request(Verb.DRAIN, by=claimed()))
     return _say(arguments, "server", answer.note, server_name(server))
 
 
@@ -409,7 +403,7 @@ class _Word:
     """A sub-command: whether it takes a ``name``, changes something, and destroys something."""
 
     text: str
-    run: Callable[[argparse.Namespace, _Servers], Coroutine[None, None, int]]
+    run: Callable[[argparse.Namespace, _Servers], int]
     takes: str = ""
     changes: bool = False
     destroys: bool = False
@@ -547,18 +541,11 @@ def run(arguments: argparse.Namespace) -> int:
     word = _WORDS[arguments.command][arguments.verb]
 
     # Late: words and help need none of it.
-    import asyncio  # noqa: PLC0415
-
     from ftstan.nats.request import asking  # noqa: PLC0415
 
-    async def work() -> int:
-        async with asking(
-            arguments.server, link_options(arguments), seconds=arguments.timeout
-        ) as asker:
-            return await word.run(arguments, _Servers(asker, arguments.cluster, arguments.timeout))
-
     try:
-        return asyncio.run(work())
+        with asking(arguments.server, link_options(arguments), seconds=arguments.timeout) as asker:
+            return word.run(arguments, _Servers(asker, arguments.cluster, arguments.timeout))
     except RefusedError as error:
         return complain(error, EXIT_REFUSED)
     except UnservedError as error:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 BUSY_S = 3.0
 """For a second question, when nobody answered the first in time: hosts may be busy."""
 
+_QUIET_S = 0.1
+"""How long nobody may have answered, where those who did could be all."""
+
 _ANSWER_S = 15.0
 """A member bounds what it waits for itself; this is for one that is gone."""
 
@@ -53,36 +56,41 @@ class Asked:
     cluster: str
     timeout: float
 
-    async def who(
+    def who(
         self,
         subject: str,
         seconds: float | None = None,
         enough: Callable[[list[NodeStatus]], bool] = lambda _: False,
+        complete: Callable[[list[NodeStatus]], bool] = lambda _: False,
     ) -> list[NodeStatus]:
-        """Everybody who answers there, by host and server id; sooner if ``enough``."""
-        answers = await self.asker.ask_all(
+        """Everybody who answers there, by host and server id.
+
+        Sooner if ``enough``, or if they could be all and nobody else has said anything for a while:
+        ``complete``.
+        """
+        answers = self.asker.ask_all(
             subject,
             encode_who(),
             self.timeout if seconds is None else seconds,
             enough=lambda payloads: enough(_servers(payloads)),
+            quiet=lambda payloads: complete(_servers(payloads)),
+            quiet_s=_QUIET_S,
         )
         return _servers(answers)
 
-    async def ask(self, server: NodeStatus, payload: bytes) -> Answer:
+    def ask(self, server: NodeStatus, payload: bytes) -> Answer:
         """One server's answer.
 
         Raises ``RefusedError`` if it says no, ``NatsError`` if it says nothing.
         """
-        answer = await self.hear(server, payload)
+        answer = self.hear(server, payload)
         if not answer.ok:
             raise RefusedError(f"{name(server)}: {answer.error}", hint=answer.hint)
         return answer
 
-    async def hear(self, server: NodeStatus, payload: bytes) -> Answer:
+    def hear(self, server: NodeStatus, payload: bytes) -> Answer:
         """The same, whatever it says."""
-        data = await self.asker.ask(
-            control_subject(self.cluster, server.server), payload, _ANSWER_S
-        )
+        data = self.asker.ask(control_subject(self.cluster, server.server), payload, _ANSWER_S)
         if data is None:
             raise NatsError(
                 f"{name(server)} did not answer",
@@ -104,11 +112,9 @@ class Asked:
             nonce=os.urandom(NONCE_SIZE),
         )
 
-    async def change(
-        self, arguments: argparse.Namespace, server: NodeStatus, request: Request
-    ) -> Answer:
+    def change(self, arguments: argparse.Namespace, server: NodeStatus, request: Request) -> Answer:
         """Ask for what changes something."""
-        return await self.ask(server, self.sealed(arguments, server, request))
+        return self.ask(server, self.sealed(arguments, server, request))
 
 
 def _servers(payloads: Sequence[bytes]) -> list[NodeStatus]:

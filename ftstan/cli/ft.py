@@ -9,7 +9,6 @@ nobody serves, 3 it could not be asked or carried out.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,12 +31,12 @@ from ftstan.cli.words.servers import (
     EXIT_REFUSED,
     EXIT_UNSERVED,
 )
-from ftstan.ft.health import find_active, find_standby, find_successor, judge, name
+from ftstan.ft.health import Health, find_active, find_standby, find_successor, judge, name
 from ftstan.ft.subjects import group_subject
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
 
     from ftstan.base.states import NodeStatus
 
@@ -72,36 +71,37 @@ class _Group(Asked):
 
     name: str
 
-    async def expected(self, number: int) -> list[NodeStatus]:
+    def expected(self, number: int) -> list[NodeStatus]:
         """The same, but asks again until so many have answered: one may only just have started."""
         deadline = time.monotonic() + self.timeout
         while True:
             left = deadline - time.monotonic()
-            members = await self.members(min(left, _AGAIN_S), lambda found: len(found) >= number)
+            members = self.members(min(left, _AGAIN_S), lambda found: len(found) >= number)
             if len(members) >= number or left <= _AGAIN_S:
                 return members
-            await asyncio.sleep(_PAUSE_S)
+            time.sleep(_PAUSE_S)
 
-    async def members(
+    def members(
         self,
         seconds: float | None = None,
         enough: Callable[[list[NodeStatus]], bool] = lambda _: False,
+        complete: Callable[[list[NodeStatus]], bool] = lambda _: False,
     ) -> list[NodeStatus]:
-        """Every member that answers, by host and server id; sooner if ``enough``."""
-        return await self.who(group_subject(self.cluster, self.name), seconds, enough)
+        """Every member that answers, by host and server id; sooner as ``who`` says."""
+        return self.who(group_subject(self.cluster, self.name), seconds, enough, complete)
 
-    async def members_with(self, wanted: Callable[[NodeStatus], bool]) -> list[NodeStatus]:
+    def members_with(self, wanted: Callable[[NodeStatus], bool]) -> list[NodeStatus]:
         """Every member; if none of them is ``wanted``, whoever answers a second, longer question:
         hosts may be busy.
         """
-        members = await self.members()
+        members = self.members()
         if not any(map(wanted, members)):
-            members = await self.members(BUSY_S, lambda found: any(map(wanted, found)))
+            members = self.members(BUSY_S, lambda found: any(map(wanted, found)))
         return members
 
-    async def active(self) -> tuple[NodeStatus, list[NodeStatus]]:
+    def active(self) -> tuple[NodeStatus, list[NodeStatus]]:
         """The member that serves, and all members. Raises ``UnservedError``."""
-        members = await self.members_with(lambda node: node.owns_store)
+        members = self.members_with(lambda node: node.owns_store)
         active = find_active(members)
         if active is None:
             problem = judge(members).problems[0]
@@ -112,22 +112,15 @@ class _Group(Asked):
         return active, members
 
 
-def _with_group(
-    arguments: argparse.Namespace, work: Callable[[_Group], Coroutine[None, None, int]]
-) -> int:
+def _with_group(arguments: argparse.Namespace, work: Callable[[_Group], int]) -> int:
     if not arguments.group:
         raise ConfigError("which group?", hint="give --group the members' -ft_group")
 
     # Late, here and below: words and help need no client of NATS, and no store.
     from ftstan.nats.request import asking  # noqa: PLC0415
 
-    async def main() -> int:
-        async with asking(
-            arguments.server, link_options(arguments), seconds=arguments.timeout
-        ) as asker:
-            return await work(_Group(asker, arguments.cluster, arguments.timeout, arguments.group))
-
-    return asyncio.run(main())
+    with asking(arguments.server, link_options(arguments), seconds=arguments.timeout) as asker:
+        return work(_Group(asker, arguments.cluster, arguments.timeout, arguments.group))
 
 
 # ---- status
@@ -135,9 +128,11 @@ def _with_group(
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    async def work(group: _Group) -> int:
+    def work(group: _Group) -> int:
         expect = arguments.expect
-        members = await (group.expected(expect) if expect else group.members())
+        # A healthy group that has told all of it at once need not be waited for any longer. Who
+        # counts on a number of members says so.
+        members = group.expected(expect) if expect else group.members(complete=_is_healthy)
         verdict = judge(members, expect)
         if arguments.output == "json":
             print_json(
@@ -156,6 +151,10 @@ def _status(arguments: argparse.Namespace) -> int:
         return int(verdict.health)
 
     return _with_group(arguments, work)
+
+
+def _is_healthy(members: Sequence[NodeStatus]) -> bool:
+    return judge(members).health is Health.HEALTHY
 
 
 _STATUS_HEADS = (
@@ -209,13 +208,13 @@ def _mixed_word(node: NodeStatus) -> str:
 
 
 def _switchover(arguments: argparse.Namespace) -> int:
-    async def work(group: _Group) -> int:
-        active, members = await group.active()
+    def work(group: _Group) -> int:
+        active, members = group.active()
         target = find_successor(members, active, arguments.to)
         request = Request(Verb.SWITCHOVER, to=target.server if target else "", by=claimed())
         began = time.monotonic()
-        await group.change(arguments, active, request)
-        successor = await _wait_for_successor(group, active, began + arguments.wait)
+        group.change(arguments, active, request)
+        successor = _wait_for_successor(group, active, began + arguments.wait)
         took = time.monotonic() - began
         if successor is None:
             raise UnservedError(
@@ -246,9 +245,7 @@ def _switchover(arguments: argparse.Namespace) -> int:
     return _with_group(arguments, work)
 
 
-async def _wait_for_successor(
-    group: _Group, former: NodeStatus, deadline: float
-) -> NodeStatus | None:
+def _wait_for_successor(group: _Group, former: NodeStatus, deadline: float) -> NodeStatus | None:
     def successor(members: Sequence[NodeStatus]) -> NodeStatus | None:
         active = find_active(members)
         return (
@@ -260,7 +257,7 @@ async def _wait_for_successor(
     problem: NatsError | None = None
     while time.monotonic() < deadline:
         try:
-            members = await group.members(
+            members = group.members(
                 _LOOK_EVERY_S, enough=lambda found: successor(found) is not None
             )
         except NatsError as error:
@@ -273,7 +270,7 @@ async def _wait_for_successor(
         if (found := successor(members)) is not None:
             return found
         # Nobody at all listens: the question comes back at once.
-        await asyncio.sleep(_LOOK_EVERY_S / 4)
+        time.sleep(_LOOK_EVERY_S / 4)
     if problem is not None:
         raise problem
     return None
@@ -292,11 +289,11 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 
 def _hold(arguments: argparse.Namespace, verb: Verb) -> int:
-    async def work(group: _Group) -> int:
+    def work(group: _Group) -> int:
         member = find_standby(
-            await group.members_with(lambda node: node.state == NodeState.STANDBY), arguments.node
+            group.members_with(lambda node: node.state == NodeState.STANDBY), arguments.node
         )
-        answer = await group.change(arguments, member, Request(verb, by=claimed()))
+        answer = group.change(arguments, member, Request(verb, by=claimed()))
         status = answer.status or member
         if arguments.output == "json":
             print_json(status.to_json())
@@ -319,15 +316,15 @@ def _history(arguments: argparse.Namespace) -> int:
 
         return _print_history(arguments, open_history(LocalDisk(), arguments.dir, count))
 
-    async def work(group: _Group) -> int:
-        members = await group.members(enough=lambda found: find_active(found) is not None)
+    def work(group: _Group) -> int:
+        members = group.members(enough=lambda found: find_active(found) is not None)
         if not members:
             raise UnservedError(
                 f"group {group.name} of cluster {group.cluster}: no member answered",
                 hint="check --server, --cluster and --group; --dir reads it from the datastore",
             )
         # Every member can read it; the active is asked first because its storage answers.
-        answer = await group.ask(
+        answer = group.ask(
             find_active(members) or members[0], plain(Request(Verb.HISTORY, count=count))
         )
         return _print_history(arguments, answer.history)
@@ -387,9 +384,9 @@ def _span(entry: EpochEntry) -> str:
 def _mixed(arguments: argparse.Namespace) -> int:
     on = arguments.word == "on"
 
-    async def work(group: _Group) -> int:
-        active, _ = await group.active()
-        answer = await group.change(arguments, active, Request(Verb.MIXED, on=on, by=claimed()))
+    def work(group: _Group) -> int:
+        active, _ = group.active()
+        answer = group.change(arguments, active, Request(Verb.MIXED, on=on, by=claimed()))
         return _say_mixed(arguments, on=on, epoch=(answer.status or active).epoch, served=True)
 
     if not arguments.dir:

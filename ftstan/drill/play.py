@@ -14,7 +14,7 @@ import secrets
 import signal
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from ftstan.base.errors import FtstanError
@@ -26,6 +26,7 @@ from ftstan.drill.ledger import Ack, Fault, Takeover, Writer
 from ftstan.drill.node_watch import Seen, Watchers
 from ftstan.drill.result import Result
 from ftstan.drill.scenario import ACTIVE, REMOTE, STANDBY
+from ftstan.drill.takeover_wait import POLL_S, Case, LateError, TakeoverWait
 from ftstan.drill.workload import Clients
 
 if TYPE_CHECKING:
@@ -38,10 +39,7 @@ if TYPE_CHECKING:
 READY_S = 60.0
 LEDGER = "ledger"
 
-_POLL_S = 0.01
 _SHOW_S = 0.1
-#: How long acks must have come again before a fault without a takeover counts as over.
-_CALM_S = 1.0
 _KEPT_ACKS = 50_000
 
 
@@ -55,25 +53,6 @@ class Told(Protocol):
     def progress(self, text: str) -> None:
         """How things are just now."""
         ...
-
-
-class _LateError(DrillError):
-    """What a fault must lead to did not come in time."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """One fault under way, told as ``shown``.
-
-    ``former`` served when it ``began`` (microseconds), epoch ``before``.
-    """
-
-    step: Step
-    shown: str
-    victim: str
-    former: Seen
-    before: int
-    began: int
 
 
 class Play:
@@ -200,7 +179,7 @@ class Play:
                     await self._roll(step)
                 else:
                     await self._hurt(step)
-            except _LateError as error:
+            except LateError as error:
                 # Nothing that follows would say anything; what there is is judged.
                 self._failures.append(error.text)
                 self._told.say(f"FAILED: {error.text}")
@@ -258,7 +237,7 @@ class Play:
         self._told.say(
             f"{shown or step.kind} of {victim}{f' for {step.for_s:g} s' if step.for_s else ''}"
         )
-        case = _Case(step, shown or step.kind, victim, former, former.epoch, self.now_us())
+        case = Case(step, shown or step.kind, victim, former, former.epoch, self.now_us())
         epoch = self._epoch
         try:
             heir = await self._carry_out(case)
@@ -267,14 +246,14 @@ class Play:
             await self._mend(step, victim, heir)
             # One that came later than the first acks, while nodes were coming back, is of this
             # fault all the same.
-            late = self._heir(case) if heir is None else None
+            late = self._wait_of(case).heir() if heir is None else None
             if late is not None:
                 await self._new_epoch(case, late)
         finally:
             if self._epoch == epoch:
                 self._write(Fault(case.began, epoch, victim, case.shown, ends_epoch=False))
 
-    async def _carry_out(self, case: _Case) -> Seen | None:
+    async def _carry_out(self, case: Case) -> Seen | None:
         """Do it, and wait for what follows: the node that took over, or ``None`` when the same one
         goes on.
         """
@@ -285,7 +264,7 @@ class Play:
                 asked = asyncio.create_task(self._driver.switchover(case.step.within_s))
             else:
                 await self._begin_fault(case)
-            heir = await self._outcome(case, asked)
+            heir = await self._wait_of(case).end(asked)
             if asked is not None:
                 await asked
             return heir
@@ -294,7 +273,17 @@ class Play:
             if asked is not None and not asked.done():
                 asked.cancel()
 
-    async def _begin_fault(self, case: _Case) -> None:
+    def _wait_of(self, case: Case) -> TakeoverWait:
+        return TakeoverWait(
+            case,
+            self._watchers,
+            self._acks,
+            self.now_us,
+            finish=self._driver.finish,
+            show=self._show,
+        )
+
+    async def _begin_fault(self, case: Case) -> None:
         """Do it, and show meanwhile how things are: an upgrade takes minutes."""
         doing = asyncio.create_task(self._driver.begin(case.step, case.victim))
         try:
@@ -307,67 +296,7 @@ class Play:
                 doing.cancel()
                 await asyncio.wait([doing])
 
-    async def _outcome(self, case: _Case, asked: asyncio.Task[None] | None) -> Seen | None:
-        """Wait for what follows. ``asked``: the hand-over that was asked for, if it is one."""
-        step = case.step
-        victim = case.victim
-        ends_us = case.began + round(step.for_s * 1e6)
-        deadline = ends_us + round(step.within_s * 1e6)
-        lasting = KINDS[step.kind].lasts
-        # The command of a fault may take a while: acks that came meanwhile came before it, or
-        # through it.
-        calm_since = self.now_us()
-        try:
-            while True:
-                now = self.now_us()
-                if lasting and now >= ends_us:
-                    lasting = False
-                    await self._driver.finish(step, victim)
-                    calm_since = self.now_us()
-                if asked is not None and asked.done() and asked.exception() is not None:
-                    await asked
-                heir = self._heir(case)
-                if heir is not None and not lasting and self._ack_after(heir.active_us):
-                    return heir
-                if (
-                    heir is None
-                    and step.expect is not Expect.TAKEOVER
-                    and not lasting
-                    and self._calm(calm_since)
-                ):
-                    return None
-                if now > deadline:
-                    what = (
-                        "no takeover"
-                        if step.expect is Expect.TAKEOVER and heir is None
-                        else "no ack"
-                    )
-                    raise _LateError(f"{step.kind} of {victim}: {what} within {step.within_s:g} s")
-                self._show(f"{step.kind} of {victim}")
-                await asyncio.sleep(_POLL_S)
-        finally:
-            if lasting:
-                await self._driver.finish(step, victim)
-
-    def _heir(self, case: _Case) -> Seen | None:
-        """Who became active since the fault: another node, or the same one with another epoch."""
-        active = self._watchers.active
-        if active is None or active.active_us <= case.began:
-            return None
-        if active.name != case.former.name:
-            return active
-        # One that only did not answer for a while is no heir. Its epoch tells; an original has
-        # none, so it must have ended.
-        ended = KINDS[case.step.kind].ends and case.victim == case.former.name
-        return active if (active.epoch > case.before if case.before else ended) else None
-
-    def _calm(self, since_us: int) -> bool:
-        """Whether a node serves and acks have come for a while, up to now."""
-        now = self.now_us()
-        fresh = bool(self._acks) and self._acks[-1] > max(since_us, now - _CALM_S * 1e6)
-        return fresh and self._watchers.active is not None and now - since_us > _CALM_S * 1e6
-
-    async def _new_epoch(self, case: _Case, heir: Seen) -> None:
+    async def _new_epoch(self, case: Case, heir: Seen) -> None:
         """Write down the fault that ended the epoch, and who took over."""
         ack = await self._first_ack(heir.active_us, READY_S)
         active_us = heir.active_us - case.began
@@ -436,7 +365,7 @@ class Play:
                     f"waited {within_s:g} s in vain for {what} ({said})",
                     hint="see the logs of the nodes",
                 )
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(POLL_S)
 
 
 def play(scenario: Scenario, driver: Driver, directory: str, told: Told, run: str = "") -> Result:

@@ -8,15 +8,16 @@ decides. Only original servers obey heartbeats: of two actives the one with the 
 time survives there, so once one was heard, ours carry a time that is older than theirs
 (``docs/compat/ft.md``).
 
-====================================
-========================================================================= heard done
-====================================
-========================================================================= our own echo nothing (and
-our cadence is not disturbed) ours, our store, higher epoch ``ConfirmNow`` ours, our store, lower
-epoch a heartbeat at once, so that the former owner looks at storage; a log line ours, another store
-a log line an original server ``ConfirmNow``, twice in an interval at most; a heartbeat at once, a
-log line ====================================
-=========================================================================
+======================================  ==========================================================
+heard (``heartbeat_trust.Sender``)      done
+======================================  ==========================================================
+our own echo                            nothing; our rhythm is not disturbed
+``SUCCESSOR``                           ``ConfirmNow``
+``FORMER``                              a log line; a heartbeat at once, so that it asks storage
+``STRANGER``                            a log line
+``ORIGINAL``                            a log line; ``ConfirmNow``, at most twice an interval
+``UNREADABLE``                          a log line; a heartbeat at once
+======================================  ==========================================================
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.ratelimit import RateLimit
 from ftstan.ft.heartbeat import BeatPhase, Heartbeat, encode_heartbeat
+from ftstan.ft.heartbeat_trust import Sender, sender
 from ftstan.ft.mixed import ORIGINAL_PATIENCE_S
 from ftstan.ft.standby import HeartbeatHeard, Level, Log, SetTimer, Started, Stopped, TimerFired
 from ftstan.ft.timing import SPREAD, FtTiming, spread
@@ -182,28 +184,31 @@ class Active:
         return [*asked, SetTimer(self._next_beat)]
 
     def _heard(self, beat: Heartbeat, now: float) -> list[Action]:
-        if beat.time_error:
-            line = f"Error decoding activation time: {beat.time_error}"
-            return [*self._log(self._times, line, now), *self._answer(now)]
-        if beat.is_ours and beat.store_id != self._beat.store_id:
-            line = (
-                f'ft: serverID "{beat.server_id}" is active in this group on another datastore '
-                f"({beat.store_id.hex()}, ours is {self._beat.store_id.hex()}): all members must "
-                "share one"
-            )
-            return self._log(self._strangers, line, now)
-        if beat.is_ours and beat.epoch > self._beat.epoch:
-            return self._confirm(now)
-        actions = self._log(
-            self._claims, f'ft: serverID "{beat.server_id}" claims to be active', now
-        )
-        if beat.is_ours:
-            return [*actions, *self._answer(now)]
-        self._heard_original = True
-        self._be_older_than(beat.activated_ns)
-        # Confirmed first: if the store is not ours any more, the rightful owner must not be told to
-        # go.
-        return [*actions, *self._confirm(now, _DOUBT_SHARE)]
+        match sender(beat, self._beat):
+            case Sender.UNREADABLE:
+                line = f"Error decoding activation time: {beat.time_error}"
+                return [*self._log(self._times, line, now), *self._answer(now)]
+            case Sender.STRANGER:
+                line = (
+                    f'ft: serverID "{beat.server_id}" is active in this group on another datastore '
+                    f"({beat.store_id.hex()}, ours is {self._beat.store_id.hex()}): all members "
+                    "must share one"
+                )
+                return self._log(self._strangers, line, now)
+            case Sender.SUCCESSOR:
+                return self._confirm(now)
+            case Sender.FORMER:
+                return [*self._claim(beat, now), *self._answer(now)]
+            case Sender.ORIGINAL:
+                self._heard_original = True
+                self._be_older_than(beat.activated_ns)
+                # Confirmed first: if the store is not ours any more, the rightful owner must not be
+                # told to go.
+                return [*self._claim(beat, now), *self._confirm(now, _DOUBT_SHARE)]
+
+    def _claim(self, beat: Heartbeat, now: float) -> list[Action]:
+        line = f'ft: serverID "{beat.server_id}" claims to be active'
+        return self._log(self._claims, line, now)
 
     def _confirm(self, now: float, share: float = _REACTION_SHARE) -> list[Action]:
         """Ask storage, and send no heartbeat until it has answered."""

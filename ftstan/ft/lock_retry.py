@@ -1,13 +1,15 @@
-"""When a standby asks for the lock again while an owner lives: pure bookkeeping.
+"""When a standby asks for the lock again: pure bookkeeping, in which members differ by chance.
 
-``standby.py`` decides about attempts after silence, and about pauses after a refused activation.
-Not in a mixed group: original servers expect their own cadence.
+``Polls``: while an owner lives; not in a mixed group, since original servers expect their own
+cadence. ``BackOff``: after this server got the lock and could not become active with it. After
+silence ``standby.py`` asks at once.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ftstan.ft.deadlines import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S
 from ftstan.ft.timing import POLL_SPREAD, SPREAD, spread
 
 if TYPE_CHECKING:
@@ -60,3 +62,29 @@ class Polls:
         if before is not None and self.at is not None and (held or self._put_off):
             self.at = min(before, self.at)
         self._put_off = self._put_off or not held
+
+
+class BackOff:
+    """A pause before the lock is asked for again, twice as long each time: others should have it.
+
+    ``until``: when it ends, ``None`` while there is none.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._seconds = FIRST_BACK_OFF_S
+        self.until: float | None = None
+
+    def begin(self, now: float) -> float:
+        """Begin a pause; returns how many seconds it lasts."""
+        pause = spread(self._rng, self._seconds, POLL_SPREAD)
+        self.until = now + pause
+        self._seconds = min(2 * self._seconds, LONGEST_BACK_OFF_S)
+        return pause
+
+    def is_over(self, now: float) -> bool:
+        """Whether a pause has just ended."""
+        if self.until is None or now < self.until:
+            return False
+        self.until = None
+        return True

@@ -51,7 +51,6 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.ratelimit import RateLimit
 from ftstan.base.states import NodeState, Phase
-from ftstan.ft.deadlines import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S
 from ftstan.ft.epoch_records import Cause
 from ftstan.ft.events import (
     Action,
@@ -80,9 +79,10 @@ from ftstan.ft.events import (
     TryResult,
     YieldTo,
 )
+from ftstan.ft.heartbeat_trust import original_counts, owner_counts, says_something
 from ftstan.ft.holdback import HoldBack
 from ftstan.ft.identity import GroupStore, stranger_line
-from ftstan.ft.lock_retry import Polls
+from ftstan.ft.lock_retry import BackOff, Polls
 from ftstan.ft.mixed import MixedModeEstimate
 from ftstan.ft.steal import StealTimer, refused_lines, taking_line
 from ftstan.ft.timing import POLL_SPREAD, SPREAD, FtTiming, spread
@@ -162,8 +162,7 @@ class Standby:
         self._try_suspects = self._try_again = self._try_late = False
         self._released_by = 0
         self._late_at = 0.0
-        self._back_at: float | None = None
-        self._back_off = FIRST_BACK_OFF_S
+        self._back_off = BackOff(rng)
         self._timer: float | None = None
         self._busy_notice = RateLimit()
         self._fault_notice = RateLimit()
@@ -203,7 +202,7 @@ class Standby:
             return Phase.WAITING_FOR_STORAGE
         if not self._started:
             return Phase.STARTING
-        if self._back_at is not None:
+        if self._back_off.until is not None:
             return Phase.BACKING_OFF
         if self._paused:
             return Phase.PAUSED
@@ -291,13 +290,13 @@ class Standby:
     # --- hearing ---
 
     def _heard(self, beat: Heartbeat, now: float) -> list[Action]:
-        if beat.server_id == self._server_id or beat.time_error:
+        if not says_something(beat, self._server_id):
             return []
         if not beat.is_ours:
             self._group.hear()
             self._silence.broken()
             self._store.heard_original(beat.server_id)
-            if self.mixed or self._store.own is None:
+            if original_counts(mixed=self.mixed, store_id=self._store.own):
                 self._suspect_at = now + self._missed
             return self._read_store() if self._store.is_wrong else []
         was_wrong = self._store.is_wrong
@@ -312,8 +311,7 @@ class Standby:
         if beat.epoch > self._top_epoch:
             self._hold.followed()
             self._released_by = 0
-        if beat.epoch >= self._top_epoch:
-            # A former owner that does not know it yet must not keep the group waiting.
+        if owner_counts(beat, self._top_epoch):
             self._top_epoch = beat.epoch
             self._suspect_at = now + self._missed
             self._silence.broken()
@@ -386,8 +384,7 @@ class Standby:
     def _timer_fired(self, now: float) -> list[Action]:
         if self._try_since is not None:
             return self._still_trying(self._try_since, now)
-        if self._back_at is not None and now >= self._back_at:
-            self._back_at = None
+        if self._back_off.is_over(now):
             return self._try(now)
         suspects = self._suspects(now)
         polls = self._polls.is_due(now)
@@ -434,7 +431,7 @@ class Standby:
         return (
             self._state is NodeState.STANDBY
             and now >= self._hold.until
-            and self._back_at is None
+            and self._back_off.until is None
             and self._is_listening
             and not self._store.is_wrong
         )
@@ -526,8 +523,7 @@ class Standby:
         self._state = NodeState.STANDBY
         self._listen(now)
         if refused:
-            pause = spread(self._rng, self._back_off, POLL_SPREAD)
-            self._back_at, self._back_off = now + pause, min(2 * self._back_off, LONGEST_BACK_OFF_S)
+            pause = self._back_off.begin(now)
             text = (
                 f"ft: this server could not become active: {why}; standing by, next try in "
                 f"{pause:.1f}s"
@@ -563,8 +559,8 @@ class Standby:
             return self._late_at
         if not self._is_listening:
             return None
-        if self._back_at is not None:
-            return self._back_at
+        if self._back_off.until is not None:
+            return self._back_off.until
         poll_at = None if self._store.is_wrong else self._polls.at
         times = [at for at in (self._suspect_at, poll_at, self._look_at) if at is not None]
         return max(min(times), self._hold.until) if times else None

@@ -22,16 +22,18 @@ from ftstan.base.log import errno_text
 from ftstan.config.options import LinkOptions
 from ftstan.nats import tls
 from ftstan.nats.connect import connect_json
-from ftstan.nats.url import parse_url
+from ftstan.nats.url import NatsUrl, parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ftstan.base.clock import Clock
-    from ftstan.nats.url import NatsUrl
 
 #: Seconds between two attempts of a caller that reconnects (``docs/compat/nats.md``).
 RECONNECT_WAIT_S = 0.25
+
+#: How the error of a link that reached none of its servers begins (``docs/compat/nats.md``).
+NO_SERVERS = "nats: no servers available for connection: "
 
 _BUFFER_BYTES = 4 * 1024 * 1024
 _MAX_LINE = 1024 * 1024
@@ -53,6 +55,10 @@ class UnreachableError(NatsError):
     """No NATS server answered."""
 
 
+class LoginRefusedError(NatsError):
+    """A NATS server that answered does not let this login in."""
+
+
 class Link:
     """One connection at a time to one of ``urls``. Not thread-safe.
 
@@ -64,13 +70,13 @@ class Link:
 
     def __init__(
         self,
-        urls: Sequence[str],
+        urls: Sequence[str | NatsUrl],
         *,
         name: str,
         clock: Clock,
         options: LinkOptions = LinkOptions(),  # noqa: B008  # frozen
     ) -> None:
-        self._urls = [parse_url(url) for url in urls]
+        self._urls = [url if isinstance(url, NatsUrl) else parse_url(url) for url in urls]
         self._name = name
         self._options = options
         self._clock = clock
@@ -132,8 +138,7 @@ class Link:
             if not isinstance(failure, UnreachableError):
                 raise failure
         raise UnreachableError(
-            "nats: no servers available for connection: "
-            f"{'; '.join(str(failure) for failure in failures)}",
+            NO_SERVERS + "; ".join(str(failure) for failure in failures),
             hint="start the NATS server, or correct -ns",
         )
 
@@ -338,13 +343,14 @@ class _Handshake:
         return parsed
 
     def _refusal(self, text: str) -> NatsError:
-        hint = ""
+        told = f"nats: {text} ({self._url.shown})"
         if text.lower().startswith("authorization"):
-            hint = (
-                "give what this NATS server expects: -user and -pass, -auth, nkey_seed_file or "
-                "credentials"
+            return LoginRefusedError(
+                told,
+                hint="give what this NATS server expects: -user and -pass, -auth, nkey_seed_file "
+                "or credentials",
             )
-        return NatsError(f"nats: {text} ({self._url.shown})", hint=hint)
+        return NatsError(told)
 
     def _line(self) -> bytes:
         while True:

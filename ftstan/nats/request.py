@@ -1,101 +1,150 @@
 """Questions over NATS from a command that runs once: one short connection, a subject, the answers.
 
 For tools; servers have ``ftstan.nats.control``. No question is repeated: whoever asks at a terminal
-wants to know. The next one finds another server, if that of the one before has ended.
+wants to know. The next one finds another server, if that of the one before has ended. It is the
+raw link that asks: a command is typed and waited for, and a client of NATS with all that it can do
+takes longer to load than the question takes.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import math
+import os
+from typing import TYPE_CHECKING, Final
 
+from ftstan.base.clock import SystemClock
 from ftstan.base.errors import NatsError
-from ftstan.nats.control import error_text
-from ftstan.nats.pyclient import LinkClient
-from ftstan.nats.reconnecting import FAILURES
+from ftstan.nats.link import (
+    NO_SERVERS,
+    ConnectionLostError,
+    Link,
+    LoginRefusedError,
+    UnreachableError,
+)
 from ftstan.nats.url import parse_urls
+from ftstan.wire.frames import Parser, pub_frame
+from ftstan.wire.nuid import Nuid
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-
-    from nats.aio.msg import Msg
+    from collections.abc import Callable, Iterator, Sequence
 
     from ftstan.config.options import LinkOptions
     from ftstan.nats.url import NatsUrl
 
+_NAME: Final = "ftstanctl"
+_SEND_S: Final = 5.0
+_CHUNK: Final = 65536
+
 
 class Asker:
-    """A connection to the first of some servers that answers.
-
-    Belongs to one event loop; use ``asking``.
+    """A connection to the first of some servers that answers; use ``asking``.
 
     ``connect`` opens one.
     """
 
-    def __init__(self, client: LinkClient, connect: Callable[[], Awaitable[LinkClient]]) -> None:
-        self._client = client
+    def __init__(self, connect: Callable[[], Link]) -> None:
         self._connect = connect
+        self._link = connect()
+        self._nuid = Nuid()
+        self._clock = SystemClock()
+        self._sid = 0
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Give the connection up."""
-        await self._client.discard()
+        self._link.close()
 
-    async def ask(self, subject: str, payload: bytes, seconds: float) -> bytes | None:
+    def ask(self, subject: str, payload: bytes, seconds: float) -> bytes | None:
         """The first answer, ``None`` if nobody listens there or none came in time.
 
         Raises ``NatsError``.
         """
-        answers = await self.ask_all(subject, payload, seconds, enough=bool)
+        answers = self.ask_all(subject, payload, seconds, enough=bool)
         return answers[0] if answers else None
 
-    async def ask_all(
+    def ask_all(
         self,
         subject: str,
         payload: bytes,
         seconds: float,
         *,
         enough: Callable[[list[bytes]], bool] = lambda _: False,
+        quiet: Callable[[list[bytes]], bool] = lambda _: False,
+        quiet_s: float = 0.0,
     ) -> list[bytes]:
         """Every answer that comes within ``seconds``.
 
-        Sooner if ``enough`` says so, or if nobody listens there.
+        Sooner if ``enough`` says so, or if nobody listens there; and if ``quiet`` says so once
+        nothing has come for ``quiet_s``, and for three times as long as the last answer took:
+        where hosts are slow, others may be slower.
 
         Raises ``NatsError``.
         """
-        if self._client.is_closed:
-            self._client = await self._connect()
-        answers: list[bytes] = []
-        done = asyncio.Event()
-        inbox = self._client.new_inbox()
+        if not self._link.connected:
+            self._link = self._connect()
+        began = self._clock.mono()
 
-        async def take(message: Msg) -> None:
-            if message.headers is not None and not message.data:
-                # The server says that nobody listens.
-                done.set()
-                return
-            answers.append(message.data)
+        def until(answers: list[bytes]) -> float:
             if enough(answers):
-                done.set()
+                return began
+            if quiet(answers):
+                now = self._clock.mono()
+                return now + max(quiet_s, 3 * (now - began))
+            return math.inf
 
         try:
-            subscription = await self._client.subscribe(inbox, cb=take)
-            await self._client.publish(subject, payload, reply=inbox)
-            await self._client.flush()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await done.wait()
-            await subscription.unsubscribe()
-        except FAILURES as error:
+            return self._hear(subject, payload, began + seconds, until)
+        except ConnectionLostError as error:
             raise NatsError(
-                f"the NATS server did not take the question: {error_text(error)}",
+                f"the NATS server did not take the question: {error.text}",
                 hint="check the server and ask again",
             ) from error
-        return answers
+
+    def _hear(
+        self, subject: str, payload: bytes, end: float, until: Callable[[list[bytes]], float]
+    ) -> list[bytes]:
+        """The answers until ``end``, or until the time that ``until`` gave for the last ones."""
+        link = self._link
+        self._sid += 1
+        sid = self._sid
+        inbox = b"_INBOX." + self._nuid.next().encode()
+        question = pub_frame(os.fsencode(subject), inbox, payload)
+        link.send(b"SUB %b %d\r\n%b" % (inbox, sid, question), _SEND_S)
+        parser = Parser(link.max_payload)
+        events = parser.feed(link.leftover)
+        link.leftover = b""
+        buffer = memoryview(bytearray(_CHUNK))
+        answers: list[bytes] = []
+        silence = math.inf
+        while True:
+            for event in events:
+                if event[0] == "PING":
+                    link.send(b"PONG\r\n", _SEND_S)
+                elif event[0] == "-ERR":
+                    raise NatsError(
+                        f"the NATS server did not take the question: {_text(event[1])}",
+                        hint="see what its permissions let this login do",
+                    )
+                elif event[0] == "HMSG" and event[2] == sid and not event[-1]:
+                    # The server says that nobody listens.
+                    return answers
+                elif event[0] in {"MSG", "HMSG"} and event[2] == sid:
+                    answers.append(bytes(event[-1]))
+                    silence = until(answers)
+            left = min(end, silence) - self._clock.mono()
+            if left <= 0:
+                link.send(b"UNSUB %d\r\n" % sid, _SEND_S)
+                return answers
+            link.wait(left)
+            events = parser.feed(buffer[: link.recv_into(buffer)])
 
 
-@contextlib.asynccontextmanager
-async def asking(urls: str, options: LinkOptions, *, seconds: float) -> AsyncIterator[Asker]:
+def _text(said: bytes) -> str:
+    return said.strip(b"'").decode("utf-8", "replace")
+
+
+@contextlib.contextmanager
+def asking(urls: str, options: LinkOptions, *, seconds: float) -> Iterator[Asker]:
     """Connect to one of ``urls`` (comma separated), trying each for ``seconds``; closed at the end.
 
     ``options``: login and TLS.
@@ -104,34 +153,27 @@ async def asking(urls: str, options: LinkOptions, *, seconds: float) -> AsyncIte
     no URL.
     """
     parsed = parse_urls(urls)
-
-    async def connect() -> LinkClient:
-        return await _connect(parsed, options, seconds)
-
-    asker = Asker(await connect(), connect)
+    asker = Asker(lambda: _connect(parsed, options, seconds))
     try:
         yield asker
     finally:
-        await asker.close()
+        asker.close()
 
 
-async def _connect(urls: Sequence[NatsUrl], options: LinkOptions, seconds: float) -> LinkClient:
+def _connect(urls: Sequence[NatsUrl], options: LinkOptions, seconds: float) -> Link:
     problems: list[str] = []
     hint = (
         "check --server (or FTSTAN_SERVER), the login (--user and --pass, --auth, --nkey, "
         "--creds) and TLS"
     )
     for url in urls:
-        client = LinkClient(url, options, "ftstanctl")
+        link = Link([url], name=_NAME, clock=SystemClock(), options=options)
         try:
-            async with asyncio.timeout(2 * seconds):
-                await client.open(connect_timeout=max(1, round(seconds)))
-        except FAILURES as error:
-            problem = client.error or client.explain(error)
-            problems.append(f"{url.shown}: {error_text(problem)}")
-            if isinstance(problem, NatsError) and problem.hint:
-                hint = problem.hint
-            await client.discard()
+            link.connect(2 * seconds)
+        except NatsError as error:
+            problems.append(error.text.removeprefix(NO_SERVERS))
+            if error.hint and not isinstance(error, (UnreachableError, LoginRefusedError)):
+                hint = error.hint
             continue
-        return client
+        return link
     raise NatsError(f"no NATS server can be asked: {'; '.join(problems)}", hint=hint)

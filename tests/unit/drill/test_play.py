@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ftstan.client import NatsLogin
-from ftstan.drill import ledger, play
+from ftstan.drill import ledger, play, takeover_wait
 from ftstan.drill.errors import DrillError
 from ftstan.drill.ledger import Ack, Delivery, Fault, Publish, Read, Takeover
 from ftstan.drill.node_watch import Seen, Watchers
@@ -159,7 +159,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Nodes]:
 
     monkeypatch.setattr(play, "Watchers", watchers)
     monkeypatch.setattr(play, "Clients", Load)
-    monkeypatch.setattr(play, "_CALM_S", 0.05)
+    monkeypatch.setattr(takeover_wait, "_CALM_S", 0.05)
     return found
 
 

@@ -253,8 +253,8 @@ def test_requests_are_served_with_their_reply_subject_and_again_after_a_reconnec
         await control.start()
         await until(lambda: control.connected)
         for _ in range(2):
-            async with asking(child.client_url, LinkOptions(), seconds=5) as asker:
-                answer = asyncio.create_task(asker.ask("ask.me", b"how", 30))
+            with asking(child.client_url, LinkOptions(), seconds=5) as asker:
+                answer = asyncio.create_task(asyncio.to_thread(asker.ask, "ask.me", b"how", 30))
                 await until(lambda: asked)
                 data, reply = asked.pop()
                 assert data == b"how"

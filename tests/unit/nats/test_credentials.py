@@ -4,7 +4,6 @@ file.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from typing import TYPE_CHECKING
@@ -12,12 +11,10 @@ from typing import TYPE_CHECKING
 import nkeys
 import pytest
 
-from ftstan.base.clock import SystemClock
 from ftstan.base.errors import NatsError
 from ftstan.config.options import LinkOptions, NatsOptions
 from ftstan.nats.credentials import presented, read_key
-from ftstan.nats.link import Link
-from ftstan.nats.request import asking
+from tests.unit.nats.ways import by_client, by_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,23 +30,7 @@ OTHER_SEED = "SUAACAQDAQCQMBYIBEFAWDANBYHRAEISCMKBKFQXDAMRUGY4DUPB6IC5CQ"
 HASH = "$2a$04$abcdefghijklmnopqrstuusPAkIApvNSrrxdx0BTXtj7R2NfqZq36"
 
 
-def by_link(url: str, options: LinkOptions) -> None:
-    link = Link([url], name="test", clock=SystemClock(), options=options)
-    try:
-        link.connect(30)
-    finally:
-        link.close()
-
-
-def by_question(url: str, options: LinkOptions) -> None:
-    async def ask() -> None:
-        async with asking(url, options, seconds=20):
-            pass
-
-    asyncio.run(ask())
-
-
-WAYS = [pytest.param(by_link, id="data"), pytest.param(by_question, id="nats-py")]
+WAYS = [pytest.param(by_link, id="link"), pytest.param(by_client, id="nats-py")]
 
 
 def decorated(kind: str, body: str) -> str:

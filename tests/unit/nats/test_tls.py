@@ -18,8 +18,8 @@ from ftstan.base.errors import NatsError
 from ftstan.config.options import LinkOptions
 from ftstan.nats.control import Control
 from ftstan.nats.link import ConnectionLostError, Link
-from ftstan.nats.request import asking
 from tests.certificates import Authority, Certificates, replace_pair
+from tests.unit.nats.ways import by_client, by_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,24 +34,7 @@ def link_to(url: str, options: LinkOptions) -> Link:
     return Link([url], name="test", clock=SystemClock(), options=options)
 
 
-def by_link(url: str, options: LinkOptions) -> None:
-    link = link_to(url, options)
-    try:
-        link.connect(_PATIENCE_S)
-    finally:
-        link.close()
-
-
-def by_question(url: str, options: LinkOptions) -> None:
-    async def ask() -> None:
-        async with asking(url, options, seconds=20):
-            pass
-
-    asyncio.run(ask())
-
-
-#: The raw link of the data plane, and nats-py as the control link and ftstanctl use it.
-WAYS = [pytest.param(by_link, id="data"), pytest.param(by_question, id="nats-py")]
+WAYS = [pytest.param(by_link, id="link"), pytest.param(by_client, id="nats-py")]
 
 
 def read_until(link: Link, wanted: bytes) -> bytes:
