@@ -57,8 +57,8 @@ node_modules/.package-lock.json: package.json package-lock.json
 build/ansible/.ready: tools/ansible_collections.py $(STAMP)
 	$(BIN)/python tools/ansible_collections.py
 
-# What boots hosts, builds packages, starts a JVM, measures, shows the demo or plays recorded waits.
-SYSTEM_TESTS := tests/ansible tests/packaging tests/spark \
+# What boots hosts, builds packages, starts a JVM, measures, shows the demo, plays recorded waits or thousands of histories.
+SYSTEM_TESTS := tests/ansible tests/packaging tests/spark tests/sim/ft/test_many_histories.py \
 	$(wildcard tests/ft/test_bench*.py tests/ft/test_demo*.py)
 RECORDED_TESTS := tests/compat/players
 
@@ -84,7 +84,7 @@ retried: build
 # Also left out are whole groups in simulation: their threads are greenlets, whose stacks the sanitizer cannot follow; and
 # the look for leaks of memory, which the sanitizer holds back. And so are variants that are broken on purpose: that the
 # tests notice them has been shown before.
-GREENLETS := $(shell grep -rlE '^from (tests\.sim\.ft\.(group|test_[a-z_0-9]+)|greenlet) import' --include='test_*.py' tests)
+GREENLETS := $(shell grep -rlE '^from (tests\.sim\.ft(\.(group|test_[a-z_0-9]+))?|greenlet) import' --include='test_*.py' tests)
 # Servers come first: what waits at the end would leave the processors idle.
 DEBUG_TESTS := $(addprefix tests/ft/test_,kill9.py pair.py planned_handover.py standalone.py storage.py embedding.py) \
 	tests/contract tests/fuzz tests/model tests/oracle tests/sim tests/unit \

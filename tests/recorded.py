@@ -5,13 +5,11 @@ texts to compare.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import sys
-import tempfile
 import types
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +18,12 @@ import pytest
 from ftstan.base import log
 from ftstan.cli import serving as command
 from ftstan.cli import versions
+from ftstan.config.options import ServerOptions
 from ftstan.nats.addresses import check_addresses
 from tests.processes import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from ftstan.config.options import ServerOptions
 
 #: Ports of the recordings, by their names, and by their numbers where the recording kept those.
 #: They are this worker's: a command line is checked by listening there, as servers of other
@@ -69,17 +66,19 @@ def fake_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Fak
     module.__dict__["Early"] = contextlib.nullcontext
     monkeypatch.setitem(sys.modules, "ftstan.node.early", module)
     monkeypatch.setattr(versions, "binary_version", lambda: "9.8.7")
-    monkeypatch.setattr(command, "check_addresses", _check_addresses_alone)
+    monkeypatch.setattr(command, "check_addresses", _check_addresses_elsewhere)
     monkeypatch.chdir(tmp_path)
     yield fake
     log.configure()
 
 
-def _check_addresses_alone(options: ServerOptions) -> None:
-    """The real check, one worker at a time: many of these command lines have the default port."""
-    with (Path(tempfile.gettempdir()) / "ftstan-tests-addresses.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        check_addresses(options)
+def _check_addresses_elsewhere(options: ServerOptions) -> None:
+    """The real check, but of any port in the place of the default one, at which a server of this
+    machine, or the test beside this one, may listen.
+    """
+    if options.nats.port == ServerOptions().nats.port:
+        options = replace(options, nats=replace(options.nats, port=free_ports(1)[0]))
+    check_addresses(options)
 
 
 def prepared(record: dict[str, Any]) -> list[str]:

@@ -15,7 +15,10 @@ from __future__ import annotations
 import fcntl
 import os
 import select
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: The last line before the pid file, at which ``launch`` makes the server wait.
 _BEFORE_GATE: Final = b"Using configuration file: "
@@ -24,6 +27,7 @@ _BETWEEN: Final = 1
 _PAGE: Final = 4096
 _USUAL: Final = 16 * _PAGE
 _MOST: Final = 65536
+_LOOK_S: Final = 0.05
 
 
 class HeldOutput:
@@ -35,23 +39,27 @@ class HeldOutput:
         """What has been read already."""
         self._fillers = 0
 
-    def hold(self, patience_s: float) -> None:
+    def hold(self, goes_on: Callable[[], bool]) -> None:
         """Take what the server prints up to its gate, and no more than one line of the rest.
 
-        Does nothing if the gate is not reached within ``patience_s``.
+        Does nothing if ``goes_on`` says no before the gate is reached.
         """
         while _BEFORE_GATE not in self.read:
-            ready = select.select([self.ours], [], [], patience_s)[0]
-            chunk = os.read(self.ours, _MOST) if ready else b""
-            if not chunk:
+            if select.select([self.ours], [], [], _LOOK_S)[0]:
+                self.read += os.read(self.ours, _MOST)
+            elif not goes_on():
                 return
-            self.read += chunk
         # Each line takes a page of its own in this mode, however short it is.
         fcntl.fcntl(self.theirs, fcntl.F_SETFL, os.O_WRONLY | os.O_DIRECT)
         room = fcntl.fcntl(self.theirs, fcntl.F_SETPIPE_SZ, (_BETWEEN + 1) * _PAGE) // _PAGE
         for _ in range(room - _BETWEEN):
             os.write(self.theirs, b"\n")
             self._fillers += 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the server's next line has to wait for ``release``."""
+        return self._fillers > 0 and not select.select([], [self.theirs], [], 0)[1]
 
     def release(self) -> None:
         """Let the server print what it likes."""
@@ -60,6 +68,7 @@ class HeldOutput:
         for _ in range(self._fillers):
             os.read(self.ours, 1)
         if self._fillers:
+            self._fillers = 0
             fcntl.fcntl(self.theirs, fcntl.F_SETFL, os.O_WRONLY)
             fcntl.fcntl(self.theirs, fcntl.F_SETPIPE_SZ, _USUAL)
         os.close(self.theirs)

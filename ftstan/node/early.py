@@ -36,10 +36,12 @@ if TYPE_CHECKING:
 
 #: From its gate to its port the NATS server takes a millisecond or two.
 _PAUSE_S: Final = 0.0002
-_HOLD_S: Final = 2.0
+#: How long the NATS server may have waited with a line and no open port: what it waits with is then
+#: another line than the one that it is held at. A crowded machine lets it stand for a while.
+_STUCK_S: Final = 5.0
 _LOOK_MS: Final = 50
-_PORT_WITHIN_S: Final = 10.0
-_CONNECT_WITHIN_S: Final = 2.0
+_PORT_WITHIN_S: Final = 30.0
+_CONNECT_WITHIN_S: Final = 10.0
 #: Behind these other servers may answer for our clients, and it takes a while until they are heard.
 _BEHIND: Final = ("leafnodes", "gateway")
 _NO_HEADERS: Final = "no_header_support"
@@ -53,7 +55,6 @@ _TALKATIVE: Final = (
     "operator",
     "resolver",
 )
-_GATE_WITHIN_S: Final = 3.0
 
 
 def link_name(cluster_id: str, role: str) -> str:
@@ -99,14 +100,15 @@ class Early:
             # Until our NATS server has named its ports, a stranger may hold one: it is not to be
             # shown a login. The node connects later.
             return
+        gate = _Gate(launched, clock)
         eager = not (
             options.nats.tls.enabled or is_demanded(login) or _NO_HEADERS in options.nats.settings
         )
         port = options.nats.port
         if eager and port > 0 and not _prints_more(options):
-            launched.output.hold(_GATE_WITHIN_S)
+            launched.output.hold(gate.goes_on)
         link: Link | None = None
-        gate = _Gate(launched, clock)
+        gate.open()
         while gate.wait():
             if port <= 0:
                 port = launched.ports().get("nats", 0)
@@ -173,23 +175,33 @@ class _Gate:
         self._launched = launched
         self._clock = clock
         self._end = clock.mono() + _PORT_WITHIN_S
-        fd = launched.open_gate()
+        self._stuck_at: float | None = None
+
+    def open(self) -> None:
+        """Let the NATS server go about it, and return when it does."""
+        fd = self._launched.open_gate()
         if fd >= 0:
             poll = select.poll()
             poll.register(fd, select.POLLIN)
-            while not poll.poll(_LOOK_MS) and self._goes_on():
+            while not poll.poll(_LOOK_MS) and self.goes_on():
                 pass
-        self._held_until = clock.mono() + _HOLD_S
 
     def wait(self) -> bool:
         """Return when it is time for a try; false if there will be no port."""
         time.sleep(_PAUSE_S)
-        if self._clock.mono() > self._held_until:
-            # Something else than the port is between us, perhaps an error that wants to be told.
-            self._launched.output.release()
-        return self._goes_on()
+        output = self._launched.output
+        if output.is_full:
+            now = self._clock.mono()
+            if self._stuck_at is None:
+                self._stuck_at = now + _STUCK_S
+            elif now > self._stuck_at:
+                # Something else than the port is between us, perhaps an error that wants to be
+                # told.
+                output.release()
+        return self.goes_on()
 
-    def _goes_on(self) -> bool:
+    def goes_on(self) -> bool:
+        """Whether there may still be a port."""
         return self._launched.process.poll() is None and self._clock.mono() < self._end
 
 

@@ -32,12 +32,13 @@ def test_a_client_that_finds_the_port_is_not_greeted_before_the_server_is_let_go
         return True
 
     try:
-        launched.output.hold(_PATIENCE_S)
+        launched.output.hold(lambda: True)
         assert b"Using configuration file" in launched.output.read
         assert not connects()
         launched.open_gate()
         until(connects, "a port")
         (client,) = clients
+        assert launched.output.is_full
         client.settimeout(0.5)
         with pytest.raises(TimeoutError):
             client.recv(1)
@@ -58,7 +59,8 @@ def test_a_client_that_finds_the_port_is_not_greeted_before_the_server_is_let_go
 def test_what_was_held_is_lines_again_when_it_is_let_go() -> None:
     output = HeldOutput()
     os.write(output.theirs, b"Using configuration file: x\n")
-    output.hold(_PATIENCE_S)
+    output.hold(lambda: True)
+    assert not output.is_full
     theirs = os.dup(output.theirs)
 
     def print_all() -> None:
@@ -68,8 +70,10 @@ def test_what_was_held_is_lines_again_when_it_is_let_go() -> None:
 
     printer = threading.Thread(target=print_all)
     printer.start()
+    until(lambda: output.is_full, "a line that waits")
     assert output.read == b"Using configuration file: x\n"
     output.release()
+    assert not output.is_full
     with output.take() as rest:
         assert rest.readall() == b"first\nsecond\nthird\n"  # type: ignore[attr-defined]
     printer.join()
@@ -78,7 +82,7 @@ def test_what_was_held_is_lines_again_when_it_is_let_go() -> None:
 def test_a_server_that_says_something_else_is_not_held() -> None:
     output = HeldOutput()
     os.write(output.theirs, b"something else\n")
-    output.hold(0.0)
+    output.hold(lambda: False)
     output.release()
     with output.take() as rest:
         assert output.read == b"something else\n"

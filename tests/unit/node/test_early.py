@@ -47,6 +47,12 @@ def test_a_login_is_shown_to_nobody_before_the_nats_server_has_named_its_ports(
 class Open:
     """A port that may be tried."""
 
+    def open(self) -> None:
+        """Nobody waits for it."""
+
+    def goes_on(self) -> bool:
+        return True
+
     def wait(self) -> bool:
         return True
 
@@ -57,5 +63,5 @@ class Child:
     def __init__(self) -> None:
         self.output = self
 
-    def hold(self, _: float) -> None:
+    def hold(self, _: object) -> None:
         """Nothing to hold."""
