@@ -7,8 +7,7 @@ server id and activation time. Epoch, store id, phase and a missing lock travel 
 wire type is an error, unknown fields are skipped, strings are not checked. Hand-coded, because a
 heartbeat is built once an activation and must not drag in a protobuf runtime.
 
-A heartbeat can be forged. ``active.py`` says why one never stops an active server, ``standby.py``
-which of them count for a standby.
+A heartbeat can be forged: ``heartbeat_trust.py`` says what one may bring about.
 """
 
 from __future__ import annotations
