@@ -25,7 +25,7 @@ from ftstan.nats.connect import connect_json
 from ftstan.nats.url import NatsUrl, parse_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ftstan.base.clock import Clock
 
@@ -105,16 +105,21 @@ class Link:
         """Present ``options`` from the next connection on. Any thread may call it."""
         self._options = options
 
+    def hello(self, then: bytes) -> bytes:
+        """What may be sent to the first of ``urls`` before it has said a word, if it is known to
+        have neither TLS nor a nonce to sign: the login and ``then``.
+        """
+        return _login(self._name, self._urls[0], self._options, {"headers": True}) + then
+
     def connect(
-        self, timeout: float, then: bytes = b"", *, sent: Callable[[], None] | None = None
+        self, timeout: float, then: bytes = b"", *, opened: socket.socket | None = None
     ) -> None:
         """Try each URL once, all within ``timeout`` seconds (name resolution apart), and return
         with the link up.
 
         ``then`` is sent with the login, and holds a round trip earlier than what is sent later. Its
-        answers are in ``leftover``, or still on their way. With ``sent``, which is
-        called behind that, both are sent before the server has said a word: for one that is known
-        to have neither TLS nor a nonce to sign.
+        answers are in ``leftover``, or still on their way. ``opened`` is a connection to the first
+        of ``urls``, on which ``hello(then)`` has been sent.
 
         Raises ``NatsError``: a server's own refusal if there was one (``nats: Authorization
         Violation``), else ``UnreachableError``, ``nats: no servers available for connection`` with
@@ -127,7 +132,7 @@ class Link:
             url = self._urls[0]
             share = max(end - self._clock.mono(), 0.0) / left
             try:
-                self._dial(url, self._clock.mono() + share, then, sent)
+                self._dial(url, self._clock.mono() + share, then, opened)
             except NatsError as error:
                 failures.append(error)
                 self._next_url()
@@ -239,19 +244,15 @@ class Link:
     def _next_url(self) -> None:
         self._urls.append(self._urls.pop(0))
 
-    def _dial(self, url: NatsUrl, end: float, then: bytes, sent: Callable[[], None] | None) -> None:
-        hello = b""
-        if sent is not None:
-            hello = _login(self._name, url, self._options, {"headers": True}) + then
+    def _dial(self, url: NatsUrl, end: float, then: bytes, opened: socket.socket | None) -> None:
         try:
-            sock = _open(url, self._remaining(end), hello)
+            sock = opened or socket.create_connection((url.host, url.port), self._remaining(end))
+            _prepare(sock)
         except OSError as error:
             raise UnreachableError(f"{url.shown}: {_reason(error)}") from error
-        if sent is not None:
-            sent()
         handshake = _Handshake(sock, url, end, self._clock)
         try:
-            info = handshake.run(self._name, self._options, None if sent is not None else then)
+            info = handshake.run(self._name, self._options, None if opened is not None else then)
             handshake.socket.setblocking(False)
         except OSError as error:
             handshake.socket.close()
@@ -384,11 +385,9 @@ def _login(name: str, url: NatsUrl, options: LinkOptions, info: dict[str, Any]) 
     return b"CONNECT " + connect_json(name, url, options, info) + b"\r\nPING\r\n"
 
 
-def _open(url: NatsUrl, timeout: float, hello: bytes) -> socket.socket:
-    """Connect; ``hello`` is sent before anything else is done."""
-    sock = socket.create_connection((url.host, url.port), timeout)
+def _prepare(sock: socket.socket) -> None:
+    """Set what a link wants of the kernel; closes ``sock`` if that fails."""
     try:
-        sock.sendall(hello)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:
@@ -399,7 +398,6 @@ def _open(url: NatsUrl, timeout: float, hello: bytes) -> socket.socket:
     except OSError:
         sock.close()
         raise
-    return sock
 
 
 def _grow(sock: socket.socket, option: int, limit_file: str) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import select
+import socket
 import time
 from typing import TYPE_CHECKING, Final, Self
 
@@ -24,6 +25,7 @@ from ftstan.nats.generated import child_options
 from ftstan.nats.launch import client_url, launch
 from ftstan.nats.link import Link, UnreachableError
 from ftstan.nats.tls import is_demanded
+from ftstan.nats.url import parse_url
 from ftstan.node.duplicate_cluster_check import Guard
 from ftstan.wire.nuid import Nuid
 from ftstan.wire.subjects import Subjects
@@ -33,9 +35,10 @@ if TYPE_CHECKING:
 
     from ftstan.config.options import ServerOptions
     from ftstan.nats.launch import Launched
+    from ftstan.nats.url import NatsUrl
 
 #: From its gate to its port the NATS server takes a millisecond or two.
-_PAUSE_S: Final = 0.0002
+_PAUSE_S: Final = 0.00005
 #: How long the NATS server may have waited with a line and no open port: what it waits with is then
 #: another line than the one that it is held at. A crowded machine lets it stand for a while.
 _STUCK_S: Final = 5.0
@@ -80,7 +83,7 @@ class Early:
         options = self._options
         try:
             if not options.nats_servers:
-                with contextlib.suppress(FtstanError):
+                with contextlib.suppress(FtstanError, OSError):
                     self._launched = launch(child_options(options))
                     if _is_alone(options):
                         self._listen(options, self._launched)
@@ -108,22 +111,25 @@ class Early:
         if eager and port > 0 and not _prints_more(options):
             launched.output.hold(gate.goes_on)
         link: Link | None = None
+        knock: _Knock | None = None
         gate.open()
         while gate.wait():
             if port <= 0:
                 port = launched.ports().get("nats", 0)
             if port > 0 and link is None:
-                link = Link(
-                    [client_url(options.nats.host, port)],
-                    name=link_name(cluster_id, "general"),
-                    clock=clock,
-                    options=login,
-                )
+                url = parse_url(client_url(options.nats.host, port))
+                name = link_name(cluster_id, "general")
+                link = Link([url], name=name, clock=clock, options=login)
+                knock = _Knock(url, link.hello(lines)) if eager else None
             if link is not None:
+                opened = None
+                if knock is not None:
+                    opened = knock.connected()
+                    if opened is None:
+                        continue
+                    launched.output.release()
                 try:
-                    link.connect(
-                        _CONNECT_WITHIN_S, lines, sent=launched.output.release if eager else None
-                    )
+                    link.connect(_CONNECT_WITHIN_S, lines, opened=opened)
                 except UnreachableError:
                     continue  # not open yet
                 break
@@ -203,6 +209,32 @@ class _Gate:
     def goes_on(self) -> bool:
         """Whether there may still be a port."""
         return self._launched.process.poll() is None and self._clock.mono() < self._end
+
+
+class _Knock:
+    """Connects and says ``hello`` as soon as the port is open, with nothing else in between.
+
+    A client that finds it open in the same moment is greeted beside us: the less time it has for
+    that, the surer it is that we are heard first.
+    """
+
+    def __init__(self, url: NatsUrl, hello: bytes) -> None:
+        self._hello = hello
+        # Raises ``OSError`` for a name that nobody knows, which the NATS server tells as well.
+        found = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+        self._family = found[0][0]
+        self._address = found[0][4]
+
+    def connected(self) -> socket.socket | None:
+        """A connection on which all is said; ``None`` if the port is not open."""
+        sock = socket.socket(self._family)
+        try:
+            sock.connect(self._address)
+            sock.sendall(self._hello)
+        except OSError:
+            sock.close()
+            return None
+        return sock
 
 
 def _prints_more(options: ServerOptions) -> bool:
