@@ -42,6 +42,9 @@ _PAUSE_S: Final = 0.00005
 #: How long the NATS server may have waited with a line and no open port: what it waits with is then
 #: another line than the one that it is held at. A crowded machine lets it stand for a while.
 _STUCK_S: Final = 5.0
+#: For the NATS server to take what we said. Reading its greeting meanwhile would wake this process
+#: on its processor, and another of its threads could serve a client before us.
+_UNDISTURBED_S: Final = 0.004
 _LOOK_MS: Final = 50
 _PORT_WITHIN_S: Final = 30.0
 _CONNECT_WITHIN_S: Final = 10.0
@@ -128,6 +131,7 @@ class Early:
                     if opened is None:
                         continue
                     launched.output.release()
+                    time.sleep(_UNDISTURBED_S)
                 try:
                     link.connect(_CONNECT_WITHIN_S, lines, opened=opened)
                 except UnreachableError:
