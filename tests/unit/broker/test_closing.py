@@ -218,7 +218,7 @@ def test_more_connects_than_may_wait_are_told_at_once_that_the_id_is_taken(
 
 
 def test_a_connect_whose_probe_ends_while_its_client_closes_registers_nobody_twice() -> None:
-    """Two connects wait for one id: of one the client was asked before it closed, of the other not."""
+    """Two connects wait for one id; for the first of them the client was asked before it closed."""
     options = BrokerOptions(
         hb_interval=SECOND, hb_timeout=SECOND // 2, hb_fail_count=0, limits=UNLIMITED.limits
     )
