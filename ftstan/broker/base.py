@@ -80,8 +80,15 @@ class Ending(Protocol):
     def is_leaving(self, sub: Subscription) -> bool:
         """Whether the subscription has been ended, as far as clients see."""
 
-    def holds(self, client_id: bytes, again: Callable[[], None]) -> bool:
-        """Whether the id is not free yet; ``again`` is called when it is."""
+    def holds(
+        self,
+        client_id: bytes,
+        again: Callable[[], None],
+        refuse: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Whether the id is not free yet; ``again`` is called when it is, ``refuse`` if too many
+        wait.
+        """
 
 
 class Unused(Protocol):

@@ -111,13 +111,23 @@ class Closing:
         """Whether the subscription has been ended, as far as clients see."""
         return sub in self._alone or (isinstance(sub.client, Client) and sub.client.gone)
 
-    def holds(self, client_id: bytes, again: Callable[[], None]) -> bool:
-        """Whether the id is not free yet; ``again`` is called when it is."""
+    def holds(
+        self,
+        client_id: bytes,
+        again: Callable[[], None],
+        refuse: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Whether the id is not free yet; ``again`` is called when it is.
+
+        ``refuse`` is called instead where too many wait already.
+        """
         job = self._by_id.get(client_id)
         if job is None:
             return False
         if len(job.waiting) < MOST_WAITING:
             job.waiting.append(again)
+        else:
+            refuse()
         return True
 
     def go_on(self) -> bool:

@@ -66,20 +66,33 @@ class Connections:
             if broker.partition is None:
                 broker.answer(reply, messages.connect_error(c.LAME_DUCK))
             return
-        if broker.closing.holds(request.client_id, lambda: self.connect(reply, payload)):
+        if broker.closing.holds(
+            request.client_id,
+            lambda: self.connect(reply, payload),
+            lambda: self._refuse_taken(reply),
+        ):
             # The last one of that id has not ended: whatever it leaves behind must be as it was
             # left.
             return
+        self._admit(request, reply)
+
+    def _admit(self, request: messages.ConnectRequest, reply: bytes) -> None:
+        """Register a client whose id nobody has, or ask whoever has it."""
+        broker = self._broker
         known = broker.clients.get(request.client_id)
         if request.client_id in self._probes:
             # One probe at a time for an id: whoever asks meanwhile is refused at once, even if the
             # client in question has closed by itself, else the end of the probe would throw out
             # somebody who is alive.
-            broker.answer(reply, messages.connect_error(c.DUPLICATE_CLIENT))
+            self._refuse_taken(reply)
         elif known is None:
             self._register(request, reply)
         else:
             self._probe(known, request, reply)
+
+    def _refuse_taken(self, reply: bytes) -> None:
+        """The id is another client's."""
+        self._broker.answer(reply, messages.connect_error(c.DUPLICATE_CLIENT))
 
     def _register(
         self, request: messages.ConnectRequest, reply: bytes, *, replaced: bool = False
@@ -165,7 +178,7 @@ class Connections:
             return
         _, request, reply = self._probes.pop(client_id)
         if alive:
-            self._broker.answer(reply, messages.connect_error(c.DUPLICATE_CLIENT))
+            self._refuse_taken(reply)
             log.debug(
                 f"[Client:{client_id.decode()}] Connect failed; already connected", client=client_id
             )
@@ -173,7 +186,12 @@ class Connections:
         old = self._broker.clients.get(client_id)
         if old is not None:
             self._replace(old, request, reply)
-        elif not self._broker.closing.holds(client_id, lambda: self._register(request, reply)):
+        elif not self._broker.closing.holds(
+            client_id,
+            # Who was held back together with it may have been registered first.
+            lambda: self._admit(request, reply),
+            lambda: self._refuse_taken(reply),
+        ):
             self._register(request, reply)
 
     def _replace(self, old: Client, request: messages.ConnectRequest, reply: bytes) -> None:

@@ -115,8 +115,8 @@ async def connect(
       takeover to live through.
     - ``reconnect``: a session that was lost is made again. ``republish``: publishes without an ack
       are sent again, under the same guid, when service comes back and every ``republish_after``;
-      exactly once with the server's ``-dedup_window`` of at least ``max_in_flight``, else at least
-      once.
+      exactly once where the server's ``-dedup_window`` holds what all clients publish meanwhile,
+      else at least once.
     - ``on_connection_lost(error)``, ``on_reconnected()``, ``on_error(error)``: coroutine functions.
       The first is told each time a session is lost. The last gets failures that belong to no call,
       such as those of subscribers' callbacks; without it they go to the event loop's handler of

@@ -2,11 +2,11 @@
 again.
 
 Every publish has a guid that begins with ``ft1.``, one of its own unless its caller names the
-message: a server with a ``dedup_window`` at least as long as our window recognises a repeat by it
-and stores the message once (``docs/ft.md``). What was never handed to a NATS connection that stood,
-because nobody served, is sent as soon as somebody serves; what was handed over and not acknowledged
-is sent again only with ``republish``, under the same guid: when service comes back, and every
-``republish_after`` seconds.
+message: a server whose ``dedup_window`` still has it recognises a repeat by it and stores the
+message once (``docs/client.md``, restarts and failovers). What was never handed to a NATS
+connection that stood, because nobody served, is sent as soon as somebody serves; what was handed
+over and not acknowledged is sent again only with ``republish``, under the same guid: when service
+comes back, and every ``republish_after`` seconds.
 
 A publish whose caller has gone (cancelled) is not sent again, and keeps its place in the window
 until it is answered or its time is over.

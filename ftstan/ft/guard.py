@@ -111,7 +111,9 @@ class Guard:
         self._last = now
         probe = self._probe.age(vitals.probe_since, self._time)
         batch = self._batch.age(vitals.batch_since, self._time)
-        cut_off = self._nats.age(None if vitals.reachable else "cut off", self._time)
+        # What waits for storage cannot read what NATS has said meanwhile.
+        heard = vitals.reachable or vitals.batch_since is not None
+        cut_off = self._nats.age(None if heard else "cut off", self._time)
         before = self._verdict
         self._verdict = self._judge(probe, batch, cut_off)
         if self._verdict is before:

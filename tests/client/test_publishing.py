@@ -256,6 +256,27 @@ async def test_with_republish_it_is_sent_again_under_its_guid_until_it_is_acknow
 
 
 @on_a_loop
+async def test_beside_one_without_an_ack_more_are_published_than_may_be_in_flight() -> None:
+    """How far back a repeat may lie: a window of ``max_in_flight`` would not know it any more."""
+    server = await stan()
+    server.acks_publishes = False
+    client = await ftstan.client.connect(
+        CLUSTER, "me", servers=server.nats.url, max_in_flight=2, republish=True, republish_after=60
+    )
+    lost = await client.publish_async("orders", b"lost")
+    await until(lambda: server.of("publish"), "the publish")
+    server.acks_publishes = True
+    for _ in range(10):
+        await client.publish("orders", b"another")
+    assert not lost.done()
+    server.nats.cut()
+    await lost
+    assert [p.data for p in server.of("publish")] == [b"lost", *10 * [b"another"], b"lost"]
+    await client.close()
+    await server.nats.close()
+
+
+@on_a_loop
 async def test_with_republish_a_lost_connection_repeats_unacknowledged_publishes_in_order() -> None:
     server = await stan()
     server.acks_publishes = False

@@ -198,6 +198,54 @@ def test_so_many_connects_wait_for_one_id_and_all_are_told_that_it_is_taken_but_
     assert set(errors) == {b"", b"stan: clientID already registered"}
 
 
+def test_more_connects_than_may_wait_are_told_at_once_that_the_id_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ftstan.broker.closing.MOST_WAITING", 2)
+    driver = wide()
+    begin_close(driver)
+    for i in range(5):
+        driver.frame(
+            SUBJECTS.discovery, connect_request(b"wide", b"hb.%d" % i, b"conn.%d" % i), b"connected"
+        )
+    turn(driver)
+    assert [
+        messages.parse(messages.ConnectResponse, a).error for a in answers(driver, b"connected")
+    ] == 3 * [b"stan: clientID already registered"]
+    driver.alive.add(b"hb.0")
+    driver.wait(1)
+    assert len(answers(driver, b"connected")) == 5
+
+
+def test_a_connect_whose_probe_ends_while_its_client_closes_registers_nobody_twice() -> None:
+    """Two connects wait for one id; for the first of them the client was asked before it closed."""
+    options = BrokerOptions(
+        hb_interval=SECOND, hb_timeout=SECOND // 2, hb_fail_count=0, limits=UNLIMITED.limits
+    )
+    driver = wide(driver=Driver(options=options))
+    driver.alive.discard(b"hb.wide")
+    for who in (b"1", b"2"):
+        driver.alive.add(b"hb." + who)
+    driver.frame(SUBJECTS.discovery, connect_request(b"wide", b"hb.1", b"conn.1"), b"first")
+    turn(driver)
+    probe = next(o for o in driver.out if o.subject == b"hb.wide")
+    driver.frame(SUBJECTS.close, CLOSE_WIDE, b"closed")
+    driver.frame(SUBJECTS.discovery, connect_request(b"wide", b"hb.2", b"conn.2"), b"second")
+    driver.status(probe.reply)
+    driver.run()
+    driver.wait(1)
+    errors = [
+        messages.parse(messages.ConnectResponse, a).error
+        for a in (*answers(driver, b"first"), *answers(driver, b"second"))
+    ]
+    assert sorted(errors) == [b"", b"stan: clientID already registered"]
+    # Whoever was registered goes when nobody answers for it, and takes nobody with it.
+    driver.alive.clear()
+    driver.alive.add(b"hb.me")
+    driver.wait(5)
+    assert [client.client_id for client in driver.broker.clients.values()] == [b"me"]
+
+
 @pytest.mark.parametrize("kind", ["plain", "durable", "member"])
 def test_a_client_that_misses_its_heartbeats_is_closed_in_portions(kind: str) -> None:
     options = BrokerOptions(

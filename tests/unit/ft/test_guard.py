@@ -130,6 +130,15 @@ def test_a_connection_that_comes_back_in_time_starts_the_timeout_over() -> None:
     assert court.said == []
 
 
+def test_an_owner_that_waits_for_storage_is_not_cut_off_by_that() -> None:
+    """A successor commits what it has kept before it reads that NATS has heard of it."""
+    court = Court(Guard(5.0))
+    committing = Vitals(batch_since=court.now, reachable=False)
+    assert court.sit(committing, BATCH_QUIET_S - SLACK) is GuardVerdict.FINE
+    assert court.sit(Vitals(reachable=False), 5 - SLACK) is GuardVerdict.FINE
+    assert court.sit(Vitals(reachable=False), 2 * SLACK) is GuardVerdict.LEAVE
+
+
 def test_without_a_timeout_nobody_leaves() -> None:
     court = Court(Guard(0.0))
     assert court.sit(Vitals(reachable=False), 3600) is GuardVerdict.FINE
