@@ -273,6 +273,8 @@ class Context:
         """How our links present themselves to NATS."""
         self.link: Link | None = None
         """The data link; it belongs to the data plane's thread."""
+        self.opens_aside = False
+        """Whether what people ask this node by (pages, orders) is still being opened."""
         self.unbridged = 0
         """Publishes that arrived during hand-overs and were dropped before this node served."""
         self.started_ns = self.clock.wall_ns()
@@ -407,8 +409,11 @@ class Context:
 
     @property
     def is_up(self) -> bool:
-        """Whether the node does what it is for: it serves, or has begun to stand by."""
-        return self.is_serving() or (self.group is not None and self.group.looks_for_nats)
+        """Whether the node does what it is for: it serves, or has begun to stand by; and can be
+        asked.
+        """
+        stands_by = self.group is not None and self.group.looks_for_nats
+        return (self.is_serving() or stands_by) and not self.opens_aside
 
     @property
     def looks_for_nats(self) -> bool:

@@ -251,6 +251,7 @@ class Node(Context):
             return
         if not link.connected:
             await self.call(lambda: link.connect(_CONNECT_WITHIN_S))
+        self.opens_aside = True
         self._pages = tasks.waited(self._open_pages_aside(), "pages")
         self._operators = tasks.waited(self._hear_operators(self._pages), "operators")
         await self._lock_standalone(self._access)
@@ -352,6 +353,7 @@ class Node(Context):
         for task in (self._pages, self._operators):
             if task is not None:
                 await task
+        self.opens_aside = False
         await self.partitioning.meet()
         for line in store_lines(self.options):
             log.stream.info(line)

@@ -104,3 +104,13 @@ def test_who_stops_is_not_the_active_one_for_load_balancers() -> None:
 @pytest.mark.parametrize("role", [NodeState.FAILED, NodeState.SHUTDOWN])
 def test_the_end_of_a_node_is_shown_as_it_is(role: NodeState) -> None:
     assert Node(MEMBER, role).now().state is role
+
+
+def test_a_server_that_cannot_be_asked_yet_is_not_up() -> None:
+    node = Node(ALONE, NodeState.STANDALONE)
+    node.opens_aside = True
+    node.serve(connected=True, ready=True, served=True)
+    assert node.is_serving()
+    assert not node.is_up
+    node.opens_aside = False
+    assert node.is_up
