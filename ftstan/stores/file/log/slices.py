@@ -27,6 +27,8 @@ from ftstan.stores.file.log.view import Slice, SliceView, dat_name, idx_name, sh
 from ftstan.stores.file.regular import open_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ftstan.stores.interface import ChannelLimits
     from ftstan.wire.block import MsgBlock
 
@@ -636,6 +638,16 @@ class SliceLog(RetainedSlices):
         for fd in fds:
             self._close_one(fd)
 
+    def remove(
+        self, numbers: list[int], archive: Callable[[bytes, int], None] | None = None
+    ) -> None:
+        """As ``RetainedSlices`` does.
+
+        Lower slices that a former owner has removed, and died before it synced that, come first.
+        """
+        self._sync_names()
+        super().remove(numbers, archive)
+
     def let_go(self, number: int) -> None:
         """Close the files of a slice whose names are about to go."""
         super().let_go(number)
@@ -703,6 +715,9 @@ class SliceLog(RetainedSlices):
             self._sync_loose(number)
         if self._active is not None:
             self._sync_active(self._active)
+        self._sync_names()
+
+    def _sync_names(self) -> None:
         if self._names_loose:
             self._env.disk.fsync(self.dirfd)
             self._names_loose = False
