@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import random
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,16 +17,21 @@ import pytest
 from ftstan.base.errors import FencedError, StoreError
 from ftstan.ft.epoch import EPOCH_NAME, read_owner
 from ftstan.stores.file.env import FileStoreOptions
+from ftstan.stores.file.log import records
 from ftstan.stores.interface import ChannelLimits
+from ftstan.wire.block import MsgBlock
 from tests.filenode import FileNode, simulated
 from tests.filenode import Owner as Epoch
 from tests.sim.disk import CrashMode, Killed, SimDisk
+from tests.sim.ft.hosts import Client, ClientDisk
 from tests.sim.volume import FileNode as File
 from tests.unit.ft.test_epoch import ROOT, Owner, new_store, next_owner
 from tests.unit.stores.test_deletion import calls_before_the_intent, killed_at, with_channels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.sim.volume import Volume
 
 
 # --- the epoch file
@@ -192,3 +199,57 @@ def test_a_seal_does_not_go_before_what_a_former_owner_removed_below_it_has_dura
                 met += 1
                 assert b"refused" not in content(found, 2)
     assert met > 30
+
+
+# --- an original on a host that died
+
+
+def on_a_host(volume: Volume) -> ClientDisk:
+    """A process on a host of its own, on network storage."""
+    client = Client(random.Random(1))
+    client.trusts_names = 0
+    return ClientDisk(volume, Counter(), client)
+
+
+def lose_uncommitted(volume: SimDisk, path: str) -> None:
+    """The file server goes down and comes back: what only dead hosts had sent is lost."""
+    for file in volume._walk(path).entries.values():
+        if isinstance(file, File) and file.changes and all(host.dead for host in file.by):
+            file.data[:] = file.durable
+            file.changes.clear()
+            file.by.clear()
+
+
+def test_what_was_delivered_of_an_originals_last_batch_outlives_its_host_and_the_file_server() -> (
+    None
+):
+    crc = records.Crc(FileStoreOptions().crc_polynomial)
+    block = MsgBlock()
+    for sequence in range(1, 5):
+        block.append(sequence, b"foo", b"", b"m%d" % sequence, sequence)
+    records.seal(block, crc)
+    known = records.cut(block, 3)
+    data = records.VERSION + bytes(memoryview(known))
+    index = records.VERSION + records.index_entries(known, 0, 3, records.VERSION_SIZE, crc)
+    server = SimDisk()
+    server.add_tree(
+        "/store/foo", {"msgs.1.dat": data, "msgs.1.idx": index, "subs.dat": records.VERSION}
+    )
+    original = on_a_host(server.volume)
+    folder = original.open_dir("/store/foo")
+    fd = original.open(folder, "msgs.1.dat", os.O_RDWR)
+    original.pwrite(fd, bytes(memoryview(block))[len(data) - records.VERSION_SIZE :], len(data))
+    # Its kernel has sent it, and the host dies before it asks for it to be made durable.
+    original.close(fd)
+    original.client.dead = True
+    original.kill()
+    ours = on_a_host(server.volume)
+    owner = FileNode(ours, owner=Epoch(2, 4097), asking=ours.direct())
+    assert owner.sequences() == [1, 2, 3, 4]
+    lose_uncommitted(server, "/store/foo")
+    assert server.tree("/store/foo")["msgs.1.dat"] == data
+    assert owner.sequences() == [1, 2, 3, 4]
+    ours = on_a_host(server.volume)
+    successor = FileNode(ours, owner=Epoch(3, 4097), asking=ours.direct())
+    assert successor.sequences() == [1, 2, 3, 4]
+    assert b"m4" in content(successor, 4)
