@@ -8,15 +8,16 @@ Theory of operation (the argument is ``docs/ft-argument.md``):
   lock.
 - ``ft.epoch`` is an array of 4 KiB slots, slot n at n * 4096 (slot 0 stays blank). Whoever takes n
   fills **every blank slot below** with its record, then writes its own slot, and looks whether
-  somebody is above it.
+  somebody is above it. What others have left there it writes once more: they may not have synced
+  it.
 - An owner is **confirmed** by one read of its own slot and the next one: its own bytes in the
   first, nothing in the second. A successor's record is durable before the successor looks at any
   other file, so what was confirmed was committed before the successor measured, and is in its log.
 - Hence a late write of a former owner can only land in a slot that nobody watches any more.
 
-The fills are durable *before* the own record is written. So an own record in slot m proves that no
-slot below m is blank, whatever was paused, killed or written late, and a reader may stop there
-instead of reading the whole file.
+The fills are durable *before* the own record is written. So an own record in slot m proves that
+every slot below m is durably used, whatever was paused, killed, lost or written late, and a reader
+may stop there instead of reading the whole file.
 
 Files are changed in place, never renamed, and never left open for writing: a file that this host
 holds open for writing reads stale on NFS. No clock, lock or heartbeat takes part in any decision
@@ -47,7 +48,7 @@ from ftstan.ft.epoch_records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping
 
     from ftstan.base.clock import Clock
     from ftstan.base.disk import Disk
@@ -152,12 +153,13 @@ class _Slots:
     below that top.
 
     ``records``: from the newest one, which may be a filler, down to the one that its writer has in
-    its own slot.
+    its own slot. ``used``: the bytes of every used slot down to that one.
     """
 
     top: int
     records: tuple[EpochRecord, ...]
     blanks: tuple[int, ...]
+    used: dict[int, bytes]
 
     @property
     def newest(self) -> EpochRecord | None:
@@ -172,7 +174,16 @@ class _Slots:
         blank = set(self.blanks)
         top = next((slot for slot in range(self.top - 1, 0, -1) if slot not in blank), 0)
         records = tuple(record for record in self.records if record.slot != self.top)
-        return _Slots(top, records, tuple(slot for slot in self.blanks if slot < top))
+        used = {slot: data for slot, data in self.used.items() if slot != self.top}
+        return _Slots(top, records, tuple(slot for slot in self.blanks if slot < top), used)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the top slot is torn, or filled: a record of its own may be on its way there just
+        now.
+        """
+        newest = self.newest
+        return self.top > 0 and (newest is None or newest.slot != self.top or newest.is_filler)
 
     @property
     def mixed(self) -> bool:
@@ -278,7 +289,7 @@ def claim(
             )
 
         activation = carry_on(found)
-        if found.blanks_below(number):
+        if found.blanks_below(number) or found.is_open:
             # Numbers that were claimed before ours: whoever has one may get its record written, and
             # own the store, at any moment. Once our own slot is used nobody can any more, and who
             # has done so is seen, before its record is written over.
@@ -291,7 +302,11 @@ def claim(
                 raise _overtaken(number, found.newest)
             found = found.beneath()
             activation = carry_on(found)
-        _write(disk, root_fd, activation, found.blanks_below(number), activation.record().filling)
+        below = {
+            slot: encode_slot(activation.record().filling(slot))
+            for slot in found.blanks_below(number)
+        }
+        _write(disk, root_fd, activation, found.used | below)
         _read_back(disk, root_fd, activation)
     except OSError as error:
         raise StoreError(
@@ -356,7 +371,9 @@ def claim_next(
         # The slot behind our present one comes last of those below: until it is used, we are
         # confirmed by it.
         below = reversed(range(before.epoch + 1, number))
-        _write(disk, root_fd, activation, list(below), lambda slot: _filler(before, slot))
+        _write(
+            disk, root_fd, activation, {slot: encode_slot(_filler(before, slot)) for slot in below}
+        )
         _read_back(disk, root_fd, activation)
     except OSError as error:
         raise StoreError(
@@ -675,18 +692,18 @@ def _take_number(disk: Disk, root_fd: int, floor: int) -> int:
         return number
 
 
-def _write(
-    disk: Disk,
-    root_fd: int,
-    activation: Activation,
-    blanks: Sequence[int],
-    filler: Callable[[int], EpochRecord],
-) -> None:
+def _write(disk: Disk, root_fd: int, activation: Activation, below: Mapping[int, bytes]) -> None:
+    """Write the slots ``below`` our own, in their order, then ours.
+
+    Also what others have there: whoever wrote it may have died before its sync, or have failed in
+    it, and storage forgets it then. An owner that looks at that slot alone would be confirmed
+    again, with us above it.
+    """
     fd = disk.open(root_fd, EPOCH_NAME, os.O_RDWR | os.O_NOFOLLOW)
     try:
-        for slot in blanks:
-            disk.pwrite(fd, encode_slot(filler(slot)), slot * SLOT_SIZE)
-        if blanks:
+        for slot, data in below.items():
+            disk.pwrite(fd, data.ljust(SLOT_SIZE, b"\0"), slot * SLOT_SIZE)
+        if below:
             # Durable before our own slot is: a claimer that dies between the two must not leave a
             # blank slot under a record, where a late claimer's record would find an owner that
             # looks only at the next slot.
@@ -743,6 +760,7 @@ def _scan(disk: Disk, fd: int) -> _Slots:
     top = 0
     records = []
     blanks = []
+    used = {}
     for slot in range(end - 1, 0, -1):
         data = disk.pread(fd, SLOT_SIZE, slot * SLOT_SIZE)
         if is_blank(data):
@@ -750,12 +768,13 @@ def _scan(disk: Disk, fd: int) -> _Slots:
                 blanks.append(slot)
             continue
         top = top or slot
+        used[slot] = data
         record = decode_slot(data, slot)
         if record is not None:
             records.append(record)
             if not record.is_filler:
                 break
-    return _Slots(top, tuple(records), tuple(blanks))
+    return _Slots(top, tuple(records), tuple(blanks), used)
 
 
 def _claims(disk: Disk, root_fd: int, top: int) -> list[int]:

@@ -291,6 +291,9 @@ def finish_pending(env: FileEnv) -> list[tuple[Intent, OSError]]:
             )
         else:
             try:
+                # Its writer may have died before its name was durable: a power cut that took the
+                # name back, and not what was removed, would leave a part of the channel.
+                disk.fsync(env.root)
                 carry_out(env, intent)
             except OSError as error:
                 refused.append((intent, error))

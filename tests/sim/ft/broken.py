@@ -131,7 +131,7 @@ def slots_used_again(patch: Patch) -> None:
             if record is not None:
                 records.append(record)
         newest = max(records, key=lambda r: r.slot, default=None)
-        return epoch._Slots(newest.slot if newest else 0, (newest,) if newest else (), ())
+        return epoch._Slots(newest.slot if newest else 0, (newest,) if newest else (), (), {})
 
     def write(disk: Disk, root_fd: int, activation: Activation, *_: object) -> None:
         fd = disk.open(root_fd, epoch.EPOCH_NAME, 2)
@@ -160,7 +160,7 @@ def blanks_left_blank(patch: Patch) -> None:
     write = epoch._write
 
     def own_slot_only(disk: Disk, root_fd: int, activation: Activation, *_: object) -> None:
-        write(disk, root_fd, activation, (), activation.record().filling)
+        write(disk, root_fd, activation, {})
 
     patch.setattr(epoch, "_write", own_slot_only)
 

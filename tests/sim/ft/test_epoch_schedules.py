@@ -3,7 +3,8 @@
 Each may be paused or killed between any two calls.
 
 Writes that were not synced land whenever the schedule says, even long after their process died, as
-they do on a network file system. What must hold in every history:
+they do on a network file system, and what has landed so may be lost again, below processes that go
+on, until somebody has sent and synced it. What must hold in every history:
 
 - no two activations have the same epoch, and each is above all that were finished before it began;
 - once an activation is finished, no lower epoch is confirmed any more;
@@ -40,6 +41,7 @@ class LateDisk(SimDisk):
     """
 
     late: list[tuple[int, bytes]]
+    world: World
 
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
         assert self.on_call is not None
@@ -47,13 +49,17 @@ class LateDisk(SimDisk):
         self.late.append((offset, bytes(data)))
 
     def fsync(self, fd: int) -> None:
+        sent = []
         while self.late:
             offset, data = self.late[0]
             super().pwrite(fd, data, offset)
+            sent.append(offset)
             # Popped behind the call: if the process is killed in it, the bytes are still on their
             # way.
             self.late.pop(0)
         super().fsync(fd)
+        for offset in sent:
+            self.world.loose.pop(offset, None)
 
 
 class World:
@@ -65,6 +71,8 @@ class World:
         self.base.add_tree(ROOT, {"server.dat": b"x", "old/msgs.7.dat": b""})
         self.finished: list[Activation] = []
         self.slices: list[int] = []
+        self.loose: dict[int, bytes] = {}
+        """What storage goes back to where bytes have landed that nobody has synced, by offset."""
         if used:
             root = self.base.open_dir(ROOT)
             self.finish(self.claim_as("FIRST", self.base, root))
@@ -96,7 +104,14 @@ class World:
 
     def land(self, offset: int, data: bytes) -> None:
         fd = self.base.open(self.base.open_dir(ROOT), EPOCH_NAME, 2)
+        before = self.base.pread(fd, len(data), offset).ljust(len(data), b"\0")
+        self.loose.setdefault(offset, before)
         self.base.pwrite(fd, data, offset)
+        self.base.close(fd)
+
+    def lose(self, offset: int) -> None:
+        fd = self.base.open(self.base.open_dir(ROOT), EPOCH_NAME, 2)
+        self.base.pwrite(fd, self.loose.pop(offset), offset)
         self.base.close(fd)
 
 
@@ -108,6 +123,7 @@ class Process:
         self.name = name
         self.disk = LateDisk(world.base.volume, world.base.met)
         self.disk.late = []
+        self.disk.world = world
         self.disk.on_call = self.pause
         self.killed = False
         self.over = False
@@ -177,6 +193,8 @@ def play(world: World, processes: list[Process], rng: random.Random) -> None:
         for other in processes:
             if other.disk.late and rng.random() < 0.3:
                 world.land(*rng.choice(other.disk.late))
+        if world.loose and rng.random() < 0.2:
+            world.lose(rng.choice(list(world.loose)))
 
 
 @settings(max_examples=400, deadline=None)

@@ -27,6 +27,8 @@ from ftstan.stores.file.log.view import Slice, SliceView, dat_name, idx_name, sh
 from ftstan.stores.file.regular import open_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ftstan.stores.interface import ChannelLimits
     from ftstan.wire.block import MsgBlock
 
@@ -69,6 +71,8 @@ class SliceLog(RetainedSlices):
         True: nor their data, in a store without syncs.
         """
         self._names_loose = False
+        self._found_loose = False
+        """Whether what a former owner did to names may not be durable."""
         self._refused: set[int] = set()
         self._gap_behind = 0
         """A slice of ours with such an index: the number behind it is not used, which tells a
@@ -108,7 +112,7 @@ class SliceLog(RetainedSlices):
         """
         self.slices = slices
         self._loose = {} if durable else dict.fromkeys((s.number for s in slices), not synced)
-        self._names_loose = not durable
+        self._names_loose = self._found_loose = not durable
         ours = range(self._env.owner.ours_from, self._env.highest_number)
         if slices and not durable and self._env.inherited and slices[-1].number in ours:
             self._inherited = slices[-1].number
@@ -446,7 +450,7 @@ class SliceLog(RetainedSlices):
         self._active = active = _Active(s, fd, block.timestamp(i))
         self._parts.append((active, i, j, records.VERSION_SIZE))
         disk.fsync(self.dirfd)
-        self._names_loose = False
+        self._names_loose = self._found_loose = False
 
     def take_number(self) -> int:
         """A number for a slice that is written elsewhere; it is not given out again.
@@ -636,6 +640,17 @@ class SliceLog(RetainedSlices):
         for fd in fds:
             self._close_one(fd)
 
+    def remove(
+        self, numbers: list[int], archive: Callable[[bytes, int], None] | None = None
+    ) -> None:
+        """As ``RetainedSlices`` does.
+
+        Lower slices that a former owner has removed, and died before it synced that, come first.
+        """
+        if self._found_loose:
+            self._sync_names()
+        super().remove(numbers, archive)
+
     def let_go(self, number: int) -> None:
         """Close the files of a slice whose names are about to go."""
         super().let_go(number)
@@ -703,9 +718,12 @@ class SliceLog(RetainedSlices):
             self._sync_loose(number)
         if self._active is not None:
             self._sync_active(self._active)
+        self._sync_names()
+
+    def _sync_names(self) -> None:
         if self._names_loose:
             self._env.disk.fsync(self.dirfd)
-            self._names_loose = False
+            self._names_loose = self._found_loose = False
 
     def _sync_closed(self, name: str) -> None:
         try:

@@ -123,9 +123,10 @@ def _is_copied(env: FileEnv, f: Found) -> bool:
     ours.
 
     What is numbered higher than we can get to is no former owner's of ours: like an original
-    server's it is synced.
+    server's it is synced. That is not enough where a sync commits nothing that another host wrote.
     """
-    return len(f.tail) > 0 and (f.scattered or _is_former_owners(env, f))
+    is_copied = _is_former_owners(env, f) or (env.is_remembered and f.number < env.highest_number)
+    return len(f.tail) > 0 and (f.scattered or is_copied)
 
 
 def _is_former_owners(env: FileEnv, f: Found) -> bool:
