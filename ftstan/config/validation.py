@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MOST_PORT = 65535
 LEAST_BUFFER = 4096
+#: It is memory that is taken at the start.
+_MOST_BUFFER = 1 << 30
 #: Longer than any client takes for its next publish that waits for the last one.
 _LONGEST_SPIN = 10 * MILLISECOND
 
@@ -171,6 +173,11 @@ def check_start(
     if options.io_buffer_size < LEAST_BUFFER:
         raise ConfigError(
             f"io_buffer_size must be at least {LEAST_BUFFER} bytes",
+            hint="leave it out, or give a size such as 1MB",
+        )
+    if options.io_buffer_size > _MOST_BUFFER:
+        raise ConfigError(
+            f"io_buffer_size must be at most {_MOST_BUFFER} bytes",
             hint="leave it out, or give a size such as 1MB",
         )
     if min(options.nats.gomaxprocs, options.nats.gogc) < 0:

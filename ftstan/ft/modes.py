@@ -124,10 +124,12 @@ def _open_to_all(disk: Disk, root: int, path: str) -> str:
     found = []
     for name, _ in disk.listdir(root):
         try:
-            if disk.stat(root, name).mode & _EVERYBODY_WRITES:
-                found.append(name)
+            seen = disk.stat(root, name)
         except FileNotFoundError:
             continue
+        # A symbolic link has every right, whatever it leads to; we follow none.
+        if seen.mode & _EVERYBODY_WRITES and (seen.is_file or seen.is_dir):
+            found.append(name)
     if not found:
         return ""
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""

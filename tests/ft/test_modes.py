@@ -137,6 +137,7 @@ def test_a_datastore_that_everybody_may_write_to_is_told_and_refused_where_that_
     assert file.status() == 1
     assert "everybody may write to server.dat" in file.text()
     (stage.store / "server.dat").chmod(0o640)
+    (stage.store / "note").symlink_to("/nowhere")
     tidy = stage.file_server("tidy", "-strict_permissions")
     tidy.wait_for(READY)
     assert "everybody" not in tidy.text()

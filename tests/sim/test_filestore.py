@@ -72,7 +72,8 @@ def test_a_store_killed_at_any_call_keeps_every_promise(variant: Variant, epoch:
 
 def test_mixed_histories_meet_every_fault_and_every_path() -> None:
     met: Counter[str] = Counter()
-    for seed in range(40):
+    # The last ones meet a torn end that is ended, which is rare.
+    for seed in (*range(40), 73, 85):
         met += census.run(seed)
     print(census.table(met))
     assert [name for name in census.REQUIRED if not met[name]] == []

@@ -30,7 +30,7 @@ from ftstan.stores.file.state.statefile import StateFile, read_file
 from ftstan.stores.file.store import FileStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping
     from concurrent.futures import Future
 
     import pytest
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from ftstan.base.disk import Disk
     from ftstan.base.errors import StoreError
     from ftstan.ft.epoch import Activation
-    from ftstan.ft.epoch_records import EpochRecord
     from ftstan.node.handover_buffer import BufferedPublishes
     from ftstan.stores.file.recovery.judging import ChannelVerdict
     from ftstan.stores.file.recovery.measure import Found
@@ -243,16 +242,10 @@ def events_without_replacement(patch: Patch) -> None:
 def fills_not_synced(patch: Patch) -> None:
     """The slots below and the own record become durable together, in any order."""
 
-    def write(
-        disk: Disk,
-        root_fd: int,
-        activation: Activation,
-        blanks: Sequence[int],
-        filler: Callable[[int], EpochRecord],
-    ) -> None:
+    def write(disk: Disk, root_fd: int, activation: Activation, below: Mapping[int, bytes]) -> None:
         fd = disk.open(root_fd, epoch.EPOCH_NAME, 2)
-        for slot in blanks:
-            disk.pwrite(fd, encode_slot(filler(slot)), slot * SLOT_SIZE)
+        for slot, data in below.items():
+            disk.pwrite(fd, data.ljust(SLOT_SIZE, b"\0"), slot * SLOT_SIZE)
         disk.pwrite(fd, encode_slot(activation.record()), activation.epoch * SLOT_SIZE)
         disk.fsync(fd)
         disk.close(fd)

@@ -182,6 +182,10 @@ def test_routes_need_an_address_of_ones_own() -> None:
         (ServerOptions(io_spin=10_000_001), "io_spin cannot be more than 10ms"),
         (ServerOptions(io_buffer_size=4095), "io_buffer_size must be at least 4096 bytes"),
         (
+            ServerOptions(io_buffer_size=(1 << 30) + 1),
+            "io_buffer_size must be at most 1073741824 bytes",
+        ),
+        (
             ServerOptions(nats=NatsOptions(gomaxprocs=-1)),
             "nats_gomaxprocs and nats_gogc cannot be negative",
         ),
