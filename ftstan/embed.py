@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, Self
@@ -21,6 +22,7 @@ from ftstan.base import log
 from ftstan.base.disk import ShuttableDisk
 from ftstan.base.errors import EndedError, FencedError, FtstanError, NatsError, StoppedError
 from ftstan.base.states import NodeState
+from ftstan.config.encryption_keys import check_encryption
 from ftstan.config.options import (
     ChannelLimits,
     FileOptions,
@@ -142,6 +144,7 @@ class StanServer:
         """
         options = self.options
         check_before_logging(options)
+        check_encryption(options.encryption, os.environ)
         check_start(options, registry.names(options.store))
         for warning in check_routes(options):
             log.stream.warning(warning)

@@ -213,8 +213,7 @@ class EncryptedStore:
     """A store whose payloads are encrypted. Implements ``Store``."""
 
     def __init__(self, inner: Store, ring: KeyRing, *, accept_unreadable: bool = False) -> None:
-        """``accept_unreadable``: serve also where the newest message of a channel does not decrypt.
-        """
+        """``accept_unreadable``: serve also where the newest message does not decrypt."""
         self._inner = inner
         self._ring = ring
         self._accept_unreadable = accept_unreadable
@@ -234,9 +233,7 @@ class EncryptedStore:
         bad = [channel for channel in channels if not channel.is_newest_readable()]
         if bad:
             shown = [channel.name.decode("utf-8", "backslashreplace") for channel in bad]
-            text = (
-                f"{WRONG_KEY}{len(bad)} of {len(channels)} channels: {', '.join(shown[:_NAMED])}"
-            )
+            text = f"{WRONG_KEY}{len(bad)} of {len(channels)} channels: {', '.join(shown[:_NAMED])}"
             if len(bad) > _NAMED:
                 text += ", ..."
             if not self._accept_unreadable:

@@ -266,12 +266,8 @@ def test_an_empty_host_and_port_0_are_the_defaults() -> None:
     assert (nats.host, nats.port) == (ServerOptions().nats.host, 4222)
 
 
-#: Left out: server TLS, whose flags need each other, and encryption that is switched on, which is
-#: refused at the start.
-ENCRYPTION = ("encrypt", "encryption_key")
-UNSUPPORTED = [
-    f for f in FLAGS if not f.supported and f.group is not Group.TLS and f.key not in ENCRYPTION
-]
+#: Left out: server TLS, whose flags need each other.
+UNSUPPORTED = [f for f in FLAGS if not f.supported and f.group is not Group.TLS]
 
 
 @pytest.mark.parametrize("flag", UNSUPPORTED, ids=lambda flag: flag.key)

@@ -1,0 +1,72 @@
+"""Which key counts, and what a file of keys may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ftstan.base.errors import ConfigError
+from ftstan.config.encryption_keys import keys_of, read_key_file
+from ftstan.config.flags import parse, to_options, to_settings
+from ftstan.config.options import EncryptionOptions
+
+ENVIRONMENT = {"NATS_STREAMING_ENCRYPTION_KEY": "of the environment"}
+
+
+def key_file(path: Path, text: bytes, mode: int = 0o600) -> str:
+    path.write_bytes(text)
+    path.chmod(mode)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        ("", []),
+        ("-encryption_cipher DES", []),
+        ("-encrypt=false", []),
+        ("-encrypt", [b"of the environment"]),
+        ("-encryption_key k", [b"of the environment"]),
+        ("-encrypt=false -encryption_key k", [b"of the environment"]),
+    ],
+)
+def test_the_environments_key_goes_before_every_other_and_switches_nothing_on(
+    words: str, keys: list[bytes]
+) -> None:
+    options = to_options(parse(words.split()))
+    assert keys_of(options.encryption, ENVIRONMENT) == keys
+
+
+def test_any_bytes_are_a_key() -> None:
+    odd = 'schlüssel "quoted" 日本 ' + "x" * 500
+    assert keys_of(EncryptionOptions(enabled=True, key=odd), {}) == [odd.encode()]
+    raw = b"\xff\xfe".decode("utf-8", "surrogateescape")
+    assert keys_of(EncryptionOptions(enabled=True, key=raw), {}) == [b"\xff\xfe"]
+
+
+def test_a_key_or_a_file_of_keys_switches_encryption_on(tmp_path: Path) -> None:
+    for words in (["-encryption_key", "k"], ["-encryption_key_file", "f"]):
+        assert to_options(parse(words)).encryption.enabled
+    for name in ("encryption_key", "encryption_key_file"):
+        config = tmp_path / "s.conf"
+        config.write_text(f'{name}: ""\n')
+        assert to_settings(parse(["-c", str(config)])).value("encrypt") is True
+
+
+def test_the_lines_of_a_file_are_its_keys_in_their_order(tmp_path: Path) -> None:
+    path = key_file(tmp_path / "keys", b"# new\n second \r\n\n\xff\xfe #\nfirst", 0o640)
+    assert read_key_file(path) == [b" second ", b"\xff\xfe #", b"first"]
+    options = EncryptionOptions(enabled=True, key_file=path)
+    assert keys_of(options, {}) == read_key_file(path)
+    # It writes, and what the file names is still read.
+    assert keys_of(options, ENVIRONMENT) == [b"of the environment", *read_key_file(path)]
+
+
+def test_a_file_that_everybody_may_write_is_refused_too(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is open to everybody \(mode 0602\)"):
+        read_key_file(key_file(tmp_path / "keys", b"k", 0o602))
+
+
+def test_a_key_stands_in_no_repr_of_options() -> None:
+    assert "sesame" not in repr(EncryptionOptions(enabled=True, key="sesame"))
