@@ -40,7 +40,7 @@ OVERHEAD: Final = 1 + NONCE_SIZE + TAG_SIZE
 MOST_UNDER_ONE_KEY: Final = 1 << 32
 
 CODES: Final = {AES: 1, CHACHA: 2}
-_KINDS: Final[dict[int, type[AESGCM] | type[ChaCha20Poly1305]]] = {
+_KINDS: Final[dict[int, type[AESGCM | ChaCha20Poly1305]]] = {
     1: AESGCM,
     2: ChaCha20Poly1305,
 }

@@ -185,6 +185,22 @@ def unseal(
     return out, 0, None
 
 
+def count_others(MsgBlock block not None, is_wanted):
+    """How many messages have a payload of which ``is_wanted(stored)`` does not hold."""
+    cdef Py_ssize_t i
+    cdef Py_ssize_t count = 0
+    cdef MsgRef* r
+    cdef Parts parts
+    for i in range(block.count):
+        r = &block.refs[i]
+        find_data(block.buf + r.off + GAP, r.size, &parts)
+        if parts.data.n and not is_wanted(
+            PyBytes_FromStringAndSize(parts.data.p, <Py_ssize_t>parts.data.n)
+        ):
+            count += 1
+    return count
+
+
 def stored_data(MsgBlock block not None, Py_ssize_t i):
     """The payload of message ``i`` as it is stored."""
     cdef MsgRef* r = block.at(i)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,6 +10,9 @@ from ftstan.base.errors import ConfigError
 from ftstan.config.encryption_keys import keys_of, read_key_file
 from ftstan.config.flags import parse, to_options, to_settings
 from ftstan.config.options import EncryptionOptions
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ENVIRONMENT = {"NATS_STREAMING_ENCRYPTION_KEY": "of the environment"}
 
@@ -63,9 +66,24 @@ def test_the_lines_of_a_file_are_its_keys_in_their_order(tmp_path: Path) -> None
     assert keys_of(options, ENVIRONMENT) == [b"of the environment", *read_key_file(path)]
 
 
-def test_a_file_that_everybody_may_write_is_refused_too(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"is open to everybody \(mode 0602\)"):
-        read_key_file(key_file(tmp_path / "keys", b"k", 0o602))
+@pytest.mark.parametrize(
+    ("text", "mode", "complaint"),
+    [
+        (b"k", 0o602, "is open to everybody (mode 0602)"),
+        (b"k", 0o644, "is open to everybody (mode 0644)"),
+        (b"\n# k\n\r\n", 0o600, "holds no key"),
+        (b"", 0o600, "holds no key"),
+        (b"k" * (1 << 20) + b"k", 0o600, "is too large for a file of keys"),
+    ],
+)
+def test_a_file_that_cannot_be_one_of_keys_is_refused_with_its_name(
+    text: bytes, mode: int, complaint: str, tmp_path: Path
+) -> None:
+    path = key_file(tmp_path / "keys", text, mode)
+    with pytest.raises(ConfigError) as caught:
+        read_key_file(path)
+    assert caught.value.text == f"encryption_key_file {path} {complaint}"
+    assert caught.value.hint
 
 
 def test_a_key_stands_in_no_repr_of_options() -> None:

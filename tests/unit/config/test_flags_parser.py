@@ -73,6 +73,8 @@ def test_no_flag_is_missing_from_the_table_and_only_ours_are_added() -> None:
             "file_sync_index",
             "file_sync_subs",
             "dedup_window",
+            "encryption_key_file",
+            "encryption_accept_unreadable",
             "ft_allow",
             "ft_mixed",
         ),

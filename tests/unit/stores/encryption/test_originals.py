@@ -80,7 +80,7 @@ def read_until_refused(channel: ChannelStore) -> tuple[list[list[object]], str]:
         assert block is not None
         for i in range(block.position(at), len(block)):
             sequence, _, _, data, timestamp, _, _ = codec.decode_msg_proto(block.payload(i))
-            rows.append([sequence, timestamp, len(data), sha1(data).hexdigest()])  # noqa: S324
+            rows.append([sequence, timestamp, len(data), sha1(data).hexdigest()])
             at = sequence + 1
     return rows, ""
 
