@@ -137,7 +137,7 @@ class EncryptedChannel:
         raise UndecryptableError(
             text,
             hint="add the key that wrote it to the file of -encryption_key_file, or purge the"
-            f" channel up to it: ftstanctl channel purge {self._shown} --to {bad}",
+            f" channel up to it: ftstanctl channel purge {self._shown} --up-to {bad}",
         ) from error
 
     @property

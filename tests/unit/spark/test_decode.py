@@ -5,8 +5,8 @@ bytes are.
 from __future__ import annotations
 
 import struct
-from hashlib import blake2b
 from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -153,7 +153,13 @@ def test_payloads_of_the_shape_that_encryption_gives_them_are_counted() -> None:
     aes = bytes.fromhex("015db4813b00000000000000017720e2eee679bdb60d7cb819a28e09cc189027e485")
     chacha = bytes.fromhex("025db4813b0000000000000001de8f8ffe3c26c1aeacb21b33751e15e0db0067addc")
     ours = b"\x01" + blake2b(b"random").digest()[:28]
-    others = (b"\x02 some text of 28 bytes or more.", b"\x01" + bytes(40), b"\x01" + b"\xff" * 40, b"\x02short", b"\x03" + aes[1:])
+    others = (
+        b"\x02 some text of 28 bytes or more.",
+        b"\x01" + bytes(40),
+        b"\x01" + b"\xff" * 40,
+        b"\x02short",
+        b"\x03" + aes[1:],
+    )
     block = block_of(
         CHANNEL, [Message(n, data) for n, data in enumerate((aes, chacha, ours, *others), 1)]
     )
