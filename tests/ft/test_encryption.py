@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.cli import ctl
 from tests.ft.client import StanClient
 from tests.oracle.godecrypt import decrypted
 from tests.oracle.gostore import read_store
@@ -96,6 +97,42 @@ def test_a_wrong_key_is_refused_at_start_and_may_be_taken_all_the_same(stage: St
     assert list(client.read_to(b"foo", len(PAYLOADS)).values()) == PAYLOADS
     assert list(client.read_to(b"bar", 1).values()) == [b"x"]
     stopped(server, client)
+
+
+def test_a_new_key_takes_the_place_of_the_old_one(stage: Stage) -> None:
+    server, client = started(stage, "first", "-encryption_key_file", key_file(stage, "a", "old"))
+    client.publish(b"foo", *PAYLOADS)
+    stopped(server, client)
+    ring = key_file(stage, "b", "new", "old")
+    server, client = started(stage, "second", "-encryption_key_file", ring)
+    client.publish(b"foo", b"between")
+    stopped(server, client)
+    assert ctl.main(["store", "rekey", str(stage.store), "--encryption-key-file", ring]) == 0
+    server, client = started(stage, "third", "-encryption_key_file", key_file(stage, "c", "new"))
+    assert list(client.read_to(b"foo", 51).values()) == [*PAYLOADS, b"between"]
+    stopped(server, client)
+
+
+def test_a_standby_takes_over_with_its_keys_and_one_with_another_key_stands_by(
+    stage: Stage,
+) -> None:
+    nats = stage.nats()
+    words = ("-ns", nats.url, "-encryption_key_file")
+    first = stage.member("a", *words, key_file(stage, "keys.a", "sesame"))
+    first.wait_until_active()
+    client = StanClient(nats.port)
+    client.connect()
+    client.publish(b"foo", *PAYLOADS)
+    wrong = stage.member("b", *words, key_file(stage, "keys.b", "another"))
+    wrong.wait_until_standing_by()
+    first.kill()
+    wrong.wait_for(
+        "ft: this server could not become active: the encryption key does not decrypt the newest "
+        "message of 1 of 1 channels: foo"
+    )
+    right = stage.member("c", *words, key_file(stage, "keys.c", "other", "sesame"))
+    right.wait_until_active()
+    assert list(client.read_to(b"foo", len(PAYLOADS)).values()) == PAYLOADS
 
 
 def test_a_key_on_the_command_line_is_written_over(stage: Stage) -> None:

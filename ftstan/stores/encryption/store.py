@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 #: Channels that are named where a key is wrong.
 _NAMED: Final = 3
+#: Channels that a start looks at where each is opened when it is first needed: a key that is wrong
+#: for all of them must not look right until somebody reads.
+_SAMPLED: Final = 8
 _CODES: Final = tuple(CODES.values())
 
 WRONG_KEY: Final = "the encryption key does not decrypt the newest message of "
@@ -228,7 +231,7 @@ class EncryptedStore:
 
         Raises ``RecoveryError`` too if the newest message of a channel does not decrypt.
         """
-        recovered = self._inner.recover()
+        recovered = self._sampled(self._inner.recover())
         channels = [self._around(inner) for inner in recovered.channels]
         bad = [channel for channel in channels if not channel.is_newest_readable()]
         if bad:
@@ -244,6 +247,19 @@ class EncryptedStore:
                 )
             log.warning(text)
         return replace(recovered, channels=list(channels))
+
+    def _sampled(self, recovered: Recovered) -> Recovered:
+        """What was recovered, and some of the channels that it has left for later."""
+        for name in recovered.later[:_SAMPLED]:
+            opened = self._inner.open_channel(name)
+            recovered = replace(
+                recovered,
+                channels=[*recovered.channels, *opened.channels],
+                refused=recovered.refused | opened.refused,
+                later=recovered.later[1:],
+                remembered=recovered.remembered | opened.remembered,
+            )
+        return recovered
 
     def _around(self, inner: ChannelStore) -> EncryptedChannel:
         channel = EncryptedChannel(inner, self._ring)
