@@ -25,6 +25,7 @@ from ftstan.base.states import NodeState
 from ftstan.config.encryption_keys import check_encryption
 from ftstan.config.options import (
     ChannelLimits,
+    EncryptionOptions,
     FileOptions,
     FtOptions,
     LinkOptions,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChannelLimits",
+    "EncryptionOptions",
     "FileOptions",
     "FtOptions",
     "LinkOptions",

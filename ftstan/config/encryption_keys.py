@@ -39,9 +39,10 @@ def check_encryption(options: EncryptionOptions, environment: Mapping[str, str])
 def keys_of(options: EncryptionOptions, environment: Mapping[str, str]) -> list[bytes]:
     """The keys, the one that encrypts first; none if encryption is not switched on.
 
-    Raises ``ConfigError``.
+    A key switches it on also where a program says nothing else: who gives one must not get plain
+    messages. Raises ``ConfigError``.
     """
-    if not options.enabled:
+    if not (options.enabled or options.key or options.key_file):
         return []
     if options.cipher.upper() not in ("", *CIPHERS):
         raise ConfigError(

@@ -75,12 +75,15 @@ cdef int put_with(
     const char* data,
     size_t data_size,
 ) except -1:
-    """Put a message with another payload: ``head`` and ``data`` in a row; without any, no field."""
+    """Put a message with another payload: ``head`` and ``data`` in a row.
+
+    An empty one has its field, too: without it, one before it would count.
+    """
     cdef const char* p = block.buf + r.off + GAP
     cdef size_t before = parts.start - p
     cdef size_t after = p + r.size - parts.end
     cdef size_t n = head_size + data_size
-    cdef size_t field = 1 + varint_size(n) + n if n else 0
+    cdef size_t field = 1 + varint_size(n) + n
     cdef size_t size = before + field + after
     cdef char* to
     if size > _MOST:
@@ -92,13 +95,12 @@ cdef int put_with(
     to += GAP
     memcpy(to, p, before)
     to += before
-    if n:
-        to[0] = _DATA_TAG
-        to = put_varint(to + 1, n)
-        memcpy(to, head, head_size)
-        to += head_size
-        memcpy(to, data, data_size)
-        to += data_size
+    to[0] = _DATA_TAG
+    to = put_varint(to + 1, n)
+    memcpy(to, head, head_size)
+    to += head_size
+    memcpy(to, data, data_size)
+    to += data_size
     memcpy(to, parts.end, after)
     out.used += GAP + size
     return 0
@@ -178,7 +180,7 @@ def unseal(
             if not PyBytes_CheckExact(data):
                 raise TypeError("a cipher gives bytes")
             put_with(
-                out, block, r, &parts, NULL, 0,
+                out, block, r, &parts, parts.start, 0,
                 PyBytes_AS_STRING(data), <size_t>PyBytes_GET_SIZE(data),
             )
         i += 1

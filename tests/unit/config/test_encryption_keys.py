@@ -86,5 +86,11 @@ def test_a_file_that_cannot_be_one_of_keys_is_refused_with_its_name(
     assert caught.value.hint
 
 
+def test_a_program_that_gives_a_key_and_says_nothing_else_gets_encryption(tmp_path: Path) -> None:
+    assert keys_of(EncryptionOptions(key="k"), {}) == [b"k"]
+    path = key_file(tmp_path / "keys", b"k2")
+    assert keys_of(EncryptionOptions(key_file=path), {}) == [b"k2"]
+
+
 def test_a_key_stands_in_no_repr_of_options() -> None:
     assert "sesame" not in repr(EncryptionOptions(enabled=True, key="sesame"))

@@ -165,3 +165,11 @@ def test_a_block_ends_before_what_cannot_be_decrypted() -> None:
     assert error is not None
     block, _, error = payloads.unseal(mixed, 4, 9, 1 << 20, keys.decrypt)
     assert (datas_of(block), error) == ([b"plain"], None)
+
+
+def test_an_empty_payload_that_somebody_encrypted_is_empty() -> None:
+    keys = KeyRing([b"k"], "AES").channel(b"foo")
+    record = b"\x01" + NONCE + keys.encrypt(NONCE, b"", None)
+    block = block_of(record)
+    opened, _, error = payloads.unseal(block, 1, 9, 1 << 20, keys.decrypt)
+    assert (datas_of(opened), error) == ([b""], None)

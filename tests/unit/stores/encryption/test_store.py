@@ -96,8 +96,9 @@ class Servers:
 
 def test_without_encryption_there_is_no_store_around_the_store() -> None:
     store = MemoryStore()
-    options = EncryptionOptions(key="k", key_file="/nowhere")
-    assert encrypted(store, ring_of(options, {}), options) is store
+    options = EncryptionOptions(cipher="none")
+    environment = {"NATS_STREAMING_ENCRYPTION_KEY": "k"}
+    assert encrypted(store, ring_of(options, environment), options) is store
 
 
 def test_subscribers_get_what_publishers_sent_and_memory_holds_none_of_it() -> None:
