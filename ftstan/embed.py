@@ -22,7 +22,7 @@ from ftstan.base import log
 from ftstan.base.disk import ShuttableDisk
 from ftstan.base.errors import EndedError, FencedError, FtstanError, NatsError, StoppedError
 from ftstan.base.states import NodeState
-from ftstan.config.encryption_keys import check_encryption
+from ftstan.config.encryption_keys import check_encryption, check_switch
 from ftstan.config.options import (
     ChannelLimits,
     EncryptionOptions,
@@ -146,6 +146,7 @@ class StanServer:
         """
         options = self.options
         check_before_logging(options)
+        check_switch(options.encryption)
         check_encryption(options.encryption, os.environ)
         check_start(options, registry.names(options.store))
         for warning in check_routes(options):

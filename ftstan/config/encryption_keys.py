@@ -36,13 +36,26 @@ def check_encryption(options: EncryptionOptions, environment: Mapping[str, str])
     keys_of(options, environment)
 
 
+def check_switch(options: EncryptionOptions) -> None:
+    """Refuse a key without the switch, where a program gave both: it must not get plain messages.
+
+    On command lines and in files a key is the switch, which ``-encrypt=false`` can take back.
+    Raises ``ConfigError``.
+    """
+    if not options.enabled and (options.key or options.key_file):
+        raise ConfigError(
+            "an encryption key is given, and encryption is not enabled",
+            hint="EncryptionOptions(enabled=True, ...), or no key",
+            option="encrypt",
+        )
+
+
 def keys_of(options: EncryptionOptions, environment: Mapping[str, str]) -> list[bytes]:
     """The keys, the one that encrypts first; none if encryption is not switched on.
 
-    A key switches it on also where a program says nothing else: who gives one must not get plain
-    messages. Raises ``ConfigError``.
+    Raises ``ConfigError``.
     """
-    if not (options.enabled or options.key or options.key_file):
+    if not options.enabled:
         return []
     if options.cipher.upper() not in ("", *CIPHERS):
         raise ConfigError(

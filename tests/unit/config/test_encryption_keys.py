@@ -9,7 +9,8 @@ import pytest
 from ftstan.base.errors import ConfigError
 from ftstan.config.encryption_keys import keys_of, read_key_file
 from ftstan.config.flags import parse, to_options, to_settings
-from ftstan.config.options import EncryptionOptions
+from ftstan.config.options import EncryptionOptions, ServerOptions
+from ftstan.embed import StanServer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,10 +87,18 @@ def test_a_file_that_cannot_be_one_of_keys_is_refused_with_its_name(
     assert caught.value.hint
 
 
-def test_a_program_that_gives_a_key_and_says_nothing_else_gets_encryption(tmp_path: Path) -> None:
-    assert keys_of(EncryptionOptions(key="k"), {}) == [b"k"]
-    path = key_file(tmp_path / "keys", b"k2")
-    assert keys_of(EncryptionOptions(key_file=path), {}) == [b"k2"]
+@pytest.mark.parametrize("given", [EncryptionOptions(key="k"), EncryptionOptions(key_file="/f")])
+def test_a_program_that_gives_a_key_and_no_switch_is_refused(given: EncryptionOptions) -> None:
+    server = StanServer(ServerOptions(encryption=given))
+    with pytest.raises(ConfigError, match="key is given, and encryption is not enabled"):
+        server.start()
+
+
+def test_what_a_flag_takes_back_is_not_encrypted(tmp_path: Path) -> None:
+    config = tmp_path / "s.conf"
+    config.write_text('encryption_key: "k"\n')
+    options = to_options(parse(["-c", str(config), "-encrypt=false"]))
+    assert keys_of(options.encryption, ENVIRONMENT) == []
 
 
 def test_a_key_stands_in_no_repr_of_options() -> None:
