@@ -110,6 +110,7 @@ def test_a_new_key_takes_the_place_of_the_old_one(stage: Stage) -> None:
     assert ctl.main(["store", "rekey", str(stage.store), "--encryption-key-file", ring]) == 0
     server, client = started(stage, "third", "-encryption_key_file", key_file(stage, "c", "new"))
     assert list(client.read_to(b"foo", 51).values()) == [*PAYLOADS, b"between"]
+    assert [line for line in server.lines() if "channel" in line and "[INF]" not in line] == []
     stopped(server, client)
 
 

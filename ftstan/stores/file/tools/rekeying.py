@@ -88,8 +88,8 @@ def _rekey_channel(
             payloads.count_others(block, keys.is_of_first_key) for block in _readable(files, s)
         )
         if old:
-            if s is files.slices[-1] and (known := files.confirmed) is not None:
-                # What it says of the newest slice is about to be wrong; the last sequence stays.
+            if not changed and (known := files.confirmed) is not None:
+                # The length that it says of a slice is about to be wrong; the last sequence stays.
                 ConfirmedFile(env).replace(
                     files.dirfd, Confirmed(epoch_of(env), 0, 0, 0, max(known.last, files.last))
                 )
