@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ftstan.stores.encryption import payloads
 from ftstan.stores.encryption.cipher import (
@@ -17,6 +19,7 @@ from ftstan.stores.encryption.cipher import (
 )
 from ftstan.wire import codec
 from ftstan.wire.block import MsgBlock
+from tests.oracle.godecrypt import decrypted
 
 NONCE = bytes.fromhex("5db4813b0000000000000001")
 VECTORS = {
@@ -173,3 +176,24 @@ def test_an_empty_payload_that_somebody_encrypted_is_empty() -> None:
     block = block_of(record)
     opened, _, error = payloads.unseal(block, 1, 9, 1 << 20, keys.decrypt)
     assert (datas_of(opened), error) == ([b""], None)
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=300), st.binary(max_size=40)), max_size=20),
+    st.sampled_from(["AES", "CHACHA"]),
+    st.integers(0, 25),
+)
+def test_whatever_is_sealed_is_what_an_original_reads_and_comes_back(
+    rows: list[tuple[bytes, bytes]], cipher: str, start: int
+) -> None:
+    keys = KeyRing([b"new", b"old"], cipher).channel(b"any.name")
+    plain = MsgBlock()
+    for i, (data, reply) in enumerate(rows):
+        plain.append(2 * i + 1, b"any.name", reply, data, i << 40)
+    sealed = payloads.seal(plain, keys.code, keys.encrypt, os.urandom(12 * len(rows)))
+    assert [decrypted(b"new", b"any.name", data) for data in datas_of(sealed)] == datas_of(plain)
+    assert payloads.count_others(sealed, keys.is_of_first_key) == 0
+    opened, _, error = payloads.unseal(sealed, start, 1 << 40, 1 << 60, keys.decrypt)
+    wanted = range(plain.position(start), len(plain))
+    assert error is None
+    assert [opened.payload(i) for i in range(len(opened))] == [plain.payload(i) for i in wanted]
