@@ -14,6 +14,7 @@ MODULES = [
     "ftstan/wire/codec.pyx",
     "ftstan/wire/frames.pyx",
     "ftstan/load/traffic.pyx",
+    "ftstan/stores/encryption/payloads.pyx",
     "ftstan/stores/file/log/crc.pyx",
     "ftstan/stores/file/log/records.pyx",
     "ftstan/stores/file/state/subreplay.pyx",

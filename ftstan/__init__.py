@@ -18,6 +18,7 @@ from ftstan.version import COMPATIBLE_VERSION, __version__
 if TYPE_CHECKING:
     from ftstan.embed import (
         ChannelLimits,
+        EncryptionOptions,
         FileOptions,
         FtOptions,
         LinkOptions,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COMPATIBLE_VERSION",
     "ChannelLimits",
+    "EncryptionOptions",
     "FileOptions",
     "FtOptions",
     "LinkOptions",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, Self
@@ -21,8 +22,10 @@ from ftstan.base import log
 from ftstan.base.disk import ShuttableDisk
 from ftstan.base.errors import EndedError, FencedError, FtstanError, NatsError, StoppedError
 from ftstan.base.states import NodeState
+from ftstan.config.encryption_keys import check_encryption, check_switch
 from ftstan.config.options import (
     ChannelLimits,
+    EncryptionOptions,
     FileOptions,
     FtOptions,
     LinkOptions,
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChannelLimits",
+    "EncryptionOptions",
     "FileOptions",
     "FtOptions",
     "LinkOptions",
@@ -142,6 +146,8 @@ class StanServer:
         """
         options = self.options
         check_before_logging(options)
+        check_switch(options.encryption)
+        check_encryption(options.encryption, os.environ)
         check_start(options, registry.names(options.store))
         for warning in check_routes(options):
             log.stream.warning(warning)

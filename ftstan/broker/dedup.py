@@ -3,10 +3,11 @@ twice.
 
 Only guids that begin with ``ft1.`` are looked at: that client promises to use one guid for one
 message. A window holds the newest of them, as digests; the store makes it durable with the batch
-(``docs/store.md`` section 5). An entry is a hint: it counts only if the log holds the very message,
-which is looked up when a repeat comes. A channel that was deleted and made again has other messages
-under the same sequences. What was in the log in this activation counts also when limits or a purge
-have removed it since, until its channel is deleted.
+(``docs/store.md`` section 5). Where payloads are encrypted, its check values are made with a key:
+one of the plain payload would tell something about it. An entry is a hint: it counts only if the
+log holds the very message, which is looked up when a repeat comes. A channel that was deleted and
+made again has other messages under the same sequences. What was in the log in this activation
+counts also when limits or a purge have removed it since, until its channel is deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ftstan.stores.interface import REMEMBERED_SIZE, StoredAt
 from ftstan.wire.codec import decode_msg_proto
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Container, Mapping, Sequence
 
     from ftstan.stores.interface import ChannelStore
 
@@ -31,11 +32,16 @@ _WHOLE = 1 << 62
 class Window:
     """The newest ``size`` publishes: digest of channel and guid -> message, oldest first.
 
-    ``known``: what a former activation remembered.
+    ``known``: what a former activation remembered. ``mark_keys``: for check values, the one that is
+    used first; those made with any of them are known, and those made without a key, from before
+    payloads were encrypted.
     """
 
-    def __init__(self, size: int, known: dict[bytes, StoredAt]) -> None:
+    def __init__(
+        self, size: int, known: dict[bytes, StoredAt], mark_keys: Sequence[bytes] = ()
+    ) -> None:
         self.known = known
+        self._mark_keys = (*mark_keys, b"")
         self._size = size
         self._proven: dict[bytes, bytes] = {}
         """What was in a log in this activation, by digest: its channel."""
@@ -76,7 +82,7 @@ class Window:
         is_proven = digest in self._proven
         if digest not in self._fresh and not (is_proven and found.sequence < log.first):
             try:
-                if not _holds(log, found):
+                if not self._holds(log, found):
                     return 0
             except StoreError:
                 # It has been seen there in this activation.
@@ -91,7 +97,7 @@ class Window:
         # A digest that is known and was not taken for a repeat names something that is gone: it
         # moves to the end.
         self._forget(digest)
-        self.known[digest] = StoredAt(sequence, _mark(timestamp, data))
+        self.known[digest] = StoredAt(sequence, _mark(timestamp, data, self._mark_keys[0]))
         self._fresh[digest] = channel
         self._shrink()
 
@@ -140,28 +146,30 @@ class Window:
         while len(self.known) > self._size:
             self._forget(next(iter(self.known)))
 
+    def _holds(self, log: ChannelStore, at: StoredAt) -> bool:
+        """Whether the message is there.
 
-def _holds(log: ChannelStore, at: StoredAt) -> bool:
-    """Whether the message is there.
-
-    One that is damaged, or has been removed since, counts as one that is not.
-    """
-    if not log.first <= at.sequence <= log.last:
-        return False
-    try:
-        block = log.read(at.sequence, 1, _WHOLE)
-    except DamageError:
-        return False
-    # The block may begin before the message.
-    i = block.position(at.sequence) if block is not None else 0
-    if block is None or i == len(block) or block.sequence(i) != at.sequence:
-        return False
-    _, _, _, data, timestamp, _, _ = decode_msg_proto(block.payload(i))
-    return _mark(timestamp, data) == at.mark
+        One that is damaged, or has been removed since, counts as one that is not.
+        """
+        if not log.first <= at.sequence <= log.last:
+            return False
+        try:
+            block = log.read(at.sequence, 1, _WHOLE)
+        except DamageError:
+            return False
+        # The block may begin before the message.
+        i = block.position(at.sequence) if block is not None else 0
+        if block is None or i == len(block) or block.sequence(i) != at.sequence:
+            return False
+        _, _, _, data, timestamp, _, _ = decode_msg_proto(block.payload(i))
+        return any(_mark(timestamp, data, key) == at.mark for key in self._mark_keys)
 
 
-def _mark(timestamp: int, data: bytes) -> int:
-    return crc32(data, timestamp & 0xFFFF_FFFF)
+def _mark(timestamp: int, data: bytes, key: bytes) -> int:
+    if not key:
+        return crc32(data, timestamp & 0xFFFF_FFFF)
+    stamped = (timestamp & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little") + data
+    return int.from_bytes(blake2b(stamped, key=key, digest_size=4).digest(), "little")
 
 
 def _digest(channel: bytes, guid: bytes) -> bytes:

@@ -11,11 +11,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError, FtstanError
+from ftstan.config.encryption_keys import check_encryption
 from ftstan.config.settings import DEFAULT
 from ftstan.config.table import CONFIGURED, SETTINGS
 from ftstan.config.validation import (
     check_before_logging,
-    check_encryption,
     check_modes,
     check_start,
     refuse_unsupported,
@@ -130,7 +130,7 @@ def _check_server_tls(settings: Settings, options: ServerOptions) -> None:
 def _checked(settings: Settings) -> ServerOptions:
     options = check_command_line(settings)
     try:
-        check_encryption(settings, os.environ)
+        check_encryption(options.encryption, os.environ)
         check_start(options, registry.names(options.store))
         check_files(options)
         if options.nats_servers:

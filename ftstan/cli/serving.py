@@ -20,8 +20,9 @@ from ftstan.cli import check_config
 from ftstan.cli.complaints import EXIT_ERROR, complain, refuse
 from ftstan.cli.hidden import blank_secrets
 from ftstan.config.banner import starting_lines
+from ftstan.config.encryption_keys import check_encryption
 from ftstan.config.flags import CommandLine, parse, to_settings
-from ftstan.config.validation import check_encryption, check_start
+from ftstan.config.validation import check_start
 from ftstan.nats.addresses import check_addresses
 from ftstan.nats.url import parse_urls
 from ftstan.node.runtime import ProcessHost
@@ -105,7 +106,7 @@ def _read(line: CommandLine) -> tuple[Settings, ServerOptions]:
 def _reread(words: Sequence[str]) -> ServerOptions:
     """The options as files and flags are now, for a reload. Raises ``ConfigError``."""
     settings, options = _read(parse(words))
-    check_encryption(settings, os.environ)
+    check_encryption(options.encryption, os.environ)
     check_start(options, registry.names(options.store))
     for warning in settings.warnings:
         log.stream.warning(warning)
@@ -156,7 +157,7 @@ def _leave(number: int, frame: object) -> NoReturn:
 def _prepare(options: ServerOptions, settings: Settings) -> None:
     """Make the last checks, those that are reported in the log, and write the pid file."""
     try:
-        check_encryption(settings, os.environ)
+        check_encryption(options.encryption, os.environ)
         check_start(options, registry.names(options.store))
         check_config.check_files(options)
         if options.nats_servers:

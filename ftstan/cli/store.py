@@ -26,6 +26,7 @@ from ftstan.ft.lock import is_held
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.view import show
 from ftstan.stores.file.tools.reading import NEVER_OURS, ChannelFiles, SliceFile, channel_names
+from ftstan.stores.file.tools.rekeying import check_payloads
 from ftstan.stores.file.tools.source import Source
 from ftstan.stores.file.tools.statereading import Typed, read_clients, read_server
 from ftstan.stores.file.tools.verifying import (
@@ -281,6 +282,7 @@ def _du_row(source: Source, name: bytes) -> dict[str, Any]:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
+    ring = store_change.keys_named(arguments)
     with opened(arguments) as store:
         total = 0
         for name in store.channels:
@@ -297,6 +299,10 @@ def _verify(arguments: argparse.Namespace) -> int:
                 findings += check_root(store.source)
             for name in store.channels:
                 findings += check_channel(store.source, name, advance, arguments.max_payload)
+                if ring is not None:
+                    # What cannot be read is a finding already.
+                    with contextlib.suppress(OSError, FtstanError):
+                        findings += check_payloads(store.source, name, ring)
     damaged = any(f.kind is DefectKind.DAMAGE for f in findings)
     if arguments.output == "json":
         rows = [
@@ -331,6 +337,10 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _dump(arguments: argparse.Namespace) -> int:
+    if arguments.raw and arguments.encryption_key_file:
+        raise ConfigError(
+            "--raw shows records as they are stored", hint="leave out --encryption-key-file"
+        )
     damaged = False
     rows: list[dict[str, Any]] = []
     with opened(arguments) as store:
@@ -404,6 +414,8 @@ def _message_rows(
     arguments: argparse.Namespace, files: ChannelFiles, s: SliceFile, first: int
 ) -> Iterator[dict[str, Any]]:
     channel = text_of(files.name)
+    ring = store_change.keys_named(arguments)
+    keys = ring.channel(files.name) if ring is not None else None
     for block, bad in files.blocks(s, first):
         for i in range(len(block)):
             sequence, subject, reply, data, timestamp, _, _ = codec.decode_msg_proto(
@@ -411,6 +423,13 @@ def _message_rows(
             )
             if arguments.last and sequence > arguments.last:
                 return
+            if keys is not None and data:
+                try:
+                    data = keys.decrypt(data)
+                except StoreError as error:
+                    why = f"sequence {sequence}: {error.text}"
+                    yield {"kind": "bad", "file": f"{channel}/{s.dat}", "offset": 0, "why": why}
+                    continue
             yield {
                 "kind": "message",
                 "channel": channel,
@@ -496,4 +515,5 @@ _COMMANDS = {
     "repair": store_change.repair,
     "compact": store_change.compact,
     "handover": store_change.handover,
+    "rekey": store_change.rekey,
 }

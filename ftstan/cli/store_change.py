@@ -1,5 +1,5 @@
-"""``ftstanctl store repair``, ``compact`` and ``handover``: the commands that write, while no
-server is running.
+"""``ftstanctl store repair``, ``compact``, ``handover`` and ``rekey``: the commands that write,
+while no server is running.
 
 Each takes the lock, an epoch and its record like a node that starts, and gives the lock back at the
 end. What is done to files is in ``stores/file/tools``; here is only the order of it.
@@ -19,11 +19,15 @@ from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import ConfigError
 from ftstan.cli.store_owner import owning
 from ftstan.cli.terminal import print_json, progress, say, text_of
+from ftstan.config.encryption_keys import KEY_VARIABLE
+from ftstan.config.options import EncryptionOptions
 from ftstan.ft.epoch_loss import EpochFacts, find_epochs
+from ftstan.stores.encryption.ring import ring_of
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.log import records
 from ftstan.stores.file.tools.changing import rewrite, source_of, start_and_stop
 from ftstan.stores.file.tools.reading import NEVER_OURS, ChannelFiles, channel_names
+from ftstan.stores.file.tools.rekeying import rekeying
 from ftstan.stores.file.tools.repairing import Plan, Repair, make_plan, open_aside
 from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channel
 from ftstan.stores.file.tools.source import Source
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
+    from ftstan.stores.encryption.cipher import KeyRing
     from ftstan.stores.file.tools.changing import Work
 
 EXIT_CLEAN = 0
@@ -72,6 +77,31 @@ def handover(arguments: argparse.Namespace) -> int:
 def compact(arguments: argparse.Namespace) -> int:
     """Merge small slices."""
     return _rewrite(arguments, "compacting", compact_channel, "slices_removed")
+
+
+def rekey(arguments: argparse.Namespace) -> int:
+    """Encrypt every payload with the first key."""
+    # Before the store is owned: a wrong word must not cost an epoch.
+    ring = keys_named(arguments, cipher=arguments.encryption_cipher)
+    if ring is None:
+        raise ConfigError(
+            "encryption key required",
+            hint="name the file with --encryption-key-file, the new key in its first line, and the "
+            "old ones behind it",
+        )
+    arguments.slice_bytes = 0
+    return _rewrite(arguments, "encrypting", rekeying(ring), "messages_encrypted")
+
+
+def keys_named(arguments: argparse.Namespace, cipher: str = "") -> KeyRing | None:
+    """The keys of the file that was named, and of the environment; ``None`` if there is neither.
+
+    Raises ``ConfigError``.
+    """
+    path = arguments.encryption_key_file
+    enabled = bool(path or os.environ.get(KEY_VARIABLE))
+    options = EncryptionOptions(enabled=enabled, key_file=path, cipher=cipher)
+    return ring_of(options, os.environ)
 
 
 def _rewrite(arguments: argparse.Namespace, label: str, work: Work, counted: str) -> int:

@@ -238,8 +238,9 @@ class _Applying:
         for key, value in line.given.items():
             if BY_KEY[key].section and key not in _TLS_FLAGS:
                 self._flag(key, value)
-        if line.text("encryption_key") and not self._settings.value("encrypt"):
-            self._put("encrypt", True, "encryption_key")
+        for key in ("encryption_key", "encryption_key_file"):
+            if line.text(key) and not self._settings.value("encrypt"):
+                self._put("encrypt", True, key)
         # Applied after -SD and -SV, and beats them in both directions.
         self._both("SDV", ("stan_debug", "stan_trace"))
         evaluate_sizes(line)

@@ -153,6 +153,31 @@ class FileOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class EncryptionOptions:
+    """Encryption of the payloads that are stored, in every kind of store.
+
+    A key, or a file of keys, switches it on. ``key`` and ``key_file`` exclude each other; the key
+    of the environment goes before both (``ftstan.config.encryption_keys``).
+    """
+
+    enabled: bool = option(
+        False, "Encrypt the payloads of stored messages", key="encrypt", flags="encrypt",
+        names="encrypt", help_after="io_buffer_size")
+    cipher: str = option(
+        "", "Cipher of the encryption: AES or CHACHA (default: AES on x86 processors)",
+        help_after="encrypt")
+    key: str = option(
+        "", "Key of the encryption; prefer the environment, or a file, to this flag", secret=True,
+        help_after="encryption_cipher")
+    key_file: str = option(
+        "", "File of keys, one a line: the first one encrypts, all of them decrypt", takes="file",
+        help_after="encryption_key")
+    accept_unreadable: bool = option(
+        False, "Start also where the newest message of a channel cannot be decrypted",
+        help_after="encryption_key_file")
+
+
+@dataclass(frozen=True, slots=True)
 class FtOptions:
     """A fault-tolerant group's timing and rules.
 
@@ -412,6 +437,7 @@ class ServerOptions:
         names="replace_durable replace_durables replace_duplicate_durable"
         " replace_duplicate_durables",
         help_after="io_buffer_size")
+    encryption: EncryptionOptions = part(EncryptionOptions, "encryption_")
     link: LinkOptions = part(LinkOptions, group=Group.STREAMING_TLS, reloadable=True)
     log: LogOptions = part(LogOptions, group=Group.NATS_LOG, section=Section.NATS)
     pid_file: str = option(

@@ -97,7 +97,8 @@ class _Reader:
         written = key.lower() if option.startswith("sql_") else key
         value = streaming_value(BY_KEY[option], written, node)
         self._settings.put(option, value, node.source, key)
-        if option == "encryption_key" and not self._settings.value("encrypt"):
+        is_key = option in ("encryption_key", "encryption_key_file")
+        if is_key and not self._settings.value("encrypt"):
             # A key switches encryption on, an empty one too.
             self._settings.put("encrypt", True, node.source, key)
 

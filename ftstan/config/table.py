@@ -166,16 +166,6 @@ _REFUSED = (
     _refused(
         "clustered", _B, "Run as a node of a replicated cluster", section=Section.STREAMING,
         names="", last=True),
-    _refused(
-        "encrypt", _B, "Encrypt stored messages", section=Section.STREAMING, group=Group.STREAMING,
-        help_after="io_buffer_size"),
-    _refused(
-        "encryption_cipher", _S, "Cipher of the encryption: AES or CHACHA",
-        section=Section.STREAMING, group=Group.STREAMING, help_after="encrypt"),
-    _refused(
-        "encryption_key", _S, "Key of the encryption; prefer the environment to this flag",
-        section=Section.STREAMING, group=Group.STREAMING, secret=True,
-        help_after="encryption_cipher"),
     _refused("sql_driver", _S, "Driver of the SQL store", section=Section.SQL, group=Group.SQL),
     _refused(
         "sql_source", _S, "How to connect to the database", section=Section.SQL, group=Group.SQL,

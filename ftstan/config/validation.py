@@ -19,7 +19,7 @@ from ftstan.config.table import BY_KEY
 from ftstan.config.units import MILLISECOND, format_duration, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
     from ftstan.config.options import ServerOptions, StoreLimits
     from ftstan.config.settings import Settings
@@ -35,10 +35,6 @@ _LONGEST_SPIN = 10 * MILLISECOND
 NO_CHANNEL = "stan: no configured channel"
 CLUSTERED_PARTITIONING = "stan: channels partitioning in clustering mode is not supported"
 CLUSTERED_MEMORY = "stan: clustering mode not supported with MEMORY store type"
-
-#: The environment's key of the encryption; it beats every other.
-KEY_VARIABLE = "NATS_STREAMING_ENCRYPTION_KEY"
-CIPHERS = ("AES", "CHACHA")
 
 
 class ModeError(ConfigError):
@@ -62,24 +58,6 @@ def check_modes(settings: Settings) -> None:
         raise ModeError(CLUSTERED_MEMORY, hint=hint)
 
 
-def check_encryption(settings: Settings, environment: Mapping[str, str]) -> None:
-    """Refuse encryption, with the original's words where it refuses as well.
-
-    Raises ``ConfigError``.
-    """
-    if not settings.value("encrypt"):
-        return
-    if settings.value("encryption_cipher").upper() not in ("", *CIPHERS):
-        raise ConfigError(
-            "encryption cipher not supported", hint=f"ciphers of the original: {', '.join(CIPHERS)}"
-        )
-    if not (environment.get(KEY_VARIABLE) or settings.value("encryption_key")):
-        raise ConfigError(
-            "encryption key required", hint=f"the original takes it from {KEY_VARIABLE}"
-        )
-    raise not_supported(settings, "encrypt")
-
-
 def not_supported(settings: Settings, key: str) -> ConfigError:
     """The refusal of an option that was given, by the name that was used and with its place."""
     setting = settings.get(key)
@@ -95,15 +73,10 @@ def not_supported(settings: Settings, key: str) -> ConfigError:
 
 
 def refuse_unsupported(settings: Settings) -> None:
-    """Raise ``ConfigError`` for the first unsupported option that is not at its default.
-
-    Encryption that is switched on is left to ``check_encryption``.
-    """
+    """Raise ``ConfigError`` for the first unsupported option that is not at its default."""
     for key, setting in settings.given.items():
         option = BY_KEY[key]
         if option.supported or setting.value in (option.default, ()):
-            continue
-        if key.startswith("encrypt") and settings.value("encrypt"):
             continue
         raise not_supported(settings, key)
 

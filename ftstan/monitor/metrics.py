@@ -53,6 +53,7 @@ class NodeFigures:
     room: Space | None
     commits: Histogram | None
     failed_commits: int
+    undecryptable: int
     unanswered: int
     counters: Counters
     channels: Sequence[CensusRow]
@@ -192,6 +193,11 @@ METRICS: Final = {
             "skipped_deliveries",
             "counter",
             "Deliveries left out because the NATS server does not carry a message of that size",
+        ),
+        _m(
+            "undecryptable_messages",
+            "counter",
+            "Stored messages met that no encryption key decrypts: their readers wait",
         ),
         _m("refused", "counter", "What was not carried out, or not taken, by kind", "kind"),
         _m("channel_messages", "gauge", "Messages in the channel", "channel"),
@@ -353,6 +359,7 @@ def _numbers(f: NodeFigures) -> dict[str, float | None]:
         "sent_bytes": counters.out_bytes,
         "redelivered_messages": counters.redelivered,
         "skipped_deliveries": counters.skipped,
+        "undecryptable_messages": f.undecryptable,
     }
 
 

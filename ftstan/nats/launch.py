@@ -17,6 +17,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import NatsError
+from ftstan.config.encryption_keys import KEY_VARIABLE
 from ftstan.nats.binary import binary_path
 from ftstan.nats.generated import NatsServerOptions, cluster_name, extra_token, render
 from ftstan.nats.heldoutput import HeldOutput
@@ -188,6 +189,8 @@ def child_environment(
     only when neither is set, in this way or in ``environment``.
     """
     child = dict(environment)
+    # It stores nothing of ours.
+    child.pop(KEY_VARIABLE, None)
     if gomaxprocs:
         child["GOMAXPROCS"] = str(gomaxprocs)
     if gogc:

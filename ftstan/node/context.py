@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ftstan.ft.warm import Warm, WarmLag
     from ftstan.nats.control import Control
     from ftstan.nats.embedded import NatsServerChild
+    from ftstan.stores.encryption.cipher import KeyRing
     from ftstan.stores.interface import StoreKind
 
 T = TypeVar("T")
@@ -273,6 +274,8 @@ class Context:
         """How our links present themselves to NATS."""
         self.link: Link | None = None
         """The data link; it belongs to the data plane's thread."""
+        self.ring: KeyRing | None = None
+        """What encrypts stored payloads, if anything does."""
         self.opens_aside = False
         """Whether what people ask this node by (pages, orders) is still being opened."""
         self.unbridged = 0

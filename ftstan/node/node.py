@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,7 @@ from ftstan.node.reload import Reloader
 from ftstan.node.runtime import raise_file_limit
 from ftstan.node.signals import Handlers
 from ftstan.node.status import StatusSource
+from ftstan.stores.encryption.ring import encrypted, ring_of
 from ftstan.stores.interface import StoreContext
 from ftstan.wire.subjects import Subjects
 
@@ -228,6 +230,7 @@ class Node(Context):
         options = self.options
         for line in check_material(options):
             log.stream.warning(line)
+        self.ring = ring_of(options.encryption, os.environ)
         # On the data plane's thread: opening the directory may block on storage like everything
         # else in it.
         self.plane.start()
@@ -380,7 +383,7 @@ class Node(Context):
         log.stream.info("Recovering the state...")
         self._serving_since = self.clock.mono()
         assert self._access is not None
-        store = self._store = self._access.open()
+        store = self._store = encrypted(self._access.open(), self.ring, options.encryption)
         store.set_limits(Limits(options.limits))
         recovered = store.recover()
         info = recovered.info
@@ -411,7 +414,11 @@ class Node(Context):
             self.nuid,
         )
         if options.dedup_window:
-            broker.window = Window(options.dedup_window, recovered.remembered)
+            broker.window = Window(
+                options.dedup_window,
+                recovered.remembered,
+                self.ring.mark_keys() if self.ring is not None else (),
+            )
         broker.recover(recovered, self.clock.wall_ns(), round(self.clock.mono() * 1e9))
         log.stream.info(
             recovered_line(

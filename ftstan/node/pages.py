@@ -275,6 +275,7 @@ class Pages:
             room=node.protection.room,
             commits=serving.commits if serving is not None else None,
             failed_commits=serving.failed_commits if serving is not None else 0,
+            undecryptable=node.ring.undecryptable if node.ring is not None else 0,
             unanswered=node.unanswered,
             counters=counters,
             channels=rows,

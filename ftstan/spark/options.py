@@ -44,6 +44,12 @@ BATCH: Final = (
     "crcPolynomial",
 )
 
+#: Options that people look for, in lower case, and what to do without them.
+_PLANNED = {
+    "encryptionkeyfile": "encrypted payloads are given as they are stored (decrypting them is "
+    "planned); ftstanctl store dump --encryption-key-file decrypts"
+}
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = {
     "": 1,
@@ -69,7 +75,7 @@ def spelled(given: Mapping[str, str], known: Collection[str], what: str) -> dict
         name = proper.get(key.lower())
         if name is None:
             near = difflib.get_close_matches(key.lower(), proper, 1, 0.6)
-            hint = (
+            hint = _PLANNED.get(key.lower()) or (
                 f"did you mean {proper[near[0]]}?"
                 if near
                 else f"options are: {', '.join(sorted(known))}"

@@ -363,7 +363,7 @@ class PartReader:
         if self._refuse_encrypted:
             raise DamageError(
                 f"datastore {self._part.path}: {shown}: {more} payloads look encrypted",
-                hint="decrypt them first, or leave out the option failOnEncrypted",
+                hint="decrypt them first, or set the option failOnEncrypted to false",
             )
         text = f"{more} payloads look encrypted: they are given as they are stored"
         self._report.add(ReadingFinding(ReadingKind.NOTE, share.channel.shown, shown, text))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.clock import ManualClock
 from ftstan.base.disk import LocalDisk
+from ftstan.stores.encryption.cipher import OVERHEAD, KeyRing
+from ftstan.stores.encryption.store import EncryptedStore
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore
 from ftstan.stores.memory import MemoryStore
@@ -65,6 +67,19 @@ class FilePlace:
         )
 
 
+class EncryptedPlace:
+    """Another place, with every payload encrypted."""
+
+    def __init__(self, inner: Place) -> None:
+        self.clock = inner.clock
+        self.overhead = inner.overhead + OVERHEAD
+        self._inner = inner
+        self._ring = KeyRing([b"key"])
+
+    def open(self, limits: Limits) -> Store:
+        return EncryptedStore(self._inner.open(limits), self._ring)
+
+
 def _local(folder: Path) -> Place:
     return FilePlace(LocalDisk, str(folder))
 
@@ -77,6 +92,8 @@ def _simulated(_folder: Path) -> Place:
 
 KINDS = [
     Kind("memory", MemoryPlace, durable=False),
+    Kind("memory-encrypted", lambda folder: EncryptedPlace(MemoryPlace(folder)), durable=False),
+    Kind("file-encrypted", lambda folder: EncryptedPlace(_local(folder))),
     Kind("file", _local),
     Kind("file-simulated", _simulated),
 ]

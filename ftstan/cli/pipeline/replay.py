@@ -6,6 +6,7 @@ Exit status: 0 everything was stored, 1 a message was not, 2 wrong words, 3 not 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError, DamageError
@@ -105,11 +106,21 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.again,
     )
     checkpoint = Checkpoint.load(options.checkpoint, replay.identity_of(selection, options))
+    selection = careful(selection)
     try:
         with running.sparking(arguments) as spark:
             return _replay(arguments, spark, selection, options, checkpoint)
     except (DamageError, ReplayError) as error:
         return complain(error, EXIT_FOUND)
+
+
+def careful(selection: Selection) -> Selection:
+    """The same messages; payloads that look encrypted end the replay, unless an option says
+    otherwise: clients would get them as they are stored.
+    """
+    if any(name.lower() == "failonencrypted" for name in selection.options):
+        return selection
+    return replace(selection, options={**selection.options, "failOnEncrypted": "true"})
 
 
 def _replay(

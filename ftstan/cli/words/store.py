@@ -22,6 +22,7 @@ _COMMANDS = (
     ("repair", "end damage: copy aside, then keep what can be read"),
     ("compact", "merge small slices of former activations"),
     ("handover", "leave exactly what an original server would have written"),
+    ("rekey", "encrypt every payload with the first key of a file, the server stopped"),
 )
 #: That of every NATS server that was not told another.
 _MAX_PAYLOAD = 1 << 20
@@ -67,6 +68,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
             metavar="N",
             help=f"merge slices up to this size (default {_SLICE_BYTES})",
         )
+    for name in ("dump", "verify", "rekey"):
+        commands.choices[name].add_argument(
+            "--encryption-key-file",
+            metavar="FILE",
+            default="",
+            help="the server's -encryption_key_file; the key in NATS_STREAMING_ENCRYPTION_KEY goes "
+            "before its keys",
+        )
+    commands.choices["rekey"].add_argument(
+        "--encryption-cipher",
+        metavar="CIPHER",
+        default="",
+        help="the server's -encryption_cipher: AES or CHACHA",
+    )
 
 
 def _common(parser: argparse.ArgumentParser) -> None:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from ftstan.base.log import stream as log
+from ftstan.config.encryption_keys import KEY_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -232,6 +233,7 @@ class _Runner:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 pass_fds=(guard,) if guard >= 0 else (),
+                env={k: v for k, v in os.environ.items() if k != KEY_VARIABLE},
             )
         except OSError as error:
             output.close()

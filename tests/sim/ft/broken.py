@@ -464,7 +464,6 @@ CAUGHT_BY_CHANCE: dict[str, int] = {
     "no claim": 84,
     "slots used again": 29,
     "blank slots below left blank": 1,
-    "no sync between fills and the own record": 1172,
     "the next slot is not read": 0,
     "the self-raise is not checked": 62,
     "the new confirmer is installed early": 21,

@@ -16,6 +16,7 @@ from ftstan.base.errors import ConfigError
 from ftstan.cli import contexts
 from ftstan.cli.pipeline import running
 from ftstan.cli.pipeline.command import COMMANDS, PROGRAM, main
+from ftstan.cli.pipeline.replay import careful
 from ftstan.cli.pipeline.running import SparkError
 from ftstan.cli.program import EXIT_USAGE
 from ftstan.spark.selection import Selection, moment
@@ -55,6 +56,15 @@ def test_every_word_is_described() -> None:
         if not action.help and words != "completion"
     ]
     assert bare == []
+
+
+def test_a_replay_ends_at_payloads_that_look_encrypted_unless_an_option_says_otherwise() -> None:
+    assert careful(Selection(("store",), options={"mode": "a"})).options == {
+        "mode": "a",
+        "failOnEncrypted": "true",
+    }
+    said = Selection(("store",), options={"FailOnEncrypted": "false"})
+    assert careful(said) == said
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

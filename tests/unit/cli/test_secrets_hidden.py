@@ -65,6 +65,8 @@ def test_where_secrets_stand_in_a_command_line() -> None:
         (24, 4),
     ]
     assert spans([b"ftstan", b"-authx", b"tok", b"-auth"]) == []
+    words = [b"ftstan", b"-encryption_key_file", b"path", b"-encryption_key", b"k", b"-encrypt"]
+    assert spans(words) == [(49, 1)]
 
 
 def test_a_process_writes_over_its_own_secrets() -> None:

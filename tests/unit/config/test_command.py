@@ -221,31 +221,40 @@ def test_help_about_tls_has_the_ciphers_and_curves(capfd: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("words", "complaint"),
     [
-        (["-encrypt", "-encryption_key", "k"], "-encrypt"),
-        (["-encryption_key", "k"], "-encryption_key"),
-        (["-encrypt=false", "-encryption_key", "k"], "-encryption_key"),
-        (["-c", "s.conf"], 's.conf:1:1: "encryption_key"'),
+        (["-encrypt"], "encryption key required"),
+        (["-c", "s.conf"], "encryption key required"),
+        (["-encryption_key", "k", "-encryption_cipher", "DES"], "encryption cipher not supported"),
+        (["-encrypt", "-encryption_cipher", "ROT13"], "encryption cipher not supported"),
+        (
+            ["-encryption_key", "k", "-encryption_key_file", "keys"],
+            "encryption_key and encryption_key_file exclude each other",
+        ),
+        (
+            ["-encryption_key_file", "missing"],
+            "encryption_key_file missing cannot be read: no such file or directory",
+        ),
+        (["-encryption_key_file", "."], "encryption_key_file . is not a file"),
     ],
 )
-def test_encryption_that_could_be_carried_out_is_refused_by_name_and_never_left_out(
-    words: list[str], named: str, capfd: pytest.CaptureFixture[str]
+def test_a_start_that_cannot_encrypt_is_refused_in_one_line(
+    words: list[str], complaint: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    Path("s.conf").write_text('encryption_key: "k"\n')
+    Path("s.conf").write_text('encryption_key: ""\n')
     assert main(words) == 1
-    assert (
-        f"Failed to start: {named} is not supported by this version of ftstan"
-        in capfd.readouterr().err
-    )
+    err = capfd.readouterr().err
+    assert f"Failed to start: {complaint}\n" in err
 
 
-def test_the_environments_key_is_enough_for_encryption_to_be_refused_by_name(
+def test_no_key_is_shown_in_the_effective_configuration(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("NATS_STREAMING_ENCRYPTION_KEY", "k")
-    assert main(["-encrypt"]) == 1
-    assert "Failed to start: -encrypt is not supported" in capfd.readouterr().err
+    monkeypatch.setenv("NATS_STREAMING_ENCRYPTION_KEY", "sesame-of-the-environment")
+    assert main(["-encrypt", "-encryption_key", "sesame-of-the-flag", "-check_config"]) == 0
+    out, err = capfd.readouterr()
+    assert "streaming.encryption_key = ***" in out
+    assert "sesame" not in out + err
 
 
 def test_a_start_says_its_warnings_in_the_log(

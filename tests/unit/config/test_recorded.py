@@ -72,8 +72,6 @@ DIFFERENT = {
         "precedence/peers-file-beats-flag",
     ),
     "key-cluster.conf",
-    *("encrypt/key-only", "encrypt/env-key", "encrypt/cipher-without-switch", "encrypt/cipher-aes"),
-    *("encrypt/cipher-CHACHA", "encrypt/cipher-ChaCha", "key-encryption.conf"),
     *("config/include-loop", "config/peers-not-strings"),
     *("config/parse-unquoted-ms", "config/parse-digit-array", "config/parse-hash-after-digit"),
     *("config/parse-kbb", "config/parse-lone-key"),

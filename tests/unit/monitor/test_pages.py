@@ -112,6 +112,7 @@ def figures() -> NodeFigures:
         room=Space(3 << 30, 8 << 30, 0, 0),
         commits=took,
         failed_commits=2,
+        undecryptable=4,
         unanswered=1,
         counters=COUNTERS,
         channels=CHANNELS,

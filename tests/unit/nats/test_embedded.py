@@ -139,6 +139,7 @@ def test_the_runtime_steps_back_on_small_machines_unless_the_operator_said_somet
     assert child_environment({"A": "b"}, 2) == {"A": "b", "GOMAXPROCS": "1", "GOGC": "400"}
     assert child_environment({"GOGC": "50"}, 2) == {"GOGC": "50"}
     assert child_environment({}, 4) == {}
+    assert child_environment({"NATS_STREAMING_ENCRYPTION_KEY": "k"}, 4) == {}
     assert child_environment({}, 2, gomaxprocs=2) == {"GOMAXPROCS": "2"}
     assert child_environment({"GOMAXPROCS": "3", "GOGC": "50"}, 8, gomaxprocs=2, gogc=200) == {
         "GOMAXPROCS": "2",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import struct
 from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -147,17 +148,24 @@ def test_a_slice_number_that_fits_no_column_is_left_out() -> None:
 
 
 def test_payloads_of_the_shape_that_encryption_gives_them_are_counted() -> None:
-    # An AES and a ChaCha record of the original, sequence 1, and a payload that only begins like
-    # one.
+    # An AES and a ChaCha record of the original, sequence 1, one of ours, and payloads that only
+    # begin like one.
     aes = bytes.fromhex("015db4813b00000000000000017720e2eee679bdb60d7cb819a28e09cc189027e485")
     chacha = bytes.fromhex("025db4813b0000000000000001de8f8ffe3c26c1aeacb21b33751e15e0db0067addc")
-    others = (b"\x01" + bytes(40), b"\x01" + b"\xff" * 40, b"\x02short", b"\x03" + aes[1:])
+    ours = b"\x01" + blake2b(b"random").digest()[:28]
+    others = (
+        b"\x02 some text of 28 bytes or more.",
+        b"\x01" + bytes(40),
+        b"\x01" + b"\xff" * 40,
+        b"\x02short",
+        b"\x03" + aes[1:],
+    )
     block = block_of(
-        CHANNEL, [Message(n, data) for n, data in enumerate((aes, chacha, *others), 1)]
+        CHANNEL, [Message(n, data) for n, data in enumerate((aes, chacha, ours, *others), 1)]
     )
     builder = built(("size",))
-    builder.add(index_of(block), 0, 6, memoryview(block), 4)
-    assert builder.encrypted == 2
+    builder.add(index_of(block), 0, len(block), memoryview(block), 4)
+    assert builder.encrypted == 3
 
 
 @given(st.binary(max_size=200), st.binary(max_size=400), st.integers(0, 2**64 - 1))

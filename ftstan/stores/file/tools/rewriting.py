@@ -233,12 +233,12 @@ def _rewrite(
     if any(s.number == group.target for s in group.parts[1:]):
         # An index with the old offsets would be read; the one of the first part names a valid
         # beginning.
-        put_file(env, files.dirfd, idx_name(group.target), _nothing)
+        put_file(env, files.dirfd, idx_name(group.target), empty)
     put_file(env, files.dirfd, dat_name(group.target), write_data)
     put_file(env, files.dirfd, idx_name(group.target), lambda fd: env.disk.pwrite(fd, index, 0))
 
 
-def _nothing(_fd: int) -> None:
+def empty(_fd: int) -> None:
     """Leave a file empty."""
 
 
@@ -250,7 +250,7 @@ def retire_parts(env: FileEnv, files: ChannelFiles, parts: Sequence[SliceFile]) 
         # The index first: data without one is read, and an index without data names messages that
         # are missing.
         for name in (s.idx, s.dat):
-            put_file(env, files.dirfd, name, _nothing)
+            put_file(env, files.dirfd, name, empty)
 
 
 def remove_parts(env: FileEnv, files: ChannelFiles, parts: Sequence[SliceFile]) -> None:

@@ -1,0 +1,17 @@
+from collections.abc import Callable
+
+from ftstan.base.errors import StoreError
+from ftstan.wire.block import MsgBlock
+
+def seal(
+    block: MsgBlock, code: int, encrypt: Callable[[bytes, bytes, None], bytes], nonces: bytes
+) -> MsgBlock: ...
+def unseal(
+    block: MsgBlock,
+    sequence: int,
+    max_msgs: int,
+    max_bytes: int,
+    decrypt: Callable[[bytes], bytes],
+) -> tuple[MsgBlock, int, StoreError | None]: ...
+def count_others(block: MsgBlock, is_wanted: Callable[[bytes], bool]) -> int: ...
+def stored_data(block: MsgBlock, i: int) -> bytes: ...
