@@ -23,7 +23,7 @@ MODULES = [
     "ftstan/broker/keymap.pyx",
     "ftstan/broker/state.pyx",
     "ftstan/broker/delivery.pyx",
-    "ftstan/broker/core.pyx",
+    "ftstan/broker/publishing.pyx",
 ]
 
 directives = {

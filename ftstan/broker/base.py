@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from ftstan.broker import constants as c
-from ftstan.broker.core import Core
 from ftstan.broker.malformed import Malformed
 from ftstan.broker.pending_registrations import PendingRegistrations
+from ftstan.broker.publishing import Core
 from ftstan.broker.timers import Timers
 from ftstan.config.options import StoreLimits
 from ftstan.stores.interface import ChannelLimits

@@ -22,11 +22,11 @@ from ftstan.broker.bounds import LARGE, REFUSALS, exhausted
 from ftstan.broker.channel_expiry import ChannelExpiry
 from ftstan.broker.closing import Closing
 from ftstan.broker.connections import Connections
-from ftstan.broker.core import SERVERS_REPLY
-from ftstan.broker.intake import Intake
 from ftstan.broker.lines import ack_lines, publish_rows
 from ftstan.broker.malformed import quoted
+from ftstan.broker.publishing import SERVERS_REPLY
 from ftstan.broker.records import stored_subs
+from ftstan.broker.request_queue import RequestQueue
 from ftstan.broker.skipped import Skipped
 from ftstan.broker.state import Channel, Subscription
 from ftstan.broker.subscriptions import Subscriptions
@@ -70,7 +70,7 @@ class Broker(BrokerBase):
         self.subscriptions = Subscriptions(self)
         self.inactivity = ChannelExpiry(self)
         self.closing = Closing(self)
-        self.intake = Intake(self._carry_out)
+        self.request_queue = RequestQueue(self._carry_out)
         self._handlers: dict[int, Callable[[bytes, bytes], None]] = {
             c.SID_CONNECT: self.connections.connect,
             c.SID_SUBSCRIBE: self.subscriptions.subscribe,
@@ -191,8 +191,8 @@ class Broker(BrokerBase):
 
         ``payload`` is ``None`` if it is too large.
         """
-        self.intake.take(sid, subject, reply, payload, headers)
-        self.no_room = self.intake.is_full
+        self.request_queue.take(sid, subject, reply, payload, headers)
+        self.no_room = self.request_queue.is_full
 
     def _carry_out(
         self, sid: int, subject: bytes, reply: bytes, payload: bytes | None, headers: bytes
@@ -343,8 +343,8 @@ class Broker(BrokerBase):
         if self.subscriptions.resending.recovering:
             self.subscriptions.resending.start_recovered()
             ran = True
-        ran |= self.intake.go_on()
-        self.no_room = self.intake.is_full
+        ran |= self.request_queue.go_on()
+        self.no_room = self.request_queue.is_full
         return self.closing.go_on() or ran
 
     def on_read_error(self, sub: Subscription, error: StoreError) -> None:
@@ -383,7 +383,10 @@ class Broker(BrokerBase):
         close or to resume.
         """
         return bool(
-            self.is_full or self.intake or self.closing or self.subscriptions.resending.recovering
+            self.is_full
+            or self.request_queue
+            or self.closing
+            or self.subscriptions.resending.recovering
         )
 
     @property
@@ -440,7 +443,7 @@ class Broker(BrokerBase):
         is back.
         """
         self._was_lost = True
-        self.intake.clear()
+        self.request_queue.clear()
         self._tracing.lost()
         for sub in self.lost(now):
             self.arm(sub, now)

@@ -77,7 +77,7 @@ SID_INBOX = 8
 SID_GUARD = 9
 
 # Error texts that clients see (``docs/compat/protocol.md``, error strings). That of an invalid
-# publish is in ``ftstan.broker.core``, that of a channel that is being deleted in
+# publish is in ``ftstan.broker.publishing``, that of a channel that is being deleted in
 # ``ftstan.stores.interface``.
 INVALID_CONNECT = "stan: invalid connection request"
 INVALID_CLIENT_ID = "stan: invalid clientID: only alphanumeric and `-` or `_` characters allowed"

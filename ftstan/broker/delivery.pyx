@@ -2,7 +2,7 @@
 
 The lower half of the core of the broker. It reads durable messages from the stores, puts them on
 the wire and into the windows of those who get them, and takes acknowledgements out of the windows;
-what arrives is the upper half's (``core.pyx``). An actor without I/O and without a clock. Nothing
+what arrives is the upper half's (``publishing.pyx``). An actor without I/O and a clock. Nothing
 that is not durable ever reaches ``deliveries``.
 """
 

@@ -3,7 +3,7 @@ group without members.
 
 Follows ``docs/compat/protocol.md`` (queue groups). A group is known by its channel and its stored
 name: the name of the group, or ``durable:group``. Choosing members and sending to them is
-``ftstan.broker.state`` and ``ftstan.broker.core``.
+``ftstan.broker.state`` and ``ftstan.broker.publishing``.
 
 - The position of a group is the highest one that a record of a member carries. A member that leaves
   gives what it has pending, and the position if nobody else carries it, to those that stay,

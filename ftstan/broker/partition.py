@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftstan.broker.core import FIRST_ACK_SID
+from ftstan.broker.publishing import FIRST_ACK_SID
 from ftstan.wire.patterns import PatternSet, covering, intersect, matches
 
 if TYPE_CHECKING:

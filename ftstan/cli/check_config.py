@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError, FtstanError
 from ftstan.config.encryption_keys import check_encryption
-from ftstan.config.settings import DEFAULT
+from ftstan.config.precedence import DEFAULT
 from ftstan.config.table import CONFIGURED, SETTINGS
 from ftstan.config.validation import (
     check_before_logging,
@@ -28,7 +28,7 @@ from ftstan.stores import registry
 
 if TYPE_CHECKING:
     from ftstan.config.options import ServerOptions
-    from ftstan.config.settings import Settings
+    from ftstan.config.precedence import Settings
 
 
 def check_command_line(settings: Settings) -> ServerOptions:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping, Sequence
 
     from ftstan.config.options import ServerOptions
-    from ftstan.config.settings import Settings
+    from ftstan.config.precedence import Settings
 
 
 EXIT_BUG = 2

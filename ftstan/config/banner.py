@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.config.limits import SHOWN, Limits, count
 from ftstan.config.options import StoreLimits
-from ftstan.config.settings import field_value
+from ftstan.config.precedence import field_value
 from ftstan.config.table import OPTIONS
 from ftstan.version import COMPATIBLE_VERSION, __version__
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from ftstan.config.declaration import ValueKind
 from ftstan.config.options import ServerOptions
-from ftstan.config.settings import DEFAULT, field_value, plant
+from ftstan.config.precedence import DEFAULT, field_value, plant
 from ftstan.config.table import BY_KEY, CHANNEL_LIMITS, CONFIGURED
 from ftstan.config.units import format_duration, quote
 from ftstan.config.writer import entry, written
@@ -21,7 +21,7 @@ from ftstan.config.writer import entry, written
 if TYPE_CHECKING:
     from ftstan.config.declaration import Option
     from ftstan.config.options import ChannelLimits
-    from ftstan.config.settings import Settings
+    from ftstan.config.precedence import Settings
 
 HIDDEN = "***"
 

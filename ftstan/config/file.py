@@ -14,7 +14,7 @@ from ftstan.config import grammar, natsfile, streamfile
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ftstan.config.settings import Settings
+    from ftstan.config.precedence import Settings
     from ftstan.config.tree import Document
 
 _YAML = (".yaml", ".yml")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError
 from ftstan.config.declaration import Group, Section, ValueKind
-from ftstan.config.settings import Settings
+from ftstan.config.precedence import Settings
 from ftstan.config.table import BY_FLAG, BY_KEY, FLAGS
 from ftstan.config.units import parse_duration, parse_int, quote
 from ftstan.config.validation import check_modes, refuse_unsupported

@@ -27,7 +27,7 @@ from ftstan.config.values import EXPECTED, conversion_error, go_name, nats_value
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ftstan.config.settings import Settings
+    from ftstan.config.precedence import Settings
     from ftstan.config.tree import Document, Node
 
 #: The two sizes that the original keeps in 32 bits.

@@ -20,7 +20,7 @@ from ftstan.config.validation import is_channel_pattern
 from ftstan.config.values import EXPECTED, streaming_value
 
 if TYPE_CHECKING:
-    from ftstan.config.settings import Settings
+    from ftstan.config.precedence import Settings
     from ftstan.config.tree import Document, Node
 
 STREAMING = "streaming"

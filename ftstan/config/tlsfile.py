@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ftstan.config.declaration import Option
-    from ftstan.config.settings import Settings
+    from ftstan.config.precedence import Settings
     from ftstan.config.tree import Node, Place
 
 #: Cipher suites that the NATS server takes, by name.

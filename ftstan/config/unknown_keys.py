@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ftstan.config.settings import Settings
+    from ftstan.config.precedence import Settings
     from ftstan.config.tree import Place
 
 _CUTOFF = 0.6

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ftstan.base.errors import ConfigError
 from ftstan.base.reserved import RESERVED_HINT, is_reserved
 from ftstan.config.options import FT_ALLOW, STORE_FILE, STORE_MEMORY, STORE_SQL
-from ftstan.config.settings import field_value
+from ftstan.config.precedence import field_value
 from ftstan.config.table import BY_KEY
 from ftstan.config.units import MILLISECOND, format_duration, quote
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ftstan.config.options import ServerOptions, StoreLimits
-    from ftstan.config.settings import Settings
+    from ftstan.config.precedence import Settings
 
 MOST_PORT = 65535
 LEAST_BUFFER = 4096

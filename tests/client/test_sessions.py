@@ -11,7 +11,7 @@ import pytest
 
 import ftstan.client
 from ftstan.broker import constants
-from ftstan.broker.core import INVALID_PUBLISH
+from ftstan.broker.publishing import INVALID_PUBLISH
 from ftstan.client import (
     ClientError,
     ClientIdTakenError,

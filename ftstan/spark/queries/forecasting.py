@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ftstan.base.errors import ConfigError
 from ftstan.config.file import apply_files
 from ftstan.config.limits import INHERIT, Limits
-from ftstan.config.settings import Settings
+from ftstan.config.precedence import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

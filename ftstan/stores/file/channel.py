@@ -20,7 +20,7 @@ from ftstan.stores.file.log.slices import SliceLog, show, store_error
 from ftstan.stores.file.recovery import opening, quarantine
 from ftstan.stores.file.retry_backoff import RetryBackoff
 from ftstan.stores.file.state import state_records, state_recovery
-from ftstan.stores.file.state.compact import Compaction
+from ftstan.stores.file.state.compaction_due import Compaction
 from ftstan.stores.file.state.confirmed import ConfirmedFile
 from ftstan.stores.file.state.statefile import StateFile
 from ftstan.stores.interface import ChannelEnd

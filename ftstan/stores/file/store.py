@@ -38,9 +38,9 @@ from ftstan.stores.file.state.clients import Clients
 from ftstan.stores.file.state.remembered import Remembered
 from ftstan.stores.file.state.serverfile import ServerFile
 from ftstan.stores.file.state.statefile import StateFileError
+from ftstan.stores.file.subs_replacement import Waves
 from ftstan.stores.file.syncing import Broken, Syncer
 from ftstan.stores.file.upkeep import Upkeep
-from ftstan.stores.file.waves import Waves
 from ftstan.stores.interface import (
     CLIENTS,
     ChannelEnd,

@@ -10,7 +10,7 @@ import pytest
 
 from ftstan.base.errors import WireError
 from ftstan.broker.bounds import MAX_ID, MAX_NAME, MAX_REQUEST
-from ftstan.broker.core import INVALID_PUBLISH
+from ftstan.broker.publishing import INVALID_PUBLISH
 from ftstan.wire import codec, messages
 from tests.compat.driver import (
     SUBJECTS,

@@ -17,7 +17,7 @@ import pytest
 from ftstan.base.clock import ManualClock
 from ftstan.base.errors import FencedError
 from ftstan.broker.broker import Broker, BrokerOptions
-from ftstan.broker.core import FIRST_ACK_SID
+from ftstan.broker.publishing import FIRST_ACK_SID
 from ftstan.node.pipeline import Serving
 from ftstan.stores.memory import MemoryStore
 from ftstan.wire import messages

@@ -21,7 +21,7 @@ from ftstan.config.declaration import (
     part,
 )
 from ftstan.config.options import ServerOptions
-from ftstan.config.settings import Settings, field_value
+from ftstan.config.precedence import Settings, field_value
 from ftstan.config.table import BY_FLAG, BY_KEY, CONFIGURED, FLAGS, OPTIONS, RELOADABLE, names_of
 from ftstan.config.units import SECOND
 from ftstan.config.usage import completion, help_text

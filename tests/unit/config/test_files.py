@@ -19,7 +19,7 @@ from ftstan.config.effective import HIDDEN, dump, effective_lines
 from ftstan.config.file import apply_files, load
 from ftstan.config.flags import parse, to_options, to_settings
 from ftstan.config.options import ChannelLimits, NatsOptions, ServerOptions, StoreLimits
-from ftstan.config.settings import Settings, field_value
+from ftstan.config.precedence import Settings, field_value
 from ftstan.config.table import BY_KEY, CONFIGURED, OPTIONS
 from ftstan.config.units import MINUTE, SECOND
 from ftstan.config.validation import ModeError

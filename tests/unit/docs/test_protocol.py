@@ -242,7 +242,11 @@ def test_every_error_string_of_the_code_is_in_the_table() -> None:
         if isinstance(v, str) and n.isupper()
     }
     ours -= {f"broker.constants.{name}" for name in REASONS}
-    ours |= {"broker.core.INVALID_PUBLISH", "broker.core.WRONG_SUBJECT", "broker.core.TOO_LARGE"}
+    ours |= {
+        "broker.publishing.INVALID_PUBLISH",
+        "broker.publishing.WRONG_SUBJECT",
+        "broker.publishing.TOO_LARGE",
+    }
     ours |= {"stores.interface.BEING_DELETED"}
     ours |= {"config.validation.NO_CHANNEL", "wire.partition.CONFLICT"}
     ours |= {"config.validation.CLUSTERED_PARTITIONING", "config.validation.CLUSTERED_MEMORY"}

@@ -209,10 +209,10 @@ def test_the_layers_say_who_knows_whom() -> None:
     assert broken("ftstan.base.errors", "ftstan.wire.codec") == ["layers"]
     assert broken("ftstan.wire.codec", "ftstan.config.options") == ["layers"]
     assert broken("ftstan.ft.standby", "ftstan.monitor.http") == ["layers"]
-    assert broken("ftstan.node.pipeline", "ftstan.broker.core") == []
+    assert broken("ftstan.node.pipeline", "ftstan.broker.publishing") == []
     assert broken("ftstan.node.node", "ftstan.drill.play") == [BESIDE]
     assert broken("ftstan.cli.drill", "ftstan.drill.play") == []
-    assert broken("ftstan.client.connection", "ftstan.broker.core") != []
+    assert broken("ftstan.client.connection", "ftstan.broker.publishing") != []
     assert broken("ftstan.stores.file.store", "ftstan.stores.file.tools.repairing") != []
 
 

@@ -13,7 +13,7 @@ from ftstan.base.log import stream as log
 from ftstan.stores.file.env import FileEnv, is_full
 from ftstan.stores.file.log.view import store_error
 from ftstan.stores.file.state import state_records
-from ftstan.stores.file.state.compact import Compaction
+from ftstan.stores.file.state.compaction_due import Compaction
 from ftstan.stores.file.state.statefile import StateFile
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ MOST_BYTES: Final = 32 << 20
 _EACH: Final = 400
 
 
-class Intake:
+class RequestQueue:
     """What waits. ``handle`` carries one out.
 
     ``full`` says that nothing more may be read, or that it may be again.

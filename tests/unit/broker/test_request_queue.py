@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftstan.broker import intake
+from ftstan.broker import request_queue
 from ftstan.broker.broker import BrokerOptions
-from ftstan.broker.intake import ANSWERS, REQUESTS, Intake
 from ftstan.broker.pacing import TOGETHER, Pacing
+from ftstan.broker.request_queue import ANSWERS, REQUESTS, RequestQueue
 from ftstan.wire import messages
 from tests.compat.driver import SECOND, SUBJECTS, Driver, connect_request, pub_acks, sequences
 from tests.unit.broker.test_closing import answers, turn
@@ -101,17 +101,17 @@ def test_answers_to_heartbeats_pass_requests_and_are_bounded_themselves() -> Non
     assert Counter(waiting) == {0: ANSWERS, 1: 50}
     turn(driver)
     assert not any(client.waiting for client in driver.broker.clients.objects.values())
-    assert driver.broker.intake
+    assert driver.broker.request_queue
 
 
 def test_what_waits_has_a_bound_and_nothing_more_is_read_until_some_is_done(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(request_queue, "MOST_BYTES", 100_000)
     burst(driver)
     turn(driver)
     assert driver.broker.is_full
-    held = len(driver.broker.intake)
+    held = len(driver.broker.request_queue)
     assert REQUESTS < held < MANY - REQUESTS
     driver.run()
     assert len(answers(driver, b"connected")) == MANY
@@ -123,12 +123,12 @@ def test_what_waits_is_lost_with_the_link(driver: Driver) -> None:
     turn(driver)
     driver.broker.link_lost(driver.now)
     driver.raw(b"")
-    assert not driver.broker.intake
+    assert not driver.broker.request_queue
 
 
 def test_a_request_behind_others_of_its_kind_keeps_its_place() -> None:
     done: list[int] = []
-    made = Intake(lambda sid, *_: done.append(sid))
+    made = RequestQueue(lambda sid, *_: done.append(sid))
     for sid in range(20, 20 + 2 * REQUESTS):
         made.take(sid, b"", b"", b"", b"")
     assert done == list(range(20, 20 + REQUESTS))
