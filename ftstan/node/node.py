@@ -492,7 +492,12 @@ class Node(Context):
                 self.host.end(
                     "storage does not answer: ending without it, nothing was written", status
                 )
-            self.host.end(f"storage has not answered for {patience:g}s while stopping", EXIT_FENCED)
+            # Storage that hangs, and work that a starved machine has no time for, look alike here.
+            self.host.end(
+                f"the stop has not ended within {patience:g}s: storage does not answer, or the "
+                "machine is too slow for what was left to do",
+                EXIT_FENCED,
+            )
         if self.group is not None:
             await self.group.stopped(released=released)
         # Behind the word that the store is free: NATS may take its time for the last answers.

@@ -4,6 +4,9 @@ reading of the rules.
 
 from __future__ import annotations
 
+from random import Random
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,6 +114,30 @@ def test_a_set_of_sequences_keeps_what_it_has_when_others_go() -> None:
         *(1 << 17 | n for n in range(500)),
         *(n << 40 for n in range(1, 500)),
     }
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 8, 64, 1000, 1024, 2**17, 2**17 + 1, 2**20])
+@pytest.mark.parametrize("order", ["as sent", "backwards", "in any order"])
+def test_the_work_for_sequences_that_go_grows_with_their_number_alone(
+    step: int, order: str
+) -> None:
+    """All that a queue member had goes to another, or is acknowledged after a long time."""
+    sequences = range(1, 20_000 * step, step)
+    gone = list(sequences)[:: -1 if order == "backwards" else 1]
+    if order == "in any order":
+        Random(1).shuffle(gone)
+    events = SubEvents()
+    for sequence in sequences:
+        events.sent(1, sequence)
+    for sequence in gone:
+        events.acked(1, sequence)
+    replay = subreplay.SubReplay(CRC)
+    replay.feed(
+        state_records.sub_record(records.SUB_NEW, SubState(1, b"me"), CRC)
+        + records.encode_events(events, CRC)
+    )
+    assert state_records.stored_subs(replay)[1].pending == set()
+    assert replay.looks <= 8 * replay.records
 
 
 # ---- behind bad records

@@ -13,6 +13,7 @@ from ftstan.stores.file.log import records
 from ftstan.stores.file.state import subreplay
 from ftstan.stores.interface import ServerInfo, StoredSub, SubState
 from ftstan.wire import messages
+from ftstan.wire.block import SubEvents
 from ftstan.wire.pb import stan_internal_pb2 as pb
 
 if TYPE_CHECKING:
@@ -168,18 +169,15 @@ def replay_subs(rows: list[tuple[int, bytes]], shown: str) -> tuple[dict[int, St
 def snapshot_subs(subs: dict[int, StoredSub], highest: int, crc: Crc) -> bytes:
     """Records that replay to ``subs`` and to the same highest id."""
     out = []
+    pending = SubEvents()
     if highest and highest not in subs:
         # Only a record that names it keeps the id from being given out again.
         out.append(sub_delete_record(highest, crc))
     for sub_id in sorted(subs):
         stored = subs[sub_id]
         out.append(sub_record(records.SUB_NEW, stored.state, crc))
-        out.extend(
-            records.typed_record(
-                records.SUB_MSG,
-                pb.SubStateUpdate(id=sub_id, seqno=sequence).SerializeToString(),
-                crc,
-            )
-            for sequence in sorted(stored.pending)
-        )
+        for sequence in sorted(stored.pending):
+            pending.sent(sub_id, sequence)
+        # In C, which leaves ``pending`` empty: there may be a million of them.
+        out.append(records.encode_events(pending, crc))
     return b"".join(out)

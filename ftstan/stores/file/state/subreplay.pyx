@@ -10,9 +10,17 @@ from ftstan.stores.file.log.crc cimport Crc, get32, only_zeros
 from ftstan.wire.codec cimport Span, get_bytes, get_tag, get_varint, skip_field
 
 
+cdef enum:
+    _ODD = 0x9E3779B97F4A7C15
+
+
 cdef class SeqSet:
     """A set of sequences in C: open addressing, 0 marks a free place (no message has that
     sequence).
+
+    Eight consecutive sequences lie side by side, in one cache line, and such groups as if by
+    chance. All of them in one row would be a run that a removal has to look through to its end:
+    with a hundred thousand of them, acknowledged in their order, five thousand million looks.
     """
 
     cdef uint64_t* slots
@@ -29,21 +37,25 @@ cdef class SeqSet:
         PyMem_RawFree(self.slots)
 
     cdef inline size_t home(self, uint64_t seq) noexcept nogil:
-        # Runs of sequences lie side by side, which is what deliveries are.
-        return <size_t>(seq + (seq >> 17)) & self.mask
+        cdef uint64_t h = (seq >> 3) * <uint64_t>_ODD
+        h = (h ^ (h >> 32)) * <uint64_t>_ODD
+        return <size_t>((h >> 29) & ~<uint64_t>7 | (seq & 7)) & self.mask
 
-    cdef int add(self, uint64_t seq) except -1:
+    cdef Py_ssize_t add(self, uint64_t seq) except -1:
+        """How many slots it looked at."""
+        cdef Py_ssize_t looks = 1
         cdef size_t k
         if (self.used + 1) * 2 > self.mask + 1:
             self.grow()
         k = self.home(seq)
         while self.slots[k] != 0:
             if self.slots[k] == seq:
-                return 0
+                return looks
             k = (k + 1) & self.mask
+            looks += 1
         self.slots[k] = seq
         self.used += 1
-        return 0
+        return looks
 
     cdef int grow(self) except -1:
         cdef uint64_t* old = self.slots
@@ -61,16 +73,20 @@ cdef class SeqSet:
         PyMem_RawFree(old)
         return 0
 
-    cdef void discard(self, uint64_t seq) noexcept:
+    cdef Py_ssize_t discard(self, uint64_t seq) noexcept:
+        """How many slots it looked at."""
+        cdef Py_ssize_t looks = 1
         cdef size_t k = self.home(seq)
         cdef size_t hole
         while self.slots[k] != seq:
             if self.slots[k] == 0:
-                return
+                return looks
             k = (k + 1) & self.mask
+            looks += 1
         hole = k
         while True:
             k = (k + 1) & self.mask
+            looks += 1
             if self.slots[k] == 0:
                 break
             if ((k - self.home(self.slots[k])) & self.mask) >= ((k - hole) & self.mask):
@@ -78,6 +94,7 @@ cdef class SeqSet:
                 hole = k
         self.slots[hole] = 0
         self.used -= 1
+        return looks
 
     cdef set as_set(self):
         cdef size_t i
@@ -148,7 +165,8 @@ cdef class SubReplay:
     """The state after the records of a ``subs.dat``, in one pass over its bytes and without an
     object for each record.
 
-    ``highest`` is the highest subscription id ever seen, ``records`` the number of records taken.
+    ``highest`` is the highest subscription id ever seen, ``records`` the number of records taken,
+    ``looks`` the slots looked at for them: what the work grows with.
     """
 
     cdef dict subs
@@ -156,6 +174,7 @@ cdef class SubReplay:
     cdef bint check_crc
     cdef readonly uint64_t highest
     cdef readonly Py_ssize_t records
+    cdef readonly Py_ssize_t looks
 
     def __init__(self, Crc crc not None, bint check_crc=True):
         self.subs = {}
@@ -211,9 +230,9 @@ cdef class SubReplay:
                     cached_id = sub_id
                 if sub is not None and seq != 0:
                     if kind == 4:
-                        sub.pending.discard(seq)
+                        self.looks += sub.pending.discard(seq)
                     else:
-                        sub.pending.add(seq)
+                        self.looks += sub.pending.add(seq)
                         if seq > sub.sent:
                             sub.sent = seq
             elif 1 <= kind <= 3:
