@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import FencedError, RecoveryError, StoreError
 from ftstan.ft.epoch_records import (
-    BLANK,
     NONCE_SIZE,
     SLOT_SIZE,
     Cause,
@@ -66,8 +65,8 @@ record.
 _MOST_CLAIM = 1 << 20
 """The same where no slot tells: the epoch file would be 4 GiB."""
 _CLAIM = re.compile(r"ft\.claim\.([1-9][0-9]{0,17})")
-_REPAIR = "if the datastore was restored or copied, run: ftstanctl store repair"
-_STAND_BY = "only one server can own a datastore: this one must stand by or stop"
+REPAIR = "if the datastore was restored or copied, run: ftstanctl store repair"
+STAND_BY = "only one server can own a datastore: this one must stand by or stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +260,7 @@ def claim(
                 raise FencedError(
                     f"ft: epoch {number} was not taken: the group is mixed by now, and the store "
                     "lock is not held",
-                    hint=_STAND_BY,
+                    hint=STAND_BY,
                 )
             return Activation(
                 epoch=number,
@@ -527,98 +526,6 @@ def remove_old_claims(
         ) from error
 
 
-class Confirmer:
-    """Is the store still ours?
-
-    One read of storage answers; no clock, lock or memory of ours takes part.
-
-    A batch is confirmed by a call that **starts after** the batch's last fsync returned. Threads
-    may share it. Once fenced, it stays so. ``is_network`` leaves out the look at the link count,
-    which is answered from this host's memory there.
-    """
-
-    def __init__(
-        self, disk: Disk, root_fd: int, activation: Activation, *, is_network: bool = False
-    ) -> None:
-        self._disk = disk
-        self._epoch = activation.epoch
-        self._offset = activation.epoch * SLOT_SIZE
-        self._alone = encode_slot(activation.record())
-        # The file may have grown behind our slot without anybody having used the next one.
-        self._followed_by_blank = self._alone + BLANK
-        self._check_links = not is_network
-        self._fenced: FencedError | None = None
-        try:
-            self._fd = disk.open(root_fd, EPOCH_NAME, os.O_RDONLY | os.O_NOFOLLOW)
-        except OSError as error:
-            raise self._unreadable(error) from error
-        try:
-            self()
-        except FencedError:
-            self.close()
-            raise
-
-    def __call__(self) -> None:
-        """Raise ``FencedError`` unless storage shows our record in our slot and nothing in the next
-        one.
-        """
-        if self._fenced is not None:
-            raise self._fenced
-        try:
-            data = self._disk.pread(self._fd, 2 * SLOT_SIZE, self._offset)
-            linked = not self._check_links or self._disk.nlink(self._fd)
-        except OSError as error:
-            self._fenced = self._unreadable(error)
-            raise self._fenced from error
-        if not linked:
-            self._fenced = self._lost("the file was removed or replaced")
-        elif data not in (self._alone, self._followed_by_blank):
-            self._fenced = self._explain(data)
-        else:
-            return
-        raise self._fenced
-
-    def close(self) -> None:
-        """Release the descriptor."""
-        self._disk.close(self._fd)
-
-    def _explain(self, data: bytes) -> FencedError:
-        own = data[:SLOT_SIZE]
-        following = data[SLOT_SIZE:]
-        if not is_blank(following):
-            successor = decode_slot(following, self._epoch + 1)
-            if successor is None:
-                return self._lost(
-                    f"slot {self._epoch + 1} was used, and its record cannot be read (bad checksum)"
-                )
-            return FencedError(
-                f"ft: epoch {self._epoch} was superseded by {successor.describe()}", hint=_STAND_BY
-            )
-        if is_blank(own):
-            return self._lost("our record is gone, as after a restore of an older file")
-        if own == self._alone:
-            return self._lost("the file ends inside the next slot, so somebody is using it")
-        other = decode_slot(own, self._epoch)
-        if other is None:
-            return self._lost("our record cannot be read any more (bad checksum)")
-        return FencedError(
-            f"ft: epoch {self._epoch} was taken from us by {other.describe()}", hint=_STAND_BY
-        )
-
-    def _lost(self, what: str) -> FencedError:
-        return FencedError(
-            f"ft: epoch {self._epoch} cannot be confirmed: {EPOCH_NAME}: {what}", hint=_REPAIR
-        )
-
-    def _unreadable(self, error: OSError) -> FencedError:
-        return FencedError(
-            f"ft: epoch {self._epoch} cannot be confirmed: {EPOCH_NAME} is unreadable: "
-            f"{error.strerror or error} "
-            f"({errno.errorcode.get(error.errno or 0, 'no errno')})",
-            hint="check the storage and the kernel log of this host, then start the server again",
-        )
-
-
 def _first_look(disk: Disk, root_fd: int, survey: Callable[[], Survey]) -> Survey | None:
     """Survey the store if no epoch was ever recorded in it, and see that there is an epoch file.
 
@@ -630,7 +537,7 @@ def _first_look(disk: Disk, root_fd: int, survey: Callable[[], Survey]) -> Surve
         raise RecoveryError(
             f"{EPOCH_NAME} is missing, but {_claim_name(max(claims))} shows that this datastore "
             "had epochs",
-            hint=_REPAIR,
+            hint=REPAIR,
         )
     if found is not None and found.newest is not None:
         return None
@@ -646,7 +553,7 @@ def _first_look(disk: Disk, root_fd: int, survey: Callable[[], Survey]) -> Surve
             "channel "
             f"{seen.confirmed[0]!r} was written under an epoch ({len(seen.confirmed)} such "
             "channels)",
-            hint=_REPAIR,
+            hint=REPAIR,
         )
     # Also if it is there: who made it may have died before its name was durable, and a claim must
     # not outlive it.
@@ -824,5 +731,5 @@ def _overtaken(number: int, newest: EpochRecord | None) -> FencedError:
         else "a server whose record cannot be read"
     )
     return FencedError(
-        f"ft: epoch {number} was not obtained: it was overtaken by {winner}", hint=_STAND_BY
+        f"ft: epoch {number} was not obtained: it was overtaken by {winner}", hint=STAND_BY
     )

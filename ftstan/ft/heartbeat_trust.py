@@ -2,7 +2,7 @@
 
 Anybody who may publish on the group's subject can send a heartbeat, and one that is true can be
 late, or come from a process that has just woken up. Pure functions; ``active.py`` and
-``standby.py`` act on them.
+``standby.py`` act on them, ``identity.py`` knows the group's datastore.
 
 - It never stops an active server. At most that one asks storage (``Sender.SUCCESSOR``,
   ``Sender.ORIGINAL``), and storage decides.

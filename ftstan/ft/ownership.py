@@ -20,7 +20,6 @@ from ftstan.base.log import stream as log
 from ftstan.ft.direct import asking_disk
 from ftstan.ft.epoch import (
     Activation,
-    Confirmer,
     claim,
     claim_next,
     read_owner,
@@ -28,6 +27,7 @@ from ftstan.ft.epoch import (
     remove_old_claims,
 )
 from ftstan.ft.epoch_records import SLOT_SIZE, Cause
+from ftstan.ft.fencing_check import Confirmer
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.modes import cure, make_directories
 from ftstan.ft.mounts import find_mount

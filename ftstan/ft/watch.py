@@ -3,7 +3,7 @@
 It detects; it does not carry safety (that is the confirm behind every batch,
 ``docs/ft-argument.md``). One storage call at a time, each of which may hang for ever: so nothing
 waits for this thread. It publishes since when a probe is running, and the control loop judges that
-(``ft/guard.py``). A probe is, in this order:
+(``ft/vital_signs.py``). A probe is, in this order:
 
 1. **confirm**, through a descriptor of its own: an idle owner notices, too;
 2. **ft.watch**, 4 KiB written and synced through a descriptor that carries a lock of its own: a
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from ftstan.base.clock import Clock
     from ftstan.base.disk import Disk, Space
-    from ftstan.ft.epoch import Confirmer
+    from ftstan.ft.fencing_check import Confirmer
 
 WATCH_NAME = "ft.watch"
 RECORD_SIZE = 4096

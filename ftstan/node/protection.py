@@ -1,9 +1,9 @@
 """Self-protection: what a node does about itself when its storage hangs, NATS is gone, or it was
 paused.
 
-The driver of ``ft/guard.py`` on the control loop, which never blocks. It feeds the judge with what
-the watch thread and the data plane publish, and carries out the verdict: no heartbeats, a clean
-stop, or the end. It also tells the service manager how the node is, and lets its watchdog bark when
+The driver of ``ft/vital_signs.py`` on the control loop, which never blocks. It feeds the judge with
+what the watch thread and the data plane publish, and carries out the verdict: no heartbeats, a
+clean stop, or the end. It also tells the service manager how the node is, and lets its watchdog bark when
 the node is not well.
 """
 
@@ -18,8 +18,8 @@ from ftstan.base.clock import Steps
 from ftstan.base.errors import EndedError
 from ftstan.config.units import SECOND
 from ftstan.ft.deadlines import JUDGE_EVERY_S, WATCH_STOP_S
-from ftstan.ft.guard import Guard, GuardVerdict, Vitals
 from ftstan.ft.owned import OwnedAccess
+from ftstan.ft.vital_signs import Guard, GuardVerdict, Vitals
 from ftstan.nats import tasks
 from ftstan.node.notify import Notifier
 from ftstan.node.process_exit import say

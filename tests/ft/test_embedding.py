@@ -23,7 +23,7 @@ from ftstan.base.clock import SystemClock
 from ftstan.base.disk import LocalDisk, ShuttableDisk
 from ftstan.base.errors import FencedError, FtstanError, NatsError
 from ftstan.config.options import ChannelLimits, StoreLimits
-from ftstan.ft import guard
+from ftstan.ft import vital_signs
 from ftstan.ft.epoch_records import Cause
 from ftstan.ft.ownership import StoreOwner
 from ftstan.wire.partition import Sender, reply
@@ -187,7 +187,7 @@ def test_a_server_whose_storage_hangs_ends_without_it_and_writes_nothing_when_it
 
     disk.answers.clear()
     # What is said about seconds stands in the budget; how many they are is not of interest here.
-    monkeypatch.setattr(guard, "PROBE_DIE_S", 0.5)
+    monkeypatch.setattr(vital_signs, "PROBE_DIE_S", 0.5)
     lost = publisher.offer(b"channel", b"too late")
     assert server.wait(PATIENCE_S) == 75
     assert [type(error) for error in told] == [FencedError]

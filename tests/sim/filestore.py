@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import FencedError
 from ftstan.config.limits import Limits
-from ftstan.ft.epoch import Activation, Confirmer, claim
+from ftstan.ft.epoch import Activation, claim
+from ftstan.ft.fencing_check import Confirmer
 from ftstan.ft.survey import survey_store
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore

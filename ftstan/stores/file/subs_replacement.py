@@ -1,5 +1,5 @@
-"""Waves: ``subs.dat`` files of many channels replaced at once, while publishers wait for one of
-them.
+"""``subs.dat`` files of many channels replaced at once, in waves, while publishers wait for one of
+them. How one file is replaced: ``state/statefile.py``; when, otherwise: ``channel.py``.
 
 After a takeover what was sent and acknowledged is in memory until the channel's file is one of this
 activation. With one file after the other that would take as many seconds as there are fifties of

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from ftstan.base.errors import FencedError
 from ftstan.broker.broker import Broker
 from ftstan.ft import epoch, ownership
-from ftstan.ft.epoch import Confirmer
 from ftstan.ft.epoch_records import SLOT_SIZE, Cause, decode_slot, encode_slot
+from ftstan.ft.fencing_check import Confirmer
 from ftstan.ft.ownership import StoreOwner
 from ftstan.ft.survey import survey_store
 from ftstan.node.dataplane import DataPlane

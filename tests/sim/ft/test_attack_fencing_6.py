@@ -11,7 +11,7 @@ from greenlet import greenlet
 
 from ftstan.base.clock import ManualClock
 from ftstan.base.errors import FencedError
-from ftstan.ft.epoch import Confirmer
+from ftstan.ft.fencing_check import Confirmer
 from ftstan.ft.watch import WATCH_NAME, Probe, decode_watch
 from tests.sim.disk import SimDisk
 from tests.sim.filestore import SimOwner

@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 
 from ftstan.base.clock import ManualClock
 from ftstan.base.errors import FencedError
-from ftstan.ft.epoch import EPOCH_NAME, Activation, Confirmer, claim, remove_old_claims
+from ftstan.ft.epoch import EPOCH_NAME, Activation, claim, remove_old_claims
 from ftstan.ft.epoch_records import SLOT_SIZE, is_blank
+from ftstan.ft.fencing_check import Confirmer
 from ftstan.ft.survey import survey_store
 from tests.sim.disk import Killed, SimDisk
 

@@ -189,7 +189,8 @@ def test_the_argument_cites_code_and_tests_that_are_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["epoch.claim", "epoch.Confirmer", "epoch.claim_next", "ownership.StoreOwner._lose"]
+    "name",
+    ["epoch.claim", "fencing_check.Confirmer", "epoch.claim_next", "ownership.StoreOwner._lose"],
 )
 def test_the_argument_names_what_the_code_has(name: str) -> None:
     module, *inner = name.split(".")

@@ -15,7 +15,8 @@ from ftstan.base.clock import ManualClock
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import FencedError, StoreError
 from ftstan.ft.direct import ALIGN, DirectDisk, asking_disk
-from ftstan.ft.epoch import Confirmer, claim
+from ftstan.ft.epoch import claim
+from ftstan.ft.fencing_check import Confirmer
 from ftstan.ft.survey import survey_store
 from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.store import FileStore

@@ -16,12 +16,12 @@ from ftstan.ft.epoch import (
     EPOCH_NAME,
     SLICES_PER_EPOCH,
     Activation,
-    Confirmer,
     claim,
     read_owner,
     remove_old_claims,
 )
 from ftstan.ft.epoch_records import SLOT_SIZE, encode_slot, is_blank
+from ftstan.ft.fencing_check import Confirmer
 from ftstan.ft.survey import Survey, survey_store
 from tests.sim.disk import CrashMode, Killed, SimDisk
 

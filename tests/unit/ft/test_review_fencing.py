@@ -16,9 +16,9 @@ from ftstan.base.clock import ManualClock
 from ftstan.base.errors import FencedError, StoreError
 from ftstan.ft import epoch
 from ftstan.ft.epoch_records import SLOT_SIZE
-from ftstan.ft.guard import Guard, GuardVerdict, Vitals
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.ownership import StoreOwner
+from ftstan.ft.vital_signs import Guard, GuardVerdict, Vitals
 from ftstan.ft.watch import Probe, Watch
 from tests.filenode import FileNode, simulated
 from tests.sim.disk import CrashMode, SimDisk

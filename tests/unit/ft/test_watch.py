@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from portalocker.types import FileArgument
 
-    from ftstan.ft.epoch import Confirmer
+    from ftstan.ft.fencing_check import Confirmer
 
 EXCLUSIVE = LockFlags.EXCLUSIVE | LockFlags.NON_BLOCKING
 LOCAL = "36 35 8:1 / / rw - ext4 /dev/sda1 rw\n"

@@ -13,7 +13,7 @@ from ftstan.ft.deadlines import (
     PROBE_DIE_S,
     PROBE_QUIET_S,
 )
-from ftstan.ft.guard import Guard, GuardVerdict, Vitals
+from ftstan.ft.vital_signs import Guard, GuardVerdict, Vitals
 
 SLACK = 2 * JUDGE_EVERY_S
 
