@@ -3,8 +3,8 @@ paused.
 
 The driver of ``ft/vital_signs.py`` on the control loop, which never blocks. It feeds the judge with
 what the watch thread and the data plane publish, and carries out the verdict: no heartbeats, a
-clean stop, or the end. It also tells the service manager how the node is, and lets its watchdog bark when
-the node is not well.
+clean stop, or the end. It also tells the service manager how the node is, and lets its watchdog
+bark when the node is not well.
 """
 
 from __future__ import annotations
