@@ -16,7 +16,7 @@ from tests.sim.ft.shapes import SHAPES, shape_of
 from tests.sim.model import Violation
 
 #: Behind those of ``test_many_histories.py``.
-SEEDS = range(5000, 5500)
+SEEDS = range(5000, 5300)
 #: Histories after which a group that is broken on purpose must have been caught.
 PATIENCE = 2000
 
