@@ -1,5 +1,5 @@
-"""The per-message part of the broker: publishes and acknowledgements over C buffers, and the road
-of a batch.
+"""The per-message part of the broker: publishes and their acks, the acknowledgements of consumers,
+and the steps of a batch, over C buffers.
 
 An actor without I/O and without a clock. ``feed`` takes bytes of the NATS link and applies them to
 memory; ``stage`` hands what must become durable to the store; after the commit and its confirmation

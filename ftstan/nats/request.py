@@ -127,7 +127,7 @@ class Asker:
                     )
                 elif event[0] == "HMSG" and event[2] == sid and not event[-1]:
                     # The server says that nobody listens.
-                    return answers
+                    end = 0.0
                 elif event[0] in {"MSG", "HMSG"} and event[2] == sid:
                     answers.append(bytes(event[-1]))
                     silence = until(answers)

@@ -1,8 +1,9 @@
 """The first moments of a server: what is done before most of the program is loaded.
 
 The NATS server is started. A server that stands alone also has its link listen for clients as soon
-as there is a port: what they ask from then on lies in the link until this server is ready, so no
-client that finds the port open asks in vain.
+as there is a port: what they ask from then on lies in the link until this server is ready, so that
+a client which finds the port open does not ask in vain. The NATS server cannot be made to promise
+that: it may serve a client that was as quick as the link before it has read what the link said.
 
 Everything here runs on the main thread, one step after the other, and is imported with as little as
 that needs: nothing else is to be done between the first byte that a client can send and the
@@ -110,34 +111,15 @@ class Early:
         eager = not (
             options.nats.tls.enabled or is_demanded(login) or _NO_HEADERS in options.nats.settings
         )
-        port = options.nats.port
-        if eager and port > 0 and not _prints_more(options):
+        if eager and options.nats.port > 0 and not _prints_more(options):
             launched.output.hold(gate.goes_on)
-        link: Link | None = None
-        knock: _Knock | None = None
         gate.open()
-        while gate.wait():
-            if port <= 0:
-                port = launched.ports().get("nats", 0)
-            if port > 0 and link is None:
-                url = parse_url(client_url(options.nats.host, port))
-                name = link_name(cluster_id, "general")
-                link = Link([url], name=name, clock=clock, options=login)
-                knock = _Knock(url, link.hello(lines)) if eager else None
-            if link is not None:
-                opened = None
-                if knock is not None:
-                    opened = knock.connected()
-                    if opened is None:
-                        continue
-                    launched.output.release()
-                    time.sleep(_UNDISTURBED_S)
-                try:
-                    link.connect(_CONNECT_WITHIN_S, lines, opened=opened)
-                except UnreachableError:
-                    continue  # not open yet
-                break
-        if link is None or not link.connected:
+        port = gate.port(options.nats.port)
+        if not port:
+            return
+        url = parse_url(client_url(options.nats.host, port))
+        link = Link([url], name=link_name(cluster_id, "general"), clock=clock, options=login)
+        if not (_connect_first(link, lines, gate, url) if eager else _connect(link, lines, gate)):
             return
         try:
             if link.info.get("server_name") == launched.name and guard.size <= link.max_payload:
@@ -196,6 +178,17 @@ class _Gate:
             while not poll.poll(_LOOK_MS) and self.goes_on():
                 pass
 
+    def port(self, wanted: int) -> int:
+        """The port: the one that is ``wanted``, or any that was taken; 0 if there will be none."""
+        while wanted <= 0 and self.wait():
+            wanted = self._launched.ports().get("nats", 0)
+        return max(wanted, 0)
+
+    def release(self) -> None:
+        """Let the NATS server serve whoever has come, and leave it alone while it begins."""
+        self._launched.output.release()
+        time.sleep(_UNDISTURBED_S)
+
     def wait(self) -> bool:
         """Return when it is time for a try; false if there will be no port."""
         time.sleep(_PAUSE_S)
@@ -215,30 +208,37 @@ class _Gate:
         return self._launched.process.poll() is None and self._clock.mono() < self._end
 
 
-class _Knock:
-    """Connects and says ``hello`` as soon as the port is open, with nothing else in between.
+def _connect(link: Link, lines: bytes, gate: _Gate) -> bool:
+    """Have ``link`` connect as soon as it can; returns whether it did."""
+    while gate.wait():
+        with contextlib.suppress(UnreachableError):  # not open yet
+            link.connect(_CONNECT_WITHIN_S, lines)
+            return True
+    return False
 
-    A client that finds it open in the same moment is greeted beside us: the less time it has for
-    that, the surer it is that we are heard first.
+
+def _connect_first(link: Link, lines: bytes, gate: _Gate, url: NatsUrl) -> bool:
+    """The same, where all may be said before the NATS server has said a word.
+
+    A client that finds the port open in the same moment is greeted beside us: the less time it has
+    for that, the surer it is that we are heard first. So nothing else is done in between.
     """
-
-    def __init__(self, url: NatsUrl, hello: bytes) -> None:
-        self._hello = hello
-        # Raises ``OSError`` for a name that nobody knows, which the NATS server tells as well.
-        found = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
-        self._family = found[0][0]
-        self._address = found[0][4]
-
-    def connected(self) -> socket.socket | None:
-        """A connection on which all is said; ``None`` if the port is not open."""
-        sock = socket.socket(self._family)
+    hello = link.hello(lines)
+    # Raises ``OSError`` for a name that nobody knows, which the NATS server tells as well.
+    family, *_, address = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)[0]
+    while gate.wait():
+        sock = socket.socket(family)
         try:
-            sock.connect(self._address)
-            sock.sendall(self._hello)
-        except OSError:
+            sock.connect(address)
+            sock.sendall(hello)
+        except OSError:  # not open yet
             sock.close()
-            return None
-        return sock
+            continue
+        gate.release()
+        with contextlib.suppress(UnreachableError):
+            link.connect(_CONNECT_WITHIN_S, lines, opened=sock)
+            return True
+    return False
 
 
 def _prints_more(options: ServerOptions) -> bool:
