@@ -27,7 +27,7 @@ _BETWEEN: Final = 1
 _PAGE: Final = 4096
 _USUAL: Final = 16 * _PAGE
 _MOST: Final = 65536
-_LOOK_S: Final = 0.05
+_LOOK_MS: Final = 50
 
 
 class HeldOutput:
@@ -45,7 +45,7 @@ class HeldOutput:
         Does nothing if ``goes_on`` says no before the gate is reached.
         """
         while _BEFORE_GATE not in self.read:
-            if select.select([self.ours], [], [], _LOOK_S)[0]:
+            if _is_ready(self.ours, select.POLLIN, _LOOK_MS):
                 self.read += os.read(self.ours, _MOST)
             elif not goes_on():
                 return
@@ -59,7 +59,7 @@ class HeldOutput:
     @property
     def is_full(self) -> bool:
         """Whether the server's next line has to wait for ``release``."""
-        return self._fillers > 0 and not select.select([], [self.theirs], [], 0)[1]
+        return self._fillers > 0 and not _is_ready(self.theirs, select.POLLOUT, 0)
 
     def release(self) -> None:
         """Let the server print what it likes."""
@@ -86,3 +86,10 @@ class HeldOutput:
         if self.ours >= 0:
             os.close(self.ours)
             self.ours = -1
+
+
+def _is_ready(end: int, event: int, wait_ms: int) -> bool:
+    """Whether ``end`` is ready. Not by ``select``, which knows no descriptor above 1,023."""
+    poll = select.poll()
+    poll.register(end, event)
+    return bool(poll.poll(wait_ms))

@@ -5,6 +5,7 @@ it is let go.
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import threading
 
@@ -87,3 +88,22 @@ def test_a_server_that_says_something_else_is_not_held() -> None:
     with output.take() as rest:
         assert output.read == b"something else\n"
         assert rest.read(1) == b""
+
+
+def test_a_process_with_thousands_of_open_files_is_served_as_well() -> None:
+    usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        output = HeldOutput()
+        assert output.ours > 1024
+        os.write(output.theirs, b"Using configuration file: x\n")
+        output.hold(lambda: True)
+        before = output.is_full
+        os.write(output.theirs, b"the one line that has room\n")
+        assert (before, output.is_full) == (False, True)
+        output.close()
+    finally:
+        for other in others:
+            os.close(other)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (usual, most))
