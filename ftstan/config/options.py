@@ -420,6 +420,8 @@ class ServerOptions:
         0, "", note="No effect, in microseconds", effectless=_NO_BATCHES, last=True)
     io_spin: Duration = option(
         0, "Keep processors awake so long after an answer, for a client that waits for each")
+    direct: bool = option(
+        True, "Hand messages between clients and this server past the NATS server, where it may be")
     io_buffer_size: Size = option(
         1_048_576, "Buffer that NATS is read into, at first; it grows to 4 MiB, or a message")
     file: FileOptions = part(FileOptions, "file_", group=Group.FILE, section=Section.FILE)

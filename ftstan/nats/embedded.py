@@ -18,11 +18,13 @@ from ftstan.base import log
 from ftstan.base.clock import Clock, SystemClock
 from ftstan.base.errors import ConfigError, NatsError
 from ftstan.nats import childlog, tasks
+from ftstan.nats.direct_road import behind
 from ftstan.nats.generated import NatsServerOptions, extra_token, refusal
 from ftstan.nats.launch import client_url, launch, write_configuration
 from ftstan.nats.watched import Watched
 
 if TYPE_CHECKING:
+    from ftstan.front.listener import Front
     from ftstan.nats.launch import Launched
 
 __all__ = ["Backoff", "NatsServerChild", "NatsServerOptions"]
@@ -62,10 +64,11 @@ class Backoff:
 class NatsServerChild:
     """One ``nats-server`` process, restarted when it dies, on the same ports.
 
-    ``launched``: the first one, if it runs already.
+    ``launched``: the first one, if it runs already. ``front``: the listener in front of it, which
+    clients connect to; whoever made it stops it.
 
-    ``start`` and ``stop`` belong to one event loop. ``client_url``, ``monitor_port`` and
-    ``cluster_port`` are known once ``start`` has returned; ``monitor_port`` (loopback, for
+    ``start`` and ``stop`` belong to one event loop. ``client_url``, ``link_url``, ``monitor_port``
+    and ``cluster_port`` are known once ``start`` has returned; ``monitor_port`` (loopback, for
     ``/varz`` and its like) changes at a restart.
     """
 
@@ -76,8 +79,10 @@ class NatsServerChild:
         clock: Clock | None = None,
         sink: childlog.LogSink | None = None,
         launched: Launched | None = None,
+        front: Front | None = None,
     ) -> None:
-        self._options = options
+        self._front = front
+        self._options = self._placed(options)
         self._launched = launched
         self._clock = clock or SystemClock()
         self._sink: childlog.LogSink = sink or log.nats
@@ -102,7 +107,7 @@ class NatsServerChild:
         return process.pid if process is not None and process.returncode is None else None
 
     @property
-    def client_url(self) -> str:
+    def link_url(self) -> str:
         """Where our own links connect: loopback when the child listens on every interface.
 
         Without credentials.
@@ -110,9 +115,18 @@ class NatsServerChild:
         return client_url(self._options.host, self._port)
 
     @property
+    def client_url(self) -> str:
+        """Where clients on this host connect."""
+        return (
+            client_url(self._front.host, self._front.port)
+            if self._front is not None
+            else self.link_url
+        )
+
+    @property
     def port(self) -> int:
         """The client port, the real one when a random one was asked for."""
-        return self._port
+        return self._front.port if self._front is not None else self._port
 
     @property
     def cluster_port(self) -> int:
@@ -149,6 +163,7 @@ class NatsServerChild:
         Raises ``ConfigError`` for options that contradict each other and ``NatsError`` with the
         child's own words when it refuses them; it goes on with what it had then.
         """
+        options = self._placed(options)
         process = self._process
         if process is None or process.returncode is not None:
             # The supervisor is about to start it: that reads the new ones.
@@ -201,6 +216,9 @@ class NatsServerChild:
     async def drained(self) -> None:
         """Wait for the end of a child that was told ``lame_duck``."""
         await self._drained.wait()
+
+    def _placed(self, options: NatsServerOptions) -> NatsServerOptions:
+        return behind(options, self._front) if self._front is not None else options
 
     async def _spawn(self) -> None:
         """Start one process and wait until it is ready.

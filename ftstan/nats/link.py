@@ -25,7 +25,7 @@ from ftstan.nats.connect import connect_json
 from ftstan.nats.url import NatsUrl, parse_url
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ftstan.base.clock import Clock
 
@@ -91,6 +91,8 @@ class Link:
         self.max_payload = _DEFAULT_MAX_PAYLOAD
         self.leftover = b""
         self.url_shown = self._urls[0].shown
+        self.through: Callable[[socket.socket], socket.socket] | None = None
+        """What takes each new connection and gives another one, with the same server behind it."""
 
     def fileno(self) -> int:
         """Return the socket's descriptor for ``poll``; -1 while not connected."""
@@ -248,6 +250,8 @@ class Link:
         try:
             sock = opened or socket.create_connection((url.host, url.port), self._remaining(end))
             _prepare(sock)
+            if self.through is not None and opened is None:
+                sock = self.through(sock)
         except OSError as error:
             raise UnreachableError(f"{url.shown}: {_reason(error)}") from error
         handshake = _Handshake(sock, url, end, self._clock)

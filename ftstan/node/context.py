@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ftstan.ft.standby import Standby
     from ftstan.ft.warm import Warm, WarmLag
     from ftstan.nats.control import Control
+    from ftstan.front.listener import Front
     from ftstan.nats.embedded import NatsServerChild
     from ftstan.stores.encryption.cipher import KeyRing
     from ftstan.stores.interface import StoreKind
@@ -268,6 +269,8 @@ class Context:
         self.owns = False
         """Whether this node may have written anything: an activation was begun."""
         self.child: NatsServerChild | None = None
+        self.front: Front | None = None
+        """The listener in front of it, if there is one."""
         self.nats_urls: list[str] = []
         """Where this node's connections go."""
         self.presented = presented(options.link, options.nats)

@@ -22,6 +22,7 @@ from ftstan.base.clock import SystemClock
 from ftstan.base.errors import FtstanError
 from ftstan.broker.constants import SID_CONNECT
 from ftstan.nats.credentials import presented, read_key
+from ftstan.nats.direct_road import behind, open_front, why_not
 from ftstan.nats.generated import child_options
 from ftstan.nats.launch import client_url, launch
 from ftstan.nats.link import Link, UnreachableError
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ftstan.config.options import ServerOptions
+    from ftstan.front.listener import Front
+    from ftstan.nats.generated import NatsServerOptions
     from ftstan.nats.launch import Launched
     from ftstan.nats.url import NatsUrl
 
@@ -78,6 +81,7 @@ class Early:
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
         self._launched: Launched | None = None
+        self._front: Front | None = None
         self._link: Link | None = None
         self.discovery = ""
         """Where the link listens for clients; empty if there is no link."""
@@ -88,13 +92,23 @@ class Early:
         try:
             if not options.nats_servers:
                 with contextlib.suppress(FtstanError, OSError):
-                    self._launched = launch(child_options(options))
+                    self._launched = launch(self._child_options())
                     if _is_alone(options):
                         self._listen(options, self._launched)
         except BaseException:
             self._end()
             raise
         return self
+
+    def _child_options(self) -> NatsServerOptions:
+        """What the NATS server is told: another port, if ours is in front of it."""
+        options = self._options
+        told = child_options(options)
+        if not why_not(options):
+            with contextlib.suppress(OSError):  # of a port that is taken the NATS server tells
+                self._front = open_front(options)
+                return behind(told, self._front)
+        return told
 
     def _listen(self, options: ServerOptions, launched: Launched) -> None:
         cluster_id = options.cluster_id
@@ -108,17 +122,23 @@ class Early:
             # shown a login. The node connects later.
             return
         gate = _Gate(launched, clock)
-        eager = not (
+        front = self._front
+        eager = front is None and not (
             options.nats.tls.enabled or is_demanded(login) or _NO_HEADERS in options.nats.settings
         )
         if eager and options.nats.port > 0 and not _prints_more(options):
             launched.output.hold(gate.goes_on)
         gate.open()
-        port = gate.port(options.nats.port)
+        host, port = options.nats.host, options.nats.port
+        if front is not None:
+            host, port = "127.0.0.1", front.server_port
+        port = gate.port(port)
         if not port:
             return
-        url = parse_url(client_url(options.nats.host, port))
+        url = parse_url(client_url(host, port))
         link = Link([url], name=link_name(cluster_id, "general"), clock=clock, options=login)
+        if front is not None:
+            link.through = front.attach
         if not (_connect_first(link, lines, gate, url) if eager else _connect(link, lines, gate)):
             return
         try:
@@ -129,12 +149,22 @@ class Early:
         finally:
             if self._link is None:
                 link.close()
+        if front is not None and self._link is not None:
+            # Before this nobody is greeted, and whatever a client asks from here on is heard.
+            front.be_direct(on=True)
+            front.listen()
 
     def take_child(self) -> Launched | None:
         """The NATS server that was started; who takes it ends it."""
         launched = self._launched
         self._launched = None
         return launched
+
+    def take_front(self) -> Front | None:
+        """The listener in front of that server, if there is one; who takes it stops it."""
+        front = self._front
+        self._front = None
+        return front
 
     def take_link(self) -> Link | None:
         """The link that listens for clients, on a NATS server where nobody else does."""
@@ -158,6 +188,8 @@ class Early:
             launched.process.kill()
             launched.process.wait()
             launched.remove_files()
+        if (front := self.take_front()) is not None:
+            front.stop()
 
 
 class _Gate:

@@ -42,6 +42,7 @@ from ftstan.config.units import SECOND
 from ftstan.ft.deadlines import LAST_ANSWERS_S, STOP_S, STOP_UNOWNED_S
 from ftstan.ft.owned import OwnedAccess
 from ftstan.nats import portsfile, tasks
+from ftstan.nats.direct_road import open_front, why_not
 from ftstan.nats.embedded import NatsServerChild
 from ftstan.nats.generated import child_options
 from ftstan.nats.material import check_material
@@ -248,12 +249,18 @@ class Node(Context):
             options=self.presented,
             clock=self.clock,
         )
+        if self.front is not None:
+            link.through = self.front.attach
+            if options.ft_group:
+                self.front.listen()
         if options.ft_group:
             await self._open_pages()
             await self._start_group(urls)
             return
         if not link.connected:
             await self.call(lambda: link.connect(_CONNECT_WITHIN_S))
+            if self.front is not None:
+                self.front.listen()
         self.opens_aside = True
         self._pages = tasks.waited(self._open_pages_aside(), "pages")
         self._operators = tasks.waited(self._hear_operators(self._pages), "operators")
@@ -266,12 +273,20 @@ class Node(Context):
         options = self.options
         if options.nats_servers:
             return list(options.nats_servers)
-        launched = self._early.take_child() if self._early is not None else None
-        self.child = NatsServerChild(child_options(options), launched=launched)
+        launched = None
+        if self._early is not None:
+            launched = self._early.take_child()
+            self.front = self._early.take_front()
+        elif not why_not(options):
+            with contextlib.suppress(OSError):  # of a port that is taken the NATS server tells
+                self.front = open_front(options)
+        self.child = NatsServerChild(child_options(options), launched=launched, front=self.front)
         await self.child.start()
         if options.config_file:
             log.nats.info(f"Using configuration file: {options.config_file}")
-        return [self.child.client_url]
+        if reason := why_not(options):
+            log.nats.info(f"Clients are served by the NATS server alone: {reason}")
+        return [self.child.link_url]
 
     def _take_link(self) -> Link | None:
         if self._early is None:
@@ -347,6 +362,8 @@ class Node(Context):
             came = await ahead() if ahead is not None else None
             await self.partitioning.settled()
             await self.call(lambda: self._open(recovered, came))
+            if self.front is not None:
+                self.front.be_direct(on=True)
         for _ in range(round(_READY_S / 0.01)):
             if self.is_serving():
                 break
@@ -523,6 +540,8 @@ class Node(Context):
         ``followed``: by one of our own, who reads the store as after a crash: nobody waits until it
         is tidy.
         """
+        if self.front is not None:
+            self.front.be_direct(on=False)
         serving = self.plane.serving
         self.plane.serving = None
         if serving is not None:
@@ -554,6 +573,8 @@ class Node(Context):
         """On the data plane's thread: what was opened is closed, the lock is free for another
         node.
         """
+        if self.front is not None:
+            self.front.be_direct(on=False)
         self.plane.serving = None
         self._abandon()
         self.protection.disown()
@@ -599,5 +620,9 @@ class Node(Context):
             await self.group.close()
         await self.handlers.wait_for_child()
         portsfile.remove(self._ports_file)
+        if self.front is not None:
+            self.front.close_port()
         if self.child is not None:
             await self.child.stop()
+        if self.front is not None:
+            self.front.stop()

@@ -1,0 +1,3 @@
+def first_line(
+    data: bytes, *, of_server: bool = False
+) -> tuple[str, int, bytes, bytes, bytes, int]: ...

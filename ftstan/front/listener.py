@@ -1,0 +1,178 @@
+"""The listener in front of the embedded NATS server, as the rest of the program sees it.
+
+Clients can connect as soon as there is a ``Front``: they are greeted when ``listen`` is called, and
+wait in the kernel's queue until then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from ftstan.front.switch import Switch
+
+_BACKLOG: Final = 4096
+_COMMAND: Final = struct.Struct("@cii")
+#: Bytes in either direction between the core and the listener's thread, if the machine allows it.
+_CORE_BYTES: Final = 4 << 20
+_LOOPBACK: Final = "127.0.0.1"
+_DEFAULT_LINE: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class FrontStatus:
+    """Numbers of a listener since its start.
+
+    ``direct_in``: messages that clients published and the core got directly; ``direct_out``: those
+    of the core that clients got directly. ``passed_in`` and ``passed_out``: messages through the
+    NATS server. ``connections``: clients that are there; ``accepted``: that ever were.
+    ``slow``: ended because they did not read.
+    """
+
+    is_direct: bool
+    connections: int
+    accepted: int
+    direct_in: int
+    direct_out: int
+    passed_in: int
+    passed_out: int
+    slow: int
+
+
+class Front:
+    """One listener and its thread. ``port`` is where clients connect.
+
+    ``max_line`` and ``max_pending``: what the NATS server is configured with, 0 for what it does by
+    itself; ``pending``: that default of ours.
+    """
+
+    def __init__(self, host: str, port: int, *, max_line: int, max_pending: int) -> None:
+        """Open the port. Raises ``OSError``."""
+        self._socket = _listening(host, max(port, 0))
+        self.host = host
+        self.port: int = self._socket.getsockname()[1]
+        self.server_port = free_port()
+        """Where the NATS server is to listen, on the loopback."""
+        self.is_direct = False
+        self._commands, self._obeyed = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.events, self._told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        """A descriptor with a line for whatever is to be logged."""
+        self._switch = Switch(
+            commands=self._commands,
+            words=self._told,
+            max_line=max_line or _DEFAULT_LINE,
+            max_pending=max_pending,
+        )
+        self._thread = threading.Thread(target=self._switch.run, name="front", daemon=True)
+        self._thread.start()
+        self._order(b"S", self.server_port)
+
+    def attach(self, server: socket.socket) -> socket.socket:
+        """Take a connection of the core to the NATS server on which nothing has been said yet, and
+        return what the core uses in its place.
+
+        There is one such connection: a new one ends the former. Raises ``OSError``.
+        """
+        ours, theirs = socket.socketpair()
+        with contextlib.suppress(OSError):
+            for end in (ours, theirs):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _CORE_BYTES)
+        theirs.setblocking(False)
+        server.setblocking(False)
+        self._order(b"C", theirs.detach(), server.detach())
+        return ours
+
+    def listen(self) -> None:
+        """Serve clients from now on, also those that have connected already."""
+        if self._socket.fileno() >= 0:
+            self._order(b"L", self._socket.detach())
+
+    def close_port(self) -> None:
+        """Take no new clients any more; those that are there stay."""
+        if self._socket.fileno() >= 0:
+            self._socket.close()
+        else:
+            self._order(b"N")
+
+    def be_direct(self, *, on: bool) -> None:
+        """Whether what clients publish goes to the core directly, where it listens for it."""
+        self.is_direct = on
+        self._order(b"D", on)
+
+    def forbid(self) -> None:
+        """Let everything pass through the NATS server, for good."""
+        self.is_direct = False
+        self._order(b"F")
+
+    def status(self) -> FrontStatus:
+        """Its numbers as of now."""
+        switch = self._switch
+        return FrontStatus(
+            is_direct=self.is_direct,
+            connections=switch.connections,
+            accepted=switch.accepted,
+            direct_in=switch.direct_in,
+            direct_out=switch.direct_out,
+            passed_in=switch.passed_in,
+            passed_out=switch.passed_out,
+            slow=switch.slow,
+        )
+
+    def read_events(self) -> list[tuple[str, str]]:
+        """What has happened: ``slow`` or ``full``, and which client's address; none may be missing
+        but when there were very many.
+        """
+        with contextlib.suppress(BlockingIOError):
+            lines = os.read(self.events, 65536).decode("ascii", "replace").splitlines()
+            return [(line.partition(" ")[0], line.partition(" ")[2]) for line in lines]
+        return []
+
+    def stop(self) -> None:
+        """End every connection and the thread. Harmless when it is over."""
+        if self._obeyed < 0:
+            return
+        self._order(b"Q")
+        self._thread.join()
+        self._socket.close()
+        for end in (self._commands, self._obeyed, self.events, self._told):
+            os.close(end)
+        self._obeyed = -1
+
+    def _order(self, what: bytes, number: int = 0, other: int = -1) -> None:
+        if self._obeyed >= 0:
+            os.write(self._obeyed, _COMMAND.pack(what, number, other))
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind((_LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    found = socket.getaddrinfo(
+        host.strip("[]") or None,
+        port,
+        type=socket.SOCK_STREAM,
+        flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV,
+    )
+    family, kind, proto, _, address = found[0]
+    sock = socket.socket(family, kind, proto)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and address[0] == "::":
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind(address)
+        sock.listen(_BACKLOG)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,11 @@
+class Switch:
+    accepted: int
+    connections: int
+    direct_in: int
+    direct_out: int
+    passed_in: int
+    passed_out: int
+    slow: int
+
+    def __init__(self, *, commands: int, words: int, max_line: int, max_pending: int) -> None: ...
+    def run(self) -> None: ...
