@@ -1,8 +1,8 @@
 """The direct road between clients and the core: where it may be, and what the NATS server behind
 the listener is told.
 
-The listener judges nobody. So there is none where the NATS server would have to say whether a client
-may publish or subscribe, or would do something with a message that the listener cannot do
+The listener judges nobody. So there is none where the NATS server would have to say whether a
+client may publish or subscribe, or would do something with a message that the listener cannot do
 (``docs/direct-road.md``).
 """
 

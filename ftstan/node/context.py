@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from ftstan.base.states import NodeStatus
     from ftstan.broker.partition import Partition
     from ftstan.config.options import LinkOptions, ServerOptions, ServerTlsOptions, StoreLimits
+    from ftstan.front.listener import Front
     from ftstan.ft.digest import Member as GroupMember
     from ftstan.ft.ownership import StoreOwner
     from ftstan.ft.standby import Standby
     from ftstan.ft.warm import Warm, WarmLag
     from ftstan.nats.control import Control
-    from ftstan.front.listener import Front
     from ftstan.nats.embedded import NatsServerChild
     from ftstan.stores.encryption.cipher import KeyRing
     from ftstan.stores.interface import StoreKind
