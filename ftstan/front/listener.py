@@ -30,13 +30,13 @@ class FrontStatus:
 
     ``direct_in``: messages that clients published and the core got directly; ``direct_out``: those
     of the core that clients got directly. ``passed_in`` and ``passed_out``: messages through the
-    NATS server. ``connections``: clients that are there; ``accepted``: that ever were.
-    ``slow``: ended because they did not read.
+    NATS server. ``connections``: clients that are there; ``passing``: those of them whose
+    messages all go through the NATS server. ``slow``: ended because they did not read.
     """
 
     is_direct: bool
     connections: int
-    accepted: int
+    passing: int
     direct_in: int
     direct_out: int
     passed_in: int
@@ -71,6 +71,11 @@ class Front:
         self._thread = threading.Thread(target=self._switch.run, name="front", daemon=True)
         self._thread.start()
         self._order(b"S", self.server_port)
+
+    @property
+    def address(self) -> str:
+        """Where clients connect, as it is shown."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def attach(self, server: socket.socket) -> socket.socket:
         """Take a connection of the core to the NATS server on which nothing has been said yet, and
@@ -115,7 +120,7 @@ class Front:
         return FrontStatus(
             is_direct=self.is_direct,
             connections=switch.connections,
-            accepted=switch.accepted,
+            passing=switch.passing,
             direct_in=switch.direct_in,
             direct_out=switch.direct_out,
             passed_in=switch.passed_in,

@@ -1,6 +1,7 @@
 class Switch:
     accepted: int
     connections: int
+    passing: int
     direct_in: int
     direct_out: int
     passed_in: int

@@ -319,6 +319,7 @@ cdef class Switch:
     cdef uint32_t _random
     cdef readonly uint64_t accepted
     cdef readonly uint64_t connections
+    cdef readonly uint64_t passing
     cdef readonly uint64_t direct_in
     cdef readonly uint64_t direct_out
     cdef readonly uint64_t passed_in
@@ -534,6 +535,7 @@ cdef class Switch:
                 self._may_resume = True
         else:
             self.connections -= 1
+            self.passing -= c.is_passing
         if c.before != NULL:
             c.before.after = c.after
         else:
@@ -913,28 +915,27 @@ cdef class Switch:
         while used < size and c.hold == FREE and not c.is_raw:
             read_client_line(data + used, size - used, &line)
             if line.kind == WRONG or line.argument_size > self._max_line:
-                c.is_raw = True
-                self._interest.remove_all(&c.owner)
+                self._be_raw(c)
                 break
             if line.kind == PARTIAL:
                 break
             whole = line.size
             if line.kind == MESSAGE or line.kind == HEADED:
                 if <size_t>line.number > self._max_payload:
-                    c.is_raw = True
-                    self._interest.remove_all(&c.owner)
+                    self._be_raw(c)
                     break
                 whole += line.number + 2
                 if size - used < whole:
                     break
                 if data[used + whole - 2] != c'\r' or data[used + whole - 1] != c'\n':
-                    c.is_raw = True
-                    self._interest.remove_all(&c.owner)
+                    self._be_raw(c)
                     break
             if line.kind == PING:
                 c.pings += 1
             elif line.kind == CONNECT:
-                c.is_passing |= is_set(&line, b'"verbose"') or is_set(&line, b'"pedantic"')
+                if is_set(&line, b'"verbose"') or is_set(&line, b'"pedantic"'):
+                    # The NATS server has a word to say on each message.
+                    self._be_passing(c)
             elif not c.is_accepted and line.kind != PONG:
                 if not self._pass(c, data + kept, used - kept):
                     return size
@@ -971,6 +972,17 @@ cdef class Switch:
             used = size
         self._pass(c, data + kept, used - kept)
         return used
+
+    cdef void _be_passing(self, Connection* c) noexcept nogil:
+        if not c.is_passing:
+            c.is_passing = True
+            self.passing += 1
+
+    cdef void _be_raw(self, Connection* c) noexcept nogil:
+        """The NATS server will end it: nothing of what comes is looked at any more."""
+        c.is_raw = True
+        self._be_passing(c)
+        self._interest.remove_all(&c.owner)
 
     cdef int _publish(self, Connection* c, Line* line, const char* payload) noexcept nogil:
         """1: the core has it, 0: it goes through the NATS server, -1: not now."""
@@ -1034,7 +1046,7 @@ cdef class Switch:
         elif self._interest.match(line.subject, line.subject_size):
             for i in range(self._interest.found_count):
                 if self._interest.found[i].owner == &self._core.owner:
-                    c.is_passing = True
+                    self._be_passing(c)
         self._note_passed(c)
 
     cdef void _note_passed(self, Connection* c) noexcept nogil:

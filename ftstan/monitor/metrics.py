@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ftstan.base.states import NodeStatus
     from ftstan.broker.views import CensusRow, Counters, SubRow
     from ftstan.config.options import MonitorOptions
+    from ftstan.front.listener import FrontStatus
 
 #: In place of a name: all channels without series of their own.
 OTHERS: Final = ">"
@@ -41,7 +42,8 @@ class NodeFigures:
 
     ``takeovers`` by cause, ``takeover_tries`` by result, ``lock_attempts`` by outcome,
     ``reconnects`` and ``connected`` by connection, ``refused`` by kind. ``now`` is the wall clock;
-    ``room`` that of the datastore's file system.
+    ``room`` that of the datastore's file system; ``front`` the listener of clients, where there is
+    one.
     """
 
     status: NodeStatus
@@ -64,6 +66,7 @@ class NodeFigures:
     reconnects: Mapping[str, int] = field(default_factory=dict)
     connected: Mapping[str, bool] = field(default_factory=dict)
     refused: Mapping[str, int] = field(default_factory=dict)
+    front: FrontStatus | None = None
 
 
 class MetricsViews(Protocol):
@@ -160,6 +163,20 @@ METRICS: Final = {
             "Connections to NATS that were lost and made again",
             "connection",
         ),
+        _m(
+            "client_connections",
+            "gauge",
+            "Connections of clients by the road of their messages (direct, passed)",
+            "road",
+        ),
+        _m(
+            "client_messages",
+            "counter",
+            "Messages by road (direct: between clients and this server; passed: through NATS)",
+            "road",
+            "direction",
+        ),
+        _m("client_slow", "counter", "Clients that were ended because they did not read"),
         _m(
             "handover_unanswered",
             "counter",
@@ -312,6 +329,8 @@ def node_families(f: NodeFigures, kept: int) -> Iterator[Family]:
         ("refused", f.refused),
     ):
         yield _samples(name, {(value,): count for value, count in by.items()})
+    if f.front is not None:
+        yield from _front(f.front)
     for name, histogram in (("probe_seconds", f.probes), ("commit_seconds", f.commits)):
         if histogram is not None:
             yield _histogram(name, histogram)
@@ -319,6 +338,21 @@ def node_families(f: NodeFigures, kept: int) -> Iterator[Family]:
         if number is not None:
             yield _samples(name, {(): number})
     yield from _channels(sorted(f.channels), kept)
+
+
+def _front(front: FrontStatus) -> Iterator[Family]:
+    direct = front.connections - front.passing
+    yield _samples("client_connections", {("direct",): direct, ("passed",): front.passing})
+    yield _samples(
+        "client_messages",
+        {
+            ("direct", "in"): front.direct_in,
+            ("direct", "out"): front.direct_out,
+            ("passed", "in"): front.passed_in,
+            ("passed", "out"): front.passed_out,
+        },
+    )
+    yield _samples("client_slow", {(): front.slow})
 
 
 def _numbers(f: NodeFigures) -> dict[str, float | None]:

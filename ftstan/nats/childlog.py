@@ -37,7 +37,10 @@ _OURS = (
     "Starting http monitor on 127.0.0.1:",
     "Error cleaning up ports file ",
     'Trapped "',
+    # Of the listener in front of it, which is all that it serves.
+    "PROXY protocol enabled for client connections",
 )
+LISTENING = "Listening for client connections on "
 
 
 class LogSink(Protocol):

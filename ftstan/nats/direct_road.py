@@ -13,6 +13,7 @@ import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from ftstan.base.log import nats as log
 from ftstan.front.listener import Front
 from ftstan.nats.generated import MAX_PENDING
 
@@ -80,6 +81,18 @@ def behind(options: NatsServerOptions, front: Front) -> NatsServerOptions:
     # Whose connection it is the listener says on each.
     settings["proxy_protocol"] = True
     return replace(options, host="127.0.0.1", port=front.server_port, settings=settings)
+
+
+def tell_events(front: Front) -> None:
+    """Log what has happened to clients of the listener."""
+    for what, address in front.read_events():
+        if what == "slow":
+            log.warning(
+                f"{address} - Slow Consumer Detected: more waits for it than max_pending allows",
+                backs_off=True,
+            )
+        else:
+            log.error("clients cannot be taken: too many open files, or no memory", backs_off=True)
 
 
 def _advertised(options: NatsServerOptions) -> str:

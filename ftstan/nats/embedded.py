@@ -208,6 +208,8 @@ class NatsServerChild:
         have.
         """
         self._draining = True
+        if self._front is not None:
+            self._front.close_port()
         if self.pid is None:
             self._drained.set()
         else:
@@ -298,6 +300,8 @@ class NatsServerChild:
                 if line.level == "fatal":
                     self._last_words = line.text
                 elif line.wanted:
+                    if self._front is not None and line.text.startswith(childlog.LISTENING):
+                        line = childlog.Line(line.level, childlog.LISTENING + self._front.address)
                     childlog.write(self._sink, line)
                     if line.level is None and not self._last_words:
                         self._last_words = line.text

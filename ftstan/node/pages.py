@@ -136,6 +136,7 @@ class Pages:
             "in_bytes": counters.in_bytes,
             "out_msgs": counters.out_msgs,
             "out_bytes": counters.out_bytes,
+            "direct_road": asdict(node.front.status()) if node.front is not None else {},
         }
 
     async def recovered(self) -> str:
@@ -285,6 +286,7 @@ class Pages:
             lock_attempts=owner.lock.counts.as_dict() if owner is not None else {},
             reconnects=reconnects,
             connected=connected,
+            front=node.front.status() if node.front is not None else None,
             refused={
                 kind.replace(" ", "_"): count
                 for kind, count in {**log.limited(), **counters.refused}.items()

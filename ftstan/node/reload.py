@@ -18,6 +18,7 @@ from ftstan.base import log
 from ftstan.base.errors import ConfigError, FtstanError, RefusedError, StoreError
 from ftstan.config.table import OPTIONS, RELOADABLE
 from ftstan.nats.credentials import presented
+from ftstan.nats.direct_road import why_not
 from ftstan.nats.generated import child_options
 from ftstan.nats.material import check_material
 
@@ -104,6 +105,10 @@ class Reloader:
             if new.nats_servers:
                 log.stream.warning(ONLY_EMBEDDED)
             elif node.child is not None:
+                if node.front is not None and (reason := why_not(new)):
+                    # Before the NATS server judges by the new ones.
+                    node.front.forbid()
+                    log.nats.warning(f"Clients are served by the NATS server alone: {reason}")
                 await node.child.reload(child_options(new))
             await self.reload_tls(new)
             limits = await self._limit(new.limits)

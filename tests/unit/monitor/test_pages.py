@@ -22,6 +22,7 @@ from ftstan.base.histogram import Histogram
 from ftstan.base.states import Lag, NodeState, NodeStatus, Phase, Recovery
 from ftstan.broker.views import CensusRow, ChannelRow, ClientRow, Counters, SubRow
 from ftstan.config.options import ChannelLimits, MonitorOptions, StoreLimits
+from ftstan.front.listener import FrontStatus
 from ftstan.monitor.answers import error_answer
 from ftstan.monitor.http import Monitor
 from ftstan.monitor.metrics import METRICS, NSS_LABELS, NodeFigures
@@ -123,6 +124,16 @@ def figures() -> NodeFigures:
         reconnects={"general": 1, "ft": 2},
         connected={"general": True, "ft": False},
         refused={"malformed_publish": 3},
+        front=FrontStatus(
+            is_direct=True,
+            connections=9,
+            passing=2,
+            direct_in=40,
+            direct_out=30,
+            passed_in=20,
+            passed_out=10,
+            slow=1,
+        ),
     )
 
 

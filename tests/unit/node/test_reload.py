@@ -67,6 +67,7 @@ def node_with(child: Child | None, serving: Serving | None = None) -> Any:
     return SimpleNamespace(
         options=OLD,
         child=child,
+        front=None,
         member=SimpleNamespace(set_limits=set_limits),
         monitor=pages,
     )
