@@ -268,7 +268,8 @@ cdef class Interest:
     cdef bint match(self, const char* subject, size_t size) noexcept nogil:
         """Set ``found`` to all that want the subject; false: no memory.
 
-        Nothing is found for a subject with an empty token: the NATS server delivers no such message.
+        Nothing is found for a subject with an empty token: the NATS server delivers no such
+        message.
         """
         cdef uint64_t hash = BASIS
         cdef size_t i

@@ -20,7 +20,8 @@ _BACKLOG: Final = 4096
 _COMMAND: Final = struct.Struct("@cii")
 #: Bytes in either direction between the core and the listener's thread, if the machine allows it.
 _CORE_BYTES: Final = 4 << 20
-_LOOPBACK: Final = "127.0.0.1"
+#: Where the NATS server behind it listens.
+LOOPBACK: Final = "127.0.0.1"
 _DEFAULT_LINE: Final = 4096
 
 
@@ -70,7 +71,6 @@ class Front:
         )
         self._thread = threading.Thread(target=self._switch.run, name="front", daemon=True)
         self._thread.start()
-        self._order(b"S", self.server_port)
 
     @property
     def address(self) -> str:
@@ -96,6 +96,12 @@ class Front:
         """Serve clients from now on, also those that have connected already."""
         if self._socket.fileno() >= 0:
             self._order(b"L", self._socket.detach())
+
+    def serve(self, *, on: bool) -> None:
+        """Whether the NATS server is there. New clients wait as long as it is not: somebody else
+        may have its port.
+        """
+        self._order(b"S", self.server_port if on else 0)
 
     def close_port(self) -> None:
         """Take no new clients any more; those that are there stay."""
@@ -156,7 +162,7 @@ class Front:
 def free_port() -> int:
     """A port of the loopback that nobody uses now."""
     with socket.socket() as probe:
-        probe.bind((_LOOPBACK, 0))
+        probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
         return port
 

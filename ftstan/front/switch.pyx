@@ -19,7 +19,46 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 
+from ftstan.front.connection cimport (
+    ACCEPTANCE,
+    CORE_FENCE,
+    CORE_ROOM,
+    FENCE,
+    FREE,
+    REMEMBERED,
+    Connection,
+    Hold,
+)
 from ftstan.front.interest cimport Interest, Owner, Subscription, is_subject
+from ftstan.front.kernel cimport (
+    EPOLLERR,
+    EPOLLHUP,
+    EPOLLIN,
+    EPOLLOUT,
+    EPOLL_CLOEXEC,
+    EPOLL_CTL_ADD,
+    EPOLL_CTL_DEL,
+    EPOLL_CTL_MOD,
+    MSG_NOSIGNAL,
+    SHUT_WR,
+    close,
+    epoll_create1,
+    epoll_event,
+    epoll_wait,
+    front_accept,
+    front_address,
+    front_connect,
+    front_find,
+    front_ms,
+    front_proxy_line,
+    front_watch,
+    read,
+    recv,
+    send,
+    shutdown,
+    snprintf,
+    write,
+)
 from ftstan.front.lines cimport (
     CONNECT,
     HEADED,
@@ -38,148 +77,6 @@ from ftstan.front.lines cimport (
 )
 from ftstan.front.queue cimport Queue, drop, first, put, room, take, waiting
 
-cdef extern from *:
-    """
-    #include <arpa/inet.h>
-    #include <errno.h>
-    #include <netinet/in.h>
-    #include <netinet/tcp.h>
-    #include <stdio.h>
-    #include <string.h>
-    #include <strings.h>
-    #include <sys/epoll.h>
-    #include <sys/socket.h>
-    #include <time.h>
-    #include <unistd.h>
-
-    /* An address and its port as text; false: of another family. */
-    static int front_address(int fd, int peer, char *text, int *port, int *six)
-    {
-        struct sockaddr_storage at;
-        socklen_t size = sizeof at;
-        if ((peer ? getpeername : getsockname)(fd, (struct sockaddr *)&at, &size) < 0)
-            return 0;
-        if (at.ss_family == AF_INET) {
-            struct sockaddr_in *in = (struct sockaddr_in *)&at;
-            *six = 0;
-            *port = ntohs(in->sin_port);
-            return inet_ntop(AF_INET, &in->sin_addr, text, INET6_ADDRSTRLEN) != NULL;
-        }
-        if (at.ss_family == AF_INET6) {
-            struct sockaddr_in6 *in = (struct sockaddr_in6 *)&at;
-            *port = ntohs(in->sin6_port);
-            *six = !IN6_IS_ADDR_V4MAPPED(&in->sin6_addr);
-            if (*six)
-                return inet_ntop(AF_INET6, &in->sin6_addr, text, INET6_ADDRSTRLEN) != NULL;
-            return inet_ntop(AF_INET, &in->sin6_addr.s6_addr[12], text, INET6_ADDRSTRLEN) != NULL;
-        }
-        return 0;
-    }
-
-    /* What tells the NATS server whose connection it is. */
-    static int front_proxy_line(int fd, char *line, size_t size)
-    {
-        char from[INET6_ADDRSTRLEN], to[INET6_ADDRSTRLEN];
-        int from_port, to_port, six, same;
-        if (!front_address(fd, 1, from, &from_port, &six) ||
-            !front_address(fd, 0, to, &to_port, &same) || six != same)
-            return snprintf(line, size, "PROXY UNKNOWN\\r\\n");
-        return snprintf(line, size, "PROXY TCP%c %s %s %d %d\\r\\n", six ? '6' : '4', from, to,
-                        from_port, to_port);
-    }
-
-    static void front_prepare(int fd)
-    {
-        int on = 1;
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-        setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-    }
-
-    static int front_accept(int listening)
-    {
-        int fd = accept4(listening, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd >= 0)
-            front_prepare(fd);
-        return fd;
-    }
-
-    /* Connect to a port of this host; -1: nobody is there. */
-    static int front_connect(int port)
-    {
-        struct sockaddr_in at;
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        if (fd < 0)
-            return -1;
-        memset(&at, 0, sizeof at);
-        at.sin_family = AF_INET;
-        at.sin_port = htons(port);
-        at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        front_prepare(fd);
-        if (connect(fd, (struct sockaddr *)&at, sizeof at) < 0 && errno != EINPROGRESS) {
-            close(fd);
-            return -1;
-        }
-        return fd;
-    }
-
-    static int front_watch(int poll, int how, int fd, uint32_t events, uint64_t data)
-    {
-        struct epoll_event event;
-        event.events = events;
-        event.data.u64 = data;
-        return epoll_ctl(poll, how, fd, &event);
-    }
-
-    static int64_t front_ms(void)
-    {
-        struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-    }
-
-    /* Where a text stands in a line, in any case; NULL: nowhere. */
-    static const char *front_find(const char *data, size_t size, const char *text)
-    {
-        size_t length = strlen(text);
-        for (; size >= length; data++, size--)
-            if (strncasecmp(data, text, length) == 0)
-                return data + length;
-        return NULL;
-    }
-    """
-    enum:
-        EPOLLIN
-        EPOLLOUT
-        EPOLLERR
-        EPOLLHUP
-        EPOLL_CTL_ADD
-        EPOLL_CTL_MOD
-        EPOLL_CTL_DEL
-        EPOLL_CLOEXEC
-        MSG_NOSIGNAL
-        SHUT_WR
-    ctypedef union epoll_data:
-        uint64_t u64
-    struct epoll_event:
-        uint32_t events
-        epoll_data data
-    int epoll_create1(int flags) nogil
-    int epoll_wait(int poll, epoll_event* events, int most, int timeout) nogil
-    ssize_t recv(int fd, void* data, size_t size, int flags) nogil
-    ssize_t send(int fd, const void* data, size_t size, int flags) nogil
-    int shutdown(int fd, int how) nogil
-    int close(int fd) nogil
-    ssize_t read(int fd, void* data, size_t size) nogil
-    ssize_t write(int fd, const void* data, size_t size) nogil
-    int snprintf(char* text, size_t size, const char* format, ...) nogil
-    int front_address(int fd, int peer, char* text, int* port, int* six) nogil
-    int front_proxy_line(int fd, char* line, size_t size) nogil
-    int front_accept(int listening) nogil
-    int front_connect(int port) nogil
-    int front_watch(int poll, int how, int fd, uint32_t events, uint64_t data) nogil
-    int64_t front_ms() nogil
-    const char* front_find(const char* data, size_t size, const char* text) nogil
-
 cdef enum:
     EVENTS = 256
     #: Bytes read at once.
@@ -196,24 +93,11 @@ cdef enum:
     RETRY = 20
     #: Between two looks at connections that have nothing to do (ms).
     SWEEP = 1000
-    REMEMBERED = 160
 
 #: What an event is about that is no connection's.
 cdef enum:
     COMMANDS = 2
     CLIENTS = 4
-
-#: Why a connection is not read.
-cdef enum Hold:
-    FREE
-    #: Until the NATS server has accepted it.
-    ACCEPTANCE
-    #: Until the core has taken more of what waits for it.
-    CORE_ROOM
-    #: Until the NATS server has answered our PING on it.
-    FENCE
-    #: Until the NATS server has answered our PING on the core's connection.
-    CORE_FENCE
 
 
 #: What ``listener.py`` writes: a letter and what belongs to it.
@@ -221,59 +105,6 @@ cdef struct Command:
     char what
     int number
     int other
-
-
-cdef struct Connection:
-    #: First, so that a subscription's owner is its connection.
-    Owner owner
-    int fd
-    int up
-    uint32_t events
-    uint32_t events_up
-    #: From the client, not used yet; for it.
-    Queue heard
-    Queue said
-    #: The same of the NATS server.
-    Queue heard_up
-    Queue said_up
-    Hold hold
-    uint64_t ticket
-    bint is_core
-    #: The NATS server has accepted it.
-    bint is_accepted
-    #: The NATS server is about to end it, and judges what comes.
-    bint is_raw
-    bint is_raw_up
-    #: The NATS server has said something on it.
-    bint is_heard
-    #: What it publishes goes through the NATS server, for good.
-    bint is_passing
-    #: A subscription was limited: messages are counted.
-    bint is_counting
-    #: Sent through the NATS server what the core may be about to hear.
-    bint is_stale
-    #: The number of the core's subscriptions when something was first sent through the NATS server
-    #: since it has been asked; 0: nothing was.
-    uint64_t passed_at
-    #: PINGs of the client that are not answered; of them in front of ours; ours is under way.
-    long long pings
-    long long pings_before
-    bint is_asking
-    bint is_gone
-    bint is_up_gone
-    bint is_cut
-    bint is_dead
-    int64_t until
-    bint is_dirty
-    Connection* next_dirty
-    Connection* next_dead
-    Connection* before
-    Connection* after
-    #: The last subject published to, and who wanted it when ``remembered_at`` things had changed.
-    uint64_t remembered_at
-    size_t remembered_size
-    Subscription* remembered_for
-    char[REMEMBERED] remembered
 
 
 cdef class Switch:
@@ -429,8 +260,8 @@ cdef class Switch:
                 self._is_over = True
 
     cdef void _attach(self, int fd, int up) noexcept nogil:
-        """The core has connected: ``fd`` is our end of its socket pair, ``up`` its connection to the
-        NATS server.
+        """The core has connected: ``fd`` is our end of its socket pair, ``up`` its connection to
+        the NATS server.
         """
         cdef Connection* c
         if self._core != NULL:

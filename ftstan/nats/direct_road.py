@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.log import nats as log
-from ftstan.front.listener import Front
+from ftstan.front.listener import LOOPBACK, Front
 from ftstan.nats.generated import MAX_PENDING
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def behind(options: NatsServerOptions, front: Front) -> NatsServerOptions:
         settings["client_advertise"] = f"{_advertised(options)}:{front.port}"
     # Whose connection it is the listener says on each.
     settings["proxy_protocol"] = True
-    return replace(options, host="127.0.0.1", port=front.server_port, settings=settings)
+    return replace(options, host=LOOPBACK, port=front.server_port, settings=settings)
 
 
 def tell_events(front: Front) -> None:

@@ -265,6 +265,8 @@ class NatsServerChild:
                         self._port = ports["nats"]
                         self._cluster_port = ports.get("cluster", 0)
                         self._monitor_port = ports["monitoring"]
+                        if self._front is not None:
+                            self._front.serve(on=True)
                         return
                     await asyncio.sleep(_READY_POLL_S)
         except TimeoutError:
@@ -332,6 +334,8 @@ class NatsServerChild:
             if self._draining:
                 self._drained.set()
                 return
+            if self._front is not None:
+                self._front.serve(on=False)
             pid = self._process.pid
             how = await self._epitaph()
             wait = backoff.after(self._clock.mono() - self._born)

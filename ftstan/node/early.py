@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 from ftstan.base.clock import SystemClock
 from ftstan.base.errors import FtstanError
 from ftstan.broker.constants import SID_CONNECT
+from ftstan.front.listener import LOOPBACK
 from ftstan.nats.credentials import presented, read_key
 from ftstan.nats.direct_road import behind, open_front, why_not
 from ftstan.nats.generated import child_options
@@ -129,13 +130,10 @@ class Early:
         if eager and options.nats.port > 0 and not _prints_more(options):
             launched.output.hold(gate.goes_on)
         gate.open()
-        host, port = options.nats.host, options.nats.port
-        if front is not None:
-            host, port = "127.0.0.1", front.server_port
-        port = gate.port(port)
+        port = gate.port(front.server_port if front is not None else options.nats.port)
         if not port:
             return
-        url = parse_url(client_url(host, port))
+        url = parse_url(client_url(LOOPBACK if front is not None else options.nats.host, port))
         link = Link([url], name=link_name(cluster_id, "general"), clock=clock, options=login)
         if front is not None:
             link.through = front.attach
@@ -152,6 +150,7 @@ class Early:
         if front is not None and self._link is not None:
             # Before this nobody is greeted, and whatever a client asks from here on is heard.
             front.be_direct(on=True)
+            front.serve(on=True)
             front.listen()
 
     def take_child(self) -> Launched | None:

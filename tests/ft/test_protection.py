@@ -335,7 +335,7 @@ def test_a_standalone_server_looks_for_nats_for_ever(stage: Stage) -> None:
 
 
 def test_an_embedded_nats_server_that_does_not_come_back_counts_as_gone(stage: Stage) -> None:
-    a = stage.member("a", "-ft_nats_timeout", "2s")
+    a = stage.member("a", "-ft_nats_timeout", "2s", "-direct=false")
     a.wait_until_active()
     (child,) = (
         pid

@@ -1,0 +1,76 @@
+"""One client, and its connection to the NATS server; or the core, and its own."""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from ftstan.front.interest cimport Owner, Subscription
+from ftstan.front.queue cimport Queue
+
+cdef enum:
+    #: Bytes of a subject that is remembered.
+    REMEMBERED = 160
+
+#: Why a connection is not read.
+cdef enum Hold:
+    FREE
+    #: Until the NATS server has accepted it.
+    ACCEPTANCE
+    #: Until the core has taken more of what waits for it.
+    CORE_ROOM
+    #: Until the NATS server has answered our PING on it.
+    FENCE
+    #: Until the NATS server has answered our PING on the core's connection.
+    CORE_FENCE
+
+
+
+cdef struct Connection:
+    #: First, so that a subscription's owner is its connection.
+    Owner owner
+    int fd
+    int up
+    uint32_t events
+    uint32_t events_up
+    #: From the client, not used yet; for it.
+    Queue heard
+    Queue said
+    #: The same of the NATS server.
+    Queue heard_up
+    Queue said_up
+    Hold hold
+    uint64_t ticket
+    bint is_core
+    #: The NATS server has accepted it.
+    bint is_accepted
+    #: The NATS server is about to end it, and judges what comes.
+    bint is_raw
+    bint is_raw_up
+    #: The NATS server has said something on it.
+    bint is_heard
+    #: What it publishes goes through the NATS server, for good.
+    bint is_passing
+    #: A subscription was limited: messages are counted.
+    bint is_counting
+    #: Sent through the NATS server what the core may be about to hear.
+    bint is_stale
+    #: The number of the core's subscriptions when something was first sent through the NATS server
+    #: since it has been asked; 0: nothing was.
+    uint64_t passed_at
+    #: PINGs of the client that are not answered; of them in front of ours; ours is under way.
+    long long pings
+    long long pings_before
+    bint is_asking
+    bint is_gone
+    bint is_up_gone
+    bint is_cut
+    bint is_dead
+    int64_t until
+    bint is_dirty
+    Connection* next_dirty
+    Connection* next_dead
+    Connection* before
+    Connection* after
+    #: The last subject published to, and who wanted it when ``remembered_at`` things had changed.
+    uint64_t remembered_at
+    size_t remembered_size
+    Subscription* remembered_for
+    char[REMEMBERED] remembered
