@@ -334,7 +334,7 @@ SCENARIOS: dict[str, tuple[list[tuple[object, ...]], int]] = {
             LISTENS,
             ("say", "a", b"SUB box 1\r\n" + pub("in.x", "") + pub("in.x", "\r\nPUB in.x 1\r\n"), 1),
             ("say", CORE, pub("box", "") + pub("box", "PING\r\n"), 1),
-            ("say", "a", b"pub\tin.x\t box  03\nabc\r\nping\nSuB box   2\n"),
+            ("say", "a", b"pub\tin.x\t box  3\nabc\r\nping\nSuB box   2\n"),
             ("say", CORE, b"pub box 1\nx\r\n"),
         ],
         4,
