@@ -443,8 +443,8 @@ cdef class Switch:
         """A client that does not read what it asked for."""
         if c.is_cut:
             return
+        # Its subscriptions go when it is ended: some of them may just have been found.
         c.is_cut = True
-        self._interest.remove_all(&c.owner)
         self.slow += 1
         self._tell(b"slow", 4, c.fd)
 

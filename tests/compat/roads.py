@@ -156,7 +156,9 @@ def _items(text: bytes) -> list[bytes]:
         line = text[at:end]
         if line.startswith((b"MSG ", b"HMSG ")):
             end += int(line.split()[-1]) + 2
-        items.append(text[at:end])
+        # Of the server's own PINGs nobody knows when they come.
+        if line != b"PING\r\n":
+            items.append(text[at:end])
         at = end
     return items
 
