@@ -949,8 +949,7 @@ cdef class Switch:
                 whole += line.number + 2
                 if size - used < whole:
                     break
-                if c.is_counting:
-                    is_dropped = not self._count(c, &line)
+                is_dropped = not self._count(c, &line)
                 if not c.is_core:
                     self.passed_out += 1
             elif line.kind == PONG:
@@ -973,7 +972,7 @@ cdef class Switch:
         """Count a message of the NATS server; false: the client has got all that it asked for."""
         cdef Subscription* which = self._interest.of_sid(&c.owner, line.sid, line.sid_size)
         if which == NULL:
-            return False
+            return not c.is_counting
         which.delivered += 1
         if which.most > 0 and which.delivered >= which.most:
             self._withdraw(c, which)
