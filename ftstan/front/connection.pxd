@@ -39,6 +39,8 @@ cdef struct Connection:
     Hold hold
     uint64_t ticket
     bint is_core
+    #: It has sent a login.
+    bint is_known
     #: The NATS server has accepted it.
     bint is_accepted
     #: The NATS server is about to end it, and judges what comes.

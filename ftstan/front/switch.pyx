@@ -764,10 +764,14 @@ cdef class Switch:
             if line.kind == PING:
                 c.pings += 1
             elif line.kind == CONNECT:
-                if is_set(&line, b'"verbose"') or is_set(&line, b'"pedantic"'):
+                c.is_known = True
+                if not is_false(&line, b'"verbose"') or not is_false(&line, b'"pedantic"'):
                     # The NATS server has a word to say on each message.
                     self._be_passing(c)
             elif not c.is_accepted and line.kind != PONG:
+                if not c.is_known:
+                    # So it has for who does not log in.
+                    self._be_passing(c)
                 if not self._pass(c, data + kept, used - kept):
                     return size
                 kept = used
@@ -1193,10 +1197,10 @@ cdef inline char* write_number(char* at, long long number) noexcept nogil:
     return at
 
 
-cdef bint is_set(Line* line, const char* key) noexcept nogil:
-    """Whether a login has a key that is true. More than those are no harm."""
+cdef bint is_false(Line* line, const char* key) noexcept nogil:
+    """Whether a login has a key that is false: one that it leaves out is true."""
     cdef const char* end = line.argument + line.argument_size
     cdef const char* at = front_find(line.argument, line.argument_size, key)
     while at != NULL and at < end and (at[0] == c' ' or at[0] == c'\t' or at[0] == c':'):
         at += 1
-    return at != NULL and at < end and at[0] == c't'
+    return at != NULL and at < end and at[0] == c'f'
