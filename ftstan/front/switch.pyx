@@ -769,9 +769,6 @@ cdef class Switch:
                     # The NATS server has a word to say on each message.
                     self._be_passing(c)
             elif not c.is_accepted and line.kind != PONG:
-                if not c.is_known:
-                    # So it has for who does not log in.
-                    self._be_passing(c)
                 if not self._pass(c, data + kept, used - kept):
                     return size
                 kept = used
@@ -780,6 +777,9 @@ cdef class Switch:
                     self._ask(c)
                 break
             elif line.kind == MESSAGE:
+                if not c.is_known:
+                    # So it has for who does not log in.
+                    self._be_passing(c)
                 verdict = self._publish(c, &line, data + used + line.size)
                 if verdict < 0:
                     break
