@@ -200,7 +200,8 @@ class Play:
             self.attach()
 
     def attach(self) -> None:
-        """The core connects."""
+        """The core connects, if need be again."""
+        self.close(CORE)
         sock = socket.create_connection((HOST, self.nats.port), PATIENCE_S)
         if self.front is not None:
             sock = self.front.attach(sock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -544,8 +545,9 @@ def session(*more: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[tuple[obj
     )
 
 
+EXAMPLES = int(os.environ.get("ROADS_EXAMPLES", "40"))
 GENERATED = settings(
-    max_examples=40,
+    max_examples=EXAMPLES,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
