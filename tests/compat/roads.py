@@ -99,6 +99,7 @@ class Wire:
 
     def send(self, data: bytes, piece: int = 0) -> None:
         """Send, in pieces if there is a size of them."""
+        self.asked += _pings(data)
         with contextlib.suppress(OSError):
             if not piece:
                 self.sock.sendall(data)
@@ -124,14 +125,8 @@ class Wire:
         """Wait until all has been read and answered that was sent before."""
         if self.is_over or self.is_stuck:
             return
-        with self._changed:
-            before = self.heard.count(b"PONG\r\n")
-        # More than one may be on its way: what belongs to none of ours has been waited for.
         self.send(b"PING\r\n")
-        with self._changed:
-            done = self._changed.wait_for(
-                lambda: self.is_over or self.heard.count(b"PONG\r\n") > before, patience
-            )
+        done = self.wait(b"PONG\r\n", self.asked, patience) or self.is_over
         if not done:
             self.is_stuck = True
 
@@ -161,6 +156,18 @@ def _items(text: bytes) -> list[bytes]:
             items.append(text[at:end])
         at = end
     return items
+
+
+def _pings(text: bytes) -> int:
+    """How many PINGs are among what a client sends."""
+    count = at = 0
+    while (end := text.find(b"\n", at) + 1) > 0:
+        line = text[at:end].upper()
+        count += line.startswith(b"PING")
+        at = end
+        if line.startswith((b"PUB", b"HPUB")) and (size := line.split()[-1]).isdigit():
+            at += int(size) + 2
+    return count
 
 
 def _in_order(text: bytes) -> list[bytes]:
@@ -308,7 +315,11 @@ class Roads:
         for name in straight:
             wanted, had = straight[name], fronted[name]
             at = next(
-                (i for i, (one, other) in enumerate(zip(wanted, had, strict=False)) if one != other),
+                (
+                    i
+                    for i, (one, other) in enumerate(zip(wanted, had, strict=False))
+                    if one != other
+                ),
                 min(len(wanted), len(had)),
             )
             assert had == wanted, (

@@ -111,10 +111,12 @@ def test_a_core_that_does_not_read_holds_up_who_publishes_to_it_and_nobody_else(
         play.open("quiet")
         before = memory()
         count = 9000
-        threads = [
-            threading.Thread(target=lambda w=w: [w.send(pub("in", i)) for i in range(count)])
-            for w in writers
-        ]
+
+        def write(writer: Wire) -> None:
+            for number in range(count):
+                writer.send(pub("in", number))
+
+        threads = [threading.Thread(target=write, args=(writer,)) for writer in writers]
         for thread in threads:
             thread.start()
         time.sleep(1)
@@ -175,9 +177,12 @@ def test_a_client_subscribes_while_the_core_does_not_read(nats: Nats) -> None:
     try:
         core = DeafCore(play, b"SUB in 1\r\n")
         writer = play.open("w")
-        thread = threading.Thread(
-            target=lambda: [writer.send(pub("in", number)) for number in range(9000)]
-        )
+
+        def write() -> None:
+            for number in range(9000):
+                writer.send(pub("in", number))
+
+        thread = threading.Thread(target=write)
         thread.start()
         time.sleep(0.5)
         # For nobody here: the next SUB waits until the nats-server has read it.
@@ -196,7 +201,7 @@ def test_a_client_subscribes_while_the_core_does_not_read(nats: Nats) -> None:
 
 
 @pytest.mark.xfail(
-    strict=True,
+    strict=False,  # it may find a gap
     reason="a SUB waits until the nats-server has read all of the core, and again for what is new",
 )
 def test_a_client_subscribes_while_the_core_publishes_to_others_without_end(play: Play) -> None:

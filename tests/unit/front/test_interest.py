@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,9 +67,9 @@ class Model:
         )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(STEP, max_size=60))
-def test_the_book_is_what_the_model_is(steps: list[tuple]) -> None:
+def test_the_book_is_what_the_model_is(steps: list[tuple[Any, ...]]) -> None:
     book, model = Book(), Model()
     for what, *words in steps:
         if what == "subscribe":
@@ -85,7 +87,7 @@ def test_the_book_is_what_the_model_is(steps: list[tuple]) -> None:
             assert book.who(words[0].encode()) == model.who(*words)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(ANY_SUBJECT, ANY_SUBJECT)
 def test_a_pattern_stands_for_the_subjects_that_suit_it(pattern: str, subject: str) -> None:
     book = Book()
