@@ -16,6 +16,8 @@ cdef struct Subscription:
     #: After so many messages it ends; 0: it does not.
     long long most
     long long delivered
+    #: How many of them did not come from the NATS server.
+    long long direct
     #: For the owner of this table: when it was added.
     uint64_t since
     #: Bytes of the subject in front of the first wildcard's dot.
@@ -35,6 +37,7 @@ cdef struct Owner:
     Subscription* subscriptions
 
 
+cdef uint64_t sid_hash_of(Owner* owner, const char* sid, size_t size) noexcept nogil
 cdef bint is_subject(const char* subject, size_t size, bint* is_wild) noexcept nogil
 
 

@@ -32,7 +32,7 @@ cdef uint64_t hash_of(const char* data, size_t size, uint64_t hash) noexcept nog
     return hash
 
 
-cdef inline uint64_t sid_hash_of(Owner* owner, const char* sid, size_t size) noexcept nogil:
+cdef uint64_t sid_hash_of(Owner* owner, const char* sid, size_t size) noexcept nogil:
     return spread(hash_of(sid, size, BASIS ^ <uintptr_t>owner))
 
 
@@ -268,8 +268,8 @@ cdef class Interest:
     cdef bint match(self, const char* subject, size_t size) noexcept nogil:
         """Set ``found`` to all that want the subject; false: no memory.
 
-        Nothing is found for a subject with an empty token: the NATS server delivers no such
-        message.
+        Nothing is found for a subject with an empty token, or with a wildcard: the NATS server
+        delivers no such message.
         """
         cdef uint64_t hash = BASIS
         cdef size_t i
@@ -280,7 +280,9 @@ cdef class Interest:
             if i < size and subject[i] != c'.':
                 hash = (hash ^ <unsigned char>subject[i]) * PRIME
                 continue
-            if i == start:
+            if i == start or (
+                i == start + 1 and (subject[start] == c'*' or subject[start] == c'>')
+            ):
                 self.found_count = 0
                 return True
             if start == 0 and not self._take_wild(spread(BASIS ^ WILD), 0, subject, size):

@@ -8,6 +8,7 @@ Order is kept although there are two roads. What one connection sends first thro
 and then directly could arrive the other way round; before the road changes in this direction, the
 NATS server is asked (PING) on the connection by which the former went, and on the one by which it
 comes, and the connection is not read until both have answered. The other direction needs nothing.
+The core does not publish what it subscribes to.
 A message for the core that others here want as well goes through the NATS server, which
 gives it to all of them.
 
@@ -23,13 +24,14 @@ from ftstan.front.connection cimport (
     ACCEPTANCE,
     CORE_FENCE,
     CORE_ROOM,
+    ENDED,
     FENCE,
     FREE,
     REMEMBERED,
     Connection,
     Hold,
 )
-from ftstan.front.interest cimport Interest, Owner, Subscription, is_subject
+from ftstan.front.interest cimport Interest, Owner, Subscription, is_subject, sid_hash_of
 from ftstan.front.kernel cimport (
     EPOLLERR,
     EPOLLHUP,
@@ -64,7 +66,6 @@ from ftstan.front.lines cimport (
     HEADED,
     INFO,
     MESSAGE,
-    OK,
     PARTIAL,
     PING,
     PONG,
@@ -716,16 +717,19 @@ cdef class Switch:
         else:
             self.direct_out += 1
         whose.delivered += 1
+        whose.direct += 1
         if whose.most > 0 and whose.delivered >= whose.most:
-            # The NATS server has counted fewer.
             self._withdraw(c, whose)
-            self._interest.remove(whose)
         self._touch(c)
 
     cdef void _withdraw(self, Connection* c, Subscription* whose) noexcept nogil:
+        """Its limit is reached; the NATS server has counted fewer, and may send more meanwhile."""
         put(&c.said_up, b"UNSUB ", 6)
         put(&c.said_up, whose.sid, whose.sid_size)
         put(&c.said_up, b"\r\n", 2)
+        c.ended[c.next_ended % ENDED] = whose.sid_hash
+        c.next_ended += 1
+        self._interest.remove(whose)
 
     cdef bint _pass(self, Connection* c, const char* data, size_t size) noexcept nogil:
         """Hand on to the NATS server; false: the connection has ended."""
@@ -764,6 +768,14 @@ cdef class Switch:
             if line.kind == PING:
                 c.pings += 1
             elif line.kind == CONNECT:
+                if c.has_login or c.owner.subscriptions != NULL:
+                    # A second one has the NATS server forget what was subscribed to before.
+                    self._be_raw(c)
+                    break
+                c.has_login = True
+                # Whatever comes behind it is judged anew.
+                c.is_accepted = False
+                c.not_yet = c.pings + c.is_asking
                 if is_set(&line, b'"verbose"') or is_set(&line, b'"pedantic"'):
                     # The NATS server has a word to say on each message.
                     self._be_passing(c)
@@ -772,7 +784,7 @@ cdef class Switch:
                     return size
                 kept = used
                 self._set_hold(c, ACCEPTANCE)
-                if c.pings == 0:
+                if c.pings + c.is_asking == c.not_yet:
                     self._ask(c)
                 break
             elif line.kind == MESSAGE:
@@ -823,6 +835,7 @@ cdef class Switch:
         cdef uint64_t since = 0
         cdef bint is_ours = False
         cdef bint is_theirs = False
+        cdef bint is_wild
         if not self._is_on or self._is_forbidden or core == NULL or not core.is_accepted:
             c.is_stale = True
             return 0
@@ -845,6 +858,9 @@ cdef class Switch:
                     is_theirs = True
             if not is_ours:
                 self._note_passed(c)
+                if not is_subject(line.subject, line.subject_size, &is_wild) or is_wild:
+                    # It is complained of, and may be delivered all the same.
+                    c.is_stale = True
                 return 0
             if is_theirs:
                 c.is_stale = True
@@ -887,6 +903,7 @@ cdef class Switch:
     cdef void _subscribe(self, Connection* c, Line* line) noexcept nogil:
         cdef bint is_wild
         cdef Subscription* new
+        cdef int i
         if not is_subject(line.subject, line.subject_size, &is_wild) or self._interest.of_sid(
             &c.owner, line.sid, line.sid_size
         ) != NULL:
@@ -904,8 +921,11 @@ cdef class Switch:
         )
         if new == NULL:
             self._end(c)
-        else:
-            new.since = self._core_number
+            return
+        new.since = self._core_number
+        for i in range(ENDED):
+            if c.ended[i] == new.sid_hash:
+                c.ended[i] = 0
 
     cdef void _unsubscribe(self, Connection* c, Line* line) noexcept nogil:
         cdef Subscription* which = self._interest.of_sid(&c.owner, line.sid, line.sid_size)
@@ -917,14 +937,11 @@ cdef class Switch:
             # It may be the one that is remembered.
             self._interest.generation += 1
             return
-        if line.number > 0:
-            self._withdraw_behind(c, which)
-        self._interest.remove(which)
-
-    cdef void _withdraw_behind(self, Connection* c, Subscription* which) noexcept nogil:
-        """All that a limit allows has been delivered, of which the NATS server may not know."""
-        c.is_counting = True
-        self._withdraw(c, which)
+        if line.number > 0 and which.direct > 0:
+            c.is_counting = True
+            self._withdraw(c, which)
+        else:
+            self._interest.remove(which)
 
     # ---- from the NATS server
 
@@ -955,8 +972,6 @@ cdef class Switch:
                     self.passed_out += 1
             elif line.kind == PONG:
                 is_dropped = self._ponged(c)
-            elif line.kind == OK:
-                self._accept_client(c)
             elif line.kind == INFO:
                 self._learn(&line)
             if is_dropped:
@@ -972,24 +987,42 @@ cdef class Switch:
     cdef bint _count(self, Connection* c, Line* line) noexcept nogil:
         """Count a message of the NATS server; false: the client has got all that it asked for."""
         cdef Subscription* which = self._interest.of_sid(&c.owner, line.sid, line.sid_size)
+        cdef uint64_t hash
+        cdef int i
         if which == NULL:
-            return False
+            hash = sid_hash_of(&c.owner, line.sid, line.sid_size)
+            for i in range(ENDED):
+                if c.ended[i] == hash:
+                    return False
+            return True
         which.delivered += 1
         if which.most > 0 and which.delivered >= which.most:
-            self._withdraw(c, which)
-            self._interest.remove(which)
+            if which.direct > 0:
+                self._withdraw(c, which)
+            else:
+                # The NATS server has counted them all.
+                self._interest.remove(which)
         return True
 
     cdef bint _ponged(self, Connection* c) noexcept nogil:
         """The answer to a PING; returns whether that was ours."""
-        self._accept_client(c)
-        if not c.is_asking or c.pings_before > 0:
-            if c.is_asking:
-                c.pings_before -= 1
-            if c.pings > 0:
-                c.pings -= 1
+        cdef bint is_ours = c.is_asking and c.pings_before == 0
+        if c.is_asking and not is_ours:
+            c.pings_before -= 1
+        if is_ours:
+            c.is_asking = False
+        elif c.pings > 0:
+            c.pings -= 1
+        if c.not_yet > 0:
+            # Of a PING in front of its login.
+            c.not_yet -= 1
+            if c.hold == ACCEPTANCE and c.pings == 0:
+                self._ask(c)
+        elif not c.is_accepted:
+            c.is_accepted = True
+            self._may_resume = True
+        if not is_ours:
             return False
-        c.is_asking = False
         if c.is_core:
             self._tickets_done = self._tickets_asked
             self._core_read = self._core_asked
@@ -1005,11 +1038,6 @@ cdef class Switch:
             c.is_stale = False
             c.passed_at = 0
         return True
-
-    cdef void _accept_client(self, Connection* c) noexcept nogil:
-        if not c.is_accepted:
-            c.is_accepted = True
-            self._may_resume = True
 
     cdef void _learn(self, Line* line) noexcept nogil:
         cdef const char* at = front_find(line.argument, line.argument_size, b'"max_payload":')
