@@ -8,6 +8,7 @@ Order is kept although there are two roads. What one connection sends first thro
 and then directly could arrive the other way round; before the road changes in this direction, the
 NATS server is asked (PING) on the connection by which the former went, and on the one by which it
 comes, and the connection is not read until both have answered. The other direction needs nothing.
+The core does not publish what it subscribes to, nor with headers.
 The core does not publish what it subscribes to.
 A message for the core that others here want as well goes through the NATS server, which
 gives it to all of them.

@@ -34,7 +34,7 @@ class Message:
     payload: bytes
 
 
-class Closed(Exception):
+class ClosedError(Exception):
     """The connection has been ended by the other side."""
 
 
@@ -68,7 +68,7 @@ class Peer:
         try:
             while self._pongs < self._pings:
                 self._hear()
-        except (Closed, OSError):
+        except (ClosedError, OSError):
             self._drain()
 
     def wait_for(self, count: int) -> None:
@@ -80,7 +80,7 @@ class Peer:
 
     def end(self) -> None:
         """Hear what is left until the other side has ended it."""
-        with contextlib.suppress(Closed, OSError):
+        with contextlib.suppress(ClosedError, OSError):
             while True:
                 self._hear()
         self._drain()
@@ -91,7 +91,7 @@ class Peer:
 
     def _drain(self) -> None:
         self.is_over = True
-        with contextlib.suppress(Closed, OSError):
+        with contextlib.suppress(ClosedError, OSError):
             while True:
                 self._hear()
         self._sock.close()
@@ -99,7 +99,7 @@ class Peer:
     def _more(self) -> None:
         data = self._sock.recv(1 << 20)
         if not data:
-            raise Closed
+            raise ClosedError
         self._read += data
 
     def _hear(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from ftstan.front.listener import LOOPBACK
 from tests.processes import until
-from tests.unit.front.sessions import LOGIN, Closed, Peer, Place, place
+from tests.unit.front.sessions import LOGIN, ClosedError, Peer, Place, place
 from tests.unit.front.test_same_as_without import CORE, pub
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def test_who_does_not_read_is_ended_alone(through: Place) -> None:
     until(lambda: front.status().slow == 1, "the slow one has been noticed")
     (event,) = front.read_events()
     assert event[0] == "slow"
-    with contextlib.suppress(Closed, OSError):
+    with contextlib.suppress(ClosedError, OSError):
         while True:
             deaf.wait_for(len(deaf.messages) + 1)
     assert len(deaf.messages) < 200
@@ -71,9 +71,12 @@ def test_a_core_that_does_not_read_holds_up_who_publishes_to_it_and_nobody_else(
     third.settle()
     before = rss()
     count = 2000
-    said = threading.Thread(
-        target=lambda: [publisher.send(pub(b"core.a", b"%d" % n + _BLOCK)) for n in range(count)]
-    )
+
+    def publish() -> None:
+        for n in range(count):
+            publisher.send(pub(b"core.a", b"%d" % n + _BLOCK))
+
+    said = threading.Thread(target=publish)
     said.start()
     time.sleep(0.5)
     # 100 MB are offered, of which 4 wait here.
