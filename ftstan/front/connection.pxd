@@ -40,9 +40,12 @@ cdef struct Connection:
     Queue said_up
     Hold hold
     uint64_t ticket
+    #: It has waited for the core, and what it waited with may go.
+    bint is_fenced
     bint is_core
     #: The NATS server has accepted it.
     bint is_accepted
+    #: It has sent one.
     bint has_login
     #: The NATS server is about to end it, and judges what comes.
     bint is_raw
@@ -51,8 +54,6 @@ cdef struct Connection:
     bint is_heard
     #: What it publishes goes through the NATS server, for good.
     bint is_passing
-    #: A subscription was limited: messages are counted.
-    bint is_counting
     #: Hashes of the sids of subscriptions that have ended by it, for what is still on its way.
     uint64_t[ENDED] ended
     unsigned int next_ended

@@ -445,8 +445,8 @@ cdef class Switch:
         """A client that does not read what it asked for."""
         if c.is_cut:
             return
+        # Its subscriptions go when it is ended: some of them may just have been found.
         c.is_cut = True
-        self._interest.remove_all(&c.owner)
         self.slow += 1
         self._tell(b"slow", 4, c.fd)
 
@@ -769,15 +769,13 @@ cdef class Switch:
             if line.kind == PING:
                 c.pings += 1
             elif line.kind == CONNECT:
-                if c.has_login or c.owner.subscriptions != NULL:
-                    # A second one has the NATS server forget what was subscribed to before.
-                    self._be_raw(c)
-                    break
+                # A second one has the NATS server forget what was subscribed to before.
+                self._interest.remove_all(&c.owner)
                 c.has_login = True
                 # Whatever comes behind it is judged anew.
                 c.is_accepted = False
                 c.not_yet = c.pings + c.is_asking
-                if is_set(&line, b'"verbose"') or is_set(&line, b'"pedantic"'):
+                if not is_false(&line, b'"verbose"') or not is_false(&line, b'"pedantic"'):
                     # The NATS server has a word to say on each message.
                     self._be_passing(c)
             elif not c.is_accepted and line.kind != PONG:
@@ -789,6 +787,10 @@ cdef class Switch:
                     self._ask(c)
                 break
             elif line.kind == MESSAGE:
+                c.is_fenced = False
+                if not c.has_login:
+                    # So it has for who does not log in.
+                    self._be_passing(c)
                 verdict = self._publish(c, &line, data + used + line.size)
                 if verdict < 0:
                     break
@@ -803,12 +805,16 @@ cdef class Switch:
                 self._publish_headed(c, &line)
                 self.passed_in += 1
             elif line.kind == SUB:
-                if self._core != NULL and self._core_passed > self._core_read:
-                    # What the core has sent through the NATS server to nobody must not come behind
-                    # what it sends directly from here on.
+                # From here on the core's messages come directly.
+                self._subscribe(c, &line)
+                if c.is_dead:
+                    return size
+                if self._core != NULL and self._core_passed > self._core_read and not c.is_fenced:
+                    # What it has sent through the NATS server, to nobody, must not come behind
+                    # them: the NATS server learns of the subscription when it has read that.
                     self._wait_for_core(c)
                     break
-                self._subscribe(c, &line)
+                c.is_fenced = False
             elif line.kind == UNSUB:
                 self._unsubscribe(c, &line)
             used += whole
@@ -934,12 +940,10 @@ cdef class Switch:
             return
         if line.number > which.delivered:
             which.most = line.number
-            c.is_counting = True
             # It may be the one that is remembered.
             self._interest.generation += 1
             return
         if line.number > 0 and which.direct > 0:
-            c.is_counting = True
             self._withdraw(c, which)
         else:
             self._interest.remove(which)
@@ -967,8 +971,7 @@ cdef class Switch:
                 whole += line.number + 2
                 if size - used < whole:
                     break
-                if c.is_counting:
-                    is_dropped = not self._count(c, &line)
+                is_dropped = not self._count(c, &line)
                 if not c.is_core:
                     self.passed_out += 1
             elif line.kind == PONG:
@@ -1091,6 +1094,7 @@ cdef class Switch:
         while c != NULL:
             following = c.after
             if c.hold != FREE and self._is_over_with(c):
+                c.is_fenced = c.hold == CORE_FENCE
                 self._set_hold(c, FREE)
                 self._go_on(c)
                 if not c.is_dead:
@@ -1168,7 +1172,9 @@ cdef class Switch:
                 )
         if c.up >= 0:
             events = 0
-            if waiting(&c.said) < PASS_MOST:
+            # What waits for the core keeps nobody from hearing what the NATS server answers; for
+            # more than it may keep waiting the NATS server ends the connection.
+            if waiting(&c.said) < (self._max_pending if c.is_core else PASS_MOST):
                 events |= EPOLLIN
             if waiting(&c.said_up) > 0:
                 events |= EPOLLOUT
@@ -1223,10 +1229,10 @@ cdef inline char* write_number(char* at, long long number) noexcept nogil:
     return at
 
 
-cdef bint is_set(Line* line, const char* key) noexcept nogil:
-    """Whether a login has a key that is true. More than those are no harm."""
+cdef bint is_false(Line* line, const char* key) noexcept nogil:
+    """Whether a login has a key that is false: one that it leaves out is true."""
     cdef const char* end = line.argument + line.argument_size
     cdef const char* at = front_find(line.argument, line.argument_size, key)
     while at != NULL and at < end and (at[0] == c' ' or at[0] == c'\t' or at[0] == c':'):
         at += 1
-    return at != NULL and at < end and at[0] == c't'
+    return at != NULL and at < end and at[0] == c'f'

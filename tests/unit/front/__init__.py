@@ -1,0 +1,1 @@
+"""Links to NATS, and the child process."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PATIENCE_S = 20.0
-LOGIN = b'CONNECT {"verbose":false,"headers":true,"no_responders":false}\r\n'
+LOGIN = b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\n'
 _PING = re.compile(rb"PING[^\r]*\r\n")
 _MSG = re.compile(rb"(H?MSG) (\S+) (\S+) (?:(\S+) )?(?:(\d+) )?(\d+)")
 
@@ -43,6 +43,8 @@ class Peer:
 
     def __init__(self, sock: socket.socket, login: bytes = LOGIN) -> None:
         self._sock = sock
+        with contextlib.suppress(OSError):  # the core has no TCP
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.settimeout(PATIENCE_S)
         self._read = b""
         self.lines: list[bytes] = []

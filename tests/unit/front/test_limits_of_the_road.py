@@ -103,7 +103,7 @@ def test_a_ping_is_answered_behind_what_came_before_it(through: Place) -> None:
 
 
 def test_who_is_not_let_in_is_not_heard(tmp_path: Path) -> None:
-    login = b'CONNECT {"user":"u","pass":"%b","headers":true}\r\n'
+    login = LOGIN.replace(b"}", b',"user":"u","pass":"%b"}')
     with place(
         tmp_path / "through", behind=True, settings='authorization { user: "u", password: "p" }'
     ) as through:

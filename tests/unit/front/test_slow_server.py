@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.front.listener import LOOPBACK, Front
+from tests.unit.front.sessions import LOGIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +32,8 @@ class Stage:
         self.front.listen()
         self.core = self.front.attach(socket.create_connection((LOOPBACK, self.front.server_port)))
         self.core_up, _ = self.server.accept()
-        self.core.sendall(b"CONNECT {}\r\nPING\r\nSUB core.> 1\r\n")
-        expect(self.core_up, b"CONNECT {}\r\nPING\r\nSUB core.> 1\r\n")
+        self.core.sendall(LOGIN + b"PING\r\nSUB core.> 1\r\n")
+        expect(self.core_up, LOGIN + b"PING\r\nSUB core.> 1\r\n")
         self.core_up.sendall(INFO + b"PONG\r\n")
         expect(self.core, INFO + b"PONG\r\n")
         self.client = socket.create_connection((LOOPBACK, self.front.port))
@@ -41,8 +42,8 @@ class Stage:
         expect(self.up, line % (self.client.getsockname()[1], self.front.port))
         self.up.sendall(INFO)
         expect(self.client, INFO)
-        self.client.sendall(b"CONNECT {}\r\nPING\r\n")
-        expect(self.up, b"CONNECT {}\r\nPING\r\n")
+        self.client.sendall(LOGIN + b"PING\r\n")
+        expect(self.up, LOGIN + b"PING\r\n")
         self.up.sendall(b"PONG\r\n")
         expect(self.client, b"PONG\r\n")
 
@@ -132,10 +133,10 @@ def test_nobody_is_heard_before_the_nats_server_has_let_them_in(stage: Stage) ->
     late = socket.create_connection((LOOPBACK, stage.front.port))
     up, _ = stage.server.accept()
     with late, up:
-        late.sendall(b"CONNECT {}\r\nSUB in.0 7\r\nPUB core.a 1\r\na\r\n")
+        late.sendall(LOGIN + b"SUB in.0 7\r\nPUB core.a 1\r\na\r\n")
         port = late.getsockname()[1]
         proxied = b"PROXY TCP4 127.0.0.1 127.0.0.1 %d %d\r\n" % (port, stage.front.port)
-        expect(up, proxied + b"CONNECT {}\r\nPING\r\n")
+        expect(up, proxied + LOGIN + b"PING\r\n")
         stage.core.sendall(b"PUB in.0 1\r\na\r\n")
         expect(stage.core_up, b"PUB in.0 1\r\na\r\n")
         nothing(stage.core)
