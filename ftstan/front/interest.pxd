@@ -37,7 +37,6 @@ cdef struct Owner:
     Subscription* subscriptions
 
 
-cdef uint64_t sid_hash_of(Owner* owner, const char* sid, size_t size) noexcept nogil
 cdef bint is_subject(const char* subject, size_t size, bint* is_wild) noexcept nogil
 
 
@@ -52,6 +51,10 @@ cdef class Interest:
     cdef Subscription** found
     cdef size_t found_count
     cdef size_t _found_size
+    #: How many subscriptions it has looked at.
+    cdef size_t steps
+    cdef uint64_t _seed
+    cdef uint64_t _key
 
     cdef Subscription* add(
         self,
@@ -69,6 +72,10 @@ cdef class Interest:
     cdef void remove(self, Subscription* which) noexcept nogil
     cdef void remove_all(self, Owner* owner) noexcept nogil
     cdef bint match(self, const char* subject, size_t size) noexcept nogil
+    cdef uint64_t hash_of_sid(
+        self, Owner* owner, const char* sid, size_t size
+    ) noexcept nogil
+    cdef uint64_t _spread(self, uint64_t hash) noexcept nogil
     cdef bint _grow(self) noexcept nogil
     cdef bint _take(self, Subscription* which) noexcept nogil
     cdef void _put(self, Subscription* which) noexcept nogil

@@ -32,7 +32,7 @@ from ftstan.front.connection cimport (
     Connection,
     Hold,
 )
-from ftstan.front.interest cimport Interest, Owner, Subscription, is_subject, sid_hash_of
+from ftstan.front.interest cimport Interest, Owner, Subscription, is_subject
 from ftstan.front.kernel cimport (
     EPOLLERR,
     EPOLLHUP,
@@ -88,6 +88,8 @@ cdef enum:
     #: Bytes that may wait for one end until the other end of the same connection is read no
     #: further.
     PASS_MOST = 1 << 20
+    #: Subscriptions that are looked at for one message.
+    MOST_STEPS = 4096
     #: How long what is left may take that is to be sent to who has been cut off (ms).
     LAST_WORDS = 10000
     #: Until a NATS server that was not there is tried again, and one that is accepting no more
@@ -114,7 +116,9 @@ cdef class Switch:
     numbers, which anybody may read.
     """
 
+    #: What clients subscribe to, and the core.
     cdef Interest _interest
+    cdef Interest _core_interest
     cdef int _poll
     cdef int _commands
     cdef int _words
@@ -162,6 +166,7 @@ cdef class Switch:
     def __cinit__(self, *, int commands, int words, int max_line, long long max_pending):
         """``commands``: the pipe that is read, ``words``: the one that is told of events."""
         self._interest = Interest()
+        self._core_interest = Interest()
         self._scratch = <char*>malloc(READ)
         if self._scratch == NULL:
             raise MemoryError
@@ -380,7 +385,7 @@ cdef class Switch:
 
     cdef void _let_go(self, Connection* c) noexcept nogil:
         """Nothing more is delivered to it, and nothing of it is held."""
-        self._interest.remove_all(&c.owner)
+        self._forget_all(c)
         self._set_hold(c, FREE)
 
     cdef void _free(self, Connection* c) noexcept nogil:
@@ -604,36 +609,54 @@ cdef class Switch:
         cdef Connection* core = self._core
         cdef Subscription* one
         cdef size_t i
-        cdef bint is_theirs = False
+        cdef uint64_t generation
         if core == NULL or self._is_forbidden:
             return False
+        generation = self._interest.generation + self._core_interest.generation
         if (
             core.remembered_for != NULL
-            and core.remembered_at == self._interest.generation
+            and core.remembered_at == generation
             and core.remembered_size == line.subject_size
             and memcmp(core.remembered, line.subject, line.subject_size) == 0
         ):
             self._give(core.remembered_for, line, payload, size)
             return True
-        if not self._interest.match(line.subject, line.subject_size):
+        if not self._match(line) or self._interest.found_count == 0:
             return False
-        for i in range(self._interest.found_count):
-            if self._interest.found[i].owner != &core.owner:
-                is_theirs = True
-        if not is_theirs:
+        if not self._core_interest.match(line.subject, line.subject_size):
             return False
-        if self._interest.found_count == 1 and self._interest.found[0].queue_size == 0:
-            self._remember(core, line, self._interest.found[0])
+        if (
+            self._interest.found_count == 1
+            and self._core_interest.found_count == 0
+            and self._interest.found[0].queue_size == 0
+        ):
+            self._remember(core, line, self._interest.found[0], generation)
         self._choose()
+        # It has its own copy on the same road as the others.
+        for i in range(self._core_interest.found_count):
+            self._give(self._core_interest.found[i], line, payload, size)
         for i in range(self._interest.found_count):
             one = self._interest.found[i]
             if one != NULL:
                 self._give(one, line, payload, size)
         return True
 
-    cdef void _remember(self, Connection* c, Line* line, Subscription* whose) noexcept nogil:
+    cdef bint _match(self, Line* line) noexcept nogil:
+        """Find which clients want a message; false: nobody can say."""
+        if self._interest.match(line.subject, line.subject_size):
+            if self._interest.steps <= MOST_STEPS:
+                return True
+            # Somebody has subscribed so that each message takes long: the NATS server knows how to
+            # live with that.
+            self._is_forbidden = True
+            self._tell(b"crowd", 5, -1)
+        return False
+
+    cdef void _remember(
+        self, Connection* c, Line* line, Subscription* whose, uint64_t generation
+    ) noexcept nogil:
         if line.subject_size <= REMEMBERED and whose.most == 0:
-            c.remembered_at = self._interest.generation
+            c.remembered_at = generation
             c.remembered_size = line.subject_size
             c.remembered_for = whose
             memcpy(c.remembered, line.subject, line.subject_size)
@@ -730,7 +753,7 @@ cdef class Switch:
         put(&c.said_up, b"\r\n", 2)
         c.ended[c.next_ended % ENDED] = whose.sid_hash
         c.next_ended += 1
-        self._interest.remove(whose)
+        self._forget(c, whose)
 
     cdef bint _pass(self, Connection* c, const char* data, size_t size) noexcept nogil:
         """Hand on to the NATS server; false: the connection has ended."""
@@ -770,7 +793,7 @@ cdef class Switch:
                 c.pings += 1
             elif line.kind == CONNECT:
                 # A second one has the NATS server forget what was subscribed to before.
-                self._interest.remove_all(&c.owner)
+                self._forget_all(c)
                 c.has_login = True
                 # Whatever comes behind it is judged anew.
                 c.is_accepted = False
@@ -832,7 +855,7 @@ cdef class Switch:
         """The NATS server will end it: nothing of what comes is looked at any more."""
         c.is_raw = True
         self._be_passing(c)
-        self._interest.remove_all(&c.owner)
+        self._forget_all(c)
 
     cdef int _publish(self, Connection* c, Line* line, const char* payload) noexcept nogil:
         """1: the core has it, 0: it goes through the NATS server, -1: not now."""
@@ -840,40 +863,39 @@ cdef class Switch:
         cdef Subscription* one
         cdef size_t i
         cdef uint64_t since = 0
-        cdef bint is_ours = False
-        cdef bint is_theirs = False
+        cdef uint64_t generation
         cdef bint is_wild
         if not self._is_on or self._is_forbidden or core == NULL or not core.is_accepted:
             c.is_stale = True
             return 0
         if c.is_passing:
             return 0
+        generation = self._interest.generation + self._core_interest.generation
         if (
             c.remembered_for == NULL
-            or c.remembered_at != self._interest.generation
+            or c.remembered_at != generation
             or c.remembered_size != line.subject_size
             or memcmp(c.remembered, line.subject, line.subject_size) != 0
         ):
             c.remembered_for = NULL
-            if not self._interest.match(line.subject, line.subject_size):
+            if not self._core_interest.match(line.subject, line.subject_size):
+                c.is_stale = True
                 return 0
-            for i in range(self._interest.found_count):
-                one = self._interest.found[i]
-                if one.owner == &core.owner and one.queue_size == 0 and one.most == 0:
-                    is_ours = True
-                else:
-                    is_theirs = True
-            if not is_ours:
+            if self._core_interest.found_count == 0:
                 self._note_passed(c)
                 if not is_subject(line.subject, line.subject_size, &is_wild) or is_wild:
                     # It is complained of, and may be delivered all the same.
                     c.is_stale = True
                 return 0
-            if is_theirs:
+            for i in range(self._core_interest.found_count):
+                one = self._core_interest.found[i]
+                if one.queue_size > 0 or one.most > 0:
+                    c.is_stale = True
+                    return 0
+                since = max(since, one.since)
+            if not self._match(line) or self._interest.found_count > 0:
                 c.is_stale = True
                 return 0
-            for i in range(self._interest.found_count):
-                since = max(since, self._interest.found[i].since)
         else:
             since = c.remembered_for.since
         if c.is_stale or (c.passed_at != 0 and c.passed_at < since):
@@ -886,21 +908,21 @@ cdef class Switch:
         if c.remembered_for != NULL:
             self._give(c.remembered_for, line, payload, line.number + 2)
             return 1
-        if self._interest.found_count == 1:
-            self._remember(c, line, self._interest.found[0])
-        for i in range(self._interest.found_count):
-            self._give(self._interest.found[i], line, payload, line.number + 2)
+        if self._core_interest.found_count == 1:
+            self._remember(c, line, self._core_interest.found[0], generation)
+        for i in range(self._core_interest.found_count):
+            self._give(self._core_interest.found[i], line, payload, line.number + 2)
         return 1
 
     cdef void _publish_headed(self, Connection* c, Line* line) noexcept nogil:
         """A message with headers goes through the NATS server, and with it what follows."""
-        cdef size_t i
         if self._core == NULL or not self._is_on:
             c.is_stale = True
-        elif self._interest.match(line.subject, line.subject_size):
-            for i in range(self._interest.found_count):
-                if self._interest.found[i].owner == &self._core.owner:
-                    self._be_passing(c)
+        elif (
+            not self._core_interest.match(line.subject, line.subject_size)
+            or self._core_interest.found_count > 0
+        ):
+            self._be_passing(c)
         self._note_passed(c)
 
     cdef void _note_passed(self, Connection* c) noexcept nogil:
@@ -911,21 +933,33 @@ cdef class Switch:
         cdef bint is_wild
         cdef Subscription* new
         cdef int i
-        if not is_subject(line.subject, line.subject_size, &is_wild) or self._interest.of_sid(
-            &c.owner, line.sid, line.sid_size
-        ) != NULL:
+        if (
+            not is_subject(line.subject, line.subject_size, &is_wild)
+            or self._of_sid(c, line) != NULL
+        ):
             # What the NATS server refuses, or ignores because the sid is in use, does nothing here
             # either.
             return
-        new = self._interest.add(
-            &c.owner,
-            line.subject,
-            line.subject_size,
-            line.sid,
-            line.sid_size,
-            line.other,
-            line.other_size,
-        )
+        if c.is_core:
+            new = self._core_interest.add(
+                &c.owner,
+                line.subject,
+                line.subject_size,
+                line.sid,
+                line.sid_size,
+                line.other,
+                line.other_size,
+            )
+        else:
+            new = self._interest.add(
+                &c.owner,
+                line.subject,
+                line.subject_size,
+                line.sid,
+                line.sid_size,
+                line.other,
+                line.other_size,
+            )
         if new == NULL:
             self._end(c)
             return
@@ -935,7 +969,7 @@ cdef class Switch:
                 c.ended[i] = 0
 
     cdef void _unsubscribe(self, Connection* c, Line* line) noexcept nogil:
-        cdef Subscription* which = self._interest.of_sid(&c.owner, line.sid, line.sid_size)
+        cdef Subscription* which = self._of_sid(c, line)
         if which == NULL:
             return
         if line.number > which.delivered:
@@ -946,7 +980,24 @@ cdef class Switch:
         if line.number > 0 and which.direct > 0:
             self._withdraw(c, which)
         else:
+            self._forget(c, which)
+
+    cdef Subscription* _of_sid(self, Connection* c, Line* line) noexcept nogil:
+        if c.is_core:
+            return self._core_interest.of_sid(&c.owner, line.sid, line.sid_size)
+        return self._interest.of_sid(&c.owner, line.sid, line.sid_size)
+
+    cdef void _forget(self, Connection* c, Subscription* which) noexcept nogil:
+        if c.is_core:
+            self._core_interest.remove(which)
+        else:
             self._interest.remove(which)
+
+    cdef void _forget_all(self, Connection* c) noexcept nogil:
+        if c.is_core:
+            self._core_interest.remove_all(&c.owner)
+        else:
+            self._interest.remove_all(&c.owner)
 
     # ---- from the NATS server
 
@@ -990,11 +1041,11 @@ cdef class Switch:
 
     cdef bint _count(self, Connection* c, Line* line) noexcept nogil:
         """Count a message of the NATS server; false: the client has got all that it asked for."""
-        cdef Subscription* which = self._interest.of_sid(&c.owner, line.sid, line.sid_size)
+        cdef Subscription* which = self._of_sid(c, line)
         cdef uint64_t hash
         cdef int i
         if which == NULL:
-            hash = sid_hash_of(&c.owner, line.sid, line.sid_size)
+            hash = self._interest.hash_of_sid(&c.owner, line.sid, line.sid_size)
             for i in range(ENDED):
                 if c.ended[i] == hash:
                     return False
@@ -1005,7 +1056,7 @@ cdef class Switch:
                 self._withdraw(c, which)
             else:
                 # The NATS server has counted them all.
-                self._interest.remove(which)
+                self._forget(c, which)
         return True
 
     cdef bint _ponged(self, Connection* c) noexcept nogil:

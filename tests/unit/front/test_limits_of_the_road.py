@@ -206,6 +206,29 @@ def test_answers_keep_their_order_while_their_reader_subscribes_anew(through: Pl
     assert len(client.messages) > 100
 
 
+def test_where_a_message_is_sought_among_thousands_the_nats_server_does_that(
+    through: Place,
+) -> None:
+    core = through.core(CORE)
+    front = through.front
+    assert front is not None
+    crowd, client = through.client(), through.client()
+    crowd.send(b"".join(b"SUB *.x%d %d\r\n" % (n, n) for n in range(5000)))
+    crowd.settle()
+    client.send(b"SUB in.0 1\r\n")
+    client.settle()
+    for n in range(20):
+        client.send(pub(b"core.a", b"%d" % n))
+        core.send(pub(b"in.0", b"%d" % n))
+    client.settle()
+    core.settle()
+    client.settle()
+    assert [m.payload for m in core.messages] == [b"%d" % n for n in range(20)]
+    assert [m.payload for m in client.messages] == [b"%d" % n for n in range(20)]
+    assert [what for what, _ in front.read_events()] == ["crowd"]
+    assert front.status().direct_in + front.status().direct_out == 0
+
+
 def test_thousands_come_and_go_and_nothing_stays(through: Place) -> None:
     core = through.core(CORE)
     front = through.front
