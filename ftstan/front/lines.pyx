@@ -211,6 +211,9 @@ cdef void read_server_line(const char* data, size_t size, Line* line) noexcept n
         return
     if line.kind == PARTIAL:
         return
+    if (line.kind == MESSAGE or line.kind == HEADED) and needs_blank(data, size, line):
+        line.kind = WRONG
+        return
     end_line(data, size, line)
     if line.size == 0:
         line.kind = PARTIAL
