@@ -74,9 +74,11 @@ def run(patterns: Sequence[Pattern], options: argparse.Namespace) -> list[Row]:
 def _pattern(pattern: Pattern, options: argparse.Namespace) -> list[Row]:
     """Fresh servers for each pattern: the memory that it needs is its own."""
     count = options.old if pattern.old else max(int(options.count * pattern.share), 1)
-    with servers() as (memory, file, directory):
+    # Bare NATS is a NATS server that clients connect to itself.
+    with servers() as (memory, file, directory), ftstan("memory", "", "-direct=false") as alone:
+        alone.wait_for(_READY)
         ways: dict[str, tuple[Callable[[Server, Pattern, int], Figures], Server]] = {
-            BARE: (bare, file),
+            BARE: (bare, alone),
             MEMORY: (streaming, memory),
             FILE: (streaming, file),
         }

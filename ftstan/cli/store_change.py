@@ -94,14 +94,17 @@ def rekey(arguments: argparse.Namespace) -> int:
 
 
 def keys_named(arguments: argparse.Namespace, cipher: str = "") -> KeyRing | None:
-    """The keys of the file that was named, and of the environment; ``None`` if there is neither.
+    """The keys of the file that was named, else that of the environment; ``None`` if there is
+    neither.
+
+    Not both: the first key is the one that writes, and it is to be that of the file.
 
     Raises ``ConfigError``.
     """
     path = arguments.encryption_key_file
     enabled = bool(path or os.environ.get(KEY_VARIABLE))
     options = EncryptionOptions(enabled=enabled, key_file=path, cipher=cipher)
-    return ring_of(options, os.environ)
+    return ring_of(options, {} if path else os.environ)
 
 
 def _rewrite(arguments: argparse.Namespace, label: str, work: Work, counted: str) -> int:

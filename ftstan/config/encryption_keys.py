@@ -28,6 +28,11 @@ _KEY_HINT: Final = (
 )
 
 
+def without_key(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a child, which stores nothing of ours."""
+    return {name: value for name, value in environment.items() if name != KEY_VARIABLE}
+
+
 def check_encryption(options: EncryptionOptions, environment: Mapping[str, str]) -> None:
     """Refuse what cannot encrypt, with the original's words where it refuses as well.
 

@@ -8,6 +8,8 @@ from ftstan.front.queue cimport Queue
 cdef enum:
     #: Bytes of a subject that is remembered.
     REMEMBERED = 160
+    #: Subscriptions whose limit was reached that are remembered.
+    ENDED = 16
 
 #: Why a connection is not read.
 cdef enum Hold:
@@ -38,11 +40,13 @@ cdef struct Connection:
     Queue said_up
     Hold hold
     uint64_t ticket
+    #: It has waited for the core, and what it waited with may go.
+    bint is_fenced
     bint is_core
-    #: It has sent a login.
-    bint is_known
     #: The NATS server has accepted it.
     bint is_accepted
+    #: It has sent one.
+    bint has_login
     #: The NATS server is about to end it, and judges what comes.
     bint is_raw
     bint is_raw_up
@@ -50,8 +54,9 @@ cdef struct Connection:
     bint is_heard
     #: What it publishes goes through the NATS server, for good.
     bint is_passing
-    #: A subscription was limited: messages are counted.
-    bint is_counting
+    #: Hashes of the sids of subscriptions that have ended by it, for what is still on its way.
+    uint64_t[ENDED] ended
+    unsigned int next_ended
     #: Sent through the NATS server what the core may be about to hear.
     bint is_stale
     #: The number of the core's subscriptions when something was first sent through the NATS server
@@ -61,6 +66,8 @@ cdef struct Connection:
     long long pings
     long long pings_before
     bint is_asking
+    #: PINGs under way that were sent before its login: their answers say nothing of that.
+    long long not_yet
     bint is_gone
     bint is_up_gone
     bint is_cut

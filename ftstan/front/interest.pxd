@@ -16,6 +16,8 @@ cdef struct Subscription:
     #: After so many messages it ends; 0: it does not.
     long long most
     long long delivered
+    #: How many of them did not come from the NATS server.
+    long long direct
     #: For the owner of this table: when it was added.
     uint64_t since
     #: Bytes of the subject in front of the first wildcard's dot.
@@ -49,6 +51,10 @@ cdef class Interest:
     cdef Subscription** found
     cdef size_t found_count
     cdef size_t _found_size
+    #: How many subscriptions it has looked at.
+    cdef size_t steps
+    cdef uint64_t _seed
+    cdef uint64_t _key
 
     cdef Subscription* add(
         self,
@@ -66,6 +72,10 @@ cdef class Interest:
     cdef void remove(self, Subscription* which) noexcept nogil
     cdef void remove_all(self, Owner* owner) noexcept nogil
     cdef bint match(self, const char* subject, size_t size) noexcept nogil
+    cdef uint64_t hash_of_sid(
+        self, Owner* owner, const char* sid, size_t size
+    ) noexcept nogil
+    cdef uint64_t _spread(self, uint64_t hash) noexcept nogil
     cdef bint _grow(self) noexcept nogil
     cdef bint _take(self, Subscription* which) noexcept nogil
     cdef void _put(self, Subscription* which) noexcept nogil

@@ -5,6 +5,9 @@ one; so a message is looked for under its subject and under each of its beginnin
 dot.
 """
 
+import os
+import struct
+
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy
@@ -13,27 +16,23 @@ cdef enum:
     FIRST_BUCKETS = 64
     FIRST_FOUND = 16
 
-#: FNV-1a.
-cdef uint64_t BASIS = 14695981039346656037ULL
-cdef uint64_t PRIME = 1099511628211ULL
+#: An odd number whose bits look like nothing.
+cdef uint64_t MIX = 0x9E3779B97F4A7C15ULL
 #: Keeps subjects with wildcards apart from others.
-cdef uint64_t WILD = 0x9E3779B97F4A7C15ULL
+cdef uint64_t WILD = 0xD1B54A32D192ED03ULL
 
 
-cdef inline uint64_t spread(uint64_t hash) noexcept nogil:
-    hash ^= hash >> 32
-    return hash * WILD >> 16
+cdef inline uint64_t step(uint64_t hash, char c) noexcept nogil:
+    """One more byte; what comes out depends on every bit that went in."""
+    hash = (hash ^ <unsigned char>c) * MIX
+    return hash ^ (hash >> 29)
 
 
 cdef uint64_t hash_of(const char* data, size_t size, uint64_t hash) noexcept nogil:
     cdef size_t i
     for i in range(size):
-        hash = (hash ^ <unsigned char>data[i]) * PRIME
+        hash = step(hash, data[i])
     return hash
-
-
-cdef inline uint64_t sid_hash_of(Owner* owner, const char* sid, size_t size) noexcept nogil:
-    return spread(hash_of(sid, size, BASIS ^ <uintptr_t>owner))
 
 
 cdef bint is_subject(const char* subject, size_t size, bint* is_wild) noexcept nogil:
@@ -113,6 +112,8 @@ cdef class Interest:
         if self._buckets == NULL or self._sids == NULL or self.found == NULL:
             raise MemoryError
         self._mask = FIRST_BUCKETS - 1
+        # Nobody outside can choose subjects that lie together.
+        self._seed, self._key = struct.unpack("=QQ", os.urandom(16))
         self._found_size = FIRST_FOUND
 
     def __dealloc__(self):
@@ -166,11 +167,10 @@ cdef class Interest:
         is_subject(subject, subject_size, &is_wild)
         new.is_wild = is_wild
         new.literal = literal_of(subject, subject_size)
-        new.hash = hash_of(subject, new.literal, BASIS)
-        if is_wild:
-            new.hash ^= WILD
-        new.hash = spread(new.hash)
-        new.sid_hash = sid_hash_of(owner, sid, sid_size)
+        new.hash = self._spread(
+            hash_of(subject, new.literal, self._seed) ^ (WILD if is_wild else 0)
+        )
+        new.sid_hash = self.hash_of_sid(owner, sid, sid_size)
         self._put(new)
         new.after = owner.subscriptions
         if new.after != NULL:
@@ -179,6 +179,14 @@ cdef class Interest:
         self.count += 1
         self.generation += 1
         return new
+
+    cdef uint64_t _spread(self, uint64_t hash) noexcept nogil:
+        hash = (hash ^ self._key) * MIX
+        return hash ^ (hash >> 32)
+
+    cdef uint64_t hash_of_sid(self, Owner* owner, const char* sid, size_t size) noexcept nogil:
+        """What a subscription of that sid has as ``sid_hash``."""
+        return self._spread(hash_of(sid, size, self._seed ^ <uintptr_t>owner))
 
     cdef void _put(self, Subscription* which) noexcept nogil:
         which.next = self._buckets[which.hash & self._mask]
@@ -214,7 +222,7 @@ cdef class Interest:
 
     cdef Subscription* of_sid(self, Owner* owner, const char* sid, size_t sid_size) noexcept nogil:
         """The owner's subscription of that sid; NULL: none."""
-        cdef uint64_t hash = sid_hash_of(owner, sid, sid_size)
+        cdef uint64_t hash = self.hash_of_sid(owner, sid, sid_size)
         cdef Subscription* one = self._sids[hash & self._mask]
         while one != NULL:
             if (
@@ -268,32 +276,38 @@ cdef class Interest:
     cdef bint match(self, const char* subject, size_t size) noexcept nogil:
         """Set ``found`` to all that want the subject; false: no memory.
 
-        Nothing is found for a subject with an empty token: the NATS server delivers no such
-        message.
+        Nothing is found for a subject with an empty token, or with a wildcard: the NATS server
+        delivers no such message.
         """
-        cdef uint64_t hash = BASIS
+        cdef uint64_t hash = self._seed
         cdef size_t i
         cdef size_t start = 0
         cdef Subscription* one
         self.found_count = 0
+        self.steps = 0
         for i in range(size + 1):
             if i < size and subject[i] != c'.':
-                hash = (hash ^ <unsigned char>subject[i]) * PRIME
+                hash = step(hash, subject[i])
                 continue
-            if i == start:
+            if i == start or (
+                i == start + 1 and (subject[start] == c'*' or subject[start] == c'>')
+            ):
                 self.found_count = 0
                 return True
-            if start == 0 and not self._take_wild(spread(BASIS ^ WILD), 0, subject, size):
+            if start == 0 and not self._take_wild(
+                self._spread(self._seed ^ WILD), 0, subject, size
+            ):
                 return False
             start = i + 1
             if i == size:
                 break
-            if not self._take_wild(spread(hash ^ WILD), i, subject, size):
+            if not self._take_wild(self._spread(hash ^ WILD), i, subject, size):
                 return False
-            hash = (hash ^ c'.') * PRIME
-        hash = spread(hash)
+            hash = step(hash, c'.')
+        hash = self._spread(hash)
         one = self._buckets[hash & self._mask]
         while one != NULL:
+            self.steps += 1
             if (
                 one.hash == hash
                 and not one.is_wild
@@ -310,6 +324,7 @@ cdef class Interest:
     ) noexcept nogil:
         cdef Subscription* one = self._buckets[hash & self._mask]
         while one != NULL:
+            self.steps += 1
             if (
                 one.hash == hash
                 and one.is_wild

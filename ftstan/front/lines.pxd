@@ -5,7 +5,7 @@ cdef enum Kind:
     PARTIAL
     #: The NATS server will refuse it, and end the connection.
     WRONG
-    #: A line that says nothing of messages and subscriptions: INFO, +OK, -ERR.
+    #: A line of a client that says nothing: +OK.
     OTHER
     CONNECT
     PING

@@ -153,9 +153,7 @@ cdef void read_client_line(const char* data, size_t size, Line* line) noexcept n
     elif is_verb(data, size, b"ping", 4, PING, line) or is_verb(data, size, b"pong", 4, PONG, line):
         if line.kind == PARTIAL:
             return
-    elif is_verb(data, size, b"+ok", 3, OTHER, line) or is_verb(
-        data, size, b"-err", 4, OTHER, line
-    ) or is_verb(data, size, b"info", 4, OTHER, line):
+    elif is_verb(data, size, b"+ok", 3, OTHER, line):
         if line.kind == PARTIAL:
             return
     else:
@@ -212,6 +210,9 @@ cdef void read_server_line(const char* data, size_t size, Line* line) noexcept n
     ):
         return
     if line.kind == PARTIAL:
+        return
+    if (line.kind == MESSAGE or line.kind == HEADED) and needs_blank(data, size, line):
+        line.kind = WRONG
         return
     end_line(data, size, line)
     if line.size == 0:

@@ -8,6 +8,8 @@ Order is kept although there are two roads. What one connection sends first thro
 and then directly could arrive the other way round; before the road changes in this direction, the
 NATS server is asked (PING) on the connection by which the former went, and on the one by which it
 comes, and the connection is not read until both have answered. The other direction needs nothing.
+The core does not publish what it subscribes to, nor with headers.
+The core does not publish what it subscribes to.
 A message for the core that others here want as well goes through the NATS server, which
 gives it to all of them.
 
@@ -23,6 +25,7 @@ from ftstan.front.connection cimport (
     ACCEPTANCE,
     CORE_FENCE,
     CORE_ROOM,
+    ENDED,
     FENCE,
     FREE,
     REMEMBERED,
@@ -64,7 +67,6 @@ from ftstan.front.lines cimport (
     HEADED,
     INFO,
     MESSAGE,
-    OK,
     PARTIAL,
     PING,
     PONG,
@@ -86,6 +88,8 @@ cdef enum:
     #: Bytes that may wait for one end until the other end of the same connection is read no
     #: further.
     PASS_MOST = 1 << 20
+    #: Subscriptions that are looked at for one message.
+    MOST_STEPS = 4096
     #: How long what is left may take that is to be sent to who has been cut off (ms).
     LAST_WORDS = 10000
     #: Until a NATS server that was not there is tried again, and one that is accepting no more
@@ -112,7 +116,9 @@ cdef class Switch:
     numbers, which anybody may read.
     """
 
+    #: What clients subscribe to, and the core.
     cdef Interest _interest
+    cdef Interest _core_interest
     cdef int _poll
     cdef int _commands
     cdef int _words
@@ -160,6 +166,7 @@ cdef class Switch:
     def __cinit__(self, *, int commands, int words, int max_line, long long max_pending):
         """``commands``: the pipe that is read, ``words``: the one that is told of events."""
         self._interest = Interest()
+        self._core_interest = Interest()
         self._scratch = <char*>malloc(READ)
         if self._scratch == NULL:
             raise MemoryError
@@ -378,7 +385,7 @@ cdef class Switch:
 
     cdef void _let_go(self, Connection* c) noexcept nogil:
         """Nothing more is delivered to it, and nothing of it is held."""
-        self._interest.remove_all(&c.owner)
+        self._forget_all(c)
         self._set_hold(c, FREE)
 
     cdef void _free(self, Connection* c) noexcept nogil:
@@ -602,36 +609,54 @@ cdef class Switch:
         cdef Connection* core = self._core
         cdef Subscription* one
         cdef size_t i
-        cdef bint is_theirs = False
+        cdef uint64_t generation
         if core == NULL or self._is_forbidden:
             return False
+        generation = self._interest.generation + self._core_interest.generation
         if (
             core.remembered_for != NULL
-            and core.remembered_at == self._interest.generation
+            and core.remembered_at == generation
             and core.remembered_size == line.subject_size
             and memcmp(core.remembered, line.subject, line.subject_size) == 0
         ):
             self._give(core.remembered_for, line, payload, size)
             return True
-        if not self._interest.match(line.subject, line.subject_size):
+        if not self._match(line) or self._interest.found_count == 0:
             return False
-        for i in range(self._interest.found_count):
-            if self._interest.found[i].owner != &core.owner:
-                is_theirs = True
-        if not is_theirs:
+        if not self._core_interest.match(line.subject, line.subject_size):
             return False
-        if self._interest.found_count == 1 and self._interest.found[0].queue_size == 0:
-            self._remember(core, line, self._interest.found[0])
+        if (
+            self._interest.found_count == 1
+            and self._core_interest.found_count == 0
+            and self._interest.found[0].queue_size == 0
+        ):
+            self._remember(core, line, self._interest.found[0], generation)
         self._choose()
+        # It has its own copy on the same road as the others.
+        for i in range(self._core_interest.found_count):
+            self._give(self._core_interest.found[i], line, payload, size)
         for i in range(self._interest.found_count):
             one = self._interest.found[i]
             if one != NULL:
                 self._give(one, line, payload, size)
         return True
 
-    cdef void _remember(self, Connection* c, Line* line, Subscription* whose) noexcept nogil:
+    cdef bint _match(self, Line* line) noexcept nogil:
+        """Find which clients want a message; false: nobody can say."""
+        if self._interest.match(line.subject, line.subject_size):
+            if self._interest.steps <= MOST_STEPS:
+                return True
+            # Somebody has subscribed so that each message takes long: the NATS server knows how to
+            # live with that.
+            self._is_forbidden = True
+            self._tell(b"crowd", 5, -1)
+        return False
+
+    cdef void _remember(
+        self, Connection* c, Line* line, Subscription* whose, uint64_t generation
+    ) noexcept nogil:
         if line.subject_size <= REMEMBERED and whose.most == 0:
-            c.remembered_at = self._interest.generation
+            c.remembered_at = generation
             c.remembered_size = line.subject_size
             c.remembered_for = whose
             memcpy(c.remembered, line.subject, line.subject_size)
@@ -716,16 +741,19 @@ cdef class Switch:
         else:
             self.direct_out += 1
         whose.delivered += 1
+        whose.direct += 1
         if whose.most > 0 and whose.delivered >= whose.most:
-            # The NATS server has counted fewer.
             self._withdraw(c, whose)
-            self._interest.remove(whose)
         self._touch(c)
 
     cdef void _withdraw(self, Connection* c, Subscription* whose) noexcept nogil:
+        """Its limit is reached; the NATS server has counted fewer, and may send more meanwhile."""
         put(&c.said_up, b"UNSUB ", 6)
         put(&c.said_up, whose.sid, whose.sid_size)
         put(&c.said_up, b"\r\n", 2)
+        c.ended[c.next_ended % ENDED] = whose.sid_hash
+        c.next_ended += 1
+        self._forget(c, whose)
 
     cdef bint _pass(self, Connection* c, const char* data, size_t size) noexcept nogil:
         """Hand on to the NATS server; false: the connection has ended."""
@@ -764,7 +792,12 @@ cdef class Switch:
             if line.kind == PING:
                 c.pings += 1
             elif line.kind == CONNECT:
-                c.is_known = True
+                # A second one has the NATS server forget what was subscribed to before.
+                self._forget_all(c)
+                c.has_login = True
+                # Whatever comes behind it is judged anew.
+                c.is_accepted = False
+                c.not_yet = c.pings + c.is_asking
                 if not is_false(&line, b'"verbose"') or not is_false(&line, b'"pedantic"'):
                     # The NATS server has a word to say on each message.
                     self._be_passing(c)
@@ -773,11 +806,12 @@ cdef class Switch:
                     return size
                 kept = used
                 self._set_hold(c, ACCEPTANCE)
-                if c.pings == 0:
+                if c.pings + c.is_asking == c.not_yet:
                     self._ask(c)
                 break
             elif line.kind == MESSAGE:
-                if not c.is_known:
+                c.is_fenced = False
+                if not c.has_login:
                     # So it has for who does not log in.
                     self._be_passing(c)
                 verdict = self._publish(c, &line, data + used + line.size)
@@ -794,12 +828,16 @@ cdef class Switch:
                 self._publish_headed(c, &line)
                 self.passed_in += 1
             elif line.kind == SUB:
-                if self._core != NULL and self._core_passed > self._core_read:
-                    # What the core has sent through the NATS server to nobody must not come behind
-                    # what it sends directly from here on.
+                # From here on the core's messages come directly.
+                self._subscribe(c, &line)
+                if c.is_dead:
+                    return size
+                if self._core != NULL and self._core_passed > self._core_read and not c.is_fenced:
+                    # What it has sent through the NATS server, to nobody, must not come behind
+                    # them: the NATS server learns of the subscription when it has read that.
                     self._wait_for_core(c)
                     break
-                self._subscribe(c, &line)
+                c.is_fenced = False
             elif line.kind == UNSUB:
                 self._unsubscribe(c, &line)
             used += whole
@@ -817,7 +855,7 @@ cdef class Switch:
         """The NATS server will end it: nothing of what comes is looked at any more."""
         c.is_raw = True
         self._be_passing(c)
-        self._interest.remove_all(&c.owner)
+        self._forget_all(c)
 
     cdef int _publish(self, Connection* c, Line* line, const char* payload) noexcept nogil:
         """1: the core has it, 0: it goes through the NATS server, -1: not now."""
@@ -825,36 +863,39 @@ cdef class Switch:
         cdef Subscription* one
         cdef size_t i
         cdef uint64_t since = 0
-        cdef bint is_ours = False
-        cdef bint is_theirs = False
+        cdef uint64_t generation
+        cdef bint is_wild
         if not self._is_on or self._is_forbidden or core == NULL or not core.is_accepted:
             c.is_stale = True
             return 0
         if c.is_passing:
             return 0
+        generation = self._interest.generation + self._core_interest.generation
         if (
             c.remembered_for == NULL
-            or c.remembered_at != self._interest.generation
+            or c.remembered_at != generation
             or c.remembered_size != line.subject_size
             or memcmp(c.remembered, line.subject, line.subject_size) != 0
         ):
             c.remembered_for = NULL
-            if not self._interest.match(line.subject, line.subject_size):
-                return 0
-            for i in range(self._interest.found_count):
-                one = self._interest.found[i]
-                if one.owner == &core.owner and one.queue_size == 0 and one.most == 0:
-                    is_ours = True
-                else:
-                    is_theirs = True
-            if not is_ours:
-                self._note_passed(c)
-                return 0
-            if is_theirs:
+            if not self._core_interest.match(line.subject, line.subject_size):
                 c.is_stale = True
                 return 0
-            for i in range(self._interest.found_count):
-                since = max(since, self._interest.found[i].since)
+            if self._core_interest.found_count == 0:
+                self._note_passed(c)
+                if not is_subject(line.subject, line.subject_size, &is_wild) or is_wild:
+                    # It is complained of, and may be delivered all the same.
+                    c.is_stale = True
+                return 0
+            for i in range(self._core_interest.found_count):
+                one = self._core_interest.found[i]
+                if one.queue_size > 0 or one.most > 0:
+                    c.is_stale = True
+                    return 0
+                since = max(since, one.since)
+            if not self._match(line) or self._interest.found_count > 0:
+                c.is_stale = True
+                return 0
         else:
             since = c.remembered_for.since
         if c.is_stale or (c.passed_at != 0 and c.passed_at < since):
@@ -867,21 +908,21 @@ cdef class Switch:
         if c.remembered_for != NULL:
             self._give(c.remembered_for, line, payload, line.number + 2)
             return 1
-        if self._interest.found_count == 1:
-            self._remember(c, line, self._interest.found[0])
-        for i in range(self._interest.found_count):
-            self._give(self._interest.found[i], line, payload, line.number + 2)
+        if self._core_interest.found_count == 1:
+            self._remember(c, line, self._core_interest.found[0], generation)
+        for i in range(self._core_interest.found_count):
+            self._give(self._core_interest.found[i], line, payload, line.number + 2)
         return 1
 
     cdef void _publish_headed(self, Connection* c, Line* line) noexcept nogil:
         """A message with headers goes through the NATS server, and with it what follows."""
-        cdef size_t i
         if self._core == NULL or not self._is_on:
             c.is_stale = True
-        elif self._interest.match(line.subject, line.subject_size):
-            for i in range(self._interest.found_count):
-                if self._interest.found[i].owner == &self._core.owner:
-                    self._be_passing(c)
+        elif (
+            not self._core_interest.match(line.subject, line.subject_size)
+            or self._core_interest.found_count > 0
+        ):
+            self._be_passing(c)
         self._note_passed(c)
 
     cdef void _note_passed(self, Connection* c) noexcept nogil:
@@ -891,44 +932,72 @@ cdef class Switch:
     cdef void _subscribe(self, Connection* c, Line* line) noexcept nogil:
         cdef bint is_wild
         cdef Subscription* new
-        if not is_subject(line.subject, line.subject_size, &is_wild) or self._interest.of_sid(
-            &c.owner, line.sid, line.sid_size
-        ) != NULL:
+        cdef int i
+        if (
+            not is_subject(line.subject, line.subject_size, &is_wild)
+            or self._of_sid(c, line) != NULL
+        ):
             # What the NATS server refuses, or ignores because the sid is in use, does nothing here
             # either.
             return
-        new = self._interest.add(
-            &c.owner,
-            line.subject,
-            line.subject_size,
-            line.sid,
-            line.sid_size,
-            line.other,
-            line.other_size,
-        )
+        if c.is_core:
+            new = self._core_interest.add(
+                &c.owner,
+                line.subject,
+                line.subject_size,
+                line.sid,
+                line.sid_size,
+                line.other,
+                line.other_size,
+            )
+        else:
+            new = self._interest.add(
+                &c.owner,
+                line.subject,
+                line.subject_size,
+                line.sid,
+                line.sid_size,
+                line.other,
+                line.other_size,
+            )
         if new == NULL:
             self._end(c)
-        else:
-            new.since = self._core_number
+            return
+        new.since = self._core_number
+        for i in range(ENDED):
+            if c.ended[i] == new.sid_hash:
+                c.ended[i] = 0
 
     cdef void _unsubscribe(self, Connection* c, Line* line) noexcept nogil:
-        cdef Subscription* which = self._interest.of_sid(&c.owner, line.sid, line.sid_size)
+        cdef Subscription* which = self._of_sid(c, line)
         if which == NULL:
             return
         if line.number > which.delivered:
             which.most = line.number
-            c.is_counting = True
             # It may be the one that is remembered.
             self._interest.generation += 1
             return
-        if line.number > 0:
-            self._withdraw_behind(c, which)
-        self._interest.remove(which)
+        if line.number > 0 and which.direct > 0:
+            self._withdraw(c, which)
+        else:
+            self._forget(c, which)
 
-    cdef void _withdraw_behind(self, Connection* c, Subscription* which) noexcept nogil:
-        """All that a limit allows has been delivered, of which the NATS server may not know."""
-        c.is_counting = True
-        self._withdraw(c, which)
+    cdef Subscription* _of_sid(self, Connection* c, Line* line) noexcept nogil:
+        if c.is_core:
+            return self._core_interest.of_sid(&c.owner, line.sid, line.sid_size)
+        return self._interest.of_sid(&c.owner, line.sid, line.sid_size)
+
+    cdef void _forget(self, Connection* c, Subscription* which) noexcept nogil:
+        if c.is_core:
+            self._core_interest.remove(which)
+        else:
+            self._interest.remove(which)
+
+    cdef void _forget_all(self, Connection* c) noexcept nogil:
+        if c.is_core:
+            self._core_interest.remove_all(&c.owner)
+        else:
+            self._interest.remove_all(&c.owner)
 
     # ---- from the NATS server
 
@@ -958,8 +1027,6 @@ cdef class Switch:
                     self.passed_out += 1
             elif line.kind == PONG:
                 is_dropped = self._ponged(c)
-            elif line.kind == OK:
-                self._accept_client(c)
             elif line.kind == INFO:
                 self._learn(&line)
             if is_dropped:
@@ -974,25 +1041,43 @@ cdef class Switch:
 
     cdef bint _count(self, Connection* c, Line* line) noexcept nogil:
         """Count a message of the NATS server; false: the client has got all that it asked for."""
-        cdef Subscription* which = self._interest.of_sid(&c.owner, line.sid, line.sid_size)
+        cdef Subscription* which = self._of_sid(c, line)
+        cdef uint64_t hash
+        cdef int i
         if which == NULL:
-            return not c.is_counting
+            hash = self._interest.hash_of_sid(&c.owner, line.sid, line.sid_size)
+            for i in range(ENDED):
+                if c.ended[i] == hash:
+                    return False
+            return True
         which.delivered += 1
         if which.most > 0 and which.delivered >= which.most:
-            self._withdraw(c, which)
-            self._interest.remove(which)
+            if which.direct > 0:
+                self._withdraw(c, which)
+            else:
+                # The NATS server has counted them all.
+                self._forget(c, which)
         return True
 
     cdef bint _ponged(self, Connection* c) noexcept nogil:
         """The answer to a PING; returns whether that was ours."""
-        self._accept_client(c)
-        if not c.is_asking or c.pings_before > 0:
-            if c.is_asking:
-                c.pings_before -= 1
-            if c.pings > 0:
-                c.pings -= 1
+        cdef bint is_ours = c.is_asking and c.pings_before == 0
+        if c.is_asking and not is_ours:
+            c.pings_before -= 1
+        if is_ours:
+            c.is_asking = False
+        elif c.pings > 0:
+            c.pings -= 1
+        if c.not_yet > 0:
+            # Of a PING in front of its login.
+            c.not_yet -= 1
+            if c.hold == ACCEPTANCE and c.pings == 0:
+                self._ask(c)
+        elif not c.is_accepted:
+            c.is_accepted = True
+            self._may_resume = True
+        if not is_ours:
             return False
-        c.is_asking = False
         if c.is_core:
             self._tickets_done = self._tickets_asked
             self._core_read = self._core_asked
@@ -1008,11 +1093,6 @@ cdef class Switch:
             c.is_stale = False
             c.passed_at = 0
         return True
-
-    cdef void _accept_client(self, Connection* c) noexcept nogil:
-        if not c.is_accepted:
-            c.is_accepted = True
-            self._may_resume = True
 
     cdef void _learn(self, Line* line) noexcept nogil:
         cdef const char* at = front_find(line.argument, line.argument_size, b'"max_payload":')
@@ -1065,6 +1145,7 @@ cdef class Switch:
         while c != NULL:
             following = c.after
             if c.hold != FREE and self._is_over_with(c):
+                c.is_fenced = c.hold == CORE_FENCE
                 self._set_hold(c, FREE)
                 self._go_on(c)
                 if not c.is_dead:
@@ -1142,7 +1223,9 @@ cdef class Switch:
                 )
         if c.up >= 0:
             events = 0
-            if waiting(&c.said) < PASS_MOST:
+            # What waits for the core keeps nobody from hearing what the NATS server answers; for
+            # more than it may keep waiting the NATS server ends the connection.
+            if waiting(&c.said) < (self._max_pending if c.is_core else PASS_MOST):
                 events |= EPOLLIN
             if waiting(&c.said_up) > 0:
                 events |= EPOLLOUT

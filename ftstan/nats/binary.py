@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 from ftstan.base.errors import NatsError
+from ftstan.config.encryption_keys import without_key
 
 
 def binary_path() -> str:
@@ -45,7 +46,13 @@ def binary_version() -> str:
     """Version of that binary, for example ``2.10.22``. Raises ``NatsError`` when it cannot say."""
     path = binary_path()
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, timeout=10, check=False)
+        done = subprocess.run(
+            [path, "--version"],
+            capture_output=True,
+            timeout=10,
+            check=False,
+            env=without_key(os.environ),
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NatsError(
             f"{path} --version: {error}", hint="is it a nats-server for this machine?"

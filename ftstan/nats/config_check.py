@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import ConfigError, NatsError
 from ftstan.base.log.redact import redact
+from ftstan.config.encryption_keys import without_key
 from ftstan.nats.binary import binary_path
 from ftstan.nats.generated import refusal, render
 
@@ -42,6 +43,7 @@ def check(options: NatsServerOptions) -> None:
                 timeout=_WITHIN_S,
                 check=False,
                 text=True,
+                env=without_key(os.environ),
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NatsError(

@@ -91,6 +91,11 @@ def tell_events(front: Front) -> None:
                 f"{address} - Slow Consumer Detected: more waits for it than max_pending allows",
                 backs_off=True,
             )
+        elif what == "crowd":
+            log.warning(
+                "Clients are served by the NATS server alone from now on: one message suits too "
+                "many subscriptions"
+            )
         else:
             log.error("clients cannot be taken: too many open files, or no memory", backs_off=True)
 

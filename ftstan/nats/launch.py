@@ -17,7 +17,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import NatsError
-from ftstan.config.encryption_keys import KEY_VARIABLE
+from ftstan.config.encryption_keys import without_key
 from ftstan.nats.binary import binary_path
 from ftstan.nats.generated import NatsServerOptions, cluster_name, extra_token, render
 from ftstan.nats.heldoutput import HeldOutput
@@ -188,9 +188,7 @@ def child_environment(
     ``gomaxprocs`` and ``gogc``: what the operator chose by option, 0 if nothing. Ours are taken
     only when neither is set, in this way or in ``environment``.
     """
-    child = dict(environment)
-    # It stores nothing of ours.
-    child.pop(KEY_VARIABLE, None)
+    child = without_key(environment)
     if gomaxprocs:
         child["GOMAXPROCS"] = str(gomaxprocs)
     if gogc:

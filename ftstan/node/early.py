@@ -2,8 +2,9 @@
 
 The NATS server is started. A server that stands alone also has its link listen for clients as soon
 as there is a port: what they ask from then on lies in the link until this server is ready, so that
-a client which finds the port open does not ask in vain. The NATS server cannot be made to promise
-that: it may serve a client that was as quick as the link before it has read what the link said.
+a client which finds the port open does not ask in vain. The listener in front of the NATS server
+greets nobody before. A NATS server without one cannot be made to promise that: it may serve a
+client that was as quick as the link before it has read what the link said.
 
 Everything here runs on the main thread, one step after the other, and is imported with as little as
 that needs: nothing else is to be done between the first byte that a client can send and the

@@ -314,6 +314,9 @@ class Roads:
         straight, fronted = results
         for name in straight:
             wanted, had = straight[name], fronted[name]
+            if name.startswith("core"):
+                # One that is followed by another has been closed here, or there before.
+                wanted, had = ([one for one in ones if one != b"<over>"] for ones in (wanted, had))
             at = next(
                 (
                     i

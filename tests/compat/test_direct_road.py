@@ -421,10 +421,6 @@ IGNORED = [b"+OK\r\n", b"-ERR 'x'\r\n", b"PONG\r\n", b"INFO {}\r\n", b"PING x\r\
 KNOWN = {
     "headers": "messages of the core with headers and without come by different roads",
     "a limit of a verbose client": "the nats-server says +OK to an UNSUB of the listener",
-    "-ERR\r\n": "the listener takes it for a line, the nats-server ends the connection",
-    "-ERRx\r\n": "the listener takes it for a line, the nats-server ends the connection",
-    "INFO\r\n": "the listener takes it for a line, the nats-server ends the connection",
-    "INFO x\r\n": "the listener takes it for a line, the nats-server ends the connection",
 }
 
 

@@ -165,8 +165,27 @@ def _traffic() -> Iterator[bytes]:
         )
 
 
+def _lines() -> Iterator[bytes]:
+    for subject in (b"foo", b"foo.*.x", b"_INBOX.a.>", b"a..b"):
+        for more in (b"", b" q", b"\t1 2"):
+            for verb in (b"PUB", b"hpub", b"SUB", b"MSG", b"HMSG", b"Unsub"):
+                yield b"%b %b%b 12\r\n" % (verb, subject, more)
+    yield from (
+        b"PING\r\n",
+        b"PONG\r\n",
+        b"+OK\r\n",
+        b"-ERR 'x'\r\n",
+        b"INFO {}\r\n",
+        b"CONNECT {}\r\n",
+    )
+
+
 _MAKERS = dict(
-    zip(TARGETS, (_frames, _codec, _records, _index, _subreplay, _decode, _traffic), strict=True)
+    zip(
+        TARGETS,
+        (_frames, _codec, _records, _index, _subreplay, _decode, _traffic, _lines),
+        strict=True,
+    )
 )
 
 

@@ -12,6 +12,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from ftstan.base.errors import WireError
+from ftstan.front.interest import Book
+from ftstan.front.lines import first_line
 from ftstan.load.traffic import GUID_PREFIX_SIZE, Publisher, Subscriber, Traffic
 from ftstan.stores.file.log import records
 from ftstan.stores.file.state.subreplay import SubReplay
@@ -441,6 +443,39 @@ def _outcome(connection: Traffic, pieces: list[bytes]) -> tuple[object, ...]:
     return (error, counts, connection.answers, bytes(memoryview(connection.out)))
 
 
+def lines(data: bytes) -> None:
+    """Lines of the listener's connections: a line is what it is whatever comes behind it, and its
+    words are those that a split gives. The bytes are also subscriptions, of which those are found
+    that suit.
+    """
+    for of_server in (False, True):
+        read = first_line(data, of_server=of_server)
+        kind, size, subject, sid, other, number = read
+        assert size <= len(data)
+        if kind in {"partial", "wrong"}:
+            assert kind == "wrong" or size == 0
+            continue
+        line = data[:size]
+        assert line.find(b"\n") == size - 1
+        assert first_line(line, of_server=of_server) == read
+        words = line.replace(b"\r", b" ").replace(b"\t", b" ").split(b" ")
+        words = [word.strip(b"\n") for word in words if word.strip(b"\n")]
+        if kind in {"message", "headed"}:
+            assert (subject, number) == (words[1], int(words[-1]))
+        if kind == "sub":
+            assert (subject, sid) == (words[1], words[-1])
+        if kind in {"sub", "message"} and not of_server:
+            assert other == (words[2] if len(words) == 4 else b"")
+    book = Book()
+    patterns = data.split(b" ")[:16]
+    for owner, pattern in enumerate(patterns):
+        if book.subscribe(owner, pattern, b"%d" % owner):
+            whole = not any(token in {b"*", b">"} for token in pattern.split(b"."))
+            assert ((owner, b"%d" % owner) in book.who(pattern)) == whole
+            assert book.unsubscribe(owner, b"%d" % owner)
+            assert (owner, b"%d" % owner) not in book.who(pattern)
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "frames": frames,
     "codec": messages_,
@@ -449,4 +484,5 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "subreplay": subreplay,
     "decode": spark,
     "traffic": traffic,
+    "lines": lines,
 }

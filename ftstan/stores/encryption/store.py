@@ -19,6 +19,7 @@ from ftstan.stores.encryption.cipher import (
     CODES,
     MOST_UNDER_ONE_KEY,
     NONCE_SIZE,
+    OVERHEAD,
     UndecryptableError,
 )
 
@@ -46,6 +47,8 @@ _NAMED: Final = 3
 #: Channels that a start looks at where each is opened when it is first needed: a key that is wrong
 #: for all of them must not look right until somebody reads.
 _SAMPLED: Final = 8
+#: Messages that are looked at for one that says whether the key is right.
+_LOOK_BACK: Final = 64
 _CODES: Final = tuple(CODES.values())
 
 WRONG_KEY: Final = "the encryption key does not decrypt the newest message of "
@@ -148,26 +151,28 @@ class EncryptedChannel:
         return self.name.decode("utf-8", "backslashreplace")
 
     def is_newest_readable(self) -> bool:
-        """Whether the newest message decrypts, or proves nothing: it was stored plain, or is
-        damaged.
+        """Whether the newest message that is encrypted decrypts. True if none of the last few is:
+        they are empty, or were stored plain, or are damaged.
         """
         last = self._inner.last
         if not last or not self._inner.count:
             return True
-        try:
-            stored = self._inner.read(last, 1, 1)
-            if stored is None:
+        for sequence in range(last, max(self._inner.first, last - _LOOK_BACK) - 1, -1):
+            try:
+                stored = self._inner.read(sequence, 1, 1)
+                if stored is None:
+                    continue
+                i = stored.position(sequence)
+                data = payloads.stored_data(stored, i) if i < len(stored) else b""
+                # One too short for a record is what some client has sent, before there was a key.
+                if len(data) >= OVERHEAD and data[0] in _CODES:
+                    self._keys.decrypt(data)
+                    return True
+            except UndecryptableError:
+                return False
+            except StoreError:
+                # Its readers will be told.
                 return True
-            i = stored.position(last)
-            data = payloads.stored_data(stored, i) if i < len(stored) else b""
-            # One too short for a record is what some client has sent, before there was a key.
-            if data and data[0] in _CODES and len(data) > 1 + NONCE_SIZE:
-                self._keys.decrypt(data)
-        except UndecryptableError:
-            return False
-        except StoreError:
-            # Its readers will be told.
-            return True
         return True
 
     def warn_of_many(self) -> None:
@@ -220,6 +225,8 @@ class EncryptedStore:
         self._inner = inner
         self._ring = ring
         self._accept_unreadable = accept_unreadable
+        self._refused: dict[bytes, str] = {}
+        """Channels that are not served for want of their key."""
 
     @property
     def kind(self) -> str:
@@ -250,16 +257,21 @@ class EncryptedStore:
 
     def _sampled(self, recovered: Recovered) -> Recovered:
         """What was recovered, and some of the channels that it has left for later."""
+        later = list(recovered.later)
         for name in recovered.later[:_SAMPLED]:
-            opened = self._inner.open_channel(name)
+            try:
+                opened = self._inner.open_channel(name)
+            except StoreError:
+                # Whoever asks for it will be told, and nobody else has to wait.
+                continue
+            later.remove(name)
             recovered = replace(
                 recovered,
                 channels=[*recovered.channels, *opened.channels],
                 refused=recovered.refused | opened.refused,
-                later=recovered.later[1:],
                 remembered=recovered.remembered | opened.remembered,
             )
-        return recovered
+        return replace(recovered, later=later)
 
     def _around(self, inner: ChannelStore) -> EncryptedChannel:
         channel = EncryptedChannel(inner, self._ring)
@@ -298,7 +310,7 @@ class EncryptedStore:
                 log.warning(text)
             elif channel.name not in refused:
                 log.error(f"{text}: it is not served")
-                refused[channel.name] = text
+                refused[channel.name] = self._refused[channel.name] = text
         return replace(recovered, channels=list(channels), refused=refused)
 
     def set_limits(self, limits: Limits) -> None:
@@ -306,7 +318,13 @@ class EncryptedStore:
         self._inner.set_limits(limits)
 
     def delete_channel(self, name: bytes) -> None:
-        """Forget a channel and everything in it."""
+        """Forget a channel and everything in it.
+
+        Raises ``StoreError`` for one that is not served for want of its key, too: nobody can use
+        it, and so it looks as if nobody did.
+        """
+        if text := self._refused.get(name):
+            raise StoreError(text, hint="give the key that wrote it, then delete it")
         self._inner.delete_channel(name)
 
     def commit(self) -> dict[bytes, StoreError]:
