@@ -102,6 +102,9 @@ cdef void end_line(const char* data, size_t size, Line* line) noexcept nogil:
     line.size = end - data + 1
     if line.argument_size > 0 and line.argument[line.argument_size - 1] == c'\r':
         line.argument_size -= 1
+    if line.argument_size > 0 and memchr(line.argument, c'\r', line.argument_size) != NULL:
+        # What a NATS server makes of it is its own affair.
+        line.kind = WRONG
 
 
 cdef void set_subject(Line* line, Words* words, int at) noexcept nogil:

@@ -1086,12 +1086,13 @@ cdef class Switch:
                 self._ask_core()
         elif c.hold == FENCE:
             # What it sent has been handed to the core's connection: is it out there?
-            if self._core != NULL:
+            if self._core != NULL and self._core.is_accepted:
                 self._wait_for_core(c)
+                c.is_stale = False
+                c.passed_at = 0
             else:
+                # What follows goes the same way as what went before.
                 self._may_resume = True
-            c.is_stale = False
-            c.passed_at = 0
         return True
 
     cdef void _learn(self, Line* line) noexcept nogil:
