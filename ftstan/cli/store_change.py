@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.clock import SystemClock
 from ftstan.base.disk import LocalDisk
+from ftstan.base.environment import KEY_VARIABLE
 from ftstan.base.errors import ConfigError
 from ftstan.cli.store_owner import owning
 from ftstan.cli.terminal import print_json, progress, say, text_of
-from ftstan.config.encryption_keys import KEY_VARIABLE
 from ftstan.config.options import EncryptionOptions
 from ftstan.ft.epoch_loss import EpochFacts, find_epochs
 from ftstan.stores.encryption.ring import ring_of

@@ -9,6 +9,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
+from ftstan.base.environment import KEY_VARIABLE
 from ftstan.base.errors import ConfigError
 from ftstan.base.log import errno_text
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
     from ftstan.config.options import EncryptionOptions
 
-#: The key of the environment; it goes before every other, and switches nothing on.
-KEY_VARIABLE: Final = "NATS_STREAMING_ENCRYPTION_KEY"
 CIPHERS: Final = ("AES", "CHACHA")
 
 _MOST_BYTES: Final = 1 << 20
@@ -26,11 +25,6 @@ _KEY_HINT: Final = (
     f"set {KEY_VARIABLE} in the server's environment, or name a file of keys with "
     "-encryption_key_file"
 )
-
-
-def without_key(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a child, which stores nothing of ours."""
-    return {name: value for name, value in environment.items() if name != KEY_VARIABLE}
 
 
 def check_encryption(options: EncryptionOptions, environment: Mapping[str, str]) -> None:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 
+from ftstan.base.environment import without_key
 from ftstan.base.errors import NatsError
 
 
@@ -43,9 +44,6 @@ def binary_path() -> str:
 
 def binary_version() -> str:
     """Version of that binary, for example ``2.10.22``. Raises ``NatsError`` when it cannot say."""
-    # Late: what says our own version is to load little.
-    from ftstan.config.encryption_keys import without_key  # noqa: PLC0415
-
     path = binary_path()
     try:
         done = subprocess.run(

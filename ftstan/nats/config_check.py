@@ -12,9 +12,9 @@ import subprocess
 import tempfile
 from typing import TYPE_CHECKING
 
+from ftstan.base.environment import without_key
 from ftstan.base.errors import ConfigError, NatsError
 from ftstan.base.log.redact import redact
-from ftstan.config.encryption_keys import without_key
 from ftstan.nats.binary import binary_path
 from ftstan.nats.generated import refusal, render
 

@@ -16,8 +16,8 @@ import subprocess
 import tempfile
 from typing import TYPE_CHECKING
 
+from ftstan.base.environment import without_key
 from ftstan.base.errors import NatsError
-from ftstan.config.encryption_keys import without_key
 from ftstan.nats.binary import binary_path
 from ftstan.nats.generated import NatsServerOptions, cluster_name, extra_token, render
 from ftstan.nats.heldoutput import HeldOutput

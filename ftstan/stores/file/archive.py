@@ -26,8 +26,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
+from ftstan.base.environment import without_key
 from ftstan.base.log import stream as log
-from ftstan.config.encryption_keys import KEY_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -233,7 +233,7 @@ class _Runner:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 pass_fds=(guard,) if guard >= 0 else (),
-                env={k: v for k, v in os.environ.items() if k != KEY_VARIABLE},
+                env=without_key(os.environ),
             )
         except OSError as error:
             output.close()

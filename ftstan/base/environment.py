@@ -1,0 +1,16 @@
+"""What of the environment is a secret, and stays with this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: The key of the environment; it goes before every other, and switches nothing on.
+KEY_VARIABLE: Final = "NATS_STREAMING_ENCRYPTION_KEY"
+
+
+def without_key(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a child, which stores nothing of ours."""
+    return {name: value for name, value in environment.items() if name != KEY_VARIABLE}
