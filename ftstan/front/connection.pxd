@@ -8,8 +8,6 @@ from ftstan.front.queue cimport Queue
 cdef enum:
     #: Bytes of a subject that is remembered.
     REMEMBERED = 160
-    #: Subscriptions whose limit was reached that are remembered.
-    ENDED = 16
 
 #: Why a connection is not read.
 cdef enum Hold:
@@ -50,13 +48,14 @@ cdef struct Connection:
     #: The NATS server is about to end it, and judges what comes.
     bint is_raw
     bint is_raw_up
-    #: The NATS server has said something on it.
-    bint is_heard
+    #: Something was sent on it.
+    bint has_sent
     #: What it publishes goes through the NATS server, for good.
     bint is_passing
-    #: Hashes of the sids of subscriptions that have ended by it, for what is still on its way.
-    uint64_t[ENDED] ended
-    unsigned int next_ended
+    #: Hashes (8 bytes each) of the sids whose limit was reached, as long as messages for them may
+    #: be on their way; bytes of those for which the PING under way is the answer.
+    Queue ended
+    size_t ended_asked
     #: Sent through the NATS server what the core may be about to hear.
     bint is_stale
     #: The number of the core's subscriptions when something was first sent through the NATS server
@@ -66,6 +65,8 @@ cdef struct Connection:
     long long pings
     long long pings_before
     bint is_asking
+    #: Behind the answer to that PING another one is to be sent: it came too early.
+    bint asks_again
     #: PINGs under way that were sent before its login: their answers say nothing of that.
     long long not_yet
     bint is_gone

@@ -25,7 +25,6 @@ from ftstan.front.connection cimport (
     ACCEPTANCE,
     CORE_FENCE,
     CORE_ROOM,
-    ENDED,
     FENCE,
     FREE,
     REMEMBERED,
@@ -393,6 +392,7 @@ cdef class Switch:
         drop(&c.said)
         drop(&c.heard_up)
         drop(&c.said_up)
+        drop(&c.ended)
 
     cdef void _bury(self) noexcept nogil:
         cdef Connection* c = self._dead
@@ -549,8 +549,8 @@ cdef class Switch:
                 return
         if got < 0 and (errno == EAGAIN or errno == EINTR):
             return
-        if got < 0 and not c.is_core and not c.is_heard:
-            # It was not there; what the client says waits.
+        if got < 0 and not c.is_core and not c.has_sent:
+            # It was not there; what the client says waits, and whose connection it is.
             close(c.up)
             c.up = -1
             if c.is_gone:
@@ -566,6 +566,7 @@ cdef class Switch:
     cdef size_t _from_core(self, Connection* c, const char* data, size_t size) noexcept nogil:
         """Use what the core has sent; returns how much of it."""
         cdef Line line
+        cdef Subscription* ended
         cdef size_t used = 0
         #: From where nothing has been handed on yet.
         cdef size_t kept = 0
@@ -597,7 +598,9 @@ cdef class Switch:
                 self._core_number += 1
                 self._subscribe(c, &line)
             elif line.kind == UNSUB:
-                self._unsubscribe(c, &line)
+                ended = self._unsubscribe(c, &line)
+                if ended != NULL:
+                    self._forget(c, ended)
             elif line.kind == PING:
                 c.pings += 1
             used += whole
@@ -751,9 +754,15 @@ cdef class Switch:
         put(&c.said_up, b"UNSUB ", 6)
         put(&c.said_up, whose.sid, whose.sid_size)
         put(&c.said_up, b"\r\n", 2)
-        c.ended[c.next_ended % ENDED] = whose.sid_hash
-        c.next_ended += 1
+        put(&c.ended, <const char*>&whose.sid_hash, sizeof(uint64_t))
         self._forget(c, whose)
+        self._ask_of_ended(c)
+
+    cdef void _ask_of_ended(self, Connection* c) noexcept nogil:
+        """When the NATS server has answered, nothing is on its way any more for what has ended."""
+        if waiting(&c.ended) > 0 and not c.is_asking:
+            c.ended_asked = waiting(&c.ended)
+            self._ask(c)
 
     cdef bint _pass(self, Connection* c, const char* data, size_t size) noexcept nogil:
         """Hand on to the NATS server; false: the connection has ended."""
@@ -767,6 +776,7 @@ cdef class Switch:
     cdef size_t _from_client(self, Connection* c, const char* data, size_t size) noexcept nogil:
         """Use what a client has sent; returns how much of it. It may be held before the end."""
         cdef Line line
+        cdef Subscription* ended
         cdef size_t used = 0
         cdef size_t kept = 0
         cdef size_t whole
@@ -816,6 +826,13 @@ cdef class Switch:
                     self._be_passing(c)
                 verdict = self._publish(c, &line, data + used + line.size)
                 if verdict < 0:
+                    if not self._pass(c, data + kept, used - kept):
+                        return size
+                    kept = used
+                    if c.hold == FENCE:
+                        # Behind all that it has sent.
+                        c.asks_again = c.is_asking
+                        self._ask(c)
                     break
                 if verdict > 0:
                     if not self._pass(c, data + kept, used - kept):
@@ -839,7 +856,14 @@ cdef class Switch:
                     break
                 c.is_fenced = False
             elif line.kind == UNSUB:
-                self._unsubscribe(c, &line)
+                ended = self._unsubscribe(c, &line)
+                if ended != NULL:
+                    used += whole
+                    if not self._pass(c, data + kept, used - kept):
+                        return size
+                    kept = used
+                    self._withdraw(c, ended)
+                    continue
             used += whole
         if c.is_raw:
             used = size
@@ -900,7 +924,6 @@ cdef class Switch:
             since = c.remembered_for.since
         if c.is_stale or (c.passed_at != 0 and c.passed_at < since):
             self._set_hold(c, FENCE)
-            self._ask(c)
             return -1
         if waiting(&core.said) > CORE_MOST:
             self._set_hold(c, CORE_ROOM)
@@ -964,23 +987,25 @@ cdef class Switch:
             self._end(c)
             return
         new.since = self._core_number
-        for i in range(ENDED):
-            if c.ended[i] == new.sid_hash:
-                c.ended[i] = 0
+        if waiting(&c.ended) > 0:
+            begin_again(c, new.sid_hash)
 
-    cdef void _unsubscribe(self, Connection* c, Line* line) noexcept nogil:
+    cdef Subscription* _unsubscribe(self, Connection* c, Line* line) noexcept nogil:
+        """Returns a subscription that has got all of its limit, of which the NATS server does not
+        know; else NULL.
+        """
         cdef Subscription* which = self._of_sid(c, line)
         if which == NULL:
-            return
+            return NULL
         if line.number > which.delivered:
             which.most = line.number
             # It may be the one that is remembered.
             self._interest.generation += 1
-            return
+            return NULL
         if line.number > 0 and which.direct > 0:
-            self._withdraw(c, which)
-        else:
-            self._forget(c, which)
+            return which
+        self._forget(c, which)
+        return NULL
 
     cdef Subscription* _of_sid(self, Connection* c, Line* line) noexcept nogil:
         if c.is_core:
@@ -1008,7 +1033,6 @@ cdef class Switch:
         cdef size_t kept = 0
         cdef size_t whole
         cdef bint is_dropped
-        c.is_heard = True
         while used < size and not c.is_raw_up:
             read_server_line(data + used, size - used, &line)
             if line.kind == PARTIAL:
@@ -1042,14 +1066,8 @@ cdef class Switch:
     cdef bint _count(self, Connection* c, Line* line) noexcept nogil:
         """Count a message of the NATS server; false: the client has got all that it asked for."""
         cdef Subscription* which = self._of_sid(c, line)
-        cdef uint64_t hash
-        cdef int i
         if which == NULL:
-            hash = self._interest.hash_of_sid(&c.owner, line.sid, line.sid_size)
-            for i in range(ENDED):
-                if c.ended[i] == hash:
-                    return False
-            return True
+            return not has_ended(c, self._interest.hash_of_sid(&c.owner, line.sid, line.sid_size))
         which.delivered += 1
         if which.most > 0 and which.delivered >= which.most:
             if which.direct > 0:
@@ -1066,6 +1084,8 @@ cdef class Switch:
             c.pings_before -= 1
         if is_ours:
             c.is_asking = False
+            take(&c.ended, c.ended_asked)
+            c.ended_asked = 0
         elif c.pings > 0:
             c.pings -= 1
         if c.not_yet > 0:
@@ -1079,11 +1099,17 @@ cdef class Switch:
         if not is_ours:
             return False
         if c.is_core:
+            if c != self._core:
+                return True
             self._tickets_done = self._tickets_asked
             self._core_read = self._core_asked
             self._may_resume = True
             if self._tickets > self._tickets_asked:
                 self._ask_core()
+        elif c.hold == FENCE and c.asks_again:
+            # That PING was in front of what it sent since.
+            c.asks_again = False
+            self._ask(c)
         elif c.hold == FENCE:
             # What it sent has been handed to the core's connection: is it out there?
             if self._core != NULL and self._core.is_accepted:
@@ -1093,6 +1119,7 @@ cdef class Switch:
             else:
                 # What follows goes the same way as what went before.
                 self._may_resume = True
+        self._ask_of_ended(c)
         return True
 
     cdef void _learn(self, Line* line) noexcept nogil:
@@ -1180,10 +1207,12 @@ cdef class Switch:
                 self._await(c)
 
     cdef void _send_all(self, Connection* c) noexcept nogil:
-        if c.up >= 0 and waiting(&c.said_up) > 0 and not c.is_cut:
-            if not self._send(c.up, &c.said_up):
+        cdef size_t before = waiting(&c.said_up)
+        if c.up >= 0 and before > 0 and not c.is_cut:
+            if not self._send(c.up, &c.said_up) and c.has_sent:
                 # Its reason is in what is still to be read.
                 drop(&c.said_up)
+            c.has_sent |= waiting(&c.said_up) < before
         if c.is_gone:
             if c.up >= 0 and waiting(&c.said_up) == 0:
                 shutdown(c.up, SHUT_WR)
@@ -1250,6 +1279,7 @@ cdef class Switch:
                 shrink(&c.said)
                 shrink(&c.heard_up)
                 shrink(&c.said_up)
+                shrink(&c.ended)
             if c.until != 0 and now >= c.until:
                 c.until = 0
                 self._timed -= 1
@@ -1258,6 +1288,23 @@ cdef class Switch:
                 else:
                     self._end(c)
             c = following
+
+
+cdef bint has_ended(Connection* c, uint64_t hash) noexcept nogil:
+    """Whether a subscription has reached its limit, and messages of it may be on their way."""
+    cdef size_t i
+    for i in range(waiting(&c.ended) // sizeof(uint64_t)):
+        if (<uint64_t*>first(&c.ended))[i] == hash:
+            return True
+    return False
+
+
+cdef void begin_again(Connection* c, uint64_t hash) noexcept nogil:
+    """The sid is in use again."""
+    cdef size_t i
+    for i in range(waiting(&c.ended) // sizeof(uint64_t)):
+        if (<uint64_t*>first(&c.ended))[i] == hash:
+            (<uint64_t*>first(&c.ended))[i] = 0
 
 
 cdef inline void shrink(Queue* queue) noexcept nogil:

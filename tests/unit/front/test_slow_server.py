@@ -156,7 +156,7 @@ def test_what_was_limited_and_delivered_is_not_delivered_again(stage: Stage) -> 
     stage.up.sendall(b"MSG in.0 7 1\r\nb\r\n")
     expect(stage.client, b"MSG in.0 7 1\r\nb\r\n")
     # It knows of one only.
-    expect(stage.up, b"UNSUB 7\r\n")
+    expect(stage.up, b"UNSUB 7\r\nPING\r\n")
     stage.up.sendall(b"MSG in.0 7 1\r\nc\r\nMSG in.1 8 1\r\nd\r\n")
     expect(stage.client, b"MSG in.1 8 1\r\nd\r\n")
     stage.client.sendall(b"SUB in.0 7\r\n")
