@@ -218,11 +218,8 @@ def test_a_pair_starts_as_a_group_and_the_second_takes_over(moved: Moved, direct
     second.wait_for(STANDING_BY)
     # A client of the standby's host reaches the active through the route.
     client = round_trip(second.port, "me", b"new")
-    assert (first.get("/active")[0], second.get("/active")[0], second.get("/readyz")[0]) == (
-        200,
-        503,
-        200,
-    )
+    until(lambda: second.get("/readyz")[0] == 200, "the second is ready to take over")
+    assert (first.get("/active")[0], second.get("/active")[0]) == (200, 503)
     first.kill()
     until(lambda: second.get("/active")[0] == 200, f"the second to take over\n{second.tail()}")
     again = StanClient(second.port, "again", cluster=CLUSTER)
