@@ -89,6 +89,8 @@ cdef enum:
     PASS_MOST = 1 << 20
     #: Subscriptions that are looked at for one message.
     MOST_STEPS = 4096
+    #: Of a line that has no end yet, beside its words.
+    ROOM_FOR_BLANKS = 1024
     #: How long what is left may take that is to be sent to who has been cut off (ms).
     LAST_WORDS = 10000
     #: Until a NATS server that was not there is tried again, and one that is accepting no more
@@ -255,8 +257,10 @@ cdef class Switch:
                 self._attach(command.number, command.other)
             elif command.what == c'D':
                 self._is_on = command.number != 0
+                self._may_resume = True
             elif command.what == c'F':
                 self._is_forbidden = True
+                self._may_resume = True
             elif command.what == c'N':
                 if self._listening >= 0:
                     # Closing takes it out of the poll.
@@ -787,6 +791,8 @@ cdef class Switch:
                 self._be_raw(c)
                 break
             if line.kind == PARTIAL:
+                if size - used > self._max_line + ROOM_FOR_BLANKS:
+                    self._be_raw(c)
                 break
             whole = line.size
             if line.kind == MESSAGE or line.kind == HEADED:
@@ -1187,6 +1193,8 @@ cdef class Switch:
         if self._core == NULL:
             return True
         if c.hold == CORE_ROOM:
+            if not self._is_on or self._is_forbidden:
+                return True
             return waiting(&self._core.said) <= CORE_MOST // 2
         if c.hold == CORE_FENCE:
             return c.ticket <= self._tickets_done
