@@ -51,8 +51,9 @@ cdef class Interest:
     cdef Subscription** found
     cdef size_t found_count
     cdef size_t _found_size
-    #: How many subscriptions it has looked at.
+    #: How many subscriptions it has looked at, and how many of those found are of queue groups.
     cdef size_t steps
+    cdef size_t queued
     cdef uint64_t _seed
     cdef uint64_t _key
 

@@ -269,6 +269,7 @@ cdef class Interest:
                 return False
             self.found = larger
             self._found_size *= 2
+        self.queued += which.queue_size > 0
         self.found[self.found_count] = which
         self.found_count += 1
         return True
@@ -285,6 +286,7 @@ cdef class Interest:
         cdef Subscription* one
         self.found_count = 0
         self.steps = 0
+        self.queued = 0
         for i in range(size + 1):
             if i < size and subject[i] != c'.':
                 hash = step(hash, subject[i])

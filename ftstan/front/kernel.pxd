@@ -12,6 +12,7 @@ cdef extern from *:
     #include <string.h>
     #include <strings.h>
     #include <sys/epoll.h>
+    #include <sys/resource.h>
     #include <sys/socket.h>
     #include <time.h>
     #include <unistd.h>
@@ -50,6 +51,18 @@ cdef extern from *:
             return snprintf(line, size, "PROXY UNKNOWN\\r\\n");
         return snprintf(line, size, "PROXY TCP%c %s %s %d %d\\r\\n", six ? '6' : '4', from, to,
                         from_port, to_port);
+    }
+
+    /* Whether a client's descriptor had better be given back: clients have half of those that the
+       process may have, and never the last ones. The kernel gives the lowest that is free. */
+    static int front_is_scarce(int fd, uint64_t used, unsigned reserve)
+    {
+        struct rlimit limit;
+        if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY)
+            return 0;
+        if (reserve > limit.rlim_cur / 4)
+            reserve = limit.rlim_cur / 4;
+        return (rlim_t)fd >= limit.rlim_cur - reserve || used >= limit.rlim_cur / 2;
     }
 
     static void front_prepare(int fd)
@@ -138,6 +151,7 @@ cdef extern from *:
     int snprintf(char* text, size_t size, const char* format, ...) nogil
     int front_address(int fd, int peer, char* text, int* port, int* six) nogil
     int front_proxy_line(int fd, char* line, size_t size) nogil
+    bint front_is_scarce(int fd, uint64_t used, unsigned int reserve) nogil
     int front_accept(int listening) nogil
     int front_connect(int port) nogil
     int front_watch(int poll, int how, int fd, uint32_t events, uint64_t data) nogil

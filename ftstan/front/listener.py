@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import struct
 import threading
@@ -23,6 +24,11 @@ _CORE_BYTES: Final = 4 << 20
 #: Where the NATS server behind it listens.
 LOOPBACK: Final = "127.0.0.1"
 _DEFAULT_LINE: Final = 4096
+#: The first and the last port of outgoing connections.
+_OUTGOING: Final = "/proc/sys/net/ipv4/ip_local_port_range"
+#: So many below it are tried, so often.
+_BELOW: Final = 16_000
+_TRIES: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +166,22 @@ class Front:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody uses now."""
+    """A port of the loopback that nobody uses now, and that the kernel gives to no outgoing
+    connection: the NATS server is to have it again whenever it is started anew.
+    """
+    with contextlib.suppress(OSError, ValueError), open(_OUTGOING, encoding="ascii") as file:
+        first = int(file.read().split()[0])
+        for _ in range(_TRIES):
+            with contextlib.suppress(OSError):
+                return _bound(random.randrange(max(first - _BELOW, 1024), first))
+    return _bound(0)
+
+
+def _bound(port: int) -> int:
     with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
+        probe.bind((LOOPBACK, port))
+        got: int = probe.getsockname()[1]
+        return got
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -1,5 +1,4 @@
 class Switch:
-    accepted: int
     connections: int
     passing: int
     direct_in: int

@@ -51,6 +51,7 @@ from ftstan.front.kernel cimport (
     front_address,
     front_connect,
     front_find,
+    front_is_scarce,
     front_ms,
     front_proxy_line,
     front_watch,
@@ -89,8 +90,13 @@ cdef enum:
     PASS_MOST = 1 << 20
     #: Subscriptions that are looked at for one message.
     MOST_STEPS = 4096
+    #: Members of queue groups among which one message looks for its own.
+    MOST_QUEUED = 64
     #: Of a line that has no end yet, beside its words.
     ROOM_FOR_BLANKS = 1024
+    #: Descriptors that are never a client's: they are storage's, and those of a start of the NATS
+    #: server (``monitor/listener.py`` keeps as many).
+    RESERVE = 64
     #: How long what is left may take that is to be sent to who has been cut off (ms).
     LAST_WORDS = 10000
     #: Until a NATS server that was not there is tried again, and one that is accepting no more
@@ -131,6 +137,7 @@ cdef class Switch:
     cdef bint _is_accepting
     cdef int64_t _accept_at
     cdef int64_t _sweep_at
+    cdef int64_t _timed_at
     cdef Connection* _core
     cdef Connection* _all
     cdef Connection* _dirty
@@ -155,7 +162,6 @@ cdef class Switch:
     cdef uint64_t _tickets_asked
     cdef uint64_t _tickets_done
     cdef uint32_t _random
-    cdef readonly uint64_t accepted
     cdef readonly uint64_t connections
     cdef readonly uint64_t passing
     cdef readonly uint64_t direct_in
@@ -216,6 +222,8 @@ cdef class Switch:
         cdef int patience = SWEEP if self._all != NULL else -1
         if self._timed > 0 or (self._listening >= 0 and not self._is_accepting):
             patience = RETRY
+        if self._held > 0 and self._may_resume:
+            patience = 0
         count = epoll_wait(self._poll, events, EVENTS, patience)
         for i in range(count):
             data = events[i].data.u64
@@ -237,7 +245,7 @@ cdef class Switch:
             self._resume()
         self._flush()
         now = front_ms()
-        if now >= self._sweep_at or self._timed > 0:
+        if now >= self._sweep_at or (self._timed > 0 and now >= self._timed_at):
             self._sweep(now)
         if self._listening >= 0 and not self._is_accepting and now >= self._accept_at:
             self._accept_again()
@@ -320,27 +328,37 @@ cdef class Switch:
         cdef char[128] line
         cdef int i
         cdef int fd
+        if self._listening < 0:
+            return
+        if self._server_port == 0:
+            # They wait in the kernel's queue, and cost nothing here.
+            self._accept_later()
+            return
         for i in range(64):
             fd = front_accept(self._listening)
             if fd < 0:
                 if errno != EAGAIN and errno != EINTR:
+                    self._tell(b"full", -1)
                     self._accept_later()
                 return
+            if front_is_scarce(fd, 2 * self.connections, RESERVE):
+                close(fd)
+                self._tell(b"full", -1)
+                continue
             c = self._new(fd, -1)
             if c == NULL:
+                self._tell(b"full", -1)
                 self._accept_later()
                 return
-            self.accepted += 1
             self.connections += 1
             put(&c.said_up, line, front_proxy_line(fd, line, sizeof(line)))
             self._connect(c)
 
     cdef void _accept_later(self) noexcept nogil:
-        """Descriptors or memory are short."""
+        """Descriptors or memory are short, or there is no NATS server."""
         self._is_accepting = False
         self._accept_at = front_ms() + RETRY
         front_watch(self._poll, EPOLL_CTL_DEL, self._listening, 0, 0)
-        self._tell(b"full", 4, -1)
 
     cdef void _accept_again(self) noexcept nogil:
         self._is_accepting = True
@@ -423,6 +441,10 @@ cdef class Switch:
         close(c.fd)
         c.fd = -1
         drop(&c.said)
+        if not c.is_core:
+            # It may have been held, with more to say.
+            put(&c.said_up, first(&c.heard), waiting(&c.heard))
+            drop(&c.heard)
         if c.up < 0 or c.is_up_gone:
             self._end(c)
         elif c.until == 0:
@@ -457,9 +479,9 @@ cdef class Switch:
         # Its subscriptions go when it is ended: some of them may just have been found.
         c.is_cut = True
         self.slow += 1
-        self._tell(b"slow", 4, c.fd)
+        self._tell(b"slow", c.fd)
 
-    cdef void _tell(self, const char* what, size_t size, int fd) noexcept nogil:
+    cdef void _tell(self, const char* what, int fd) noexcept nogil:
         """A line for the log. One that finds no room is left out."""
         cdef char[160] line
         cdef char[64] address
@@ -601,6 +623,8 @@ cdef class Switch:
             elif line.kind == SUB:
                 self._core_number += 1
                 self._subscribe(c, &line)
+                if c.is_dead:
+                    return size
             elif line.kind == UNSUB:
                 ended = self._unsubscribe(c, &line)
                 if ended != NULL:
@@ -651,12 +675,12 @@ cdef class Switch:
     cdef bint _match(self, Line* line) noexcept nogil:
         """Find which clients want a message; false: nobody can say."""
         if self._interest.match(line.subject, line.subject_size):
-            if self._interest.steps <= MOST_STEPS:
+            if self._interest.steps <= MOST_STEPS and self._interest.queued <= MOST_QUEUED:
                 return True
             # Somebody has subscribed so that each message takes long: the NATS server knows how to
             # live with that.
             self._is_forbidden = True
-            self._tell(b"crowd", 5, -1)
+            self._tell(b"crowd", -1)
         return False
 
     cdef void _remember(
@@ -961,7 +985,6 @@ cdef class Switch:
     cdef void _subscribe(self, Connection* c, Line* line) noexcept nogil:
         cdef bint is_wild
         cdef Subscription* new
-        cdef int i
         if (
             not is_subject(line.subject, line.subject_size, &is_wild)
             or self._of_sid(c, line) != NULL
@@ -1278,6 +1301,7 @@ cdef class Switch:
         cdef Connection* c = self._all
         cdef Connection* following
         cdef bint is_second = now >= self._sweep_at
+        self._timed_at = now + RETRY
         if is_second:
             self._sweep_at = now + SWEEP
         while c != NULL:

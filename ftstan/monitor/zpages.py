@@ -55,13 +55,15 @@ SERVERZ_KEYS = (
     "out_bytes",
     "open_fds",
     "max_fds",
-    # Ours, behind those of the original: of members of a group, and until a server serves.
+    # Ours, behind those of the original: of members of a group, and until a server serves; and
+    # where clients connect to our listener.
     "ft_phase",
     "recovering",
+    "direct_road",
 )
 #: Keys that are left out when their value is empty or 0.
 _OMITTED_WHEN_EMPTY = frozenset(
-    {"role", "node_id", "open_fds", "max_fds", "ft_phase", "recovering"}
+    {"role", "node_id", "open_fds", "max_fds", "ft_phase", "recovering", "direct_road"}
 )
 
 DEFAULT_LIMIT: Final = 1024

@@ -136,6 +136,7 @@ class Pages:
             "in_bytes": counters.in_bytes,
             "out_msgs": counters.out_msgs,
             "out_bytes": counters.out_bytes,
+            "direct_road": asdict(node.front.status()) if node.front is not None else {},
         }
 
     async def recovered(self) -> str:

@@ -1,4 +1,4 @@
-"""The same sessions through the listener and straight at a NATS server."""
+"""A NATS server behind the listener, and raw connections of clients and of a core."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from ftstan.front.listener import LOOPBACK, Front, free_port
+from ftstan.front.listener import LOOPBACK, Front
 from ftstan.nats.binary import binary_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 PATIENCE_S = 20.0
 LOGIN = b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\n'
+#: What the core of a test listens to.
+CORE = b"SUB core.> 1\r\nSUB acks.* 2\r\nSUB one 3\r\n"
 _PING = re.compile(rb"PING[^\r]*\r\n")
 _MSG = re.compile(rb"(H?MSG) (\S+) (\S+) (?:(\S+) )?(?:(\d+) )?(\d+)")
 
@@ -32,6 +33,11 @@ class Message:
     sid: bytes
     reply: bytes
     payload: bytes
+
+
+def pub(subject: bytes, payload: bytes, reply: bytes = b"") -> bytes:
+    """A message to publish."""
+    return b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(payload), payload)
 
 
 class ClosedError(Exception):
@@ -125,26 +131,22 @@ class Peer:
 
 @dataclass
 class Place:
-    """A NATS server, with the listener in front of it or without."""
+    """A NATS server with the listener in front of it."""
 
     server: subprocess.Popen[bytes]
-    port: int
-    front: Front | None = None
+    front: Front
     _peers: list[Peer] = field(default_factory=list)
 
     def core(self, lines: bytes = b"") -> Peer:
         """The core connects, and subscribes."""
-        sock = socket.create_connection((LOOPBACK, self.port))
-        if self.front is not None:
-            sock = self.front.attach(sock)
-        peer = Peer(sock)
+        server = socket.create_connection((LOOPBACK, self.front.server_port))
+        peer = Peer(self.front.attach(server))
         peer.send(lines)
         peer.settle()
         return self._with(peer)
 
     def client(self, login: bytes = LOGIN) -> Peer:
-        port = self.front.port if self.front is not None else self.port
-        return self._with(Peer(socket.create_connection((LOOPBACK, port)), login))
+        return self._with(Peer(socket.create_connection((LOOPBACK, self.front.port)), login))
 
     def _with(self, peer: Peer) -> Peer:
         self._peers.append(peer)
@@ -161,52 +163,34 @@ class Place:
 
     def __exit__(self, *_: object) -> None:
         self.leave()
-        if self.front is not None:
-            self.front.stop()
+        self.front.stop()
         self.server.kill()
         self.server.wait()
 
 
-def place(directory: Path, *, behind: bool, settings: str = "", **front: int) -> Place:
+def place(
+    directory: Path, *, settings: str = "", max_line: int = 0, max_pending: int = 64 << 20
+) -> Place:
     """Start one. ``settings``: more of the NATS server's file."""
-    listener = None
-    port = free_port()
-    if behind:
-        listener = Front(
-            LOOPBACK,
-            0,
-            max_line=front.get("max_line", 0),
-            max_pending=front.get("max_pending", 64 << 20),
-        )
-        port = listener.server_port
+    front = Front(LOOPBACK, 0, max_line=max_line, max_pending=max_pending)
     directory.mkdir(exist_ok=True)
-    (directory / "nats.conf").write_text(
-        f'host: "{LOOPBACK}"\nport: {port}\n{settings}\n'
-        + ("proxy_protocol: true\n" if behind else "")
+    configuration = directory / "nats.conf"
+    configuration.write_text(
+        f'host: "{LOOPBACK}"\nport: {front.server_port}\n{settings}\nproxy_protocol: true\n'
     )
     with open(os.devnull, "wb") as silent:
         server = subprocess.Popen(
-            [binary_path(), "-c", str(directory / "nats.conf")], stdout=silent, stderr=silent
+            [binary_path(), "-c", str(configuration)], stdout=silent, stderr=silent
         )
     end = time.monotonic() + PATIENCE_S
     while True:
         try:
-            socket.create_connection((LOOPBACK, port)).close()
+            socket.create_connection((LOOPBACK, front.server_port)).close()
             break
         except OSError:
             assert time.monotonic() < end
             time.sleep(0.01)
-    if listener is not None:
-        listener.serve(on=True)
-        listener.be_direct(on=True)
-        listener.listen()
-    return Place(server, port, listener)
-
-
-def both(directory: Path, settings: str = "") -> Iterator[tuple[Place, Place]]:
-    """The listener in front of a NATS server, and a NATS server."""
-    with (
-        place(directory / "through", behind=True, settings=settings) as through,
-        place(directory / "straight", behind=False, settings=settings) as straight,
-    ):
-        yield through, straight
+    front.serve(on=True)
+    front.be_direct(on=True)
+    front.listen()
+    return Place(server, front)

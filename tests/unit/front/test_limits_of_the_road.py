@@ -13,8 +13,7 @@ import pytest
 
 from ftstan.front.listener import LOOPBACK
 from tests.processes import until
-from tests.unit.front.sessions import LOGIN, ClosedError, Peer, Place, place
-from tests.unit.front.test_same_as_without import CORE, pub
+from tests.unit.front.sessions import CORE, LOGIN, ClosedError, Peer, Place, place, pub
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +27,7 @@ _BLOCK = b"x" * 50_000
 
 @pytest.fixture
 def through(tmp_path: Path) -> Iterator[Place]:
-    with place(tmp_path / "through", behind=True, max_pending=_PENDING) as made:
+    with place(tmp_path / "through", max_pending=_PENDING) as made:
         yield made
 
 
@@ -50,7 +49,6 @@ def test_who_does_not_read_is_ended_alone(through: Place) -> None:
     core.settle()
     assert [m.payload for m in other.messages] == [b"%d" % n for n in range(200)]
     front = through.front
-    assert front is not None
     until(lambda: front.status().slow == 1, "the slow one has been noticed")
     (event,) = front.read_events()
     assert event[0] == "slow"
@@ -105,11 +103,10 @@ def test_a_ping_is_answered_behind_what_came_before_it(through: Place) -> None:
 def test_who_is_not_let_in_is_not_heard(tmp_path: Path) -> None:
     login = LOGIN.replace(b"}", b',"user":"u","pass":"%b"}')
     with place(
-        tmp_path / "through", behind=True, settings='authorization { user: "u", password: "p" }'
+        tmp_path / "through", settings='authorization { user: "u", password: "p" }'
     ) as through:
-        assert through.front is not None
-        sock = through.front.attach(socket.create_connection((LOOPBACK, through.port)))
-        core = Peer(sock, login % b"p")
+        server = socket.create_connection((LOOPBACK, through.front.server_port))
+        core = Peer(through.front.attach(server), login % b"p")
         core.send(CORE)
         core.settle()
         for bad in (login % b"x", LOGIN, b""):
@@ -130,7 +127,6 @@ def test_who_is_not_let_in_is_not_heard(tmp_path: Path) -> None:
 
 def test_clients_wait_for_a_nats_server_that_is_not_there(through: Place) -> None:
     front = through.front
-    assert front is not None
     front.serve(on=False)
     waiting = socket.create_connection((LOOPBACK, front.port))
     waiting.settimeout(0.3)
@@ -144,7 +140,6 @@ def test_clients_wait_for_a_nats_server_that_is_not_there(through: Place) -> Non
 
 def test_publishers_whose_road_changes_all_the_time_keep_their_order(through: Place) -> None:
     front = through.front
-    assert front is not None
     core = through.core(CORE)
     publishers = [through.client() for _ in range(4)]
     tap = through.client()
@@ -211,7 +206,6 @@ def test_where_a_message_is_sought_among_thousands_the_nats_server_does_that(
 ) -> None:
     core = through.core(CORE)
     front = through.front
-    assert front is not None
     crowd, client = through.client(), through.client()
     crowd.send(b"".join(b"SUB *.x%d %d\r\n" % (n, n) for n in range(5000)))
     crowd.settle()
@@ -232,7 +226,6 @@ def test_where_a_message_is_sought_among_thousands_the_nats_server_does_that(
 def test_thousands_come_and_go_and_nothing_stays(through: Place) -> None:
     core = through.core(CORE)
     front = through.front
-    assert front is not None
     files = len(os.listdir("/proc/self/fd"))
     for turn in range(20):
         clients = [socket.create_connection((LOOPBACK, front.port)) for _ in range(50)]

@@ -1,0 +1,144 @@
+"""What the direct road must not change: who owns the store, what was acknowledged, and what
+strangers can take from the server.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.ft.client import StanClient
+from tests.ft.load import Load
+from tests.processes import HOST, READY, children, free_ports, until, wait_for_mesh
+
+if TYPE_CHECKING:
+    from tests.processes import Server, Stage
+
+pytestmark = pytest.mark.processes
+
+FILES = 256
+
+
+def direct_in(server: Server) -> int:
+    """Messages of clients that it got directly."""
+    return int(
+        sum(
+            sample.value
+            for sample in server.metrics()["ftstan_client_messages"].samples
+            if sample.labels["road"] == "direct" and sample.labels["direction"] == "in"
+        )
+    )
+
+
+def joined(port: int, name: str) -> tuple[StanClient, Load]:
+    client = StanClient(port, name)
+    client.connect()
+    load = Load(name.encode())
+    load.join(client)
+    return client, load
+
+
+def judge(port: int, loads: dict[str, Load]) -> None:
+    reader = StanClient(port, "reader")
+    reader.connect()
+    for name, load in loads.items():
+        load.judge(reader.read_all(name.encode()))
+
+
+def is_started(server: Server, times: int) -> bool:
+    return server.text().count("[INF] Server is ready") >= times
+
+
+def test_a_planned_hand_over_loses_and_doubles_nothing_on_either_listener(stage: Stage) -> None:
+    a, b = stage.routed_pair()
+    _, there = joined(a.port, "there")
+    client, here = joined(b.port, "here")
+    for _ in range(4):
+        there.run(300)
+        here.run(300)
+    assert direct_in(a) > 1000
+    there.press(2000)
+    a.signal(signal.SIGTERM)
+    here.run(1500)
+    there.read_last_acks()
+    assert a.status() == 143
+    b.wait_until_active()
+    here.run(1500)
+    here.settle()
+    client.nats.flush()
+    assert direct_in(b) > 500
+    judge(b.port, {"there": there, "here": here})
+    assert here.unanswered == 0
+
+
+def test_an_owner_that_was_paused_over_a_takeover_answers_nobody(stage: Stage) -> None:
+    route_a, route_b = (f"nats://{HOST}:{port}" for port in free_ports(2))
+    steals = ("-ft_steal_after", "3s")
+    a = stage.member("a", "-cluster", route_a, "-routes", route_b, *steals)
+    a.wait_until_active()
+    b = stage.member("b", "-cluster", route_b, "-routes", route_a, *steals)
+    b.wait_until_standing_by()
+    wait_for_mesh([a, b])
+    client, there = joined(a.port, "there")
+    there.run(1000)
+    assert direct_in(a) > 500
+    a.signal(signal.SIGSTOP)
+    # What lies in the sockets of a listener that stands still is read when it goes on.
+    there.press(1000)
+    b.wait_until_active()
+    a.signal(signal.SIGCONT)
+    there.read_last_acks()
+    assert a.status() == 75
+    assert client.acks
+    judge(b.port, {"there": there})
+
+
+def test_a_nats_server_that_is_killed_under_load_costs_nothing_that_was_acknowledged(
+    stage: Stage,
+) -> None:
+    server = stage.file_server("server")
+    server.wait_for(READY)
+    loads: dict[str, Load] = {}
+    for n in range(4):
+        _, load = joined(server.port, f"c{n}")
+        loads[f"c{n}"] = load
+        load.run(1000)
+        load.press(500)
+        (nats,) = children(server.pid)
+        os.kill(nats, signal.SIGKILL)
+        load.read_last_acks()
+        until(partial(is_started, server, n + 2), "the next one")
+    assert direct_in(server) > 3000
+    judge(server.port, loads)
+
+
+def test_strangers_leave_descriptors_for_storage_and_for_the_nats_server(stage: Stage) -> None:
+    server = stage.file_server("server")
+    server.wait_for(READY)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (FILES, FILES))
+    client = StanClient(server.port)
+    client.connect()
+    client.publish(b"before", b"1")
+    (nats,) = children(server.pid)
+    strangers = [socket.create_connection((HOST, server.port), timeout=10) for _ in range(400)]
+    try:
+        until(lambda: "too many open files" in server.text(), "a refusal")
+        for n in range(20):
+            client.publish(b"new.%d" % n, b"1")
+        os.kill(nats, signal.SIGKILL)
+        server.wait_for("nats-server is running again")
+    finally:
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_the_page_of_a_server_shows_the_direct_road(stage: Stage) -> None:
+    server = stage.file_server("server")
+    server.wait_for(READY)
+    assert "direct_road" in server.serverz()
