@@ -13,6 +13,7 @@ MODULES = [
     "ftstan/wire/block.pyx",
     "ftstan/wire/codec.pyx",
     "ftstan/wire/frames.pyx",
+    "ftstan/front/connections.pyx",
     "ftstan/front/interest.pyx",
     "ftstan/front/lines.pyx",
     "ftstan/front/switch.pyx",

@@ -18,7 +18,7 @@ cdef extern from *:
     #include <unistd.h>
 
     /* An address and its port as text; false: of another family. */
-    static int front_address(int fd, int peer, char *text, int *port, int *six)
+    static inline int front_address(int fd, int peer, char *text, int *port, int *six)
     {
         struct sockaddr_storage at;
         socklen_t size = sizeof at;
@@ -42,7 +42,7 @@ cdef extern from *:
     }
 
     /* What tells the NATS server whose connection it is. */
-    static int front_proxy_line(int fd, char *line, size_t size)
+    static inline int front_proxy_line(int fd, char *line, size_t size)
     {
         char from[INET6_ADDRSTRLEN], to[INET6_ADDRSTRLEN];
         int from_port, to_port, six, same;
@@ -55,7 +55,7 @@ cdef extern from *:
 
     /* Whether a client's descriptor had better be given back: clients have half of those that the
        process may have, and never the last ones. The kernel gives the lowest that is free. */
-    static int front_is_scarce(int fd, uint64_t used, unsigned reserve)
+    static inline int front_is_scarce(int fd, uint64_t used, unsigned reserve)
     {
         struct rlimit limit;
         if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY)
@@ -65,14 +65,14 @@ cdef extern from *:
         return (rlim_t)fd >= limit.rlim_cur - reserve || used >= limit.rlim_cur / 2;
     }
 
-    static void front_prepare(int fd)
+    static inline void front_prepare(int fd)
     {
         int on = 1;
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
         setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     }
 
-    static int front_accept(int listening)
+    static inline int front_accept(int listening)
     {
         int fd = accept4(listening, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0)
@@ -81,7 +81,7 @@ cdef extern from *:
     }
 
     /* Connect to a port of this host; -1: nobody is there. */
-    static int front_connect(int port)
+    static inline int front_connect(int port)
     {
         struct sockaddr_in at;
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -99,7 +99,7 @@ cdef extern from *:
         return fd;
     }
 
-    static int front_watch(int poll, int how, int fd, uint32_t events, uint64_t data)
+    static inline int front_watch(int poll, int how, int fd, uint32_t events, uint64_t data)
     {
         struct epoll_event event;
         event.events = events;
@@ -107,7 +107,7 @@ cdef extern from *:
         return epoll_ctl(poll, how, fd, &event);
     }
 
-    static int64_t front_ms(void)
+    static inline int64_t front_ms(void)
     {
         struct timespec now;
         clock_gettime(CLOCK_MONOTONIC, &now);
@@ -115,7 +115,7 @@ cdef extern from *:
     }
 
     /* Where a text stands in a line, in any case; NULL: nowhere. */
-    static const char *front_find(const char *data, size_t size, const char *text)
+    static inline const char *front_find(const char *data, size_t size, const char *text)
     {
         size_t length = strlen(text);
         for (; size >= length; data++, size--)

@@ -1,0 +1,76 @@
+"""Sockets of clients, of the core and to the NATS server, and when to read and to write them."""
+
+from libc.stdint cimport int64_t, uint64_t
+
+from ftstan.front.connection cimport Connection, Hold
+from ftstan.front.queue cimport Queue
+
+cdef enum:
+    #: Bytes that may wait for the core until clients are read no further; below a half they are.
+    CORE_MOST = 4 << 20
+
+
+#: What ``listener.py`` writes: a letter and what belongs to it.
+cdef struct Command:
+    char what
+    int number
+    int other
+
+
+cdef class Connections:
+    cdef int _poll
+    cdef int _commands
+    cdef int _words
+    cdef int _listening
+    cdef int _server_port
+    cdef bint _is_over
+    cdef bint _is_accepting
+    cdef int64_t _accept_at
+    cdef int64_t _sweep_at
+    cdef int64_t _timed_at
+    cdef Connection* _core
+    cdef Connection* _all
+    cdef Connection* _dirty
+    cdef Connection* _dead
+    #: How many connections are held, and whether it is time to look at them.
+    cdef size_t _held
+    cdef bint _may_resume
+    #: Connections that have no server yet, or that end.
+    cdef size_t _timed
+    cdef char* _scratch
+    cdef size_t _max_pending
+    cdef readonly uint64_t connections
+    cdef readonly uint64_t passing
+    cdef readonly uint64_t slow
+
+    cdef void _turn(self) noexcept nogil
+    cdef size_t _from_client(self, Connection* c, const char* data, size_t size) noexcept nogil
+    cdef size_t _from_server(self, Connection* c, const char* data, size_t size) noexcept nogil
+    cdef void _forget_all(self, Connection* c) noexcept nogil
+    cdef void _resume(self) noexcept nogil
+    cdef void _carry_out(self, Command* command) noexcept nogil
+    cdef void _obey(self) noexcept nogil
+    cdef Connection* _new(self, int fd, int up) noexcept nogil
+    cdef void _use_server(self, Connection* c, int up) noexcept nogil
+    cdef void _accept(self) noexcept nogil
+    cdef void _accept_later(self) noexcept nogil
+    cdef void _accept_again(self) noexcept nogil
+    cdef void _connect(self, Connection* c) noexcept nogil
+    cdef void _end(self, Connection* c) noexcept nogil
+    cdef void _let_go(self, Connection* c) noexcept nogil
+    cdef void _free(self, Connection* c) noexcept nogil
+    cdef void _bury(self) noexcept nogil
+    cdef void _client_left(self, Connection* c) noexcept nogil
+    cdef void _server_left(self, Connection* c) noexcept nogil
+    cdef void _cut(self, Connection* c) noexcept nogil
+    cdef void _tell(self, const char* what, int fd) noexcept nogil
+    cdef void _set_hold(self, Connection* c, Hold hold) noexcept nogil
+    cdef void _touch(self, Connection* c) noexcept nogil
+    cdef void _read_client(self, Connection* c) noexcept nogil
+    cdef void _go_on(self, Connection* c) noexcept nogil
+    cdef void _read_server(self, Connection* c) noexcept nogil
+    cdef void _flush(self) noexcept nogil
+    cdef void _send_all(self, Connection* c) noexcept nogil
+    cdef bint _send(self, int fd, Queue* queue) noexcept nogil
+    cdef void _await(self, Connection* c) noexcept nogil
+    cdef void _sweep(self, int64_t now) noexcept nogil
