@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.compat.roads import CORE, HELLO, HOST, Nats, Play, Wire
+from tests.memory import grown_since, resident
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,11 +72,6 @@ class DeafCore:
         return Wire(self.sock)
 
 
-def memory() -> int:
-    words = Path("/proc/self/statm").read_text().split()
-    return int(words[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 @pytest.mark.parametrize("inboxes", [1, 2])
 def test_a_client_that_does_not_read_is_ended_alone(play: Play, inboxes: int) -> None:
     assert play.front is not None
@@ -109,7 +103,7 @@ def test_a_core_that_does_not_read_holds_up_who_publishes_to_it_and_nobody_else(
         core = DeafCore(play, b"SUB in 1\r\n")
         writers = [play.open(f"w{i}") for i in range(3)]
         play.open("quiet")
-        before = memory()
+        before = resident()
         count = 9000
         threads = [
             threading.Thread(target=lambda w=w: [w.send(pub("in", i)) for i in range(count)])
@@ -124,7 +118,7 @@ def test_a_core_that_does_not_read_holds_up_who_publishes_to_it_and_nobody_else(
         assert not quiet.is_stuck
         fresh = play.open("fresh")
         assert not fresh.is_stuck
-        assert memory() - before < 64 << 20
+        assert grown_since(before) < 64 << 20
         wire = core.hear()
         wire.wait(b"MSG in 1 ", 3 * count, 30)
         for thread in threads:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.front.listener import LOOPBACK
+from tests.memory import grown_since, resident
 from tests.unit.front.sessions import Place, place
 from tests.unit.front.test_slow_server import Stage, expect
 
@@ -36,12 +37,6 @@ def through(tmp_path: Path) -> Iterator[Place]:
         yield made
 
 
-def _memory() -> int:
-    """Bytes of this process that are in memory."""
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * 4096
-
-
 def _blanks(through: Place, verb: bytes) -> socket.socket:
     """A connection that has not logged in, and has sent blanks behind a verb."""
     sock = socket.create_connection((LOOPBACK, through.front.port))
@@ -55,9 +50,9 @@ def _blanks(through: Place, verb: bytes) -> socket.socket:
 
 @pytest.mark.parametrize("verb", [b"PUB", b"PING", b"SUB"])
 def test_blanks_behind_a_verb_do_not_fill_the_memory(through: Place, verb: bytes) -> None:
-    before = _memory()
+    before = resident()
     with _blanks(through, verb):
-        assert _memory() - before < 16 << 20
+        assert grown_since(before) < 16 << 20
 
 
 def test_many_queue_groups_of_one_client_do_not_stop_all_others(through: Place) -> None:

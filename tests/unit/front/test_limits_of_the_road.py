@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.front.listener import LOOPBACK
+from tests.memory import grown_since, resident
 from tests.processes import until
 from tests.unit.front.sessions import CORE, LOGIN, ClosedError, Peer, Place, place, pub
 
@@ -29,11 +30,6 @@ _BLOCK = b"x" * 50_000
 def through(tmp_path: Path) -> Iterator[Place]:
     with place(tmp_path / "through", max_pending=_PENDING) as made:
         yield made
-
-
-def rss() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_who_does_not_read_is_ended_alone(through: Place) -> None:
@@ -67,7 +63,7 @@ def test_a_core_that_does_not_read_holds_up_who_publishes_to_it_and_nobody_else(
     publisher, other, third = through.client(), through.client(), through.client()
     third.send(b"SUB in.0 1\r\n")
     third.settle()
-    before = rss()
+    before = resident()
     count = 2000
 
     def publish() -> None:
@@ -78,7 +74,7 @@ def test_a_core_that_does_not_read_holds_up_who_publishes_to_it_and_nobody_else(
     said.start()
     time.sleep(0.5)
     # 100 MB are offered, of which 4 wait here.
-    assert rss() - before < 60 << 20
+    assert grown_since(before) < 60 << 20
     for n in range(50):
         other.send(pub(b"in.0", b"%d" % n))
         other.settle()
