@@ -107,7 +107,7 @@ def compare_page(request: dict[str, Any], answer: Answer, theirs: Answer) -> Non
     # The original sends it with errors alone.
     names -= {"x-content-type-options"} - set(theirs.headers)
     if "ft_phase" in answer.body or "direct_road" in answer.body:
-        # Lines more may be what makes it one that is sent in chunks.
+        # More lines may be what makes it one that is sent in chunks.
         names -= {"content-length", "transfer-encoding"}
         assert names == set(theirs.headers) - {"content-length", "transfer-encoding"}, request
     else:
