@@ -49,6 +49,8 @@ class Seen:
 
     ``fit``: not false while it says that it stands by and could not take over; an original never
     says so.
+
+    ``figures_us``: when the last complete look at its figures began.
     """
 
     name: str
@@ -57,11 +59,19 @@ class Seen:
     state: str = ""
     fit: bool = True
     epoch: int = 0
+    figures_us: int = 0
 
     @property
     def active(self) -> bool:
         """Whether it says that it serves."""
         return self.active_us > 0
+
+    @property
+    def recorded(self) -> bool:
+        """Whether its figures were looked at since it serves: then its epoch is in the ledger, if
+        it tells one.
+        """
+        return self.active and self.figures_us >= self.active_us
 
     @property
     def standing_by(self) -> bool:
@@ -148,6 +158,7 @@ class Watchers:
                 if node.epoch:
                     took = self._now_us() - asked
                     self._write(Owner(asked, node.name, node.epoch, int(float(commits[1])), took))
+            node.figures_us = asked
             await _pause(LAZY_S, loop.time() - began, _LONGEST_FIGURE_S)
 
 

@@ -342,9 +342,12 @@ class Play:
         return active
 
     def _whole(self) -> bool:
+        """Whether one serves and all others could. A fault before its epoch is in the ledger would
+        take that evidence from the judge.
+        """
         nodes = self._watchers.nodes.values()
         return sum(node.active for node in nodes) == 1 and all(
-            node.active or node.standing_by for node in nodes
+            node.recorded or node.standing_by for node in nodes
         )
 
     def _ack_after(self, since_us: int) -> bool:

@@ -46,6 +46,12 @@ class Nodes(Watchers):
             "a", answers=True, active_us=self._now_us(), state="FT_ACTIVE", epoch=1
         )
         self.nodes["b"] = Seen("b", answers=True, state="FT_STANDBY")
+        asyncio.get_running_loop().call_later(0.2, self.look)
+
+    def look(self) -> None:
+        """Figures of both."""
+        for node in self.nodes.values():
+            node.figures_us = self._now_us()
 
     def take_over(self) -> None:
         """The second node serves, the first one stands by."""
@@ -54,6 +60,7 @@ class Nodes(Watchers):
         self.nodes["b"].active_us = self._now_us()
         self.nodes["b"].state = "FT_ACTIVE"
         self.nodes["b"].epoch = 2
+        self.look()
 
 
 class Load:
@@ -184,6 +191,16 @@ def test_a_takeover_that_comes_while_nodes_come_back_is_of_the_fault_before_it(
         (1, "a"),
         (2, "b"),
     ]
+
+
+def test_no_fault_comes_before_the_owners_epoch_is_in_the_ledger(
+    tmp_path: Path, made: list[Nodes]
+) -> None:
+    assert played(tmp_path, lambda: None, 60).passed
+    (fault,) = written(tmp_path, Fault)
+    assert isinstance(fault, Fault)
+    owner = made[0].nodes["a"]
+    assert owner.active_us < owner.figures_us <= fault.t
 
 
 def test_a_fault_after_which_nodes_stay_away_is_written_down_all_the_same(
