@@ -457,6 +457,7 @@ async def test_a_subscription_that_the_next_session_is_refused_ends_and_the_othe
         ftstan.client.SubscriptionClosedError, match="too many subscriptions per channel"
     ):
         await subscription.next(30)
+    await until(lambda: told, "the loss is told")
     assert [type(error).__name__ for error in told] == ["SubscriptionLostError"]
     await client.publish("foo", b"")
     await client.close()
