@@ -72,7 +72,7 @@ class SimDisk:
         self.on_call: Callable[[int, str, tuple[object, ...]], None] | None = None
         self.calls = 0
         self.log: list[str] = []
-        self.keeps_log = True
+        self.keeps_log = False
         self.dead = False
         self.machine: Any = self
         """Whose memory holds what this process has written; it has ``dead``."""

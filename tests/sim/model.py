@@ -7,8 +7,9 @@ store through ``ftstan.stores.interface`` alone and must never look at files.
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ftstan.stores.interface import CLIENTS, ChannelLimits
 
@@ -256,6 +257,11 @@ class Model:
     touched: set[bytes] = field(default_factory=set)
     channels: dict[bytes, ChannelModel] = field(default_factory=dict)
     deleting: set[bytes] = field(default_factory=set)
+
+    def copied(self) -> Model:
+        """Another one, for a judgement: ``check`` settles what was unknown."""
+        # Several times as quick as copy.deepcopy, and made thousands of times.
+        return cast("Model", pickle.loads(pickle.dumps(self)))
 
     def deleted(self, name: bytes) -> None:
         """The deletion of a channel was answered: nothing of it may ever be seen again."""

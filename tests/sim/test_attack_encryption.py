@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 from random import Random
 from typing import TYPE_CHECKING
@@ -53,7 +52,7 @@ def grown(
         kills=[rng.randint(100, 300) for _ in rings[1:]],
         shape=Shape(purges=purges, deletes=deletes),
         judge=lambda disk, model: found.append(
-            (disk.crash(process_only=True), copy.deepcopy(model))
+            (disk.crash(process_only=True), model.copied())
         ),
     )
     return found[0]
@@ -76,7 +75,7 @@ def rekey(disk: SimDisk, ring: KeyRing = RING) -> None:
 def check(disk: SimDisk, model: Model, ring: KeyRing = RING) -> None:
     """What the store holds is what was answered, and these keys read it."""
     store = EncryptedStore(open_file_store(disk, ManualClock()), ring)
-    copy.deepcopy(model).check(store.recover())
+    model.copied().check(store.recover())
     store.abandon()
 
 

@@ -5,7 +5,6 @@ They can be run again.
 
 from __future__ import annotations
 
-import copy
 import os
 from random import Random
 from typing import TYPE_CHECKING
@@ -46,7 +45,7 @@ def grown(seed: int, kills: int = 4, *, purges: bool = False) -> tuple[SimDisk, 
         kills=[rng.randint(100, 300) for _ in range(kills)],
         shape=Shape(purges=purges),
         judge=lambda disk, model: found.append(
-            (disk.crash(process_only=True), copy.deepcopy(model))
+            (disk.crash(process_only=True), model.copied())
         ),
     )
     disk, model = found[0]
@@ -72,7 +71,7 @@ def env_of(disk: SimDisk) -> FileEnv:
 
 def check(disk: SimDisk, model: Model) -> None:
     store = open_file_store(disk, ManualClock())
-    copy.deepcopy(model).check(store.recover())
+    model.copied().check(store.recover())
     store.abandon()
 
 
