@@ -51,9 +51,7 @@ def grown(
         seed,
         kills=[rng.randint(100, 300) for _ in rings[1:]],
         shape=Shape(purges=purges, deletes=deletes),
-        judge=lambda disk, model: found.append(
-            (disk.crash(process_only=True), model.copied())
-        ),
+        judge=lambda disk, model: found.append((disk.crash(process_only=True), model.copied())),
     )
     return found[0]
 

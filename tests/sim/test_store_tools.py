@@ -44,9 +44,7 @@ def grown(seed: int, kills: int = 4, *, purges: bool = False) -> tuple[SimDisk, 
         seed,
         kills=[rng.randint(100, 300) for _ in range(kills)],
         shape=Shape(purges=purges),
-        judge=lambda disk, model: found.append(
-            (disk.crash(process_only=True), model.copied())
-        ),
+        judge=lambda disk, model: found.append((disk.crash(process_only=True), model.copied())),
     )
     disk, model = found[0]
     # Of one slice a tool has little to do: starts that cost more calls than a life has would prove
