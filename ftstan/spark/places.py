@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from ftstan.spark.keys import KeySource
     from ftstan.spark.options import ReadOptions
     from ftstan.spark.parts import Bounds
     from ftstan.spark.report import ReadingReport
@@ -32,9 +33,13 @@ class Piece(Protocol):
         *,
         report: ReadingReport,
         fail_on_data_loss: bool,
-        refuse_encrypted: bool,
+        refuse_encrypted: bool | None,
+        keys: KeySource,
     ) -> Iterator[pa.RecordBatch]:
-        """Its messages, with columns out of ``decode.TYPES`` in this order and of these types."""
+        """Its messages, with columns out of ``decode.TYPES`` in this order and of these types.
+
+        ``refuse_encrypted``: ``None`` where nobody said it.
+        """
         ...
 
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ftstan.base.environment import KEY_VARIABLE
 from ftstan.base.errors import ConfigError
 from ftstan.cli.pipeline.running import setting
+from ftstan.spark.keys import KEY_FILE_OPTION
 from ftstan.spark.selection import Selection, moment
 
 if TYPE_CHECKING:
@@ -43,6 +45,18 @@ def add_channels(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="an option of the data source, such as allowUnconfirmed=true; may be repeated",
     )
+    add_keys(parser)
+
+
+def add_keys(parser: argparse.ArgumentParser) -> None:
+    """The flag for the keys of encrypted payloads."""
+    parser.add_argument(
+        "--encryption-key-file",
+        default="",
+        metavar="FILE",
+        help="keys that decrypt payloads, one a line, at the same path on every executor "
+        f"(default: {KEY_VARIABLE})",
+    )
 
 
 def add_messages(parser: argparse.ArgumentParser) -> None:
@@ -72,8 +86,21 @@ def selected(arguments: argparse.Namespace) -> Selection:
         since=_moment(arguments.since),
         until=_moment(arguments.until),
         where=arguments.where,
-        options=dict(arguments.option),
+        options=reading(arguments),
     )
+
+
+def reading(arguments: argparse.Namespace) -> dict[str, str]:
+    """The options of the data source. Raises ``ConfigError``."""
+    options = dict(arguments.option)
+    if path := arguments.encryption_key_file:
+        if any(name.lower() == KEY_FILE_OPTION.lower() for name in options):
+            raise ConfigError(
+                f"--encryption-key-file and the option {KEY_FILE_OPTION} were given",
+                hint="give one of them",
+            )
+        options[KEY_FILE_OPTION] = path
+    return options
 
 
 def channels(arguments: argparse.Namespace) -> tuple[str, ...]:
