@@ -33,6 +33,18 @@ def check_encryption(options: EncryptionOptions, environment: Mapping[str, str])
     Raises ``ConfigError``.
     """
     keys_of(options, environment)
+    if options.refuse_plain and not options.enabled:
+        raise ConfigError(
+            "encryption_refuse_plain is for a server that encrypts",
+            hint="add -encrypt with a key, or -encryption_key_file; or leave it out",
+            option="encryption_refuse_plain",
+        )
+    if options.accept_mixed and options.enabled:
+        raise ConfigError(
+            "encryption_accept_mixed is for a server without a key",
+            hint="leave it out: with keys, encrypted and plain messages are read",
+            option="encryption_accept_mixed",
+        )
 
 
 def check_switch(options: EncryptionOptions) -> None:

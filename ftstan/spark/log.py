@@ -37,6 +37,7 @@ from ftstan.spark.reading import PartReader
 from ftstan.spark.report import ReadingReport
 from ftstan.spark.resolve import checksum, directory, resolved
 from ftstan.spark.scan import Listing, channel_names, look, uncollected
+from ftstan.spark.serverinfo import is_encrypted
 from ftstan.stores.file.state import state_records
 from ftstan.stores.file.tools.source import Source
 from ftstan.stores.file.tools.statereading import SUB_KINDS, read_state
@@ -195,7 +196,14 @@ class Store:
         if listing.findings and not packed:
             packed = [()]
         parts = [
-            Part(self.path, listing.ours_from, self._polynomial, tuple(some)) for some in packed
+            Part(
+                self.path,
+                listing.ours_from,
+                self._polynomial,
+                tuple(some),
+                encrypted=is_encrypted(self.path),
+            )
+            for some in packed
         ]
         if parts:
             parts[0] = replace(parts[0], findings=tuple(listing.findings))
@@ -295,7 +303,8 @@ def read(
     false and without what it held. ``report`` counts and collects what is found.
     ``fail_on_data_loss``: a slice that is gone since the plan was made is an error.
     ``keys`` decrypt payloads; one that none of them decrypts is an error. Without keys payloads are
-    given as they are stored, and ``refuse_encrypted`` makes one that looks encrypted an error.
+    given as they are stored, and ``refuse_encrypted`` makes one that looks encrypted an error; of a
+    store that says that it is encrypted they are given only if ``refuse_encrypted`` is false.
 
     Raises ``StoreError`` (``DamageError`` with a strict ``report``).
     """

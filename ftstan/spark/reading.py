@@ -66,6 +66,7 @@ class PartReader:
         self._refuse_encrypted = refuse_encrypted
         self._crc = checksum(part.polynomial)
         self._builder = Builder(columns, self._crc)
+        self._wants_payloads = "data" in columns
         self._with_data = bool(FROM_DATA & set(columns))
         self._window = bytearray(_WINDOW)
         self._encrypted = 0
@@ -73,6 +74,17 @@ class PartReader:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Everything of the part. Raises ``StoreError`` and ``OSError``."""
+        if (
+            self._part.encrypted
+            and self._ring is None
+            and self._refuse_encrypted is not False
+            and self._wants_payloads
+        ):
+            raise StoreError(
+                f"datastore {self._part.path} is encrypted",
+                hint="name its keys with encryptionKeyFile; failOnEncrypted=false gives payloads "
+                "as they are stored",
+            )
         for finding in self._part.findings:
             self._report.add(finding)
         for share in self._part.shares:

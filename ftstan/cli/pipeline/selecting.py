@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftstan.base.environment import KEY_VARIABLE
@@ -15,7 +16,7 @@ from ftstan.spark.selection import Selection, moment
 if TYPE_CHECKING:
     import argparse
     import datetime as dt
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
@@ -88,6 +89,18 @@ def selected(arguments: argparse.Namespace) -> Selection:
         where=arguments.where,
         options=reading(arguments),
     )
+
+
+def option_of(options: Mapping[str, str], name: str) -> str:
+    """The value of an option of the data source, whose case does not count; empty without it."""
+    return next((value for key, value in options.items() if key.lower() == name.lower()), "")
+
+
+def as_stored(selection: Selection) -> Selection:
+    """The same messages, with payloads as they are stored unless an option says otherwise."""
+    if option_of(selection.options, "failOnEncrypted"):
+        return selection
+    return replace(selection, options={**selection.options, "failOnEncrypted": "false"})
 
 
 def reading(arguments: argparse.Namespace) -> dict[str, str]:

@@ -23,11 +23,12 @@ from ftstan.spark.archive import plan
 from ftstan.spark.archive import table as tables
 from ftstan.spark.archive.report import ArchiveOptions, ArchiveReport, Failed
 from ftstan.spark.archive.slices import shown
-from ftstan.spark.archive.spool import ArchiveError, cluster_of, discard, slices, sync_directory
+from ftstan.spark.archive.spool import ArchiveError, discard, slices, sync_directory
 from ftstan.spark.archive.stores import stored_channels
 from ftstan.spark.archive.table import OURS, DataFile, Identity
 from ftstan.spark.archive.work import Done, carry_out, from_json, mark, to_json
 from ftstan.spark.keys import KeySource
+from ftstan.spark.serverinfo import cluster_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -119,7 +119,9 @@ class SliceRows:
                 self.encrypted = builder.encrypted
                 yield builder.finish()
                 at += n * _ENTRY
-        if self._refuse_encrypted and seem_encrypted(self.encrypted, m.count):
+        if self._refuse_encrypted and (
+            (m.encrypted and self.encrypted) or seem_encrypted(self.encrypted, m.count)
+        ):
             raise self._payload_error(
                 f'payloads of channel "{shown(m.channel)}" look encrypted: name their keys, or '
                 "archive them as they are stored, into an archive of their own"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 #: One part holds a whole channel: parts of it would have to be merged with the table apart.
 _WHOLE = 1 << 62
+_CURE = "name their keys, or archive them as they are stored, into an archive of their own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class StoredRows:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Batches with the columns of a table's files. Raises ``SliceError``."""
         report = ReadingReport()
+        if self._refuse_encrypted and any(part.encrypted for part in self._stored.parts):
+            raise SliceError(self.label, f"datastore {self._stored.path} is encrypted: {_CURE}")
         try:
             for part in self._stored.parts:
                 for batch in part.read(
@@ -78,8 +81,7 @@ class StoredRows:
         if self._refuse_encrypted and seem_encrypted(report.encrypted, report.rows):
             raise SliceError(
                 self.label,
-                f'payloads of channel "{self._stored.channel}" look encrypted: name their keys, '
-                "or archive them as they are stored, into an archive of their own",
+                f'payloads of channel "{self._stored.channel}" look encrypted: {_CURE}',
             )
         self.notes = [f"{self._stored.path}: {finding}" for finding in report.findings]
 

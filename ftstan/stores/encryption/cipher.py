@@ -13,6 +13,7 @@ Source: ``docs/compat/encryption.md``.
 
 from __future__ import annotations
 
+import os
 import platform
 from hashlib import blake2b, sha256
 from typing import TYPE_CHECKING, Final
@@ -115,6 +116,13 @@ class ChannelKeys:
         self._openers: dict[int, list[Transform]] = {}
         self.code = code
         self.encrypt: Transform = _KINDS[code](keys[0]).encrypt
+
+    def record(self, data: bytes) -> bytes:
+        """What is stored of a payload: an empty one stays empty."""
+        if not data:
+            return data
+        nonce = os.urandom(NONCE_SIZE)
+        return bytes([self.code]) + nonce + self.encrypt(nonce, data, None)
 
     def decrypt(self, record: bytes) -> bytes:
         """The payload of what was stored; what begins with no cipher's code was stored plain.

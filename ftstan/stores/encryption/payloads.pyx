@@ -144,13 +144,15 @@ def seal(MsgBlock block not None, int code, encrypt, bytes nonces not None):
 
 
 def unseal(
-    MsgBlock block not None, uint64_t sequence, Py_ssize_t max_msgs, Py_ssize_t max_bytes, decrypt
+    MsgBlock block not None, uint64_t sequence, Py_ssize_t max_msgs, Py_ssize_t max_bytes, decrypt,
+    bint refuse_plain=False,
 ):
     """Messages from the first at or after ``sequence``, with the payloads that clients sent.
 
     ``decrypt(stored)`` gives the payload of one that is, or may be, encrypted. Returns ``(block,
     sequence, error)``: where it raises ``StoreError``, the block ends before that message.
     ``max_bytes`` counts what is stored; there is at least one message if there is no error.
+    ``refuse_plain``: one that was stored plain is such an error, too.
     """
     cdef MsgBlock out = MsgBlock()
     cdef Py_ssize_t i = block.find(sequence)
@@ -169,6 +171,12 @@ def unseal(
         code = <uint8_t>parts.data.p[0] if parts.data.n else 1
         if parts.start == NULL or (code != 1 and code != 2):
             # None, or stored before encryption was switched on.
+            if refuse_plain and parts.start != NULL and parts.data.n:
+                return out, r.seq, StoreError(
+                    "stored plain in an encrypted store",
+                    hint="encrypt it with ftstanctl store rekey, or start without "
+                    "-encryption_refuse_plain",
+                )
             put_as_it_is(out, block, r)
         else:
             try:
