@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,18 @@ import pytest
 
 from ftstan.base.environment import KEY_VARIABLE
 from ftstan.base.errors import ConfigError, StoreError
+from ftstan.broker.records import info_of
 from ftstan.spark.filestream import FileStream
 from ftstan.spark.keys import NO_KEYS, KeySource
 from ftstan.spark.log import Store, read
 from ftstan.spark.options import ReadOptions
+from ftstan.spark.places import holds_encrypted
 from ftstan.spark.report import ReadingReport
 from ftstan.spark.serverstream import ServerStream
 from ftstan.stores.encryption.cipher import CODES, NONCE_SIZE, KeyRing
+from ftstan.stores.file.log import records
+from ftstan.stores.file.state.state_records import encode_server
+from ftstan.wire.subjects import Subjects
 from tests.slicefiles import Message, put_slice
 
 if TYPE_CHECKING:
@@ -133,3 +139,19 @@ def test_a_stream_of_files_takes_keys_and_one_of_a_server_says_that_it_needs_non
     with pytest.raises(ConfigError) as caught:
         ServerStream.of({"servers": "nats://x", "encryptionKeyFile": "f"}, ("data",))
     assert "a server encrypts and decrypts with its own keys" in caught.value.hint
+
+
+def test_a_store_that_says_it_is_encrypted_is_not_read_without_keys_unless_asked_to(
+    store: Path, tmp_path: Path
+) -> None:
+    info = replace(info_of("c", Subjects.for_cluster("c")), encrypted=True)
+    record = records.untyped_record(encode_server(info), records.Crc())
+    (store / "server.dat").write_bytes(records.VERSION + record)
+    with pytest.raises(StoreError, match="is encrypted") as caught:
+        rows(store, NO_KEYS)
+    assert "encryptionKeyFile" in caught.value.hint
+    assert rows(store, NO_KEYS, refuse_encrypted=False)[1]["data"][0] == 1
+    assert [row["sequence"] for row in rows(store, NO_KEYS, ("sequence",))] == [1, 2, 3, 4]
+    keys = KeySource.of(key_file(tmp_path, "new", "old"))
+    assert rows(store, keys)[1]["data"] == b"two"
+    assert holds_encrypted(str(store))
