@@ -119,7 +119,7 @@ class EncryptedChannel:
         """Stage messages, encrypted."""
         keys = self._keys
         nonces = os.urandom(NONCE_SIZE * len(block))
-        self._inner.append(payloads.seal(block, keys.code, keys.encrypt, nonces))
+        self._inner.append(payloads.seal(block, keys.code, keys.encrypt, nonces, keys.fast))
 
     def read(self, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock | None:
         """Messages from the first existing one at or after ``sequence``, decrypted.
@@ -133,7 +133,13 @@ class EncryptedChannel:
         if stored is None:
             return None
         block, bad, error = payloads.unseal(
-            stored, sequence, max_msgs, max_bytes, self._keys.decrypt, self._refuse_plain
+            stored,
+            sequence,
+            max_msgs,
+            max_bytes,
+            self._keys.decrypt,
+            self._refuse_plain,
+            self._keys.fast,
         )
         if error is None or len(block):
             # What lies before it can be delivered.

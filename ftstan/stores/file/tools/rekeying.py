@@ -93,7 +93,7 @@ class _Rekeying:
         self._remarked = marks.changed()
 
     def _check_block(self, name: bytes, block: MsgBlock, keys: ChannelKeys, marks: _Marks) -> None:
-        plain, bad, error = payloads.unseal(block, 0, _ALL, _ALL, keys.decrypt)
+        plain, bad, error = payloads.unseal(block, 0, _ALL, _ALL, keys.decrypt, fast=keys.fast)
         if error is not None:
             raise _refusal(name, bad, error.text, "add the key that wrote it to the file")
         self._payloads += payloads.count_others(plain, _is_nothing)
@@ -163,12 +163,12 @@ class _Rekeying:
             end = records.VERSION_SIZE
             env.disk.pwrite(fd, records.VERSION, 0)
             for block in _readable(files, s):
-                made, _, error = payloads.unseal(block, 0, _ALL, _ALL, keys.decrypt)
+                made, _, error = payloads.unseal(block, 0, _ALL, _ALL, keys.decrypt, fast=keys.fast)
                 if error is not None:
                     raise error
                 if not self._to_plain:
                     nonces = os.urandom(NONCE_SIZE * len(made))
-                    made = payloads.seal(made, keys.code, keys.encrypt, nonces)
+                    made = payloads.seal(made, keys.code, keys.encrypt, nonces, keys.fast)
                 records.seal(made, env.crc)
                 end = append_block(env, fd, index, made, end)
 
@@ -279,7 +279,7 @@ def check_payloads(source: Source, name: bytes, ring: KeyRing) -> Iterator[Store
 def _first_bad(block: MsgBlock, after: int, keys: ChannelKeys) -> tuple[int, str] | None:
     if not len(block) or after >= block.last:
         return None
-    _, sequence, error = payloads.unseal(block, after + 1, _ALL, _ALL, keys.decrypt)
+    _, sequence, error = payloads.unseal(block, after + 1, _ALL, _ALL, keys.decrypt, fast=keys.fast)
     return None if error is None else (sequence, error.text)
 
 
