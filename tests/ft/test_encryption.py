@@ -131,6 +131,13 @@ def test_a_standby_takes_over_with_its_keys_and_one_with_another_key_stands_by(
         "ft: this server could not become active: the encryption key does not decrypt the newest "
         "message of 1 of 1 channels: foo"
     )
+    # Nor does one take over that has none, and would store and deliver what it should not.
+    wrong.stop(PATIENCE_S)
+    bare = stage.member("d", "-ns", nats.url)
+    bare.wait_for(
+        "ft: this server could not become active: the store is encrypted, and this server has no "
+        "encryption key"
+    )
     right = stage.member("c", *words, key_file(stage, "keys.c", "other", "sesame"))
     right.wait_until_active()
     assert list(client.read_to(b"foo", len(PAYLOADS)).values()) == PAYLOADS
