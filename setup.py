@@ -18,6 +18,7 @@ MODULES = [
     "ftstan/front/lines.pyx",
     "ftstan/front/switch.pyx",
     "ftstan/load/traffic.pyx",
+    "ftstan/stores/encryption/evp.pyx",
     "ftstan/stores/encryption/payloads.pyx",
     "ftstan/stores/file/log/crc.pyx",
     "ftstan/stores/file/log/records.pyx",

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections import defaultdict
 from hashlib import blake2b
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 from ftstan.base.errors import DamageError, StoreError
 from ftstan.stores.interface import REMEMBERED_SIZE, StoredAt
+from ftstan.stores.marks import mark_of
 from ftstan.wire.codec import decode_msg_proto
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Window:
         # A digest that is known and was not taken for a repeat names something that is gone: it
         # moves to the end.
         self._forget(digest)
-        self.known[digest] = StoredAt(sequence, _mark(timestamp, data, self._mark_keys[0]))
+        self.known[digest] = StoredAt(sequence, mark_of(timestamp, data, self._mark_keys[0]))
         self._fresh[digest] = channel
         self._shrink()
 
@@ -162,14 +162,7 @@ class Window:
         if block is None or i == len(block) or block.sequence(i) != at.sequence:
             return False
         _, _, _, data, timestamp, _, _ = decode_msg_proto(block.payload(i))
-        return any(_mark(timestamp, data, key) == at.mark for key in self._mark_keys)
-
-
-def _mark(timestamp: int, data: bytes, key: bytes) -> int:
-    if not key:
-        return crc32(data, timestamp & 0xFFFF_FFFF)
-    stamped = (timestamp & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little") + data
-    return int.from_bytes(blake2b(stamped, key=key, digest_size=4).digest(), "little")
+        return any(mark_of(timestamp, data, key) == at.mark for key in self._mark_keys)
 
 
 def _digest(channel: bytes, guid: bytes) -> bytes:

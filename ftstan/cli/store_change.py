@@ -27,7 +27,7 @@ from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.log import records
 from ftstan.stores.file.tools.changing import rewrite, source_of, start_and_stop
 from ftstan.stores.file.tools.reading import NEVER_OURS, ChannelFiles, channel_names
-from ftstan.stores.file.tools.rekeying import rekeying
+from ftstan.stores.file.tools.rekeying import rekey_store
 from ftstan.stores.file.tools.repairing import Plan, Repair, make_plan, open_aside
 from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channel
 from ftstan.stores.file.tools.source import Source
@@ -35,10 +35,13 @@ from ftstan.stores.file.tools.verifying import DefectKind, StoreFinding
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ftstan.stores.encryption.cipher import KeyRing
     from ftstan.stores.file.tools.changing import Work
+
+    #: Channels, with how much of each was changed.
+    Changed = list[tuple[bytes, int]]
 
 EXIT_CLEAN = 0
 EXIT_DAMAGE = 1
@@ -80,7 +83,7 @@ def compact(arguments: argparse.Namespace) -> int:
 
 
 def rekey(arguments: argparse.Namespace) -> int:
-    """Encrypt every payload with the first key."""
+    """Encrypt every payload with the first key, or decrypt all."""
     # Before the store is owned: a wrong word must not cost an epoch.
     ring = keys_named(arguments, cipher=arguments.encryption_cipher)
     if ring is None:
@@ -89,8 +92,19 @@ def rekey(arguments: argparse.Namespace) -> int:
             hint="name the file with --encryption-key-file, the new key in its first line, and the "
             "old ones behind it",
         )
-    arguments.slice_bytes = 0
-    return _rewrite(arguments, "encrypting", rekeying(ring), "messages_encrypted")
+    if arguments.to_plain and arguments.encryption_cipher:
+        raise ConfigError(
+            "--encryption-cipher and --to-plain exclude each other",
+            hint="leave --encryption-cipher out: nothing is encrypted",
+        )
+    to_plain = arguments.to_plain
+    label = "decrypting" if to_plain else "encrypting"
+    counted = "messages_decrypted" if to_plain else "messages_encrypted"
+
+    def work(env: FileEnv, only: bytes | None, advance: Callable[[int], None]) -> Changed:
+        return rekey_store(env, ring, to_plain=to_plain, only=only, progress=advance)
+
+    return _change(arguments, label, work, counted)
 
 
 def keys_named(arguments: argparse.Namespace, cipher: str = "") -> KeyRing | None:
@@ -108,6 +122,18 @@ def keys_named(arguments: argparse.Namespace, cipher: str = "") -> KeyRing | Non
 
 
 def _rewrite(arguments: argparse.Namespace, label: str, work: Work, counted: str) -> int:
+    def all_of_it(env: FileEnv, only: bytes | None, advance: Callable[[int], None]) -> Changed:
+        return rewrite(env, work, only=only, max_bytes=arguments.slice_bytes, progress=advance)
+
+    return _change(arguments, label, all_of_it, counted)
+
+
+def _change(
+    arguments: argparse.Namespace,
+    label: str,
+    work: Callable[[FileEnv, bytes | None, Callable[[int], None]], Changed],
+    counted: str,
+) -> int:
     with _owned(arguments) as owned:
         env = owned.env
         only = _only(arguments, env)
@@ -116,7 +142,7 @@ def _rewrite(arguments: argparse.Namespace, label: str, work: Work, counted: str
             with ChannelFiles(source_of(env), name) as files:
                 total += sum(s.dat_size for s in files.all)
         with progress(label, total, shown=arguments.output == "table") as advance:
-            rows = rewrite(env, work, only=only, max_bytes=arguments.slice_bytes, progress=advance)
+            rows = work(env, only, advance)
     if arguments.output == "json":
         print_json({"channels": [{"name": text_of(name), counted: count} for name, count in rows]})
     else:

@@ -9,7 +9,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
-from ftstan.base.environment import KEY_VARIABLE
+from ftstan.base.environment import KEY_VARIABLE, withhold
 from ftstan.base.errors import ConfigError
 from ftstan.base.log import errno_text
 
@@ -33,6 +33,18 @@ def check_encryption(options: EncryptionOptions, environment: Mapping[str, str])
     Raises ``ConfigError``.
     """
     keys_of(options, environment)
+    if options.refuse_plain and not options.enabled:
+        raise ConfigError(
+            "encryption_refuse_plain is for a server that encrypts",
+            hint="add -encrypt with a key, or -encryption_key_file; or leave it out",
+            option="encryption_refuse_plain",
+        )
+    if options.accept_mixed and options.enabled:
+        raise ConfigError(
+            "encryption_accept_mixed is for a server without a key",
+            hint="leave it out: with keys, encrypted and plain messages are read",
+            option="encryption_accept_mixed",
+        )
 
 
 def check_switch(options: EncryptionOptions) -> None:
@@ -52,7 +64,7 @@ def check_switch(options: EncryptionOptions) -> None:
 def keys_of(options: EncryptionOptions, environment: Mapping[str, str]) -> list[bytes]:
     """The keys, the one that encrypts first; none if encryption is not switched on.
 
-    Raises ``ConfigError``.
+    No child process gets them by a variable of its environment. Raises ``ConfigError``.
     """
     if not options.enabled:
         return []
@@ -77,6 +89,7 @@ def keys_of(options: EncryptionOptions, environment: Mapping[str, str]) -> list[
         keys.append(options.key.encode("utf-8", "surrogateescape"))
     if not keys:
         raise ConfigError("encryption key required", hint=_KEY_HINT, option="encryption_key")
+    withhold(keys)
     return keys
 
 

@@ -175,6 +175,12 @@ class EncryptionOptions:
     accept_unreadable: bool = option(
         False, "Start also where the newest message of a channel cannot be decrypted",
         help_after="encryption_key_file")
+    accept_mixed: bool = option(
+        False, "Serve an encrypted store without its key: readers get what is stored",
+        help_after="encryption_accept_unreadable")
+    refuse_plain: bool = option(
+        False, "Refuse messages that were stored plain, once all are encrypted",
+        help_after="encryption_accept_mixed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,7 +214,8 @@ METRICS: Final = {
         _m(
             "undecryptable_messages",
             "counter",
-            "Stored messages met that no encryption key decrypts: their readers wait",
+            "Stored messages met that no encryption key decrypts, or plain ones that are refused: "
+            "their readers wait",
         ),
         _m("refused", "counter", "What was not carried out, or not taken, by kind", "kind"),
         _m("channel_messages", "gauge", "Messages in the channel", "channel"),

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftstan.base import log
@@ -60,6 +61,7 @@ from ftstan.node.runtime import raise_file_limit
 from ftstan.node.signals import Handlers
 from ftstan.node.status import StatusSource
 from ftstan.stores.encryption.ring import encrypted, ring_of
+from ftstan.stores.encryption.unkeyed import check_without_key
 from ftstan.stores.interface import StoreContext
 from ftstan.wire.subjects import Subjects
 
@@ -406,6 +408,9 @@ class Node(Context):
         store.set_limits(Limits(options.limits))
         recovered = store.recover()
         info = recovered.info
+        is_encrypted = self.ring is not None or check_without_key(
+            recovered, accept_mixed=options.encryption.accept_mixed
+        )
         if info is not None and info.cluster_id != options.cluster_id:
             raise ConfigError(
                 ANOTHER_CLUSTER.format(cluster_id=options.cluster_id, recovered=info.cluster_id),
@@ -416,7 +421,8 @@ class Node(Context):
             self.partitioning.check(info)
             subjects = subjects_of(info, subjects)
         if info is None or not info.sub_close:
-            store.set_server_info(info_of(options.cluster_id, subjects))
+            told = info_of(options.cluster_id, subjects)
+            store.set_server_info(replace(told, encrypted=is_encrypted))
         broker = Broker(
             store,
             subjects,

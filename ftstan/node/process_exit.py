@@ -14,6 +14,7 @@ import threading
 from typing import NoReturn
 
 from ftstan.base import log
+from ftstan.base.environment import without_key
 from ftstan.ft.deadlines import LAST_WORDS_S
 
 _ending = threading.Lock()
@@ -43,7 +44,8 @@ def pause_and_end(why: str, status: int, seconds: int) -> NoReturn:
     """
     _last_words(f"{why} (exit in {seconds}s)")
     with contextlib.suppress(OSError):
-        os.execv("/bin/sh", ["sh", "-c", f"sleep {seconds}; exit {status}"])  # noqa: S606  # it is a shell
+        words = ["sh", "-c", f"sleep {seconds}; exit {status}"]
+        os.execve("/bin/sh", words, without_key(os.environ))  # noqa: S606  # it is a shell
     os._exit(status)
 
 

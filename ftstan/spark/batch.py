@@ -170,6 +170,7 @@ def batches(
             report=report,
             fail_on_data_loss=options.fail_on_data_loss,
             refuse_encrypted=options.fail_on_encrypted,
+            keys=options.keys,
         )
     except FtstanError as error:
         raise with_hint(error) from error

@@ -14,6 +14,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 import pyarrow as pa
 
+from ftstan.base.errors import StoreError
 from ftstan.stores.file.log.crc cimport Crc as Checksum, get32, get64
 from ftstan.stores.file.log.records cimport ENTRY, Stored, holds, read_message
 
@@ -198,9 +199,11 @@ cdef class Builder:
     cdef dict problems
     cdef bytes channel
     cdef object shown
+    cdef object decrypt
     cdef int64_t number
     cdef readonly Py_ssize_t rows
     cdef readonly Py_ssize_t encrypted
+    cdef readonly uint64_t undecryptable
     cdef bint flawed
 
     def __init__(self, tuple columns not None, Checksum crc not None):
@@ -218,6 +221,7 @@ cdef class Builder:
         self.want_offset = "offset" in columns
         self.channel = b""
         self.shown = ""
+        self.decrypt = None
         self._clear()
 
     cdef _clear(self):
@@ -241,12 +245,16 @@ cdef class Builder:
         """Bytes of payloads and replies collected so far."""
         return self.data.used + self.reply.used
 
-    def begin(self, bytes channel not None, str shown not None, int64_t number):
+    def begin(self, bytes channel not None, str shown not None, int64_t number, decrypt=None):
         """What follows is from slice ``number`` of ``channel``, which the column of that name shows
         as ``shown``.
+
+        ``decrypt(stored)`` gives the payload of one that is, or may be, encrypted; without it
+        payloads are given as they are stored.
         """
         self.channel = channel
         self.shown = shown
+        self.decrypt = decrypt
         self.number = number
 
     def add(self, const unsigned char[::1] index not None, Py_ssize_t i, Py_ssize_t j,
@@ -255,7 +263,8 @@ cdef class Builder:
         ``base`` on.
 
         Without ``data`` only what entries say is known. Returns ``[(sequence, offset, what is
-        wrong), ...]`` of the rows whose record cannot be read.
+        wrong), ...]`` of the rows whose record cannot be read. Raises what ``decrypt`` raises, with
+        ``undecryptable`` set to the sequence: nothing that was collected can be used then.
         """
         cdef const char* p = NULL
         cdef size_t n = 0
@@ -269,6 +278,8 @@ cdef class Builder:
         cdef str why
         cdef list bad = []
         cdef bint read = data is not None
+        cdef bint opening = self.decrypt is not None and (self.want_data or self.want_size)
+        cdef bytes plain
         if not 0 <= i <= j <= index.shape[0] // ENTRY:
             raise IndexError((i, j))
         if i == j:
@@ -312,6 +323,14 @@ cdef class Builder:
                 self.problems[self.rows] = why
                 self._put(seq, ts, off, NULL, TIMED)
             else:
+                if opening and m.data.n and (m.data.p[0] == 1 or m.data.p[0] == 2):
+                    try:
+                        plain = self.decrypt(m.data.p[:m.data.n])
+                    except StoreError:
+                        self.undecryptable = seq
+                        raise
+                    m.data.p = PyBytes_AS_STRING(plain)
+                    m.data.n = <size_t>len(plain)
                 self._put(seq, ts, off, &m, READ | TIMED)
         self._run(j - i)
         return bad
@@ -387,7 +406,7 @@ cdef class Builder:
                 self._put_reply(m.reply.p, m.reply.n)
             (<int32_t*>(self.reply_ends.p + self.reply_ends.used))[0] = <int32_t>self.reply.used
             self.reply_ends.used += 4
-        if m != NULL and looks_encrypted(m.data.p, m.data.n, seq):
+        if m != NULL and self.decrypt is None and looks_encrypted(m.data.p, m.data.n, seq):
             self.encrypted += 1
         self.rows += 1
         return 0

@@ -38,6 +38,7 @@ _AS_A_BATCH: Final = (
     "failOnDataLoss",
     "allowUnconfirmed",
     "failOnEncrypted",
+    "encryptionKeyFile",
     "mode",
     "readStats",
     "crcPolynomial",

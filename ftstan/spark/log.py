@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import ConfigError, StoreError
+from ftstan.spark.keys import NO_KEYS
 from ftstan.spark.parts import (
     EVERYTHING,
     MAX_BYTES,
@@ -36,6 +37,7 @@ from ftstan.spark.reading import PartReader
 from ftstan.spark.report import ReadingReport
 from ftstan.spark.resolve import checksum, directory, resolved
 from ftstan.spark.scan import Listing, channel_names, look, uncollected
+from ftstan.spark.serverinfo import is_encrypted
 from ftstan.stores.file.state import state_records
 from ftstan.stores.file.tools.source import Source
 from ftstan.stores.file.tools.statereading import SUB_KINDS, read_state
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from ftstan.spark.keys import KeySource
     from ftstan.spark.options import ReadOptions
     from ftstan.spark.scan import Listed
     from ftstan.stores.interface import StoredSub
@@ -76,7 +79,8 @@ class Part(Work):
         *,
         report: ReadingReport | None = None,
         fail_on_data_loss: bool = True,
-        refuse_encrypted: bool = False,
+        refuse_encrypted: bool | None = None,
+        keys: KeySource = NO_KEYS,
     ) -> Iterator[pa.RecordBatch]:
         """``read`` of this module."""
         return read(
@@ -85,6 +89,7 @@ class Part(Work):
             report=report,
             fail_on_data_loss=fail_on_data_loss,
             refuse_encrypted=refuse_encrypted,
+            keys=keys,
         )
 
 
@@ -191,7 +196,14 @@ class Store:
         if listing.findings and not packed:
             packed = [()]
         parts = [
-            Part(self.path, listing.ours_from, self._polynomial, tuple(some)) for some in packed
+            Part(
+                self.path,
+                listing.ours_from,
+                self._polynomial,
+                tuple(some),
+                encrypted=is_encrypted(self.path),
+            )
+            for some in packed
         ]
         if parts:
             parts[0] = replace(parts[0], findings=tuple(listing.findings))
@@ -280,7 +292,8 @@ def read(
     *,
     report: ReadingReport | None = None,
     fail_on_data_loss: bool = True,
-    refuse_encrypted: bool = False,
+    refuse_encrypted: bool | None = None,
+    keys: KeySource = NO_KEYS,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a part as batches of some megabytes, in the order of their sequences within a
     channel.
@@ -289,7 +302,9 @@ def read(
     say enough. Every record that is read is verified; one that is bad is a row with ``crc_ok``
     false and without what it held. ``report`` counts and collects what is found.
     ``fail_on_data_loss``: a slice that is gone since the plan was made is an error.
-    ``refuse_encrypted``: so is a payload that looks encrypted.
+    ``keys`` decrypt payloads; one that none of them decrypts is an error. Without keys payloads are
+    given as they are stored, and ``refuse_encrypted`` makes one that looks encrypted an error; of a
+    store that says that it is encrypted they are given only if ``refuse_encrypted`` is false.
 
     Raises ``StoreError`` (``DamageError`` with a strict ``report``).
     """
@@ -299,6 +314,7 @@ def read(
         report if report is not None else ReadingReport(),
         fail_on_data_loss=fail_on_data_loss,
         refuse_encrypted=refuse_encrypted,
+        keys=keys,
     )
     with _storage(part.path):
         yield from reader.batches()

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from ftstan.base.errors import ConfigError
+from ftstan.spark.keys import KEY_FILE_OPTION, KeySource
 from ftstan.spark.parts import EVERYTHING, MAX_BYTES, MAX_TIME, MIN_TIME, POLYNOMIAL, Bounds
 from ftstan.spark.resolve import ENDLESS
 
@@ -38,16 +39,17 @@ BATCH: Final = (
     "failOnDataLoss",
     "allowUnconfirmed",
     "failOnEncrypted",
+    KEY_FILE_OPTION,
     "mode",
     "pushFilters",
     "readStats",
     "crcPolynomial",
 )
 
-#: Options that people look for, in lower case, and what to do without them.
-_PLANNED = {
-    "encryptionkeyfile": "encrypted payloads are given as they are stored (decrypting them is "
-    "planned); ftstanctl store dump --encryption-key-file decrypts"
+#: Options that people look for where there is no need for them, in lower case, and why not.
+_ELSEWHERE: Final = {
+    KEY_FILE_OPTION.lower(): "it is for the files of a datastore or an archive; a server encrypts "
+    "and decrypts with its own keys"
 }
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -75,7 +77,7 @@ def spelled(given: Mapping[str, str], known: Collection[str], what: str) -> dict
         name = proper.get(key.lower())
         if name is None:
             near = difflib.get_close_matches(key.lower(), proper, 1, 0.6)
-            hint = _PLANNED.get(key.lower()) or (
+            hint = _ELSEWHERE.get(key.lower()) or (
                 f"did you mean {proper[near[0]]}?"
                 if near
                 else f"options are: {', '.join(sorted(known))}"
@@ -104,6 +106,7 @@ class ReadOptions:
     """What a batch query wants. ``subscribe`` and ``pattern`` both ``None``: every channel.
 
     ``since`` and ``until`` are nanoseconds, both ends count; ``ending`` is exclusive, as in Kafka.
+    ``fail_on_encrypted``: ``None`` if nobody said it.
     """
 
     path: str
@@ -117,7 +120,8 @@ class ReadOptions:
     max_partition_bytes: int
     fail_on_data_loss: bool
     allow_unconfirmed: bool
-    fail_on_encrypted: bool
+    fail_on_encrypted: bool | None
+    keys: KeySource
     strict: bool
     push_filters: bool
     read_stats: str
@@ -154,7 +158,10 @@ class ReadOptions:
             max_partition_bytes=_size(o, "maxPartitionBytes", MAX_BYTES),
             fail_on_data_loss=truth(o, "failOnDataLoss", default=True),
             allow_unconfirmed=truth(o, "allowUnconfirmed", default=False),
-            fail_on_encrypted=truth(o, "failOnEncrypted", default=False),
+            fail_on_encrypted=truth(o, "failOnEncrypted", default=False)
+            if o.get("failOnEncrypted", "").strip()
+            else None,
+            keys=KeySource.of(o.get(KEY_FILE_OPTION, "")),
             strict=_choice(o, "mode", ("PERMISSIVE", "FAILFAST")) == "FAILFAST",
             push_filters=truth(o, "pushFilters", default=False),
             read_stats=o.get("readStats", ""),

@@ -75,7 +75,8 @@ class Work:
     """What is to be read: byte ranges of slices, with everything that is needed to read them
     elsewhere.
 
-    ``findings``: what planning came across; one part of a plan has them.
+    ``findings``: what planning came across; one part of a plan has them. ``encrypted``: the store
+    says that its payloads are.
     """
 
     path: str
@@ -83,6 +84,7 @@ class Work:
     polynomial: int
     shares: tuple[Share, ...]
     findings: tuple[ReadingFinding, ...] = ()
+    encrypted: bool = False
 
     @property
     def size(self) -> int:

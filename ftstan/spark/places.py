@@ -12,12 +12,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from ftstan.base.errors import ConfigError
+from ftstan.spark.serverinfo import is_encrypted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
+    from ftstan.spark.keys import KeySource
     from ftstan.spark.options import ReadOptions
     from ftstan.spark.parts import Bounds
     from ftstan.spark.report import ReadingReport
@@ -32,9 +34,13 @@ class Piece(Protocol):
         *,
         report: ReadingReport,
         fail_on_data_loss: bool,
-        refuse_encrypted: bool,
+        refuse_encrypted: bool | None,
+        keys: KeySource,
     ) -> Iterator[pa.RecordBatch]:
-        """Its messages, with columns out of ``decode.TYPES`` in this order and of these types."""
+        """Its messages, with columns out of ``decode.TYPES`` in this order and of these types.
+
+        ``refuse_encrypted``: ``None`` where nobody said it.
+        """
         ...
 
 
@@ -98,3 +104,19 @@ def opened(options: ReadOptions) -> Snapshot:
     module, _, name = _READERS[kind_of(options.path)].partition(":")
     reader: Callable[[ReadOptions], Snapshot] = getattr(import_module(module), name)
     return reader(options)
+
+
+def holds_encrypted(path: str) -> bool:
+    """Whether a place says that it holds encrypted payloads; false where it cannot be seen.
+
+    Raises ``FtstanError``.
+    """
+    if not os.path.isdir(path):
+        # Of a remote Spark: its readers refuse it there.
+        return False
+    kind = kind_of(path)
+    if kind == "store":
+        return is_encrypted(path)
+    # The archive needs libraries that a reader of datastores does without.
+    module = import_module("ftstan.spark.archive.marks")
+    return bool(module.is_marked(path, kind))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ftstan.base.errors import DamageError, StoreError
 from ftstan.spark.conflicts import conflicts
 from ftstan.spark.decode import FROM_DATA, Builder, beginning, ending, gaps, select
+from ftstan.spark.keys import undecryptable
 from ftstan.spark.pieces import SliceReader, Stretch
 from ftstan.spark.report import ReadingFinding, ReadingKind
 from ftstan.spark.resolve import checksum, directory, resolved
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from ftstan.spark.keys import KeySource
     from ftstan.spark.parts import Range, Share, Work
     from ftstan.spark.report import ReadingReport
     from ftstan.spark.resolve import Counted
@@ -55,7 +57,8 @@ class PartReader:
         report: ReadingReport,
         *,
         fail_on_data_loss: bool,
-        refuse_encrypted: bool,
+        refuse_encrypted: bool | None,
+        keys: KeySource,
     ) -> None:
         self._part = part
         self._report = report
@@ -63,12 +66,25 @@ class PartReader:
         self._refuse_encrypted = refuse_encrypted
         self._crc = checksum(part.polynomial)
         self._builder = Builder(columns, self._crc)
+        self._wants_payloads = "data" in columns
         self._with_data = bool(FROM_DATA & set(columns))
         self._window = bytearray(_WINDOW)
         self._encrypted = 0
+        self._ring = keys.ring()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Everything of the part. Raises ``StoreError`` and ``OSError``."""
+        if (
+            self._part.encrypted
+            and self._ring is None
+            and self._refuse_encrypted is not False
+            and self._wants_payloads
+        ):
+            raise StoreError(
+                f"datastore {self._part.path} is encrypted",
+                hint="name its keys with encryptionKeyFile; failOnEncrypted=false gives payloads "
+                "as they are stored",
+            )
         for finding in self._part.findings:
             self._report.add(finding)
         for share in self._part.shares:
@@ -96,6 +112,7 @@ class PartReader:
         by_number = {c.file.number: c for c in counted}
         order = {number: place for place, number in enumerate(by_number)}
         files = {s.number: s for s in listed.slices}
+        decrypt = None if self._ring is None else self._ring.channel(listed.name).decrypt
         with directory(part.path, listed) as dirfd:
             for r in sorted(share.ranges, key=lambda r: (order.get(r.number, -1), r.start)):
                 try:
@@ -122,7 +139,7 @@ class PartReader:
                     if found is None:
                         self._hidden(share, reader)
                         continue
-                    self._builder.begin(listed.name, listed.shown, r.number)
+                    self._builder.begin(listed.name, listed.shown, r.number, decrypt)
                     yield from self._range(
                         _Open(share, found, reader, f"{listed.shown}/{reader.file.dat}"), r
                     )
@@ -188,7 +205,15 @@ class PartReader:
                 _, offset, _, size = records.entry(entries, stop - 1)
                 need = offset + 8 + size - start
                 data = s.reader.data(start, min(need, max(s.reader.size - start, 0)), self._window)
-                bad = self._builder.add(entries, k, stop, data, start)
+                try:
+                    bad = self._builder.add(entries, k, stop, data, start)
+                except StoreError as error:
+                    raise undecryptable(
+                        error,
+                        f"datastore {self._part.path}",
+                        s.share.channel.shown,
+                        self._builder.undecryptable,
+                    ) from error
                 self._bad(s, bad)
                 k = stop
                 yield from self._full()
@@ -363,7 +388,8 @@ class PartReader:
         if self._refuse_encrypted:
             raise DamageError(
                 f"datastore {self._part.path}: {shown}: {more} payloads look encrypted",
-                hint="decrypt them first, or set the option failOnEncrypted to false",
+                hint="name their keys with encryptionKeyFile; failOnEncrypted=false gives them as "
+                "they are stored",
             )
         text = f"{more} payloads look encrypted: they are given as they are stored"
         self._report.add(ReadingFinding(ReadingKind.NOTE, share.channel.shown, shown, text))

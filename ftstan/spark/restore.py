@@ -25,6 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 
 from ftstan.base.disk import LocalDisk
 from ftstan.base.errors import ConfigError, DamageError, FtstanError, StoreError
+from ftstan.spark.keys import NO_KEYS, KeySource
 from ftstan.spark.session import set_for
 from ftstan.spark.steps import Extent, Step, cut, messages_of, survey
 from ftstan.stores.file.log import records
@@ -66,7 +67,8 @@ class RestoreOptions:
 
     A slice ends at about ``slice_bytes``, and at ``slice_msgs`` messages (0: any number).
     ``allow_gaps``: leave out what is missing or damaged, and write down that it is. ``verify``:
-    read everything back before the end.
+    read everything back before the end. ``keys`` encrypt what is written, which the selection's
+    options have decrypted; without any, payloads are written as they are read.
     """
 
     directory: str
@@ -75,6 +77,7 @@ class RestoreOptions:
     step_bytes: int = _STEP_BYTES
     allow_gaps: bool = False
     verify: bool = True
+    keys: KeySource = NO_KEYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +209,7 @@ def _identity(selection: Selection, options: RestoreOptions) -> str:
         selection.where,
         sorted(selection.options.items()),
         options.allow_gaps,
+        *astuple(options.keys),
     )
     return hashlib.sha256(repr(said).encode("utf-8", "surrogateescape")).hexdigest()
 
@@ -230,7 +234,15 @@ def _write(
     )
     spark.dataSource.register(RestoreSink)
     result = os.path.join(options.directory, _RESULT)
-    said = _Words(options.directory, options.slice_bytes, options.slice_msgs, step.parts, result)
+    said = _Words(
+        options.directory,
+        options.slice_bytes,
+        options.slice_msgs,
+        step.parts,
+        result,
+        options.keys.file,
+        options.keys.environment,
+    )
     with set_for(spark, {"spark.sql.execution.arrow.maxBytesPerBatch": str(_BATCH_BYTES)}):
         ordered.write.format(_FORMAT).mode("append").option(
             "words", json.dumps(asdict(said))
@@ -248,13 +260,18 @@ def _write(
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """What tasks must know; ``result``: the file in which the driver finds what they did."""
+    """What tasks must know; ``result``: the file in which the driver finds what they did.
+
+    ``key_file`` and ``environment``: where the keys are (``keys.KeySource``).
+    """
 
     directory: str
     slice_bytes: int
     slice_msgs: int
     parts: list[Part]
     result: str
+    key_file: str = ""
+    environment: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +349,7 @@ class _Task:
         self._disk = LocalDisk()
         self._root = self._disk.open_dir(words.directory)
         self._crc = records.Crc()
+        self._ring = KeySource(words.key_file, words.environment).ring()
         self._channel = ""
         self._dirfd = -1
         self._writer: SliceWriter | None = None
@@ -374,14 +392,16 @@ class _Task:
             self._dirfd = -1
         self._channel = channel
         self._dirfd = self._disk.open_dir_at(self._root, channel)
+        name = os.fsencode(channel)
         self._writer = SliceWriter(
             self._disk,
             self._dirfd,
-            os.fsencode(channel),
+            name,
             new_token(),
             self._crc,
             max_bytes=self._words.slice_bytes,
             max_msgs=self._words.slice_msgs,
+            keys=None if self._ring is None else self._ring.channel(name),
         )
 
 

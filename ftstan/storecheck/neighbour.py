@@ -16,6 +16,7 @@ import sys
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from ftstan.base.disk import LocalDisk
+from ftstan.base.environment import without_key
 from ftstan.base.errors import FtstanError, LockBusyError, StoreError
 from ftstan.ft.direct import asking_disk
 from ftstan.ft.lock import LOCK_NAME, StoreLock
@@ -146,7 +147,12 @@ class NeighbourProcess:
             *(["network"] if is_network else []),
         ]
         self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0, text=True
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            process_group=0,
+            text=True,
+            env=without_key(os.environ),
         )
 
     def lock(self) -> bool:

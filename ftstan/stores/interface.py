@@ -104,6 +104,10 @@ class ServerInfo:
     sub_close: str
     acks_subs: str
     node_id: str = ""
+    encrypted: bool = field(default=False, kw_only=True, compare=False)
+    """Whether the store has encrypted payloads: no part of who the server is, and ours alone, the
+    original skips it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from ftstan.base.errors import DamageError, FtstanError, StoreError
 from ftstan.spark.archive import reading, writing
 from ftstan.spark.archive.spool import ArchiveError
 from ftstan.spark.decode import TYPES
+from ftstan.spark.keys import NO_KEYS
 from ftstan.spark.log import Bounds
 from ftstan.spark.options import ReadOptions
 from ftstan.spark.places import kind_of, opened
@@ -61,7 +62,8 @@ def read(
             columns,
             report=report or ReadingReport(),
             fail_on_data_loss=more.get("fail", True),
-            refuse_encrypted=False,
+            refuse_encrypted=more.get("refuse"),
+            keys=more.get("keys", NO_KEYS),
         ):
             assert batch.schema == pa.schema([(name, TYPES[name]) for name in columns])
             found += batch.to_pylist()
@@ -250,11 +252,12 @@ def test_a_slice_that_the_archive_job_took_meanwhile_is_loss(archive: Archive) -
                 report=ReadingReport(),
                 fail_on_data_loss=True,
                 refuse_encrypted=False,
+                keys=NO_KEYS,
             )
         )
     report = ReadingReport()
     batches = piece.read(
-        ("sequence",), report=report, fail_on_data_loss=False, refuse_encrypted=False
+        ("sequence",), report=report, fail_on_data_loss=False, refuse_encrypted=False, keys=NO_KEYS
     )
     assert sum(batch.num_rows for batch in batches) == 3
     assert [f.kind for f in report.findings] == [ReadingKind.LOSS]

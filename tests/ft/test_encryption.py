@@ -131,6 +131,13 @@ def test_a_standby_takes_over_with_its_keys_and_one_with_another_key_stands_by(
         "ft: this server could not become active: the encryption key does not decrypt the newest "
         "message of 1 of 1 channels: foo"
     )
+    # Nor does one take over that has none, and would store and deliver what it should not.
+    wrong.stop(PATIENCE_S)
+    bare = stage.member("d", "-ns", nats.url)
+    bare.wait_for(
+        "ft: this server could not become active: the store is encrypted, and this server has no "
+        "encryption key"
+    )
     right = stage.member("c", *words, key_file(stage, "keys.c", "other", "sesame"))
     right.wait_until_active()
     assert list(client.read_to(b"foo", len(PAYLOADS)).values()) == PAYLOADS
@@ -142,3 +149,21 @@ def test_a_key_on_the_command_line_is_written_over(stage: Stage) -> None:
     assert "sesame" not in "\n".join(server.lines())
     client.publish(b"foo", SECRET)
     stopped(server, client)
+
+
+def test_without_its_key_an_encrypted_store_is_refused_or_served_knowingly(stage: Stage) -> None:
+    server, client = started(stage, "first", "-encryption_key_file", key_file(stage, "a", "key"))
+    client.publish(b"foo", *PAYLOADS)
+    stopped(server, client)
+    refused = stage.file_server("refused")
+    assert refused.status() == 1
+    said = "\n".join(refused.lines())
+    assert (
+        "Failed to start: the store is encrypted, and this server has no encryption key\n" in said
+    )
+    assert "Traceback" not in said
+    server, client = started(stage, "accepted", "-encryption_accept_mixed")
+    assert {data[0] for data in client.read_to(b"foo", len(PAYLOADS)).values()} <= {1, 2}
+    stopped(server, client)
+    # The mark stays.
+    assert stage.file_server("again").status() == 1

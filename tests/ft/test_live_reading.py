@@ -20,6 +20,7 @@ import pytest
 
 from ftstan.base.errors import StoreError
 from ftstan.spark.archive import install_script
+from ftstan.spark.keys import NO_KEYS
 from ftstan.spark.log import EVERYTHING, Store
 from ftstan.spark.options import ReadOptions
 from ftstan.spark.places import opened
@@ -57,7 +58,7 @@ def rows(pieces: Iterable[Piece], report: ReadingReport, *, strict: bool) -> Mes
     for piece in pieces:
         columns = ("channel", "sequence", "data", "crc_ok")
         for batch in piece.read(
-            columns, report=report, fail_on_data_loss=strict, refuse_encrypted=False
+            columns, report=report, fail_on_data_loss=strict, refuse_encrypted=False, keys=NO_KEYS
         ):
             for channel, sequence, data, whole in zip(
                 *(batch.column(n).to_pylist() for n in columns), strict=True

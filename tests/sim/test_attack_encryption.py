@@ -13,7 +13,7 @@ from ftstan.base.errors import FtstanError
 from ftstan.stores.encryption.cipher import KeyRing
 from ftstan.stores.encryption.store import EncryptedStore
 from ftstan.stores.file.tools.changing import rewrite
-from ftstan.stores.file.tools.rekeying import rekeying
+from ftstan.stores.file.tools.rekeying import rekey_store
 from ftstan.stores.file.tools.rewriting import compact_channel, hand_over_channel
 from ftstan.wire.block import MsgBlock
 from tests.sim.disk import CrashMode, Killed, SimDisk
@@ -67,7 +67,7 @@ MIXED: list[KeyRing | None] = [
 
 
 def rekey(disk: SimDisk, ring: KeyRing = RING) -> None:
-    rewrite(env_of(disk), rekeying(ring), max_bytes=0)
+    rekey_store(env_of(disk), ring)
 
 
 def check(disk: SimDisk, model: Model, ring: KeyRing = RING) -> None:
@@ -262,7 +262,7 @@ def test_a_rekey_that_was_paused_and_wakes_up_beside_a_server_changes_nothing_of
     counted = disk.crash(process_only=True)
     env = env_of(counted)
     claimed = counted.calls
-    rewrite(env, rekeying(RING), max_bytes=0)
+    rekey_store(env, RING)
     met = 0
     for call in range(claimed + 1 + seed % 7, counted.calls, 7):
         paused = disk.crash(process_only=True)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ftstan.cli.pipeline import running
+from ftstan.cli.pipeline import running, selecting
 from ftstan.cli.pipeline.running import EXIT_CLEAN
 from ftstan.cli.terminal import print_json, say, size_of, visible
 from ftstan.cli.words.client import number
 from ftstan.spark import archive
-from ftstan.spark.archive.report import FORMATS, ArchiveOptions
+from ftstan.spark.archive.report import FORMATS, PAYLOADS, ArchiveOptions
 
 if TYPE_CHECKING:
     import argparse
@@ -77,6 +77,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="parallel tasks of a batch (default: Spark's)",
     )
+    parser.add_argument(
+        "--payloads",
+        choices=PAYLOADS,
+        default="",
+        help="what a new archive holds: payloads as clients sent them (default), or as they are "
+        "stored",
+    )
+    selecting.add_keys(parser)
     parser.add_argument("--keep-slices", action="store_true", help="leave the slices in the spool")
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be archived, and change nothing"
@@ -96,6 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
         dry_run=arguments.dry_run,
         compression_level=arguments.compression_level,
         partitions=arguments.partitions,
+        payloads=arguments.payloads,
+        key_file=arguments.encryption_key_file,
     )
     with (
         running.sparking(arguments, arguments.spool) as spark,

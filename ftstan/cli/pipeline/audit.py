@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         quiet_seconds=arguments.quiet_seconds,
         strict=arguments.strict,
         most_findings=arguments.most,
-        reading=dict(arguments.option),
+        reading=selecting.reading(arguments),
     )
     return _audit(arguments, arguments.places, options)
 

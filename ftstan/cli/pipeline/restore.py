@@ -8,16 +8,19 @@ carried out.
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from ftstan.base.clock import SystemClock
 from ftstan.base.disk import LocalDisk
-from ftstan.base.errors import DamageError, StoreError
+from ftstan.base.errors import ConfigError, DamageError, StoreError
 from ftstan.cli.pipeline import running, selecting
 from ftstan.cli.pipeline.running import EXIT_CLEAN, EXIT_FOUND
+from ftstan.cli.pipeline.selecting import as_stored, option_of
 from ftstan.cli.store_owner import owning
 from ftstan.cli.terminal import complain, print_json, print_table, say, size_of
+from ftstan.spark.keys import KEY_FILE_OPTION, NO_KEYS, KeySource
+from ftstan.spark.places import holds_encrypted
 from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.log import records
 from ftstan.stores.file.tools.restoring import Restoring, find_account
@@ -53,6 +56,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     selecting.add_messages(parser)
     parser.add_argument(
+        "--to-plain",
+        action="store_true",
+        help="write what keys decrypt as plain payloads; without it, what keys are given for is "
+        "encrypted again",
+    )
+    parser.add_argument(
         "--slice-bytes",
         type=running.size,
         default=_SLICE_BYTES,
@@ -77,15 +86,40 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Restore; returns the exit status. Raises ``FtstanError``."""
     selection = selecting.selected(arguments)
+    keys = KeySource.of(option_of(selection.options, KEY_FILE_OPTION))
+    if arguments.to_plain and not keys:
+        raise ConfigError(
+            "--to-plain needs the keys that decrypt", hint="add --encryption-key-file FILE"
+        )
+    is_encrypted = False
+    if keys:
+        is_encrypted = not arguments.to_plain
+    elif any(holds_encrypted(place) for place in selection.paths):
+        # Nothing is decrypted: the payloads are kept as they are, and so is the mark.
+        is_encrypted = True
+        selection = as_stored(selection)
     _look(arguments.to)
     try:
         with running.sparking(arguments) as spark:
-            return _restore(arguments, spark, selection)
+            return _restore(
+                arguments,
+                spark,
+                selection,
+                keys if is_encrypted else NO_KEYS,
+                encrypted=is_encrypted,
+            )
     except DamageError as error:
         return complain(error, EXIT_FOUND)
 
 
-def _restore(arguments: argparse.Namespace, spark: SparkSession, selection: Selection) -> int:
+def _restore(
+    arguments: argparse.Namespace,
+    spark: SparkSession,
+    selection: Selection,
+    keys: KeySource,
+    *,
+    encrypted: bool,
+) -> int:
     from ftstan.spark.restore import RestoreOptions, account_of, make_plan  # noqa: PLC0415  needs pyspark
 
     options = RestoreOptions(
@@ -94,6 +128,7 @@ def _restore(arguments: argparse.Namespace, spark: SparkSession, selection: Sele
         slice_msgs=arguments.slice_msgs,
         allow_gaps=arguments.allow_gaps,
         verify=not arguments.no_verify,
+        keys=keys,
     )
     plan = make_plan(spark, selection, options)
     if arguments.dry_run:
@@ -102,7 +137,8 @@ def _restore(arguments: argparse.Namespace, spark: SparkSession, selection: Sele
     account = account_of(plan, _look(arguments.to), arguments.to)
     try:
         os.makedirs(options.directory, exist_ok=True)
-        report = _write(arguments, spark, selection, options, account)
+        info = replace(_info(arguments.cluster), encrypted=encrypted)
+        report = _write(arguments, spark, selection, options, account, info=info)
     except OSError as error:
         raise StoreError(
             f"{arguments.to}: {error.strerror or error}",
@@ -118,6 +154,8 @@ def _write(
     selection: Selection,
     options: RestoreOptions,
     account: Account,
+    *,
+    info: ServerInfo,
 ) -> RestoreReport:
     from ftstan.spark import restore  # noqa: PLC0415  needs pyspark
 
@@ -140,7 +178,7 @@ def _write(
                 selection,
                 options,
                 Restoring(env, account),
-                info=_info(arguments.cluster),
+                info=info,
                 progress=tell,
             )
 

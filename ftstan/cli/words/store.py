@@ -73,14 +73,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "--encryption-key-file",
             metavar="FILE",
             default="",
-            help="the server's -encryption_key_file; the key in NATS_STREAMING_ENCRYPTION_KEY goes "
-            "before its keys",
+            help="the server's -encryption_key_file (default: NATS_STREAMING_ENCRYPTION_KEY)",
         )
     commands.choices["rekey"].add_argument(
         "--encryption-cipher",
         metavar="CIPHER",
         default="",
         help="the server's -encryption_cipher: AES or CHACHA",
+    )
+    commands.choices["rekey"].add_argument(
+        "--to-plain",
+        action="store_true",
+        help="decrypt everything instead, and let servers without a key serve the store again",
     )
 
 

@@ -23,10 +23,12 @@ from ftstan.spark.archive import plan
 from ftstan.spark.archive import table as tables
 from ftstan.spark.archive.report import ArchiveOptions, ArchiveReport, Failed
 from ftstan.spark.archive.slices import shown
-from ftstan.spark.archive.spool import ArchiveError, cluster_of, discard, slices, sync_directory
+from ftstan.spark.archive.spool import ArchiveError, discard, slices, sync_directory
 from ftstan.spark.archive.stores import stored_channels
 from ftstan.spark.archive.table import OURS, DataFile, Identity
 from ftstan.spark.archive.work import Done, carry_out, from_json, mark, to_json
+from ftstan.spark.keys import KeySource
+from ftstan.spark.serverinfo import cluster_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -130,6 +132,7 @@ class _Job:
         self.options = options
         self._progress = progress
         self._done = self._total = 0
+        self._keys = KeySource.of(options.key_file)
         self._identity = self._identify()
         self._log = tables.open_log(table, self._identity.format)
         self._report = ArchiveReport(spool, table, self._identity.format, dry_run=options.dry_run)
@@ -154,7 +157,36 @@ class _Job:
                 f"archive {self.table} is a {form} table, not {self.options.format}",
                 hint="leave the format out",
             )
-        return Identity(form or self.options.format or "delta", known.cluster if known else "")
+        return Identity(
+            form or self.options.format or "delta",
+            known.cluster if known else "",
+            payloads=self._mark(known, there=bool(known or kind)),
+        )
+
+    def _mark(self, known: Identity | None, *, there: bool) -> str:
+        """What the payloads of the table are, and stay. Raises ``ArchiveError``."""
+        asked = {"decrypted": tables.PLAIN, "stored": tables.ENCRYPTED}.get(
+            self.options.payloads, ""
+        )
+        had = known.payloads if known else ""
+        if had and asked not in {"", had}:
+            held = "as clients sent them" if had == tables.PLAIN else "as they were stored"
+            raise ArchiveError(
+                f"archive {self.table} is marked {had}: it holds payloads {held}",
+                hint="leave --payloads out, or archive into another table",
+            )
+        if there and not had and (asked == tables.PLAIN or (self._keys and not asked)):
+            raise ArchiveError(
+                f"archive {self.table} has no mark: its payloads are as they were stored",
+                hint="say --payloads stored to go on so, or archive into another table",
+            )
+        mark = had or asked or ("" if there else tables.PLAIN)
+        if mark != tables.PLAIN and self.options.key_file:
+            raise ArchiveError(
+                f"archive {self.table} keeps payloads as they are stored, and needs no keys",
+                hint="leave --encryption-key-file out, or archive into another table",
+            )
+        return mark
 
     # ---- one run
     # ----------------------------------------------------------------------------------------------
@@ -276,6 +308,8 @@ class _Job:
             self.options.target_file_bytes,
             self.options.compression_level,
             number,
+            payloads=self._identity.payloads,
+            keys=self._keys,
         )
         os.makedirs(where.staging)
         whole = plan.beside(units, self._log.files(), tables.disputed(self.table))

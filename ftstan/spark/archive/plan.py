@@ -13,6 +13,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ftstan.spark.archive.slices import shown
+from ftstan.spark.archive.table import PLAIN
+from ftstan.spark.keys import NO_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from ftstan.spark.archive.spool import Spooled
     from ftstan.spark.archive.stores import StoredChannel
     from ftstan.spark.archive.table import DataFile
+    from ftstan.spark.keys import KeySource
 
 
 class Sized(Protocol):
@@ -44,6 +47,21 @@ class Where:
     compression_level: int
     batch: int
     unit: int = 0
+    payloads: str = ""
+    """The table's mark (``table.PLAIN``, ``table.ENCRYPTED``)."""
+    keys: KeySource = NO_KEYS
+
+    @property
+    def opening(self) -> KeySource:
+        """What decrypts payloads on their way into the table: nothing if it keeps them as they are
+        stored.
+        """
+        return self.keys if self.payloads == PLAIN else NO_KEYS
+
+    @property
+    def refuses_encrypted(self) -> bool:
+        """Whether payloads that look encrypted, and that nothing decrypts, have no place in it."""
+        return self.payloads == PLAIN and not self.keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,18 @@ import pyarrow.parquet as pq
 from ftstan.base.errors import StoreError
 from ftstan.spark.archive import spool
 from ftstan.spark.archive.merge import merge
+from ftstan.spark.archive.payloads import Opening
 from ftstan.spark.archive.plan import Stretch, packed, stretches
 from ftstan.spark.archive.rows import batches_of, range_of
-from ftstan.spark.archive.slices import SliceError, SliceRows, shown
-from ftstan.spark.archive.table import ROWS, DataFile, described, kind_of, open_log
+from ftstan.spark.archive.slices import PayloadError, SliceError, SliceRows, shown
+from ftstan.spark.archive.table import (
+    ROWS,
+    DataFile,
+    described,
+    identity_of,
+    kind_of,
+    open_log,
+)
 from ftstan.spark.decode import TYPES
 from ftstan.spark.report import ReadingFinding, ReadingKind
 
@@ -31,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from ftstan.spark.archive.spool import Spooled
+    from ftstan.spark.keys import KeySource
     from ftstan.spark.options import ReadOptions
     from ftstan.spark.parts import Bounds
     from ftstan.spark.report import ReadingReport
@@ -73,6 +82,7 @@ class TablePiece:
 
     path: str
     shares: tuple[FileShare, ...]
+    payloads: str = ""
 
     def read(
         self,
@@ -80,18 +90,18 @@ class TablePiece:
         *,
         report: ReadingReport,
         fail_on_data_loss: bool,
-        refuse_encrypted: bool,
+        refuse_encrypted: bool | None,
+        keys: KeySource,
     ) -> Iterator[pa.RecordBatch]:
         """The messages of every share. Raises ``StoreError``."""
-        # an archive has payloads as clients sent them or as a store encrypted them: nobody can tell
-        del refuse_encrypted
+        opening = Opening(self.path, self.payloads, keys, refuse_encrypted)
         for share in self.shares:
             where = os.path.join(self.path, share.file.path)
             try:
                 with pq.ParquetFile(where) as file:
                     report.slices += 1
                     report.index_bytes += file.metadata.serialized_size
-                    yield from _share(file, share, columns, report)
+                    yield from _share(file, share, columns, report, opening)
             except FileNotFoundError as error:
                 text = "the file went away after the query had been planned"
                 if fail_on_data_loss:
@@ -111,7 +121,11 @@ class TablePiece:
 
 
 def _share(
-    file: pq.ParquetFile, share: FileShare, columns: tuple[str, ...], report: ReadingReport
+    file: pq.ParquetFile,
+    share: FileShare,
+    columns: tuple[str, ...],
+    report: ReadingReport,
+    opening: Opening,
 ) -> Iterator[pa.RecordBatch]:
     """What is wanted of one file."""
     groups = range(
@@ -119,7 +133,9 @@ def _share(
         (share.part + 1) * file.num_row_groups // share.parts,
     )
     there = set(file.schema_arrow.names)
-    wanted = [name for name in ROWS.names if name in columns and name in there]
+    opened = opening.of(file, share.file, columns)
+    needs = {*columns, *opened.columns}
+    wanted = [name for name in ROWS.names if name in needs and name in there]
     b = share.bounds
     for k in groups:
         cuts = []
@@ -137,7 +153,9 @@ def _share(
                 rows = _cut(batch, cuts)
                 if rows.num_rows:
                     report.rows += rows.num_rows
-                    yield with_columns(rows, columns, share.file.channel, share.file.path)
+                    yield with_columns(
+                        opened.rows(rows), columns, share.file.channel, share.file.path
+                    )
 
 
 def _size(file: pq.ParquetFile, k: int, columns: set[str]) -> int:
@@ -178,6 +196,8 @@ class TableSnapshot:
     def __init__(self, path: str) -> None:
         self._path = path
         self._files: dict[str, list[DataFile]] = {}
+        known = identity_of(path)
+        self._payloads = known.payloads if known else ""
         for file in open_log(path, kind_of(path)).files():
             self._files.setdefault(file.channel, []).append(file)
 
@@ -212,7 +232,9 @@ class TableSnapshot:
         for file, bounds in chosen:
             parts = max(-(-file.size // size), 1)
             shares += [FileShare(file, bounds, k, parts) for k in range(parts)]
-        return [TablePiece(self._path, tuple(group)) for group in packed(shares, size)]
+        return [
+            TablePiece(self._path, tuple(group), self._payloads) for group in packed(shares, size)
+        ]
 
 
 # ---- spools
@@ -247,17 +269,20 @@ class SpoolPiece:
         *,
         report: ReadingReport,
         fail_on_data_loss: bool,
-        refuse_encrypted: bool,
+        refuse_encrypted: bool | None,
+        keys: KeySource,
     ) -> Iterator[pa.RecordBatch]:
         """The messages of every share, each sequence once.
 
         Raises ``StoreError`` and ``DamageError``.
         """
-        del refuse_encrypted
         for finding in self.findings:
             report.add(finding)
         for share in self.shares:
-            sources = [_Told(s, report, fail_on_data_loss) for s in share.stretch.slices]
+            sources = [
+                _Told(s, report, keys, fail=fail_on_data_loss, refuse_encrypted=refuse_encrypted)
+                for s in share.stretch.slices
+            ]
             for piece in merge(sources):
                 if piece.conflicts is not None:
                     _tell_conflicts(share.channel, piece.conflicts, report)
@@ -276,11 +301,20 @@ class SpoolPiece:
 class _Told(SliceRows):
     """A slice whose damage ends it and is told."""
 
-    def __init__(self, slice_: Spooled, report: ReadingReport, fail_on_data_loss: bool) -> None:
-        super().__init__(slice_)
+    def __init__(
+        self,
+        slice_: Spooled,
+        report: ReadingReport,
+        keys: KeySource,
+        *,
+        fail: bool,
+        refuse_encrypted: bool | None,
+    ) -> None:
+        super().__init__(slice_, keys)
+        self._strict = bool(refuse_encrypted)
         self._spooled = slice_
         self._report = report
-        self._fail = fail_on_data_loss
+        self._fail = fail
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Batches up to the first thing that is wrong."""
@@ -289,7 +323,19 @@ class _Told(SliceRows):
         self._report.data_bytes += m.size
         self._report.index_bytes += m.index_size
         try:
-            yield from super().batches()
+            for batch in super().batches():
+                if self.encrypted and self._strict:
+                    raise StoreError(
+                        f"spool {self._spooled.spool}: {self._spooled.path}: payloads look "
+                        "encrypted",
+                        hint="name their keys with encryptionKeyFile; failOnEncrypted=false gives "
+                        "them as they are stored",
+                    )
+                yield batch
+        except PayloadError as error:
+            raise StoreError(
+                f"spool {self._spooled.spool}: {error.text}", hint=error.hint
+            ) from error
         except SliceError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 if self._fail:
@@ -310,6 +356,13 @@ class _Told(SliceRows):
                 return
             self._report.add(
                 ReadingFinding(ReadingKind.DAMAGE, shown(m.channel), self._spooled.path, error.text)
+            )
+            return
+        if self.encrypted:
+            self._report.encrypted += self.encrypted
+            text = f"{self.encrypted} payloads look encrypted: they are given as they are stored"
+            self._report.add(
+                ReadingFinding(ReadingKind.NOTE, shown(m.channel), self._spooled.path, text)
             )
 
 

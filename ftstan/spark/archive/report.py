@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FORMATS = ("delta", "parquet")
+#: What an archive can hold, as people say it.
+PAYLOADS = ("decrypted", "stored")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,9 @@ class ArchiveOptions:
     ``dry_run`` says what would be done and changes nothing. ``compression_level`` is zstd's.
     ``crc_polynomial``: of a datastore that is archived itself; slices say their own. ``cluster``:
     whose slices, where a spool has those of several and the table is new. ``partitions``: how many
-    tasks run side by side, 0 for what the session says.
+    tasks run side by side, 0 for what the session says. ``payloads``: what a new table holds,
+    ``decrypted`` (the default) or as they are ``stored``; a table keeps its mark. ``key_file``: the
+    keys that decrypt; else those of the environment.
     """
 
     format: str = ""
@@ -37,6 +41,8 @@ class ArchiveOptions:
     crc_polynomial: int = POLYNOMIAL
     cluster: str = ""
     partitions: int = 0
+    payloads: str = ""
+    key_file: str = ""
 
     def __post_init__(self) -> None:
         """Raises ``ArchiveError`` for a value that cannot be."""
@@ -44,6 +50,11 @@ class ArchiveOptions:
             raise ArchiveError(
                 f'table format "{self.format}" is not known',
                 hint=f"it is one of {', '.join(FORMATS)}",
+            )
+        if self.payloads not in {"", *PAYLOADS}:
+            raise ArchiveError(
+                f'payloads "{self.payloads}" are not known',
+                hint=f"they are one of {', '.join(PAYLOADS)}",
             )
         for name, least in (
             ("target_file_bytes", 1),

@@ -13,10 +13,12 @@ import hashlib
 import os
 from typing import TYPE_CHECKING
 
+from ftstan.base.errors import StoreError
 from ftstan.spark.archive.merge import RowKind
 from ftstan.spark.archive.spool import ArchiveError
 from ftstan.spark.archive.table import ROWS
 from ftstan.spark.decode import Builder
+from ftstan.spark.keys import NO_KEYS
 from ftstan.stores.file.log import records
 from ftstan.stores.file.log.view import show
 
@@ -26,10 +28,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ftstan.spark.archive.spool import Spooled
+    from ftstan.spark.keys import KeySource
 
 #: Bytes of records that become one batch.
 CHUNK = 8 << 20
 _ENTRY = records.INDEX_SIZE
+#: One of so many, and so many at least: more than chance.
+_SHARE = 16
+_FEW = 3
+
+
+def seem_encrypted(looking: int, messages: int) -> bool:
+    """Whether so many payloads that look encrypted are more than chance.
+
+    Of random bytes, such as compressed ones, one of 128 looks so.
+    """
+    return looking * _SHARE > messages and (looking >= _FEW or looking == messages)
 
 
 class SliceError(ArchiveError):
@@ -45,13 +59,26 @@ def shown(channel: str) -> str:
     return show(os.fsencode(channel))
 
 
+class PayloadError(SliceError):
+    """The slice is whole, and a payload cannot be given as its client sent it."""
+
+
 class SliceRows:
     """The rows of one slice (a ``merge.Source``)."""
 
     kind = RowKind.NEW
 
-    def __init__(self, slice_: Spooled) -> None:
+    def __init__(
+        self, slice_: Spooled, keys: KeySource = NO_KEYS, *, refuse_encrypted: bool = False
+    ) -> None:
+        """``keys`` decrypt payloads; without any, ``refuse_encrypted`` makes the slice one that
+        cannot be read if it seems to come from an encrypted store.
+        """
         self._slice = slice_
+        self._keys = keys
+        self._refuse_encrypted = refuse_encrypted
+        self.encrypted = 0
+        """Payloads that look encrypted, and were given as they are stored."""
         self.first = slice_.manifest.first
         self.label = slice_.path
 
@@ -68,6 +95,9 @@ class SliceRows:
         crc = records.Crc(m.crc_polynomial)
         index = self._index(crc)
         builder = Builder(tuple(ROWS.names), crc)
+        name = os.fsencode(m.channel)
+        ring = self._keys.ring()
+        decrypt = None if ring is None else ring.channel(name).decrypt
         with open(self._slice.dat, "rb") as file:
             at = 0
             while at < len(index):
@@ -76,14 +106,32 @@ class SliceRows:
                 base = records.entry(rest, 0)[1]
                 _, offset, _, size = records.entry(rest, n - 1)
                 data = os.pread(file.fileno(), offset + 8 + size - base, base)
-                builder.begin(os.fsencode(m.channel), shown(m.channel), m.slice)
-                for _, place, why in builder.add(rest, 0, n, data, base):
+                builder.begin(name, shown(m.channel), m.slice, decrypt)
+                try:
+                    bad = builder.add(rest, 0, n, data, base)
+                except StoreError as error:
+                    raise self._payload_error(
+                        f'channel "{shown(m.channel)}" sequence {builder.undecryptable} cannot be '
+                        f"decrypted: {error.text}"
+                    ) from error
+                for _, place, why in bad:
                     raise self._error(f"{why} at offset {place}")
+                self.encrypted = builder.encrypted
                 yield builder.finish()
                 at += n * _ENTRY
+        if self._refuse_encrypted and (
+            (m.encrypted and self.encrypted) or seem_encrypted(self.encrypted, m.count)
+        ):
+            raise self._payload_error(
+                f'payloads of channel "{shown(m.channel)}" look encrypted: name their keys, or '
+                "archive them as they are stored, into an archive of their own"
+            )
 
     def _error(self, text: str) -> SliceError:
         return SliceError(self._slice.path, f"{os.path.basename(self._slice.dat)}: {text}")
+
+    def _payload_error(self, text: str) -> PayloadError:
+        return PayloadError(self._slice.path, f"{os.path.basename(self._slice.dat)}: {text}")
 
     def _check_digest(self) -> None:
         m = self._slice.manifest

@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
 from ftstan.base.errors import FtstanError
+from ftstan.spark.serverinfo import cluster_of, is_encrypted
 from ftstan.stores.file.log import records
 from ftstan.wire.subjects import valid_channel
 
@@ -96,6 +97,7 @@ class Manifest:
     crc_polynomial: int = POLYNOMIAL
     problem: str = ""
     version: int = _VERSION
+    encrypted: bool = False
 
     def to_json(self) -> str:
         """One line; names that are no UTF-8 come as escaped surrogates."""
@@ -108,6 +110,9 @@ class Manifest:
             values = json.loads(text)
         except ValueError:
             values = None
+        if isinstance(values, dict):
+            # Of a slice that was taken before stores said it.
+            values.setdefault("encrypted", False)
         known = {f.name: type(getattr(_EXAMPLE, f.name)) for f in fields(cls)}
         if not isinstance(values, dict) or {n: type(v) for n, v in values.items()} != known:
             raise ArchiveError(
@@ -396,6 +401,7 @@ def measure(
         time.time_ns(),
         polynomial,
         problem,
+        encrypted=is_encrypted(root),
     )
 
 
@@ -454,23 +460,6 @@ def _by_data(dat: str, size: int, channel: bytes, crc: Crc) -> tuple[_Span, str]
             if not used:
                 window *= 2
     return (first, last, count, first_ns, last_ns, end), f"; {why} at offset {end}" if why else ""
-
-
-def cluster_of(root: str) -> str:
-    """The cluster id that a datastore names, or nothing."""
-    try:
-        with open(os.path.join(root, "server.dat"), "rb") as file:
-            payload = file.read()[records.VERSION_SIZE + records.HEADER_SIZE :]
-    except OSError:
-        return ""
-    from google.protobuf.message import DecodeError  # noqa: PLC0415  # most of the time of a call, without a need
-
-    from ftstan.wire.pb import stan_internal_pb2 as pb  # noqa: PLC0415
-
-    try:
-        return pb.ServerInfo.FromString(payload).cluster_id.decode("utf-8", "surrogateescape")
-    except DecodeError:
-        return ""
 
 
 def _digest(path: str) -> tuple[int, str]:

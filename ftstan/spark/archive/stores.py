@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from ftstan.base.errors import StoreError
 from ftstan.spark.archive.merge import RowKind
-from ftstan.spark.archive.slices import SliceError
+from ftstan.spark.archive.slices import SliceError, seem_encrypted
 from ftstan.spark.archive.table import ROWS
+from ftstan.spark.keys import NO_KEYS
 from ftstan.spark.log import Part, Store
 from ftstan.spark.report import ReadingKind, ReadingReport
 
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from ftstan.spark.keys import KeySource
+
 #: One part holds a whole channel: parts of it would have to be merged with the table apart.
 _WHOLE = 1 << 62
+_CURE = "name their keys, or archive them as they are stored, into an archive of their own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,13 @@ class StoredRows:
 
     kind = RowKind.NEW
 
-    def __init__(self, stored: StoredChannel) -> None:
+    def __init__(
+        self, stored: StoredChannel, keys: KeySource = NO_KEYS, *, refuse_encrypted: bool = False
+    ) -> None:
+        """As ``slices.SliceRows``."""
         self._stored = stored
+        self._keys = keys
+        self._refuse_encrypted = refuse_encrypted
         self.first = stored.first
         self.label = os.path.join(stored.path, stored.channel)
         self.notes: list[str] = []
@@ -54,14 +63,26 @@ class StoredRows:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Batches with the columns of a table's files. Raises ``SliceError``."""
         report = ReadingReport()
+        if self._refuse_encrypted and any(part.encrypted for part in self._stored.parts):
+            raise SliceError(self.label, f"datastore {self._stored.path} is encrypted: {_CURE}")
         try:
             for part in self._stored.parts:
-                for batch in part.read(tuple(ROWS.names), report=report):
+                for batch in part.read(
+                    tuple(ROWS.names),
+                    report=report,
+                    refuse_encrypted=False,
+                    keys=self._keys,
+                ):
                     self._judge(report)
                     yield batch
         except StoreError as error:
             raise SliceError(self.label, error.text) from error
         self._judge(report)
+        if self._refuse_encrypted and seem_encrypted(report.encrypted, report.rows):
+            raise SliceError(
+                self.label,
+                f'payloads of channel "{self._stored.channel}" look encrypted: {_CURE}',
+            )
         self.notes = [f"{self._stored.path}: {finding}" for finding in report.findings]
 
     def _judge(self, report: ReadingReport) -> None:

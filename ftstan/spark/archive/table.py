@@ -50,6 +50,12 @@ ROWS = pa.schema(
 PARTITIONS = ("channel", "date")
 #: The channel's name in the metadata of each file: a directory can be too short for it.
 CHANNEL_KEY = b"ftstan.channel"
+#: What a file's payloads are, in its metadata: a mark of those below.
+PAYLOADS_KEY = b"ftstan.payloads"
+#: Payloads as clients sent them.
+PLAIN = "PLAIN"
+#: Payloads as they were stored: encrypted ones, and those from before encryption was on.
+ENCRYPTED = "ENCRYPTED"
 
 _WHOLE = pa.schema([("channel", pa.string()), ("date", pa.date32()), *ROWS])
 _VERSION = 1
@@ -91,6 +97,12 @@ class Log(Protocol):
 
     def commit(self, batch: int, files: Sequence[DataFile]) -> None:
         """Add files, at once and durably; nothing if ``batch`` is in the table already."""
+
+
+def metadata_of(channel: str, payloads: str) -> dict[bytes, bytes]:
+    """The metadata of a file: its channel, and the table's mark if it has one."""
+    marked = {PAYLOADS_KEY: payloads.encode()} if payloads else {}
+    return {CHANNEL_KEY: channel.encode(), **marked}
 
 
 def directory_of(channel: str, date: str, form: str) -> str:
@@ -358,13 +370,17 @@ def described(path: str, name: str) -> DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """``table.json``: the format, and the cluster whose slices are here (empty until one said its
-    own).
+    """``table.json``: the format, the cluster whose slices are here (empty until one said its
+    own), and what the payloads are.
+
+    ``payloads``: ``PLAIN`` or ``ENCRYPTED``, the same for all files; empty for a table that was
+    made before there were marks.
     """
 
     format: str
     cluster: str = ""
     version: int = _VERSION
+    payloads: str = ""
 
 
 def identity_of(path: str) -> Identity | None:
@@ -382,6 +398,11 @@ def identity_of(path: str) -> Identity | None:
         raise ArchiveError(
             f"{name} cannot be read", hint="restore it from a copy of the archive"
         ) from error
+    if found.payloads not in {"", PLAIN, ENCRYPTED}:
+        raise ArchiveError(
+            f"{name} names payloads {found.payloads!r}, which this program does not know",
+            hint="use the release that wrote the archive",
+        )
     if found.version != _VERSION or found.format not in FORMATS:
         raise ArchiveError(
             f"{name} is of version {found.version}, this program knows {_VERSION}",

@@ -24,7 +24,7 @@ from ftstan.spark.archive.rows import range_of
 from ftstan.spark.archive.slices import SliceError, SliceRows
 from ftstan.spark.archive.spool import ArchiveError
 from ftstan.spark.archive.stores import StoredRows
-from ftstan.spark.archive.table import CHANNEL_KEY, CONFLICTS, ROWS, DataFile
+from ftstan.spark.archive.table import CONFLICTS, ROWS, DataFile, metadata_of
 from ftstan.spark.archive.writing import Writer
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class _Disputes:
         rows = table.num_rows
         table = table.add_column(0, "channel", pa.array([self._channel] * rows, pa.string()))
         table = table.append_column("batch", pa.array([self._where.batch] * rows, pa.int64()))
-        table = table.replace_schema_metadata({CHANNEL_KEY: self._channel.encode()})
+        table = table.replace_schema_metadata(metadata_of(self._channel, self._where.payloads))
         part = f"{self._where.batch:08d}-{self._where.unit:06d}-{uuid.uuid4().hex[:12]}"
         name = f"part-{part}.zstd.parquet"
         path = os.path.join(self._where.staging, f"conflicts-{name}")
@@ -228,7 +228,7 @@ def _write(
     duplicates = 0
     notes = []
     for stretch in unit.stretches:
-        sources = _sources(stretch, where.table, left_out)
+        sources = _sources(stretch, where, left_out)
         for piece in merge(sources):
             duplicates += piece.duplicates
             if piece.conflicts is not None:
@@ -243,10 +243,12 @@ def _write(
     return duplicates, notes
 
 
-def _sources(stretch: Stretch, table: str, left_out: set[str]) -> list[Source]:
+def _sources(stretch: Stretch, where: Where, left_out: set[str]) -> list[Source]:
+    keys = where.opening
+    refused = where.refuses_encrypted
     new: list[SliceRows | StoredRows] = [
-        *map(SliceRows, stretch.slices),
-        *map(StoredRows, stretch.stored),
+        *(SliceRows(s, keys, refuse_encrypted=refused) for s in stretch.slices),
+        *(StoredRows(s, keys, refuse_encrypted=refused) for s in stretch.stored),
     ]
     new = [source for source in new if source.label not in left_out]
     if not new:
@@ -256,7 +258,7 @@ def _sources(stretch: Stretch, table: str, left_out: set[str]) -> list[Source]:
     ]
     return [
         *new,
-        *(FileRows(table, file, stretch.first, stretch.last, kind) for file, kind in known),
+        *(FileRows(where.table, file, stretch.first, stretch.last, kind) for file, kind in known),
     ]
 
 

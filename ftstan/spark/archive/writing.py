@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from ftstan.spark.archive.rows import batches_of
 from ftstan.spark.archive.spool import ArchiveError
-from ftstan.spark.archive.table import CHANNEL_KEY, ROWS, DataFile, directory_of
+from ftstan.spark.archive.table import ROWS, DataFile, directory_of, metadata_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +88,7 @@ class _Open:
         self.path = os.path.join(where.staging, name)
         self.channel = channel
         self.date = date
-        self._schema = ROWS.with_metadata({CHANNEL_KEY: channel.encode()})
+        self._schema = ROWS.with_metadata(metadata_of(channel, where.payloads))
         self._sink = open(self.path, "xb")  # noqa: SIM115  # closed in ``close``
         self._writer = pq.ParquetWriter(
             self._sink,

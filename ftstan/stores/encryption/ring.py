@@ -31,4 +31,9 @@ def encrypted(inner: Store, ring: KeyRing | None, options: EncryptionOptions) ->
         return inner
     from ftstan.stores.encryption.store import EncryptedStore  # noqa: PLC0415  # late, as above
 
-    return EncryptedStore(inner, ring, accept_unreadable=options.accept_unreadable)
+    return EncryptedStore(
+        inner,
+        ring,
+        accept_unreadable=options.accept_unreadable,
+        refuse_plain=options.refuse_plain,
+    )

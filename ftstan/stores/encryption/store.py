@@ -57,8 +57,10 @@ WRONG_KEY: Final = "the encryption key does not decrypt the newest message of "
 class EncryptedChannel:
     """One channel whose payloads are encrypted. Implements ``ChannelStore``."""
 
-    def __init__(self, inner: ChannelStore, ring: KeyRing) -> None:
+    def __init__(self, inner: ChannelStore, ring: KeyRing, *, refuse_plain: bool = False) -> None:
+        """``refuse_plain``: what was stored plain is given to nobody."""
         self._inner = inner
+        self._refuse_plain = refuse_plain
         self._ring = ring
         self._keys = ring.channel(inner.name)
         self._told: set[int] = set()
@@ -117,12 +119,13 @@ class EncryptedChannel:
         """Stage messages, encrypted."""
         keys = self._keys
         nonces = os.urandom(NONCE_SIZE * len(block))
-        self._inner.append(payloads.seal(block, keys.code, keys.encrypt, nonces))
+        self._inner.append(payloads.seal(block, keys.code, keys.encrypt, nonces, keys.fast))
 
     def read(self, sequence: int, max_msgs: int, max_bytes: int) -> MsgBlock | None:
         """Messages from the first existing one at or after ``sequence``, decrypted.
 
-        Raises ``UndecryptableError`` if that is one that no key decrypts.
+        Raises ``UndecryptableError`` if that is one that no key decrypts, or a plain one that is
+        refused.
         """
         # The block below may begin long before it, with messages that are gone.
         sequence = max(sequence, self._inner.first)
@@ -130,7 +133,13 @@ class EncryptedChannel:
         if stored is None:
             return None
         block, bad, error = payloads.unseal(
-            stored, sequence, max_msgs, max_bytes, self._keys.decrypt
+            stored,
+            sequence,
+            max_msgs,
+            max_bytes,
+            self._keys.decrypt,
+            self._refuse_plain,
+            self._keys.fast,
         )
         if error is None or len(block):
             # What lies before it can be delivered.
@@ -142,7 +151,8 @@ class EncryptedChannel:
             log.error(text, backs_off="undecryptable messages", channel=self.name)
         raise UndecryptableError(
             text,
-            hint="add the key that wrote it to the file of -encryption_key_file, or purge the"
+            hint=error.hint
+            or "add the key that wrote it to the file of -encryption_key_file, or purge the"
             f" channel up to it: ftstanctl channel purge {self._shown} --up-to {bad}",
         ) from error
 
@@ -220,9 +230,20 @@ class EncryptedChannel:
 class EncryptedStore:
     """A store whose payloads are encrypted. Implements ``Store``."""
 
-    def __init__(self, inner: Store, ring: KeyRing, *, accept_unreadable: bool = False) -> None:
-        """``accept_unreadable``: serve also where the newest message does not decrypt."""
+    def __init__(
+        self,
+        inner: Store,
+        ring: KeyRing,
+        *,
+        accept_unreadable: bool = False,
+        refuse_plain: bool = False,
+    ) -> None:
+        """``accept_unreadable``: serve also where the newest message does not decrypt.
+
+        ``refuse_plain``: give nobody what was stored plain.
+        """
         self._inner = inner
+        self._refuse_plain = refuse_plain
         self._ring = ring
         self._accept_unreadable = accept_unreadable
         self._refused: dict[bytes, str] = {}
@@ -253,7 +274,12 @@ class EncryptedStore:
                     "-encryption_accept_unreadable serves what can be read",
                 )
             log.warning(text)
-        return replace(recovered, channels=list(channels))
+        info = recovered.info
+        if info is not None and not info.encrypted:
+            # Before the first payload: a server without a key must not take it for a plain one.
+            info = replace(info, encrypted=True)
+            self._inner.set_server_info(info)
+        return replace(recovered, info=info, channels=list(channels))
 
     def _sampled(self, recovered: Recovered) -> Recovered:
         """What was recovered, and some of the channels that it has left for later."""
@@ -274,13 +300,13 @@ class EncryptedStore:
         return replace(recovered, later=later)
 
     def _around(self, inner: ChannelStore) -> EncryptedChannel:
-        channel = EncryptedChannel(inner, self._ring)
+        channel = EncryptedChannel(inner, self._ring, refuse_plain=self._refuse_plain)
         channel.warn_of_many()
         return channel
 
     def set_server_info(self, info: ServerInfo) -> None:
-        """Make identity and subjects durable at once."""
-        self._inner.set_server_info(info)
+        """Make identity and subjects durable at once, and that payloads are encrypted."""
+        self._inner.set_server_info(replace(info, encrypted=True))
 
     def add_client(self, info: ClientInfo) -> None:
         """Stage a client registration."""

@@ -120,6 +120,7 @@ class ServerInfo(_message.Message):
     SUB_CLOSE_FIELD_NUMBER: _builtins.int
     ACKS_SUBS_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    ENCRYPTED_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     discovery: _builtins.bytes
     publish: _builtins.bytes
@@ -129,6 +130,8 @@ class ServerInfo(_message.Message):
     sub_close: _builtins.bytes
     acks_subs: _builtins.bytes
     node_id: _builtins.bytes
+    encrypted: _builtins.bool
+    """Ours, and skipped by the original: the store has encrypted payloads."""
     def __init__(
         self,
         *,
@@ -141,10 +144,11 @@ class ServerInfo(_message.Message):
         sub_close: _builtins.bytes = ...,
         acks_subs: _builtins.bytes = ...,
         node_id: _builtins.bytes = ...,
+        encrypted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks_subs", b"acks_subs", "close", b"close", "cluster_id", b"cluster_id", "discovery", b"discovery", "node_id", b"node_id", "publish", b"publish", "sub_close", b"sub_close", "subscribe", b"subscribe", "unsubscribe", b"unsubscribe"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks_subs", b"acks_subs", "close", b"close", "cluster_id", b"cluster_id", "discovery", b"discovery", "encrypted", b"encrypted", "node_id", b"node_id", "publish", b"publish", "sub_close", b"sub_close", "subscribe", b"subscribe", "unsubscribe", b"unsubscribe"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

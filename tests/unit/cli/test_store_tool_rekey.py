@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import tarfile
@@ -11,13 +12,29 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ftstan.base.clock import SystemClock
+from ftstan.base.disk import LocalDisk
+from ftstan.broker.dedup import Window
+from ftstan.broker.records import info_of
 from ftstan.cli import ctl
+from ftstan.cli.store_owner import owning
+from ftstan.config.limits import Limits
+from ftstan.stores.contract.place import FREE
+from ftstan.stores.encryption.cipher import KeyRing
+from ftstan.stores.encryption.store import EncryptedStore
+from ftstan.stores.file.env import FileStoreOptions
 from ftstan.stores.file.log import exact
+from ftstan.stores.file.state.state_records import decode_server
+from ftstan.stores.file.store import FileStore
+from ftstan.wire.block import MsgBlock
+from tests.compat.driver import SUBJECTS
 from tests.oracle.godecrypt import GoUndecryptable, decrypted
 from tests.oracle.gostore import read_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from ftstan.stores.interface import Recovered, Store
 
 DATA = Path(__file__).parents[2] / "data" / "encrypted"
 OLD = "fixture-key-1"
@@ -176,3 +193,158 @@ def test_without_a_key_nothing_is_encrypted(
     assert run("rekey", str(store)) != 0
     assert "encryption key required" in capsys.readouterr().err
     assert not (store / "ft.epoch").exists()
+
+
+def mark_of_store(store: Path) -> bool:
+    return decode_server((store / "server.dat").read_bytes()[12:]).encrypted
+
+
+def everything(store: Path) -> dict[str, bytes]:
+    """Every file but those of the lock and of epochs."""
+    return {
+        str(path.relative_to(store)): path.read_bytes()
+        for path in store.rglob("*")
+        if path.is_file() and not path.name.startswith(("ft.", ".rootdir"))
+    }
+
+
+def test_a_refused_run_has_changed_nothing_in_any_channel(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Of its channels only the last messages of some are of another key.
+    store = unpacked("two-keys", tmp_path)
+    before = everything(store)
+    assert run("rekey", str(store), "--encryption-key-file", key_file(tmp_path, "new", OLD)) != 0
+    assert "add the key that wrote it" in capsys.readouterr().err
+    assert everything(store) == before
+    assert not mark_of_store(store)
+
+
+def test_a_run_marks_the_store_before_its_first_slice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = unpacked("mixed-plain", tmp_path)
+
+    def failing(*_: Any) -> None:
+        assert mark_of_store(store)
+        raise OSError(5, os.strerror(5), "msgs")
+
+    monkeypatch.setattr("ftstan.stores.file.tools.rekeying.put_file", failing)
+    words = ("--channel", "foo", "--encryption-key-file", key_file(tmp_path, "new", OLD))
+    assert run("rekey", str(store), *words) != 0
+    assert mark_of_store(store)
+
+
+def test_everything_becomes_plain_again_and_then_the_mark_goes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = unpacked("two-keys", tmp_path)
+    wanted = payloads_of(store, OLD, "fixture-key-2")
+    ring = ("--encryption-key-file", key_file(tmp_path, "fixture-key-2", OLD))
+    assert run("rekey", str(store), *ring) == 0
+    assert mark_of_store(store)
+    # One channel alone does not make the store a plain one, nor does a run that is interrupted.
+    assert run("rekey", str(store), "--to-plain", "--channel", "foo", *ring) == 0
+    assert mark_of_store(store)
+    put = exact.put_file
+    left = [1]
+
+    def failing(env: Any, dirfd: int, name: str, fill: Callable[[int], None]) -> None:
+        if left[0] == 0:
+            raise OSError(5, os.strerror(5), name)
+        left[0] -= 1
+        put(env, dirfd, name, fill)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ftstan.stores.file.tools.rekeying.put_file", failing)
+        assert run("rekey", str(store), "--to-plain", *ring) != 0
+    assert mark_of_store(store)
+    capsys.readouterr()
+    assert run("rekey", str(store), "--to-plain", *ring) == 0
+    assert "messages decrypted" in capsys.readouterr().out
+    assert not mark_of_store(store)
+    found = {
+        (channel.name, m.sequence): m.data
+        for channel in read_store(store).channels.values()
+        for m in channel.messages.values()
+    }
+    assert found == wanted
+    assert run("verify", str(store)) == 0
+
+
+def test_what_would_look_encrypted_where_it_is_plain_is_named_and_nothing_is_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = served_store(tmp_path, [b"old"], b"fine", b"\x02 begins so")
+    before = everything(store)
+    words = ("--to-plain", "--encryption-key-file", key_file(tmp_path, "old"))
+    assert run("rekey", str(store), *words) != 0
+    assert 'channel "foo" message 2: begins with the byte 2' in capsys.readouterr().err
+    assert everything(store) == before
+
+
+def served_store(folder: Path, keys: list[bytes], *data: bytes) -> Path:
+    """A store whose server remembered its publishes."""
+    path = folder / "served"
+    path.mkdir()
+    with node_store(path, keys) as (store, window, _):
+        store.set_server_info(info_of("test-cluster", SUBJECTS))
+        channel = store.create_channel(b"foo", FREE)
+        block = MsgBlock()
+        for n, payload in enumerate(data, 1):
+            block.append(n, b"foo", b"", payload, n)
+            window.add(b"foo", b"ft1.%d" % n, n, n, payload)
+        channel.append(block)
+        store.remember(window.staged(), window.known)
+        store.commit()
+        window.committed(())
+    return path
+
+
+@contextlib.contextmanager
+def node_store(path: Path, keys: list[bytes]) -> Iterator[tuple[Store, Window, Recovered]]:
+    """As a server opens it."""
+    with owning(str(path)) as (owner, _):
+        disk = LocalDisk()
+        inner = FileStore(
+            disk,
+            owner.root,
+            owner,
+            SystemClock(),
+            FileStoreOptions(),
+            limits=Limits.same(FREE),
+            parallel_sync=False,
+        )
+        ring = KeyRing(keys)
+        store = EncryptedStore(inner, ring)
+        recovered = store.recover()
+        window = Window(100, dict(recovered.remembered), ring.mark_keys())
+        yield store, window, recovered
+        store.close()
+
+
+@pytest.mark.parametrize("interrupted", [None, 0, 1, 2])
+def test_repeated_publishes_are_known_with_the_new_key_alone(
+    tmp_path: Path, interrupted: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = [b"one", b"two", b"three"]
+    path = served_store(tmp_path, [b"old"], *data)
+    ring = ("--encryption-key-file", key_file(tmp_path, "new", "old"))
+    if interrupted is not None:
+        put = exact.put_file
+        left = [interrupted]
+
+        def failing(env: Any, dirfd: int, name: str, fill: Callable[[int], None]) -> None:
+            if left[0] == 0:
+                raise OSError(5, os.strerror(5), name)
+            left[0] -= 1
+            put(env, dirfd, name, fill)
+
+        with monkeypatch.context() as patched:
+            patched.setattr("ftstan.stores.file.tools.rekeying.put_file", failing)
+            assert run("rekey", str(path), *ring) != 0
+    assert run("rekey", str(path), *ring) == 0
+    assert run("rekey", str(path), "--encryption-key-file", key_file(tmp_path, "new")) == 0
+    with node_store(path, [b"new"]) as (_, window, recovered):
+        (log,) = recovered.channels
+        assert [window.look(b"foo", b"ft1.%d" % n, log) for n in (1, 2, 3)] == [1, 2, 3]

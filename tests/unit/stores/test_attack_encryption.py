@@ -22,8 +22,7 @@ from ftstan.stores.file.env import FileEnv, FileStoreOptions
 from ftstan.stores.file.log import records
 from ftstan.stores.file.state import remembered
 from ftstan.stores.file.store import FileStore
-from ftstan.stores.file.tools.changing import rewrite
-from ftstan.stores.file.tools.rekeying import rekeying
+from ftstan.stores.file.tools.rekeying import rekey_store
 from ftstan.stores.interface import ChannelLimits, ChannelStore
 from ftstan.stores.memory import MemoryStore
 from ftstan.wire.codec import decode_msg_proto
@@ -52,7 +51,7 @@ def rekey(servers: Servers, *keys: bytes) -> None:
         Owner(servers._epoch),
         records.Crc(options.crc_polynomial),
     )
-    rewrite(env, rekeying(KeyRing(keys)), max_bytes=0)
+    rekey_store(env, KeyRing(keys))
 
 
 def plain_store(servers: Servers, limits: ChannelLimits = FREE) -> Store:

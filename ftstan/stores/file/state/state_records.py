@@ -33,6 +33,7 @@ def encode_server(info: ServerInfo) -> bytes:
         sub_close=info.sub_close.encode(),
         acks_subs=info.acks_subs.encode(),
         node_id=info.node_id.encode(),
+        encrypted=info.encrypted,
     ).SerializeToString()
 
 
@@ -53,6 +54,7 @@ def decode_server(payload: bytes) -> ServerInfo:
         sub_close=text(m.sub_close),
         acks_subs=text(m.acks_subs),
         node_id=text(m.node_id),
+        encrypted=m.encrypted,
     )
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ftstan.base.disk import Disk
+    from ftstan.stores.encryption.cipher import ChannelKeys
     from ftstan.stores.file.env import FileEnv
     from ftstan.stores.file.log.records import Crc
     from ftstan.stores.interface import ServerInfo
@@ -101,10 +102,12 @@ class SliceWriter:
         *,
         max_bytes: int,
         max_msgs: int = 0,
+        keys: ChannelKeys | None = None,
     ) -> None:
         """``dirfd``: an open handle of the channel's directory, which this object does not
-        close.
+        close. ``keys`` encrypt the payloads; without them they are written as they come.
         """
+        self._keys = keys
         self._disk = disk
         self._dirfd = dirfd
         self._channel = channel
@@ -150,7 +153,8 @@ class SliceWriter:
             self.cut()
         if self._fds is None:
             self._open(sequence)
-        self._block.append(sequence, self._channel, reply, data, timestamp)
+        stored = self._keys.record(data) if self._keys is not None else data
+        self._block.append(sequence, self._channel, reply, stored, timestamp)
         self._last = sequence
         self._newest = content
         if self._block.nbytes >= _FLUSH:

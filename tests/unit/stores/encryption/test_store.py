@@ -71,7 +71,9 @@ class Servers:
         self._most_at_once = most_at_once
         self._epoch = 0
 
-    def store(self, *keys: bytes, accept_unreadable: bool = False) -> Store:
+    def store(
+        self, *keys: bytes, accept_unreadable: bool = False, refuse_plain: bool = False
+    ) -> Store:
         self._epoch += 1
         disk: Disk = self.disk
         inner = FileStore(
@@ -84,7 +86,11 @@ class Servers:
             parallel_sync=False,
             most_at_once=self._most_at_once,
         )
-        return Recording(inner, KeyRing(keys), accept_unreadable=accept_unreadable)
+        if not keys:
+            return inner
+        return Recording(
+            inner, KeyRing(keys), accept_unreadable=accept_unreadable, refuse_plain=refuse_plain
+        )
 
     def filled(self, *names: bytes, key: bytes = b"key") -> None:
         store = self.store(key, accept_unreadable=True)
