@@ -313,6 +313,14 @@ class Pages:
         """What the dashboard shows."""
         return await self._overview.page()
 
+    def history(self, since_ms: int) -> dict[str, object]:
+        """The last hour, for the dashboard's plots."""
+        return self._overview.history(since_ms)
+
+    async def keep_history(self) -> None:
+        """Take note of the rates, until cancelled."""
+        await self._overview.recent.keep()
+
     # ---- the NATS server
     # -----------------------------------------------------------------------------------------
 

@@ -198,6 +198,12 @@ class FakeViews:
     async def dashboard(self) -> dict[str, object]:
         return {"node": {"server": "me"}}
 
+    def history(self, since_ms: int) -> dict[str, object]:
+        return {"now_ms": 1, "step_s": 10.0, "points": [[since_ms + 1, 2.0, 3.0, None, 4]]}
+
+    async def keep_history(self) -> None:
+        await asyncio.Event().wait()
+
     async def figures(self) -> NodeFigures:
         return figures()
 
