@@ -151,8 +151,6 @@ const tag = (text, kind) => h("span", { class: `tag ${kind}` }, text);
 const cell = (kind, label, ...children) => h("td", { class: kind || null, role: "cell", "data-label": label || null }, ...children);
 const number = (label, n) => cell("n", label, count.format(n));
 const note = (...tags) => cell("note", "", ...tags.filter(Boolean));
-/* On a phone a row is a card: the name and a note, and below them the figures. */
-const breakRow = () => h("td", { class: "break", "aria-hidden": "true" });
 function fill(selector, rows, empty, columns) {
   $(`${selector} tbody`).replaceChildren(...(rows.length ? rows : [h("tr", {}, h("td", { colspan: columns, class: "none" }, empty))]));
 }
@@ -185,7 +183,7 @@ function standing(member) {
 }
 const doing = (member) => member.present ? member.phase : `last heard ${span(member.silent_s)} ago, ${STATES[member.state] || member.state} then`;
 function behind(member) {
-  if (member.lag_messages < 0) return "";
+  if (member.lag_messages < 0 || !member.present) return "";
   return member.lag_messages === 0 ? "0" : `${short.format(member.lag_messages)}, ${member.lag_s < 10 ? member.lag_s.toFixed(1) : Math.round(member.lag_s)} s`;
 }
 function show(base, data) {
@@ -203,7 +201,7 @@ function show(base, data) {
   const members = data.members.length ? [...data.members] : [{ ...node, monitor: base, present: true, lag_messages: -1 }];
   members.sort((a, b) => b.present - a.present || (a.state > b.state) - (a.state < b.state));
   fill("#group", members.map((member) => h("tr", { class: member.present ? null : "absent" },
-    cell("name", "", member.host, " ", h("code", {}, member.server)), note(standing(member)), breakRow(), cell("wrap", "Doing", doing(member)),
+    cell("name", "", member.host, " ", h("code", {}, member.server)), note(standing(member)), cell("wrap", "Doing", doing(member)),
     cell("n", behind(member) && "Behind", behind(member)), cell("", "Version", member.version || "–"),
     cell("", "Pages", member.monitor ? h("a", { href: `${member.monitor}/dashboard`, rel: "noreferrer", "aria-label": `Dashboard of ${member.host}` }, new URL(member.monitor).host) : "–"))), "", 6);
 
@@ -213,14 +211,14 @@ function show(base, data) {
 
   const most = Math.max(...data.channels.map((row) => row.lag), 0);
   $("#channels h2 small").textContent = totals.channels > data.channels.length ? `${data.channels.length} of ${count.format(totals.channels)}` : "";
-  fill("#channels", data.channels.map((row) => h("tr", {}, h("td", { class: "name", role: "cell", title: row.name }, row.name), breakRow(), number("Messages", row.msgs), cell("n", "Size", bytes(row.bytes)),
+  fill("#channels", data.channels.map((row) => h("tr", {}, h("td", { class: "name", role: "cell", title: row.name }, row.name), number("Messages", row.msgs), cell("n", "Size", bytes(row.bytes)),
     number("Last sequence", row.last), number("Readers", row.subs), number("Pending", row.pending), lag(row.lag, most),
     note(row.quarantined && tag("quarantined", "bad"), row.unread > 0 && tag(`${short.format(row.unread)} removed unread`, "bad"), row.stalled > 0 && tag(`${row.stalled} stalled`, "bad"),
       row.full && row.unread === 0 && (row.lag ? tag("at its limit, a reader behind", "warn") : tag("at its limit", ""))))), node.serving ? "No channel yet" : other ? "Seen on the pages of the member that serves" : "Nobody serves", 8);
 
   const worst = Math.max(...data.subscriptions.map((row) => row.lag), 0);
   $("#subs h2 small").textContent = totals.subscriptions > data.subscriptions.length ? `${data.subscriptions.length} of ${count.format(totals.subscriptions)}` : "";
-  fill("#subs", data.subscriptions.map((row) => h("tr", {}, h("td", { class: "name", role: "cell", title: row.client }, row.client || "–"), breakRow(), h("td", { title: row.channel, role: "cell", "data-label": "Channel" }, row.channel),
+  fill("#subs", data.subscriptions.map((row) => h("tr", {}, h("td", { class: "name", role: "cell", title: row.client }, row.client || "–"), h("td", { title: row.channel, role: "cell", "data-label": "Channel" }, row.channel),
     cell("", "Durable or group", row.queue || row.durable || "–"), cell("n", "Pending", count.format(row.pending), ` / ${count.format(row.max)}`), lag(row.lag, worst),
     note(row.offline ? tag("offline", "") : row.stalled ? tag("stalled", "bad") : null))), "No subscription", 6);
 
