@@ -99,13 +99,15 @@ LOOKS = (
     Look("phone", 390),
     Look("phone-dark", 390, dark=True),
 )
-TOKEN = "for-the-picture"  # noqa: S105  of servers that live for a minute
+TOKEN = "for-the-picture"
 
 
 class Scene:
     """A pair under load and the pages that look at it, until ``end``."""
 
-    def __init__(self, playwright: Playwright, directory: Path, name: str, looks: list[Look]) -> None:
+    def __init__(
+        self, playwright: Playwright, directory: Path, name: str, looks: list[Look]
+    ) -> None:
         self._stage = Stage(directory)
         self._browser = launch(playwright)
         words = ("-max_msgs", "2000") if name == "full" else ()

@@ -15,8 +15,8 @@ from ftstan.base.errors import FtstanError
 from ftstan.ft.history import cause_text
 from ftstan.monitor.answers import shown
 from ftstan.nats import tasks
-from ftstan.node.recent import STEP_S, Recent
 from ftstan.node.peers import SILENT_S
+from ftstan.node.recent import STEP_S, Recent
 
 if TYPE_CHECKING:
     import asyncio

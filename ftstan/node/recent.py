@@ -1,5 +1,5 @@
-"""What a node remembers of the last hour for its dashboard: rates, and since when the group is as it
-is.
+"""What a node remembers of the last hour for its dashboard: rates, and since when its group is
+as it is.
 
 A ring of a few hundred points, one each ten seconds, on the control loop. The message path does
 nothing for it: counters are read that are kept anyway, and channels are counted only while there

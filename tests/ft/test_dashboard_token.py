@@ -58,12 +58,25 @@ class Views(FakeViews):
             "monitor": self._peer,
             "state": "FT_ACTIVE",
             "phase": "active",
+            "version": "0",
+            "lag_messages": -1,
+            "lag_s": -1.0,
+            "silent_s": 0.0,
+            "present": True,
         }
         counted = dict.fromkeys(("clients", "channels", "subscriptions", "msgs", "bytes"), 0)
         return {
             "now_ms": 1,
             "node": node,
+            "verdict": {
+                "health": "healthy",
+                "problems": [],
+                "since_ms": 1,
+                "expected": 2,
+                "present": 2,
+            },
             "members": [peer] if self._peer else [],
+            "room": None,
             "counters": dict.fromkeys(("in_msgs", "out_msgs", "redelivered"), 0),
             "commits": {"count": 0, "seconds": 0},
             "totals": counted | dict.fromkeys(("pending", "stalled", "quarantined"), 0),

@@ -55,9 +55,7 @@ def test_of_a_crowd_the_first_are_told() -> None:
     ],
 )
 def test_an_address_that_is_more_than_a_host_and_a_port_is_left_out_with_its_row(url: str) -> None:
-    heard = decode_members(
-        changed(members=[row(monitor=url), row(server="S2")])
-    )
+    heard = decode_members(changed(members=[row(monitor=url), row(server="S2")]))
     assert heard is not None
     assert [member.server for member in heard.members] == ["S2"]
 
