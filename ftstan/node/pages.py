@@ -248,6 +248,7 @@ class Pages:
             "lock_tries": group.tries if group is not None else {},
             "lock_faults": owner.lock.counts.as_dict() if owner is not None else {},
             "unbridged": node.unanswered,
+            "handover_age": group.handover_age if group is not None else None,
         }
 
     def status(self) -> NodeStatus:
