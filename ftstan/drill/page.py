@@ -61,7 +61,10 @@ def page(result: Result, timeline: Timeline) -> str:
         "drill.html",
         result=result,
         plot=plot(timeline),
-        faults=[(clock(x.t), x.fault, x.node, x.epoch, x.ms) for x in result.verdict.outages],
+        faults=[
+            (clock(x.t).rpartition(" ")[2], x.fault, x.node, x.epoch, x.ms)
+            for x in result.verdict.outages
+        ],
         fewest_for_median=FEWEST_FOR_MEDIAN,
         fewest_for_p99=FEWEST_FOR_P99,
     )

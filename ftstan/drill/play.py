@@ -144,6 +144,12 @@ class Play:
                     f"allowed are {limit:g} s"
                 )
                 self._failures.append(text)
+        if limit and verdict.elsewhere_ms > limit * 1e3:
+            # As a stall behind the first ack of a successor: no fault's, and no better for that.
+            self._failures.append(
+                f"between faults: no ack for {verdict.elsewhere_ms / 1e3:.2f} s under load, "
+                f"allowed are {limit:g} s"
+            )
         return Result(
             self._scenario.name,
             self._scenario.text,

@@ -94,11 +94,12 @@ class Result:
         if missing <= 0:
             return ""
         stored = verdict.stored_without_ack
+        kept = f"{stored:,} of them {'is' if stored == 1 else 'are'} stored all the same, because "
+        kept += "only the ack was lost. "
         return (
             f"{missing:,} of {verdict.published:,} publishes got no ack: service stopped before "
-            "one came. Their publishers did not take them for done, and published each payload again, "
-            f"under a new id, until it was acknowledged. {stored:,} of them "
-            f"{'is' if stored == 1 else 'are'} stored all the same: only the ack was lost. None of "
-            "that is a loss. What is promised, and judged here, is that whatever was acknowledged "
+            "one came. Their publishers did not take them for done, and published each payload "
+            f"again, under a new id, until it was acknowledged. {kept if stored else ''}None of "
+            "that is a loss: what is promised, and judged here, is that whatever was acknowledged "
             "is kept."
         )

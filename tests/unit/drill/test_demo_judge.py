@@ -238,7 +238,7 @@ def test_breaches_are_counted_in_full_and_shown_in_part() -> None:
 
 def test_the_table_names_takeovers_counts_and_breaches() -> None:
     text = table(judge(_without(_story(), kind=Delivery, id="8.1")))
-    assert "kill -9      A -> B   active after     300 ms   without acks    1400 ms\n" in text
+    assert "kill -9      A -> B   active after     300 ms   without acks   21000 ms\n" in text
     assert "without ack         1   (no loss" in text
     assert "stored without ack  1 " in text
     assert "violations          1\n" in text
