@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import HttpCredentials, sync_playwright
 
 from tests.browser import launch
 from tests.ft.client import StanClient
@@ -115,7 +115,7 @@ class Scene:
         self._first, self._second = self._stage.routed_pair(*words, token=token)
         self._load = Load(self._first.port)
         home = self._second if name == "standby" else self._first
-        login = {"username": "operator", "password": TOKEN} if name == "token" else None
+        login = HttpCredentials(username="operator", password=TOKEN) if token else None
         self._pages = []
         for look in looks:
             page = self._browser.new_page(

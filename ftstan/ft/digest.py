@@ -170,14 +170,14 @@ def _member(row: Any) -> Member | None:  # whatever somebody sent
     if not isinstance(row, dict):
         return None
     # What a later release says besides is for later releases.
-    told = {name: row[name] for name in Member.__slots__ if name in row}
-    texts = [told.pop(name, None) for name in _TEXTS]
-    version = told.pop("version", "")
-    if not all(_is_text(text) for text in (*texts, version)) or not all(
-        _is_measure(value) for value in told.values()
+    told: dict[str, Any] = {name: row[name] for name in Member.__slots__ if name in row}
+    texts = [told.get(name, "") for name in (*_TEXTS, "version")]
+    measures = [value for name, value in told.items() if name not in (*_TEXTS, "version")]
+    if not (
+        told.keys() >= set(_TEXTS) and all(map(_is_text, texts)) and all(map(_is_measure, measures))
     ):
         return None
-    member = Member(*texts, version, **told)
+    member = Member(**told)
     return member if not member.monitor or is_page_url(member.monitor) else None
 
 

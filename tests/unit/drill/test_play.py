@@ -15,6 +15,7 @@ import pytest
 from ftstan.client import NatsLogin
 from ftstan.drill import ledger, play, takeover_wait
 from ftstan.drill.errors import DrillError
+from ftstan.drill.judge import judge
 from ftstan.drill.ledger import Ack, Delivery, Fault, Publish, Read, Takeover
 from ftstan.drill.node_watch import Seen, Watchers
 from ftstan.drill.scenario import Member, read
@@ -244,8 +245,7 @@ def test_a_stall_between_faults_counts_against_the_limit_as_well(
     tmp_path: Path, made: list[Nodes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert made == []
-    seen = play.judge
-    monkeypatch.setattr(play, "judge", lambda records: replace(seen(records), elsewhere_ms=3000.0))
+    monkeypatch.setattr(play, "judge", lambda records: replace(judge(records), elsewhere_ms=3000.0))
     text = SCENARIO.replace("{within}", "60") + "max_unavailable: 2s\n"
     result = asyncio.run(
         play.Play(read(text, "s.yaml"), Driver(lambda: None), str(tmp_path), Told(), "r").run()
