@@ -407,6 +407,27 @@ def test_no_browser_guesses_what_an_answer_is(target: str) -> None:
     assert ask(FakeViews(), target).headers["X-Content-Type-Options"] == "nosniff"
 
 
+def test_the_last_hour_is_asked_for_from_a_time_on() -> None:
+    answer = ask(FakeViews(), "/dashboard/history?since=41")
+    assert json.loads(answer.body)["points"][0][0] == 42
+    assert answer.headers["Cache-Control"] == "no-store"
+    for none in ("", "?since=", "?since=x", "?since=-3"):
+        assert json.loads(ask(FakeViews(), f"/dashboard/history{none}").body)["points"][0][0] == 1
+
+
+def test_a_server_whose_history_fails_has_its_pages() -> None:
+    class Broken(FakeViews):
+        async def keep_history(self) -> None:
+            raise ValueError("no")
+
+    assert ask(Broken(), "/livez").status == "HTTP/1.1 200 OK"
+
+
+def test_the_first_page_leads_to_the_dashboard() -> None:
+    links = re.findall(r'href="([^"]+)"', ask(FakeViews(), "/").body)
+    assert links == ["/dashboard", "/streaming", "/metrics", "./varz"]
+
+
 @pytest.mark.parametrize("target", ["/streaming/serverz?callback=", "/streaming/serverz?subs=1"])
 def test_other_parameters_change_nothing(target: str) -> None:
     assert ask(FakeViews(), target).body == ACTIVE
