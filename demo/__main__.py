@@ -11,18 +11,21 @@ import argparse
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
 from typing import TYPE_CHECKING, NoReturn
 
 from demo.report import table
-from demo.scenario import Places, Scenario
+from demo.scenario import LOAD, Places, Scenario
 from demo.screen import Screen
 from ftstan.base.clock import SystemClock
 from ftstan.base.errors import FtstanError
 from ftstan.drill import ledger
 from ftstan.drill.judge import judge
 from ftstan.drill.rules import PROMISE
+from ftstan.reports import clock as clock_text
+from ftstan.version import __version__
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -74,7 +77,7 @@ def _judge(places: Places, screen: Screen, *, keep: bool) -> int:
         screen.say(f"the ledger cannot be judged: {error}")
         return EXIT_FAILED
     screen.clear()
-    print(table(verdict))
+    print(table(verdict, about(places)))
     if not verdict.clean:
         print(f"NOT CLEAN. Everything is kept: {os.path.relpath(os.path.dirname(places.ledger))}")
         return EXIT_VIOLATION
@@ -86,6 +89,16 @@ def _judge(places: Places, screen: Screen, *, keep: bool) -> int:
         "removes it)"
     )
     return EXIT_CLEAN
+
+
+def about(places: Places) -> list[tuple[str, str]]:
+    """When, where and with what the demo was played."""
+    began = min((record.t for record in ledger.read(places.ledger)), default=0)
+    return [
+        ("played", f"{clock_text(began)} UTC on {socket.gethostname()}"),
+        ("servers", f"two of ftstan {__version__}, one datastore on local storage"),
+        ("load", LOAD),
+    ]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,6 +14,7 @@ import sys
 import threading
 
 from ftstan.base.errors import FtstanError
+from ftstan.drill.node_watch import handover_age
 from ftstan.drill.ports import LOOPBACK
 from ftstan.drill.processes import Child, fetch
 
@@ -124,6 +125,10 @@ class Node:
         """Ask ``/streaming/isFTActive``; false also when nobody answers."""
         status, _ = fetch(self._monitor_port, "/streaming/isFTActive", HTTP_TIMEOUT)
         return status == http.HTTPStatus.OK
+
+    def handover_age(self) -> float | None:
+        """Return how many seconds ago the owner before it was asked to hand over."""
+        return handover_age(fetch(self._monitor_port, "/streaming/ftz", HTTP_TIMEOUT))
 
     def state(self) -> str:
         """Return ``state`` of ``/streaming/serverz``; empty when nobody answers."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from ftstan.drill.judge import DrillVerdict
     from ftstan.drill.rules import Switch
 
@@ -25,14 +27,36 @@ def switch_line(switch: Switch) -> str:
     )
 
 
-def table(verdict: DrillVerdict) -> str:
-    """Return the whole verdict as lines of text."""
+def _lines_of_switches(verdict: DrillVerdict) -> Iterator[str]:
+    """One line a takeover, each with the time without acks around the fault before it."""
+    gaps = {outage.epoch: outage.ms for outage in verdict.outages}
+    for switch in verdict.switches:
+        way = f"{switch.former} -> {switch.node}" if switch.former else f"     {switch.node}"
+        fault = _FAULTS.get(switch.fault, switch.fault)
+        ms = gaps.get(switch.epoch - 1)
+        without = f"   without acks {ms:7.0f} ms" if ms is not None else ""
+        yield f"{fault:<12} {way:<8} active after {switch.active_ms:7.0f} ms{without}"
+
+
+def table(verdict: DrillVerdict, about: Sequence[tuple[str, str]] = ()) -> str:
+    """Return the whole verdict as lines of text.
+
+    ``about``: where and with what it was played.
+    """
     rows = [
+        *about,
         ("nodes", ", ".join(verdict.nodes)),
         ("takeovers", str(sum(bool(switch.former) for switch in verdict.switches))),
-        *(("", switch_line(switch)) for switch in verdict.switches),
+        *(("", line) for line in _lines_of_switches(verdict)),
+        ("", "without acks: from the last ack before service stopped to the first"),
+        ("", "one after; a switchover counts from the request that the server got"),
+        ("elsewhere", f"{verdict.elsewhere_ms:.0f} ms between two acks at most"),
         ("published", f"{verdict.published:,}"),
         ("acked", f"{verdict.acked:,}"),
+        (
+            "without ack",
+            f"{verdict.published - verdict.acked:,}   (no loss: their publisher published again)",
+        ),
         ("retried", f"{verdict.retried:,}   (published again under a new id)"),
         ("rate", f"{verdict.rate:,.0f} acks/s while a node served"),
         ("stored", f"{verdict.stored:,}"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from demo.processes import CHANNEL, CLUSTER, Command, DemoError, Node, Script
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 SWITCHOVER = "switchover"
 FAULTS = ("kill", "kill", "stop", SWITCHOVER, "kill")
 RATE = 5000
+LOAD = f"{RATE:,} messages a second at most, one publisher, one durable, one reader"
 READY_TIMEOUT = 30.0
 TAKEOVER_TIMEOUT = 45.0
 FINISH_TIMEOUT = 30.0
@@ -144,7 +145,6 @@ class Scenario:
         acks.skip()
         done = Fault(self._now_us(), self._epoch, victim.name, fault)
         asked = self._do(fault, victim, heir)
-        self._ledger.write(done)
 
         def taken() -> bool:
             if asked is not None:
@@ -153,7 +153,11 @@ class Scenario:
 
         self._wait(f"{heir.name} to take over", TAKEOVER_TIMEOUT, taken, but=victim, poll=FINE_POLL)
         self._active = heir
-        self._new_epoch(done, self._now_us(), acks, but=victim)
+        active_us = self._now_us()
+        if asked is not None:
+            done = self._asked_at(done, heir, active_us)
+        self._ledger.write(done)
+        self._new_epoch(done, active_us, acks, but=victim)
         victim.wait_for_end()
         if asked is not None:
             self._answer(asked, but=victim)
@@ -161,6 +165,14 @@ class Scenario:
         self._wait_for_standby()
         if asked is not None:
             self._show_status()
+
+    def _asked_at(self, fault: Fault, heir: Node, active_us: int) -> Fault:
+        """The same fault at the time when the server got the request: the command that brings it
+        takes a while to start. The successor says how long ago that was.
+        """
+        age = heir.handover_age()
+        t = self._now_us() - round(age * 1e6) if age is not None else fault.t
+        return replace(fault, t=t) if fault.t <= t <= active_us else fault
 
     def _do(self, fault: str, victim: Node, heir: Node) -> Command | None:
         """Take the store away from ``victim``.

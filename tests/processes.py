@@ -270,12 +270,18 @@ class Stage:
         ]
         return self.run(name, [*command, "--cluster", CLUSTER, "--group", GROUP, *words])
 
-    def routed_pair(self) -> tuple[Server, Server]:
-        """Two members with embedded nats-servers that route to each other; the first is active."""
+    def routed_pair(self, *words: str, token: str = "") -> tuple[Server, Server]:
+        """Two members with embedded nats-servers that route to each other; the first is active.
+
+        ``token``: what their pages ask for.
+        """
         route_a, route_b = (f"nats://{HOST}:{port}" for port in free_ports(2))
-        a = self.member("a", "-cluster", route_a, "-routes", route_b)
+        words += ("-monitor_token", token) if token else ()
+        a = self.member("a", "-cluster", route_a, "-routes", route_b, *words)
+        a.token = token
         a.wait_until_active()
-        b = self.member("b", "-cluster", route_b, "-routes", route_a)
+        b = self.member("b", "-cluster", route_b, "-routes", route_a, *words)
+        b.token = token
         b.wait_until_standing_by()
         wait_for_mesh([a, b])
         return a, b

@@ -1,8 +1,10 @@
-"""Makes docs/images/dashboard.png: the dashboard of a running pair with load, just after a
-takeover.
+"""Takes pictures of the dashboard of real servers under load, in Chromium.
 
-Needs Debian's chromium and the development packages: ``python tools/dashboard_picture.py [file
-...]``. ``--width``, ``--height`` and ``--dark`` make others.
+Needs Debian's chromium and the development packages. Without arguments it makes
+docs/images/dashboard.png, a pair just after a takeover. ``--scene dead`` (or ``healthy``,
+``nobody``, ``standby``, ``token``, ``full``) shows another situation, ``--all DIR`` every one of
+them on a desktop and a phone, light and dark, to be looked at before a change of the page is handed
+in.
 """
 
 from __future__ import annotations
@@ -12,15 +14,20 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import HttpCredentials, sync_playwright
 
 from tests.browser import launch
 from tests.ft.client import StanClient
 from tests.processes import Stage
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Playwright
 
 TARGET = Path(__file__).parents[1] / "docs" / "images" / "dashboard.png"
 CHANNELS = (
@@ -77,61 +84,112 @@ class Load:
             time.sleep(0.02)
 
 
-def picture(
-    files: list[Path], *, width: int, height: int | None, dark: bool, seconds: float, kill_at: float
-) -> None:
-    """Run the pair, let the active die ``kill_at`` seconds into ``seconds`` of load, and take the
-    picture.
-    """
+@dataclass(frozen=True)
+class Look:
+    """How a picture is taken: sizes in pixels."""
+
+    name: str
+    width: int
+    dark: bool = False
+
+
+LOOKS = (
+    Look("desktop", 1280),
+    Look("desktop-dark", 1280, dark=True),
+    Look("phone", 390),
+    Look("phone-dark", 390, dark=True),
+)
+TOKEN = "for-the-picture"
+
+
+class Scene:
+    """A pair under load and the pages that look at it, until ``end``."""
+
+    def __init__(
+        self, playwright: Playwright, directory: Path, name: str, looks: list[Look]
+    ) -> None:
+        self._stage = Stage(directory)
+        self._browser = launch(playwright)
+        words = ("-max_msgs", "2000") if name == "full" else ()
+        token = TOKEN if name == "token" else ""
+        self._first, self._second = self._stage.routed_pair(*words, token=token)
+        self._load = Load(self._first.port)
+        home = self._second if name == "standby" else self._first
+        login = HttpCredentials(username="operator", password=TOKEN) if token else None
+        self._pages = []
+        for look in looks:
+            page = self._browser.new_page(
+                viewport={"width": look.width, "height": 900},
+                device_scale_factor=2,
+                color_scheme="dark" if look.dark else "light",
+                http_credentials=login,
+            )
+            page.goto(f"{home.url}/dashboard")
+            self._pages.append((look, page))
+
+    def play(self, name: str, seconds: float) -> None:
+        """Let it happen, ``seconds`` of load before it."""
+        time.sleep(seconds)
+        if name in {"takeover", "nobody"}:
+            self._load.stop()
+            self._first.kill()
+        if name == "takeover":
+            self._second.wait_until_active()
+            self._stage.member("c", "-ns", f"nats://127.0.0.1:{self._second.port}")
+            self._load = Load(self._second.port)
+            time.sleep(seconds / 2)
+        if name in {"dead", "nobody"}:
+            self._second.kill()
+            time.sleep(15)
+
+    def take(self, directory: Path, prefix: str) -> None:
+        """Save what each page shows."""
+        directory.mkdir(parents=True, exist_ok=True)
+        for look, page in self._pages:
+            path = directory / f"{prefix}{look.name}.png"
+            page.screenshot(path=str(path), full_page=True)
+            print(path)
+
+    def end(self) -> None:
+        """End everything that was started."""
+        self._load.stop()
+        self._browser.close()
+        self._stage.end()
+
+
+SCENES = ("takeover", "healthy", "dead", "nobody", "standby", "token", "full")
+
+
+def pictures(name: str, directory: Path, prefix: str, looks: list[Look], seconds: float) -> None:
+    """Play a scene and take its pictures: ``prefix`` and the look's name in ``directory``."""
     with (
-        tempfile.TemporaryDirectory(prefix="ftstan-picture-") as directory,
+        tempfile.TemporaryDirectory(prefix="ftstan-picture-") as place,
         sync_playwright() as playwright,
     ):
-        stage = Stage(Path(directory))
-        browser = launch(playwright)
+        scene = Scene(playwright, Path(place), name, looks)
         try:
-            first, second = stage.routed_pair()
-            page = browser.new_page(
-                viewport={"width": width, "height": height or 900},
-                device_scale_factor=2,
-                color_scheme="dark" if dark else "light",
-            )
-            load = Load(first.port)
-            page.goto(f"{first.url}/dashboard")
-            time.sleep(kill_at)
-            load.stop()
-            first.kill()
-            second.wait_until_active()
-            stage.member("c", "-ns", f"nats://127.0.0.1:{second.port}")
-            load = Load(second.port)
-            time.sleep(seconds - kill_at)
-            for file in files:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                page.screenshot(path=str(file), full_page=height is None)
-            load.stop()
+            scene.play(name, seconds)
+            scene.take(directory, prefix)
         finally:
-            browser.close()
-            stage.end()
+            scene.end()
 
 
 def main() -> None:
-    """Read the command line, and make the picture."""
+    """Read the command line, and make the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="*", type=Path, default=[TARGET])
+    parser.add_argument("--scene", choices=SCENES, default="takeover")
+    parser.add_argument("--all", type=Path, metavar="DIR", help="every scene in every look")
+    parser.add_argument("--seconds", type=float, default=70, help="load before it happens (70)")
+    parser.add_argument("--to", type=Path, default=TARGET, help="file of a single picture")
     parser.add_argument("--width", type=int, default=1280)
-    parser.add_argument("--height", type=int, default=None, help="default: the whole page")
     parser.add_argument("--dark", action="store_true")
-    parser.add_argument("--seconds", type=float, default=100)
-    parser.add_argument("--kill-at", type=float, default=70)
     options = parser.parse_args()
-    picture(
-        options.files,
-        width=options.width,
-        height=options.height,
-        dark=options.dark,
-        seconds=options.seconds,
-        kill_at=options.kill_at,
-    )
+    if options.all:
+        for name in SCENES:
+            pictures(name, options.all, f"{name}-", list(LOOKS), options.seconds)
+        return
+    look = Look(options.to.stem, options.width, dark=options.dark)
+    pictures(options.scene, options.to.parent, "", [look], options.seconds)
 
 
 if __name__ == "__main__":

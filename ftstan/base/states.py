@@ -43,7 +43,8 @@ class Phase(enum.StrEnum):
     FAILED = "failed"
 
 
-_READY_PHASES: Final = frozenset({Phase.LISTENING, Phase.TRYING})
+#: What a standby does that nothing holds back.
+READY_PHASES: Final = frozenset({Phase.LISTENING, Phase.TRYING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class NodeStatus:
     @property
     def can_take_over(self) -> bool:
         """Whether it is a standby that nothing holds back."""
-        return self.state == NodeState.STANDBY and self.phase in _READY_PHASES
+        return self.state == NodeState.STANDBY and self.phase in READY_PHASES
 
     @property
     def activity(self) -> str:

@@ -20,7 +20,7 @@ from ftstan.cli import client_options, contexts
 from ftstan.cli.contexts import CONTEXT_VARIABLE, SETTINGS
 from ftstan.cli.terminal import print_json, print_table, say, visible
 from ftstan.cli.words.drill import EXIT_FAILED, EXIT_PASSED
-from ftstan.drill import catalogue, ledger, selftest
+from ftstan.drill import catalogue, ledger, selftest, setting
 from ftstan.drill.errors import DrillError
 from ftstan.drill.judge import judge
 from ftstan.drill.local import LocalGroup
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ftstan.drill.driver import Driver
     from ftstan.drill.rules import Rule
     from ftstan.drill.scenario import Scenario
+    from ftstan.drill.setting import NodeFacts
 
 
 _PLAIN_EVERY_S = 5.0
@@ -149,9 +150,10 @@ def _judge(arguments: argparse.Namespace) -> int:
             f"{place}: {error.strerror}", hint="give a directory with *.jsonl files"
         ) from error
     name = os.path.basename(os.path.abspath(directory))
-    return _report(
-        arguments, Result(name, "", min(times, default=0), max(times, default=0), verdict), place
-    )
+    played = setting.read(directory) or setting.read(os.path.dirname(os.path.abspath(directory)))
+    began = min(times, default=0)
+    result = Result(name, "", began, max(times, default=0), verdict, setting=played)
+    return _report(arguments, result, place)
 
 
 def _report(arguments: argparse.Namespace, result: Result, place: str = "") -> int:
@@ -200,16 +202,25 @@ def _show(result: Result) -> None:
     if result.spreads:
         columns = ("times", "min", "median", "p99", "max")
         spread_rows = [
-            (x.fault, x.count, *(f"{value:,.0f}" for value in (x.least, x.median, x.p99, x.most)))
+            (x.fault, x.count, *map(_ms, (x.least, x.median, x.p99, x.most)))
             for x in result.spreads
         ]
         print_table(("without acks, ms", *columns), spread_rows, right=columns)
         say()
+    if result.setting is not None:
+        versions = dict.fromkeys(node.version or "unknown" for node in result.setting.nodes)
+        say(f"load: {result.setting.load}")
+        say(
+            f"servers: {', '.join(_node(x) for x in result.setting.nodes)}; version"
+            f"{'s' if len(versions) > 1 else ''} {', '.join(versions)}"
+        )
     say(
         f"published {verdict.published:,}, acked {verdict.acked:,}, stored {verdict.stored:,} "
         f"({verdict.stored_without_ack:,} without an ack), delivered {verdict.delivered:,}, "
         f"redelivered {verdict.redelivered:,}, readings {verdict.readings}"
     )
+    if result.unacked:
+        say(result.unacked)
     for breach in verdict.breaches:
         say(f"BROKEN: {breach.rule.value}: {breach.count:,}")
         for example in breach.examples:
@@ -219,6 +230,14 @@ def _show(result: Result) -> None:
     if result.directory:
         say(f"report: {os.path.join(result.directory, 'report.html')}")
     say(f"{result.name}: {'PASSED' if result.passed else 'FAILED'}")
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _node(node: NodeFacts) -> str:
+    return f"{node.name} on {node.host}" if node.host else node.name
 
 
 class _Screen:

@@ -8,14 +8,14 @@ not clean. The rules are those of ``rules.py``.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ftstan.drill import rules
+from ftstan.drill import gaps, rules
 from ftstan.drill.ledger import (
     Ack,
     Delivery,
@@ -30,16 +30,18 @@ from ftstan.drill.ledger import (
 from ftstan.drill.rules import DRILLED, Breach, History, Rule, at_sequences
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
+
+    from ftstan.drill.gaps import Gaps
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
     """How long no ack came around one fault, in milliseconds; ``None``: none came any more.
 
-    The longest time between two acks of which the second came after the fault (at ``t``,
-    microseconds) and, unless it includes the fault itself, before the next one.
+    From the last ack before service stopped to the first one after it came back (``gaps.py``); the
+    fault was at ``t``, microseconds.
     """
 
     t: int
@@ -51,9 +53,13 @@ class Outage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrillVerdict(rules.LedgerVerdict):
-    """What a ledger says; ``outages`` of all faults."""
+    """What a ledger says; ``outages`` of all faults.
+
+    ``elsewhere_ms``: the longest time without an ack under load that is no fault's; 0.0: unknown.
+    """
 
     outages: tuple[Outage, ...] = ()
+    elsewhere_ms: float = 0.0
 
 
 def judge(records: Iterable[Record], by: Collection[Rule] = DRILLED) -> DrillVerdict:
@@ -174,6 +180,7 @@ class _Log:
 class _Evidence:
     def __init__(self) -> None:
         self.published: dict[str, Publish] = {}
+        self.load_end: int | None = None
         self.retried = 0
         self.failed = 0
         self.acks: Counter[str] = Counter()
@@ -192,6 +199,8 @@ class _Evidence:
             case Publish():
                 self.published[record.id] = record
                 self.retried += record.attempt > 1
+                if record.attempt == 1:
+                    self.load_end = max(self.load_end or record.t, record.t)
             case Ack():
                 self.acks[record.id] += 1
                 self.ack_times.setdefault(record.id, record.t)
@@ -223,7 +232,9 @@ class _Evidence:
         unacked = (
             log.content[x][0] not in self.ack_times for log in logs for x in final[log.channel]
         )
-        found = self.cases(history, final)
+        around = self.gaps()
+        outages = tuple(self.outages(around))
+        found = self.cases(history, final, outages)
         breaches = (Breach.of(rule, cases) for rule, cases in found if cases and rule in by)
         return DrillVerdict(
             nodes=history.nodes(),
@@ -239,7 +250,8 @@ class _Evidence:
             redelivered=self.redelivered,
             readings=sum(len(log.logs) for log in logs),
             breaches=tuple(breaches),
-            outages=tuple(self.outages()),
+            outages=outages,
+            elsewhere_ms=around.elsewhere.ms if around.elsewhere is not None else 0.0,
             acked_again=sum(times > 1 for times in self.acks.values()),
         )
 
@@ -269,19 +281,21 @@ class _Evidence:
         )
         return acks / served_us * 1e6 if served_us else 0.0
 
-    def outages(self) -> Iterator[Outage]:
+    def gaps(self) -> Gaps:
         acks = sorted(self.ack_times.values())
+        return gaps.find(acks, self.faults, self.takeovers, self.load_end)
+
+    def outages(self, around: Gaps) -> Iterator[Outage]:
         faults = sorted(self.faults, key=lambda fault: fault.t)
-        for number, fault in enumerate(faults):
-            end = faults[number + 1].t if number + 1 < len(faults) else None
-            yield Outage(
-                fault.t, fault.epoch, fault.node, fault.fault, _longest_silence(acks, fault.t, end)
-            )
+        for fault, gap in zip(faults, around.of, strict=True):
+            ms = gap.ms if gap is not None else None
+            yield Outage(fault.t, fault.epoch, fault.node, fault.fault, ms)
 
     def cases(
         self,
         history: History,
         final: dict[str, AbstractSet[int]],
+        outages: Sequence[Outage],
     ) -> Iterator[tuple[Rule, list[str]]]:
         # An empty ledger is judged like one of an empty channel.
         logs = sorted(self.channels.values(), key=lambda log: log.channel) or [_Log("")]
@@ -303,7 +317,7 @@ class _Evidence:
         yield Rule.DELIVERED, [Rule.DELIVERED.case(form=1)] if nothing_came else told(_Log.missed)
         yield Rule.ORDER, told(lambda log: log.out_of_order(self.published, self.ack_times))
         yield Rule.ONE_OWNER, self.late_owners()
-        lasting = (x for x in self.outages() if x.ms is None)
+        lasting = (x for x in outages if x.ms is None)
         yield Rule.RECOVERED, [Rule.RECOVERED.case(x.fault, x.node, x.epoch) for x in lasting]
 
     def late_owners(self) -> list[str]:
@@ -327,16 +341,3 @@ class _Evidence:
             if at and highest[at - 1] > sample.epoch:
                 cases.append(Rule.ONE_OWNER.case(sample.node, sample.epoch, highest[at - 1]))
         return cases
-
-
-def _longest_silence(acks: list[int], begin: int, end: int | None) -> float | None:
-    """Milliseconds; ``acks`` are sorted times. See ``Outage``."""
-    after = bisect_right(acks, begin)
-    if after == len(acks):
-        return None
-    silence = acks[after] - (acks[after - 1] if after else begin)
-    for before, ack in zip(acks[after:], acks[after + 1 :], strict=False):
-        if end is not None and ack > end:
-            break
-        silence = max(silence, ack - before)
-    return silence / 1e3

@@ -177,6 +177,19 @@ def _state(body: bytes) -> str:
     return str(page.get("state", "")) if isinstance(page, dict) else ""
 
 
+def handover_age(answer: tuple[int, bytes]) -> float | None:
+    """Seconds since the owner before this node was asked to hand over, as its ``ftz`` page says.
+
+    ``None`` if it does not say: it did not follow such an owner, or it is an original.
+    """
+    try:
+        page = json.loads(answer[1])
+    except ValueError:
+        return None
+    age = page.get("handover_age") if isinstance(page, dict) else None
+    return float(age) if isinstance(age, (int, float)) and not isinstance(age, bool) else None
+
+
 async def get(url: str) -> tuple[int, bytes]:
     """A page: status and body; status 0 when nobody answers within ten seconds."""
     try:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ftstan.drill.ledger import Ack, Fault, Takeover
-from ftstan.reports import render
+from ftstan.drill import gaps
+from ftstan.drill.ledger import Ack, Fault, Publish, Takeover
+from ftstan.drill.result import FEWEST_FOR_MEDIAN, FEWEST_FOR_P99
+from ftstan.reports import clock, render
 from ftstan.reports.plots import Plot
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Timeline:
     acks: list[int] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     takeovers: list[Takeover] = field(default_factory=list)
+    load_end: int | None = None
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Timeline:
@@ -46,6 +47,8 @@ class Timeline:
                     made.faults.append(record)
                 case Takeover():
                     made.takeovers.append(record)
+                case Publish() if record.attempt == 1:
+                    made.load_end = max(made.load_end or record.t, record.t)
         made.acks.sort()
         made.faults.sort(key=lambda x: x.t)
         made.takeovers.sort(key=lambda x: x.t)
@@ -54,7 +57,17 @@ class Timeline:
 
 def page(result: Result, timeline: Timeline) -> str:
     """The page."""
-    return render("drill.html", result=result, plot=plot(timeline))
+    return render(
+        "drill.html",
+        result=result,
+        plot=plot(timeline),
+        faults=[
+            (clock(x.t).rpartition(" ")[2], x.fault, x.node, x.epoch, x.ms)
+            for x in result.verdict.outages
+        ],
+        fewest_for_median=FEWEST_FOR_MEDIAN,
+        fewest_for_p99=FEWEST_FOR_P99,
+    )
 
 
 def plot(timeline: Timeline) -> Plot | None:
@@ -74,8 +87,11 @@ def plot(timeline: Timeline) -> Plot | None:
         return _LEFT + (t - begin) / span * wide
 
     made = Plot(_WIDTH, _HEIGHT, "acknowledgements over time", "width:100%;min-width:40rem")
-    for a, b in _gaps(timeline):
-        made.box("gap", (x(a), _TOP), (max(1.0, x(b) - x(a)), high))
+    found = gaps.find(timeline.acks, timeline.faults, timeline.takeovers, timeline.load_end)
+    for gap in found.of:
+        if gap is not None:
+            width = max(1.0, x(gap.end) - x(gap.begin))
+            made.box("gap", (x(gap.begin), _TOP), (width, high), f"{gap.ms:,.0f} ms without acks")
     bins = Counter(min(_BINS - 1, (t - begin) * _BINS // span) for t in timeline.acks)
     most = max(bins.values(), default=1)
     for at, count in sorted(bins.items()):
@@ -97,20 +113,6 @@ def plot(timeline: Timeline) -> Plot | None:
         label = f"{(at - begin) / 1e6:.0f} s"
         made.text(x(at), _HEIGHT - 4, label, "end" if part == 4 else "start")
     return made
-
-
-def _gaps(timeline: Timeline) -> list[tuple[int, int]]:
-    """For each fault the longest time without an ack, as the judge counts it."""
-    acks = timeline.acks
-    faults = timeline.faults
-    found = []
-    for number, fault in enumerate(faults):
-        begin = max(bisect_right(acks, fault.t) - 1, 0)
-        end = bisect_right(acks, faults[number + 1].t) if number + 1 < len(faults) else len(acks)
-        near = acks[begin : max(end, begin + 2)]
-        if len(near) > 1:
-            found.append(max(pairwise(near), key=lambda pair: pair[1] - pair[0]))
-    return found
 
 
 def _owners(timeline: Timeline, end: int) -> Iterator[tuple[Takeover, int]]:

@@ -5,6 +5,7 @@ Pure.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -21,6 +22,7 @@ def as_dict(result: Result) -> dict[str, object]:
         "began_us": result.began_us,
         "ended_us": result.ended_us,
         "directory": result.directory,
+        "setting": asdict(result.setting) if result.setting is not None else None,
         "nodes": list(verdict.nodes),
         "published": verdict.published,
         "acked": verdict.acked,
@@ -47,6 +49,7 @@ def as_dict(result: Result) -> dict[str, object]:
             {"t": x.t, "fault": x.fault, "node": x.node, "epoch": x.epoch, "ms": x.ms}
             for x in verdict.outages
         ],
+        "elsewhere_ms": verdict.elsewhere_ms,
         "unavailability_ms": [_spread(x) for x in result.spreads],
         "breaches": [
             {

@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ftstan.base.states import READY_PHASES, NodeState
 from ftstan.ft.subjects import read_owners_word
 from ftstan.stores.interface import ChannelEnd
 from ftstan.wire.subjects import valid_channel
@@ -78,13 +79,16 @@ def decode_digest(payload: bytes) -> Digest | None:
 #: Members that are told of, and letters in what is told of each.
 MOST_MEMBERS: Final = 64
 _MAX_TEXT: Final = 300
+_TEXTS: Final = ("server", "host", "monitor", "state", "phase")
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """One member as the owner knows it.
 
-    ``monitor`` is the URL of its pages, empty if it has none.
+    ``monitor`` is the URL of its pages, empty if it has none. ``lag_messages``, ``lag_s``: how far
+    a standby that reads ahead is behind, -1 for any other. ``silent_s``: for how long it has not
+    answered its owner; 0 if it did just now.
     """
 
     server: str
@@ -92,6 +96,30 @@ class Member:
     monitor: str
     state: str
     phase: str
+    version: str = ""
+    lag_messages: int = -1
+    lag_s: float = -1.0
+    silent_s: float = 0.0
+
+    @property
+    def serving(self) -> bool:
+        """Whether it answers clients: who says it is active does."""
+        return self.state == NodeState.ACTIVE
+
+    @property
+    def owns_store(self) -> bool:
+        """Whether it is the one that serves its group."""
+        return self.serving
+
+    @property
+    def can_take_over(self) -> bool:
+        """Whether it is a standby that nothing holds back."""
+        return self.state == NodeState.STANDBY and self.phase in READY_PHASES
+
+    @property
+    def store_id(self) -> str:
+        """Not told: a member of another datastore is none of these."""
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +140,7 @@ def encode_members(told: Members) -> bytes:
 
     Only owners say this: a standby answers, it tells nothing unasked.
     """
-    rows = [astuple(member) for member in told.members[:MOST_MEMBERS]]
+    rows = [asdict(member) for member in told.members[:MOST_MEMBERS]]
     fields = {
         "type": "members",
         "server": told.server_id,
@@ -139,14 +167,31 @@ def decode_members(payload: bytes) -> Members | None:
 
 
 def _member(row: Any) -> Member | None:  # whatever somebody sent
-    if not isinstance(row, list) or len(row) != len(Member.__slots__):
+    if not isinstance(row, dict):
         return None
-    if not all(
-        isinstance(text, str) and len(text) <= _MAX_TEXT and text.isprintable() for text in row
+    # What a later release says besides is for later releases.
+    told: dict[str, Any] = {name: row[name] for name in Member.__slots__ if name in row}
+    texts = [told.get(name, "") for name in (*_TEXTS, "version")]
+    measures = [value for name, value in told.items() if name not in (*_TEXTS, "version")]
+    if not (
+        told.keys() >= set(_TEXTS) and all(map(_is_text, texts)) and all(map(_is_measure, measures))
     ):
         return None
-    member = Member(*row)
+    member = Member(**told)
     return member if not member.monitor or is_page_url(member.monitor) else None
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _MAX_TEXT and value.isprintable()
+
+
+def _is_measure(value: object) -> bool:
+    # Neither a truth value nor what JSON of Python calls NaN and Infinity.
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and -1 <= value < _MAX_NUMBER
+    )
 
 
 def is_page_url(text: str) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ftstan.base.errors import RefusedError
 from ftstan.base.states import NodeState
@@ -16,6 +16,45 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftstan.base.states import NodeStatus
+
+
+class Judged(Protocol):
+    """What a verdict needs of a member: a ``NodeStatus``, or what an owner tells of one."""
+
+    @property
+    def server(self) -> str:
+        """Its server id."""
+        ...
+
+    @property
+    def host(self) -> str:
+        """Where it runs."""
+        ...
+
+    @property
+    def phase(self) -> str:
+        """What it is doing."""
+        ...
+
+    @property
+    def serving(self) -> bool:
+        """Whether it answers clients."""
+        ...
+
+    @property
+    def owns_store(self) -> bool:
+        """Whether it is the one that serves, or will when it has recovered."""
+        ...
+
+    @property
+    def can_take_over(self) -> bool:
+        """Whether it is a standby that nothing holds back."""
+        ...
+
+    @property
+    def store_id(self) -> str:
+        """Its datastore's id; empty if nobody says."""
+        ...
 
 
 class Health(enum.IntEnum):
@@ -34,7 +73,7 @@ class GroupVerdict:
     problems: tuple[str, ...]
 
 
-def judge(nodes: Sequence[NodeStatus], expect: int = 0) -> GroupVerdict:
+def judge(nodes: Sequence[Judged], expect: int = 0) -> GroupVerdict:
     """Judge a group by the members that answered.
 
     ``expect``: how many there should be, 0 if nobody says.
@@ -146,6 +185,6 @@ def find_standby(nodes: Sequence[NodeStatus], word: str) -> NodeStatus:
     return standbys[0]
 
 
-def name(node: NodeStatus) -> str:
+def name(node: Judged) -> str:
     """A member's name as operators see it."""
     return f"{node.server} on {node.host}"

@@ -9,6 +9,7 @@ Source: ``docs/compat/monitoring.md``; the pages that are ours: ``docs/monitorin
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import socket
@@ -79,6 +80,7 @@ class Monitor:
         self._runner: web.AppRunner | None = None
         self._listener: Listener | None = None
         self._passthrough: passthrough.Passthrough | None = None
+        self._history: asyncio.Task[None] | None = None
 
     async def open(self, tls: ServerTlsOptions, child: NatsServerChild | None) -> int:
         """Listen as the options say, if they do; the port, 0 for none. Raises ``NatsError``.
@@ -123,6 +125,8 @@ class Monitor:
             ) from error
         self._runner = runner
         self._listener = listener
+        # Aside: no server ends because its dashboard has no past.
+        self._history = tasks.aside(self._views.keep_history(), "figures of the last hour")
         self.url = _url(self._options.advertise or host, bound, secure=context is not None)
         return bound
 
@@ -145,6 +149,11 @@ class Monitor:
 
     async def stop(self) -> None:
         """Close the listener; does nothing when it is not open."""
+        if self._history is not None:
+            history = self._history
+            self._history = None
+            history.cancel()
+            await asyncio.wait([history])
         if self._listener is not None:
             listener = self._listener
             self._listener = None

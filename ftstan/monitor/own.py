@@ -14,7 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ftstan.monitor.answers import answer, json_answer
+from ftstan.monitor.answers import Query, answer, json_answer
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -46,6 +46,14 @@ class OwnViews(Protocol):
         """What the dashboard shows (``docs/monitoring.md``, figures of the dashboard)."""
         ...
 
+    def history(self, since_ms: int) -> dict[str, object]:
+        """What its plots show of the last hour: points behind ``since_ms``, Unix milliseconds."""
+        ...
+
+    async def keep_history(self) -> None:
+        """Take note of what ``history`` shows, until cancelled."""
+        ...
+
 
 class OwnPages:
     """The handlers, ``routes`` by path."""
@@ -60,6 +68,7 @@ class OwnPages:
             "/dashboard": self._dashboard,
             "/dashboard.js": self._script,
             "/dashboard/data": self._data,
+            "/dashboard/history": self._history,
         }
 
     async def _livez(self, _request: web.Request) -> web.StreamResponse:
@@ -87,6 +96,12 @@ class OwnPages:
 
     async def _data(self, request: web.Request) -> web.StreamResponse:
         response = json_answer(request, await self._views.dashboard())
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+    async def _history(self, request: web.Request) -> web.StreamResponse:
+        since_ms = Query(request).number("since", 0, least=0)
+        response = json_answer(request, self._views.history(since_ms))
         response.headers["Cache-Control"] = "no-store"
         return response
 

@@ -41,6 +41,16 @@ PATHS: Final = (
     "/stacksz",
 )
 _WITHIN_S: Final = 10.0
+#: What NATS servers do not know of, in the looks of their own links and before the first of them.
+_OWN_LINKS: Final = b"".join(
+    b'<a href="/%s">%s<span class="endpoint"> /%s</span></a>\n\t' % (path, text, path)
+    for path, text in (
+        (b"dashboard", b"Dashboard"),
+        (b"streaming", b"Streaming"),
+        (b"metrics", b"Metrics"),
+    )
+)
+_FIRST_LINK: Final = re.compile(rb"<a href=[\"']?\.?/varz|</body>")
 _PASSED_ON: Final = ("Access-Control-Allow-Origin",)
 _VARZ = re.compile(
     rb'^(  "(http_host|http_port|https_port|http_base_path)": )[^,\n]*', re.MULTILINE
@@ -110,6 +120,8 @@ class Passthrough:
             skip_auto_headers=("Accept-Encoding", "User-Agent"),
         ) as theirs:
             body = await theirs.read()
+            if not page:
+                body = _FIRST_LINK.sub(lambda found: _OWN_LINKS + found[0], body, count=1)
             if page == "varz":
                 body = _VARZ.sub(lambda found: found[1] + self._where.get(found[2], b'""'), body)
             content_type = theirs.headers.get("Content-Type", "text/plain")
@@ -130,7 +142,10 @@ class Passthrough:
 
 
 def _index(pages: Mapping[str, object]) -> str:
-    links = "\n".join(f'<a href=".{path}">{path[1:]}</a><br/>' for path in pages)
+    links = "\n".join(
+        f'<a href="{path}">{path.removeprefix(".")[1:]}</a><br/>'
+        for path in ("/dashboard", "/streaming", "/metrics", *(f".{path}" for path in pages))
+    )
     return (
         '<html lang="en">\n<head><title>NATS '
         f"server</title></head>\n<body>\n{links}\n</body>\n</html>"

@@ -118,6 +118,11 @@ class GroupPart(Protocol):
         ...
 
     @property
+    def handover_age(self) -> float | None:
+        """Seconds since the owner before this one was asked to hand over."""
+        ...
+
+    @property
     def trouble(self) -> str:
         """Why storage refused the last activation."""
         ...

@@ -504,6 +504,16 @@ class FtGroup:
         self._node.request_handover(successor)
         return successor
 
+    @property
+    def handover_age(self) -> float | None:
+        """Seconds since the owner before this one was asked to hand over.
+
+        ``None`` if it was not, and on a standby.
+        """
+        if self._activation is None:
+            return None
+        return self._handover.asked_ago(self._activation.predecessor[0])
+
     async def finish_takeover(self) -> None:
         """Before a stop: let a takeover go on until what was kept is answered.
 

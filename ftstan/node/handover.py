@@ -88,6 +88,8 @@ class Handover:
         """Whether what was kept is on its way to the broker, which does not serve yet."""
         self._whole = asyncio.Event()
         self._since = 0.0
+        self._asked: tuple[int, int, float] | None = None
+        """The owner's epoch and its search for a switchover that was heard last, and when."""
 
     # ---- the owner that leaves
     # -----------------------------------------------------------------------------------
@@ -198,6 +200,11 @@ class Handover:
             return []
         match message:
             case Leaving():
+                if message.switchover and (self._asked or ())[:2] != (
+                    message.epoch,
+                    message.search,
+                ):
+                    self._asked = message.epoch, message.search, self._node.clock.mono()
                 if message.to and message.to != me:
                     self._named = message
                     return [YIELD_S]
@@ -233,6 +240,15 @@ class Handover:
             case Following():
                 return [_FOLLOW_YIELD_S]
         return []
+
+    def asked_ago(self, epoch: int) -> float | None:
+        """Seconds since the owner of ``epoch`` was asked to hand over; ``None`` if it was not.
+
+        It looks for a successor as soon as it has the request.
+        """
+        if self._asked is None or self._asked[0] != epoch:
+            return None
+        return round(self._node.clock.mono() - self._asked[2], 4)
 
     @property
     def takes_over(self) -> bool:

@@ -15,6 +15,8 @@ from ftstan.base.errors import FtstanError
 from ftstan.ft.history import cause_text
 from ftstan.monitor.answers import shown
 from ftstan.nats import tasks
+from ftstan.node.peers import SILENT_S
+from ftstan.node.recent import STEP_S, Recent
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from ftstan.admin.protocol import EpochEntry
     from ftstan.broker.views import CensusRow, Counters, SubRow
+    from ftstan.ft.digest import Member as GroupMember
     from ftstan.node.context import Context
 
 _CHANNELS: Final = 50
@@ -30,6 +33,8 @@ _SUBS: Final = 50
 _LOOKED_AT: Final = 20
 _EPOCHS: Final = 12
 _MILLI: Final = 1_000_000
+#: A channel is at a limit when it has so much of what that allows: the oldest go in portions.
+_AT_LIMIT: Final = 0.95
 
 
 class Looks(Protocol):
@@ -52,6 +57,7 @@ class Overview:
     def __init__(self, node: Context, pages: Looks) -> None:
         self._node = node
         self._pages = pages
+        self.recent = Recent(node, pages)
         self._epochs: tuple[EpochEntry, ...] = ()
         self._epochs_of = -1
         self._reading: asyncio.Task[None] | None = None
@@ -65,12 +71,15 @@ class Overview:
         serving = node.plane.serving
         commits = serving.commits if serving is not None else None
         ranked = sorted(rows, key=_rank)
+        self.recent.quarantined = sum(row.quarantined for row in rows)
         return {
             "now_ms": node.clock.wall_ns() // _MILLI,
             "node": status.to_json(),
-            "members": [asdict(member) for member in node.group.peers.members]
+            "verdict": self.recent.judged(status),
+            "members": [_told(member) for member in node.group.peers.members]
             if node.group is not None
             else [],
+            "room": node.protection.room._asdict() if node.protection.room is not None else None,
             "counters": asdict(counters),
             "commits": {
                 "count": commits.cumulative()[-1] if commits is not None else 0,
@@ -84,11 +93,19 @@ class Overview:
                 "bytes": sum(row.size for row in rows),
                 "pending": sum(row.pending for row in rows),
                 "stalled": sum(row.stalled for row in rows),
-                "quarantined": sum(row.quarantined for row in rows),
+                "quarantined": self.recent.quarantined,
             },
             "channels": [_channel(row) for row in ranked[:_CHANNELS]],
             "subscriptions": await self._subscriptions(ranked),
             "epochs": [_epoch(entry) for entry in self._epochs],
+        }
+
+    def history(self, since_ms: int) -> dict[str, object]:
+        """The points of the last hour behind ``since_ms`` (Unix milliseconds), oldest first."""
+        return {
+            "now_ms": self._node.clock.wall_ns() // _MILLI,
+            "step_s": STEP_S,
+            "points": [list(point) for point in self.recent.points(since_ms)],
         }
 
     async def _subscriptions(self, ranked: Sequence[CensusRow]) -> list[dict[str, object]]:
@@ -138,8 +155,32 @@ class Overview:
         self._reading = None
 
 
-def _rank(row: CensusRow) -> tuple[bool, bool, int, int, bytes]:
-    return (not row.quarantined, not row.stalled, -row.lag, -row.pending, row.name)
+def _rank(row: CensusRow) -> tuple[bool, bool, bool, int, int, bytes]:
+    return (
+        not row.quarantined,
+        not _unread(row),
+        not row.stalled,
+        -row.lag,
+        -row.pending,
+        row.name,
+    )
+
+
+def _unread(row: CensusRow) -> int:
+    """Messages that the last reader had not been sent when limits removed them."""
+    return max(row.lag - row.msgs, 0)
+
+
+def _is_full(row: CensusRow) -> bool:
+    """Whether each message that comes removes an old one, or will soon."""
+    limits = row.limits
+    return 0 < limits.max_msgs * _AT_LIMIT <= row.msgs or (
+        0 < limits.max_bytes * _AT_LIMIT <= row.size
+    )
+
+
+def _told(member: GroupMember) -> dict[str, object]:
+    return {**asdict(member), "present": member.silent_s <= SILENT_S}
 
 
 def _channel(row: CensusRow) -> dict[str, object]:
@@ -153,6 +194,8 @@ def _channel(row: CensusRow) -> dict[str, object]:
         "stalled": row.stalled,
         "lag": row.lag,
         "quarantined": row.quarantined,
+        "full": _is_full(row),
+        "unread": _unread(row),
     }
 
 

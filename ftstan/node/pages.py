@@ -248,6 +248,7 @@ class Pages:
             "lock_tries": group.tries if group is not None else {},
             "lock_faults": owner.lock.counts.as_dict() if owner is not None else {},
             "unbridged": node.unanswered,
+            "handover_age": group.handover_age if group is not None else None,
         }
 
     def status(self) -> NodeStatus:
@@ -312,6 +313,14 @@ class Pages:
     async def dashboard(self) -> dict[str, object]:
         """What the dashboard shows."""
         return await self._overview.page()
+
+    def history(self, since_ms: int) -> dict[str, object]:
+        """The last hour, for the dashboard's plots."""
+        return self._overview.history(since_ms)
+
+    async def keep_history(self) -> None:
+        """Take note of the rates, until cancelled."""
+        await self._overview.recent.keep()
 
     # ---- the NATS server
     # -----------------------------------------------------------------------------------------

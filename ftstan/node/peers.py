@@ -2,7 +2,8 @@
 member's.
 
 The owner asks, the standbys answer, and the owner tells all of them what it heard: a standby says
-nothing unasked. Lives on the control loop. Nothing but what people see depends on it
+nothing unasked. A member that does not answer any more stays, with the time since it did: an absent
+one is what people look for. Lives on the control loop. Nothing but what people see depends on it
 (``docs/monitoring.md``, the dashboard).
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ftstan.admin.protocol import decode_answer, encode_who
@@ -30,6 +32,11 @@ _DIGEST_MOST: Final = 4096
 #: The others are asked in every so many digests, and have so long to answer.
 _ASK_EVERY: Final = 3
 _ANSWERS_S: Final = 0.5
+#: Who has said nothing for so long is absent: two questions, or two of the owner's words, were
+#: lost.
+SILENT_S: Final = 8.0
+#: Nobody misses a member any more that has been absent for so long: it was retired.
+_MISSED_S: Final = 7 * 86_400.0
 
 
 class Peers:
@@ -44,12 +51,48 @@ class Peers:
         self._node = node
         self._say = say
         self._ask = ask
-        self.members: tuple[digest.Member, ...] = ()
-        """As the owner has told last, or as this node has heard as the owner."""
+        self._known: dict[tuple[str, str], tuple[digest.Member, float]] = {}
+        """By where it runs: the newest of each, and when it was heard (the clock's seconds)."""
+
+    @property
+    def members(self) -> tuple[digest.Member, ...]:
+        """All that there are, this one as it is now; absent ones as they were heard last."""
+        node = self._node
+        now = node.clock.mono()
+        self._note(_member(node.status.now()), now)
+        for key, (_, heard) in list(self._known.items()):
+            if now - heard > _MISSED_S:
+                del self._known[key]
+        rows = [
+            replace(member, silent_s=round(max(now - heard, 0.0), 1))
+            for member, heard in self._known.values()
+        ]
+        # Those heard last: of very many, the absent are told last.
+        rows.sort(key=lambda member: (member.silent_s > SILENT_S, member.host, member.server))
+        return tuple(rows[: digest.MOST_MEMBERS])
 
     def hear(self, told: digest.Members) -> None:
         """Note the members that the owner named."""
-        self.members = told.members
+        now = self._node.clock.mono()
+        self._known.clear()
+        for member in told.members:
+            self._note(member, now - max(member.silent_s, 0.0))
+
+    def _note(self, member: digest.Member, heard: float) -> None:
+        # A server has a new id each time it starts: it takes the place of its former self.
+        place = member.host, member.monitor or member.server
+        known = self._known.get(place)
+        if known is not None and known[1] > heard:
+            return
+        if known is None and not member.monitor:
+            # Without pages, only its silence tells a former self from another member.
+            for key, (other, last) in list(self._known.items()):
+                if other.host == member.host and not other.monitor and heard - last > SILENT_S:
+                    del self._known[key]
+        if known is None and len(self._known) >= 2 * digest.MOST_MEMBERS:
+            # Anybody who may use NATS can answer as very many.
+            del self._known[min(self._known, key=lambda key: self._known[key][1])]
+        self._known[place] = member, heard
 
     async def tell(self, activation: Activation) -> None:
         """While this node owns the store: each second hints for standbys, where the channels end
@@ -74,14 +117,12 @@ class Peers:
 
     async def _tell_members(self, activation: Activation) -> None:
         node = self._node
-        found = {}
         for payload in await self._ask(encode_who(), _ANSWERS_S):
             with contextlib.suppress(WireError):
                 status = decode_answer(payload).status
                 if status is not None:
-                    found[status.server] = _member(status)
-        found[node.server_id] = _member(await node.status.refreshed())
-        self.members = tuple(found[server] for server in sorted(found))
+                    self._note(_member(status), node.clock.mono())
+        await node.status.refreshed()
         told = digest.Members(node.server_id, activation.epoch, activation.store_id, self.members)
         await self._say(digest.encode_members(told))
 
@@ -94,4 +135,14 @@ def _member(status: NodeStatus) -> digest.Member:
     # Anybody who may use NATS can answer as a member: what becomes a link is the address of a page,
     # or nothing.
     monitor = status.monitor if digest.is_page_url(status.monitor) else ""
-    return digest.Member(status.server, status.host, monitor, status.state, status.phase)
+    lag = status.warm_lag
+    return digest.Member(
+        status.server,
+        status.host,
+        monitor,
+        status.state,
+        status.phase,
+        status.version,
+        lag.messages if lag is not None else -1,
+        lag.seconds if lag is not None else -1.0,
+    )

@@ -29,7 +29,7 @@ def render(template: str, **values: object) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"cell": _cell, "rows": _rows}
+    environment.filters |= {"cell": _cell, "rows": _rows, "clock": clock}
     environment.globals["most"] = MOST_ROWS
     return environment.get_template(template).render(values)
 
@@ -42,6 +42,8 @@ def _rows(items: Iterable[object], *names: str) -> list[tuple[object, ...]]:
 def _cell(value: object) -> str:
     """A value as a table shows it."""
     match value:
+        case None:
+            return "-"
         case int():
             return f"{value:,}"
         case float():

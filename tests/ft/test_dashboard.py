@@ -4,6 +4,7 @@ it.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +12,16 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from tests.browser import launch
+from tests.certificates import Certificates
 from tests.ft.client import NatsConnection, StanClient
-from tests.processes import PATIENCE_S, READY, ROOT, Server, Stage
+from tests.ft.operator import Operator
+from tests.processes import HOST, PATIENCE_S, READY, ROOT, Server, Stage, free_ports, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 pytestmark = pytest.mark.processes
 
@@ -146,9 +149,128 @@ def test_the_page_is_whole_and_the_browser_is_told_to_load_nothing(
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
     state(page, "serves")
     paths = {url.removeprefix(server.url) for url in asked if not url.startswith("data:")}
-    assert paths == {"/dashboard", "/dashboard.js", "/dashboard/data"}
+    assert paths <= {"/dashboard", "/dashboard.js", "/dashboard/data", "/dashboard/history?since=0"}
     assert "script-src 'self';" in answer.headers["content-security-policy"]
     assert "<script>" not in answer.text()
+
+
+def test_a_member_that_died_stays_as_a_row_that_says_so(stage: Stage, browser: Browser) -> None:
+    active, standby = stage.routed_pair()
+    page = opened(browser, active)
+    expect(page.locator("#word")).to_have_text("Healthy", timeout=PATIENCE_S * 1000)
+    expect(page.locator("#facts")).to_contain_text("2 of 2")
+    standby.kill()
+    expect(page.locator("#word")).to_have_text("Degraded", timeout=PATIENCE_S * 1000)
+    expect(page.locator("#facts")).to_contain_text("1 of 2")
+    expect(page.locator("#problems")).to_contain_text("does not answer")
+    assert page.title().startswith("▲ Degraded")
+    absent = page.locator("#group tbody tr.absent")
+    expect(absent).to_contain_text("no answer")
+    expect(absent).to_contain_text(re.compile("last heard .* ago, standby then"))
+
+
+def test_a_paused_standby_is_told_and_somebody_has_to_look(stage: Stage, browser: Browser) -> None:
+    active, _ = stage.routed_pair()
+    page = opened(browser, active)
+    expect(page.locator("#word")).to_have_text("Healthy", timeout=PATIENCE_S * 1000)
+    said = Operator(f"nats://{HOST}:{active.port}", stage.store).change("pause")
+    assert said.status == 0, said
+    expect(page.locator("#word")).to_have_text("Degraded", timeout=PATIENCE_S * 1000)
+    expect(page.locator("#group .tag.warn")).to_have_text("paused")
+
+
+def test_when_nobody_answers_the_figures_are_grey_and_say_when_they_were_true(
+    stage: Stage, browser: Browser
+) -> None:
+    server = alone(stage)
+    client = StanClient(server.port)
+    client.connect()
+    client.publish(b"orders", b"one")
+    page = opened(browser, server)
+    expect(page.locator("#word")).to_have_text("Healthy", timeout=PATIENCE_S * 1000)
+    expect(page.locator("#channels td.name")).to_have_text("orders")
+    faded = "getComputedStyle(document.querySelector('#channels')).filter"
+    assert page.evaluate(faded) == "none"
+    server.kill()
+    expect(page.locator("#word")).to_have_text("No member answers", timeout=PATIENCE_S * 1000)
+    expect(page.locator("#facts")).to_contain_text(re.compile(r"Last answer\d\d:\d\d:\d\d"))
+    expect(page.locator("#channels td.name")).to_have_text("orders")
+    assert page.evaluate(faded) == "grayscale(1)"
+    assert "No member answers" in page.title()
+
+
+def test_a_page_that_is_opened_after_a_load_shows_the_load(stage: Stage, browser: Browser) -> None:
+    server = alone(stage)
+    client = StanClient(server.port)
+    client.connect()
+
+    def remembers() -> bool:
+        client.publish(b"orders", *(b"%d" % i for i in range(50)))
+        points = json.loads(server.get("/dashboard/history")[1])["points"]
+        return any(point[1] > 0 for point in points)
+
+    until(remembers, "a point of the last hour")
+    page = opened(browser, server)
+    page.locator("#hour").click()
+    expect(page.locator("#plots svg").first).to_have_attribute(
+        "aria-label", re.compile("at most [1-9].* in the last hour"), timeout=PATIENCE_S * 1000
+    )
+
+
+def test_a_channel_at_its_limit_says_whether_a_reader_loses_by_it(
+    stage: Stage, browser: Browser
+) -> None:
+    server = stage.server("alone", "-max_msgs", "20")
+    server.wait_for(READY)
+    client = StanClient(server.port)
+    client.connect()
+    for name in (b"behind", b"nobody"):
+        client.publish(name, *(b"%d" % i for i in range(20)))
+    client.subscribe(b"behind", durable=b"d", max_in_flight=1, ack_wait=3600, acks=False)
+    page = opened(browser, server)
+
+    def noted(channel: str) -> Locator:
+        rows = page.locator("#channels tbody tr")
+        return rows.filter(has=page.locator("td.name", has_text=channel)).locator("td.note")
+
+    expect(noted("behind")).to_contain_text("at its limit, a reader behind")
+    expect(noted("nobody")).to_have_text("at its limit")
+    client.publish(b"behind", *(b"%d" % i for i in range(10)))
+    expect(noted("behind")).to_contain_text("removed unread", timeout=PATIENCE_S * 1000)
+
+
+def test_a_browser_asks_for_the_token_as_a_password_and_gets_in_with_it(
+    stage: Stage, browser: Browser
+) -> None:
+    server = stage.server("alone", "-monitor_token", "s3cret")
+    server.wait_for(READY)
+    login = {"username": "anybody", "password": "s3cret"}
+    page = opened(browser, server, http_credentials=login)
+    expect(page.locator("#word")).to_have_text("Healthy", timeout=PATIENCE_S * 1000)
+    expect(page.locator("#token")).to_be_hidden()
+
+
+def test_the_page_works_over_tls(stage: Stage, browser: Browser) -> None:
+    made = Certificates.make(stage.directory / "certificates")
+    pair = made.server
+    words = ["-tls", "-tlscert", pair.cert, "-tlskey", pair.key]
+    words += ["-tls_client_cacert", made.ca.cert]
+    (port,) = free_ports(1)
+    server = stage.server("alone", *words, "-m", "0", "-ms", str(port))
+    server.wait_for(READY)
+    page = browser.new_page(ignore_https_errors=True)
+    page.on("pageerror", lambda error: ERRORS.append(str(error)))
+    page.goto(f"https://{HOST}:{port}/dashboard")
+    expect(page.locator("#word")).to_have_text("Healthy", timeout=PATIENCE_S * 1000)
+
+
+def test_the_first_page_leads_to_the_dashboard(stage: Stage, browser: Browser) -> None:
+    server = alone(stage)
+    page = browser.new_page()
+    for start in ("/", "/streaming"):
+        page.goto(server.url + start)
+        page.get_by_role("link", name=re.compile("dashboard", re.IGNORECASE)).first.click()
+        state(page, "serves")
 
 
 def test_the_picture_in_the_docs_is_there() -> None:
@@ -190,7 +312,7 @@ def test_everybody_can_use_it(stage: Stage, browser: Browser, scheme: str) -> No
     # The keyboard reaches everything, in order, and one sees where it is.
     page.keyboard.press("Tab")
     reached = []
-    for _ in range(12):
+    for _ in range(16):
         reached.append(
             page.evaluate(
                 "[document.activeElement.id || document.activeElement.className, "
@@ -201,7 +323,7 @@ def test_everybody_can_use_it(stage: Stage, browser: Browser, scheme: str) -> No
     assert all(outline != "none" for name, outline in reached if name), reached
     names = [name for name, _ in reached]
     names = names[: names.index("skip", 1)]
-    assert names[:2] == ["skip", "pause"]
+    assert names[:4] == ["skip", "pause", "minutes", "hour"]
     assert names.count("scroll") == 3
     pause = page.locator("#pause")
     pause.focus()
@@ -225,6 +347,13 @@ def test_no_width_needs_sideways_scrolling_of_the_page(stage: Stage, browser: Br
     for width in (1280, 768, 390, 320):
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+    # On a phone no table scrolls either, and no column is left out.
+    for width in (390, 320):
+        page.set_viewport_size({"width": width, "height": 800})
+        for table in page.locator(".scroll").all():
+            assert table.evaluate("e => e.scrollWidth <= e.clientWidth")
+        for cell in page.locator("#channels tbody td:not(:empty)").all():
+            expect(cell).to_be_visible()
 
 
 #: Text, its contrast ratio and its size in pixels, for every element with text of its own.

@@ -58,12 +58,25 @@ class Views(FakeViews):
             "monitor": self._peer,
             "state": "FT_ACTIVE",
             "phase": "active",
+            "version": "0",
+            "lag_messages": -1,
+            "lag_s": -1.0,
+            "silent_s": 0.0,
+            "present": True,
         }
         counted = dict.fromkeys(("clients", "channels", "subscriptions", "msgs", "bytes"), 0)
         return {
             "now_ms": 1,
             "node": node,
+            "verdict": {
+                "health": "healthy",
+                "problems": [],
+                "since_ms": 1,
+                "expected": 2,
+                "present": 2,
+            },
             "members": [peer] if self._peer else [],
+            "room": None,
             "counters": dict.fromkeys(("in_msgs", "out_msgs", "redelivered"), 0),
             "commits": {"count": 0, "seconds": 0},
             "totals": counted | dict.fromkeys(("pending", "stalled", "quarantined"), 0),
@@ -118,6 +131,7 @@ def test_a_member_that_asks_for_a_token_gets_it_when_somebody_has_typed_it(
         page.set_default_timeout(PATIENCE_S * 1000)
         page.goto(f"{url}/dashboard")
         expect(page.locator("#token")).to_be_visible(timeout=PATIENCE_S * 1000)
+        expect(page.locator("#state")).to_contain_text("its pages do not answer here")
         expect(page.locator("#state")).to_contain_text("home: waiting")
         assert set(shown) == {""}
         # A wrong one is asked for again.
@@ -127,7 +141,9 @@ def test_a_member_that_asks_for_a_token_gets_it_when_somebody_has_typed_it(
         expect(page.locator("#token")).to_be_visible(timeout=PATIENCE_S * 1000)
         page.get_by_label("Token for 127.0.0.1").fill(TOKEN)
         page.keyboard.press("Enter")
-        expect(page.locator("#state")).to_contain_text("peer serves", timeout=PATIENCE_S * 1000)
+        expect(page.locator("#state")).to_have_text(
+            "peer serves, epoch 1", timeout=PATIENCE_S * 1000
+        )
         expect(page.locator("#token")).to_be_hidden()
         browser.close()
     assert [shown[at] for at in range(len(shown)) if at == 0 or shown[at] != shown[at - 1]] in (

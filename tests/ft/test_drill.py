@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
@@ -23,6 +24,7 @@ from ftstan.drill.play import Play
 from ftstan.drill.remote import RemoteGroup
 from ftstan.drill.scenario import read
 from ftstan.drill.workload import Access
+from ftstan.version import __version__
 from tests.processes import alive, until
 
 if TYPE_CHECKING:
@@ -91,6 +93,11 @@ def test_a_short_local_drill_is_passed_and_leaves_its_evidence(stage: Stage, fau
     assert takeover["fault"] == fault
     assert [row["count"] for row in page["unavailability_ms"]] == [1]
     assert page["acked"] > 0
+    # An operator's report: where, and what was measured.
+    host = socket.gethostname()
+    assert [(node["host"], node["version"]) for node in page["setting"]["nodes"]] == [
+        (host, __version__)
+    ] * 2
     assert ET.parse(stage.directory / "j.xml").getroot().get("failures") == "0"  # ours
     assert "passed" in (out / "report.html").read_text()
     records = list(ledger.read(str(out / "ledger")))

@@ -128,7 +128,7 @@ def test_the_owner_tells_who_is_there_and_a_standby_says_nothing_unasked(stage: 
         group_subject(CLUSTER, GROUP), lambda m: heard.append((m.reply, json.loads(m.payload)))
     )
 
-    def told() -> list[list[str]]:
+    def told() -> list[dict[str, Any]]:
         return next(
             (
                 m["members"]
@@ -140,10 +140,10 @@ def test_the_owner_tells_who_is_there_and_a_standby_says_nothing_unasked(stage: 
 
     wire.pump(told, "the owner to tell of two members")
     servers = {server.serverz()["server_id"]: server for server in (active, standby)}
-    assert {row[0]: row[2] for row in told()} == {
+    assert {row["server"]: row["monitor"] for row in told()} == {
         server: node.url for server, node in servers.items()
     }
-    assert {row[3] for row in told()} == {"FT_ACTIVE", "FT_STANDBY"}
+    assert {row["state"] for row in told()} == {"FT_ACTIVE", "FT_STANDBY"}
     owner = active.serverz()["server_id"]
     for reply, message in heard:
         # A question comes from the owner, and so does all else.

@@ -4,21 +4,25 @@ twice.
 
 from __future__ import annotations
 
+import json
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ftstan.ft.handover import Leaving, Message, Subscribed, Took, decode, encode
 from ftstan.ft.subjects import Released, encode_released, group_subject
+from ftstan.node.context import EXIT_FENCED
 from ftstan.wire.subjects import Subjects
 from tests.ft.client import Arrived, NatsConnection, StanClient
 from tests.ft.load import CHANNEL, Load
+from tests.ft.operator import Operator
 from tests.ft.test_pair import owner_of
 from tests.processes import CLUSTER, GROUP, until
 
 if TYPE_CHECKING:
-    from tests.processes import Nats, Stage
+    from tests.processes import Nats, Server, Stage
 
 pytestmark = pytest.mark.processes
 
@@ -182,3 +186,28 @@ def test_garbage_on_the_groups_subject_changes_nothing(stage: Stage) -> None:
     assert not [m for m in observer.heard if isinstance(m, Subscribed)]
     assert (a.ft_status, b.ft_status) == (200, 204)
     assert "rror" not in a.text() + b.text()
+
+
+def test_a_successor_says_how_long_ago_the_owner_was_asked_to_hand_over(stage: Stage) -> None:
+    nats = stage.nats()
+    a, b = stage.pair_on(nats)
+
+    def age(server: Server) -> float | None:
+        told: float | None = json.loads(server.get("/streaming/ftz")[1])["handover_age"]
+        return told
+
+    assert (age(a), age(b)) == (None, None)
+    began = time.monotonic()
+    said = Operator(nats.url, stage.store).change("switchover")
+    assert said.status == 0, said
+    told = age(b)
+    assert told is not None
+    # Behind the start of the command, and no more once it is old.
+    assert 0 < told < time.monotonic() - began
+    # One that took over from a dead owner followed no request.
+    assert a.status() == EXIT_FENCED
+    c = stage.member("c", "-ns", nats.url)
+    c.wait_until_standing_by()
+    b.kill()
+    c.wait_until_active()
+    assert age(c) is None

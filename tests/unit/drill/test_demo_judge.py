@@ -89,7 +89,7 @@ def _without(
 def test_a_ledger_that_keeps_every_promise_is_clean() -> None:
     verdict = judge(_story())
     assert verdict.rate == pytest.approx(19 / (18 + 20.6), rel=1e-3)
-    assert replace(verdict, rate=0.0, outages=()) == DrillVerdict(
+    assert replace(verdict, rate=0.0, outages=(), elsewhere_ms=0.0) == DrillVerdict(
         nodes=("A", "B"),
         switches=(
             Switch(1, "start", "", "A", 1000.0, 2000.0),
@@ -238,7 +238,8 @@ def test_breaches_are_counted_in_full_and_shown_in_part() -> None:
 
 def test_the_table_names_takeovers_counts_and_breaches() -> None:
     text = table(judge(_without(_story(), kind=Delivery, id="8.1")))
-    assert "kill -9      A -> B   active after     300 ms   next ack after     400 ms" in text
+    assert "kill -9      A -> B   active after     300 ms   without acks   21000 ms\n" in text
+    assert "without ack         1   (no loss" in text
     assert "stored without ack  1 " in text
     assert "violations          1\n" in text
     assert "a durable never saw an acked id: 1\n    durable: id 8.1" in text

@@ -13,7 +13,17 @@ import pytest
 
 from ftstan.drill import ledger
 from ftstan.drill.judge import judge
-from ftstan.drill.ledger import Ack, Delivery, Fault, LedgerError, Owner, Publish, Read, Record
+from ftstan.drill.ledger import (
+    Ack,
+    Delivery,
+    Fault,
+    LedgerError,
+    Owner,
+    Publish,
+    Read,
+    Record,
+    Takeover,
+)
 from ftstan.drill.result import ALL, Spread, spreads
 from ftstan.drill.rules import PROMISE, Rule
 from ftstan.drill.selftest import Trial, clean_ledger, trials
@@ -125,6 +135,42 @@ def test_an_outage_is_the_longest_time_without_an_ack_around_a_fault() -> None:
     )
 
 
+def load_until(seconds: float) -> list[Record]:
+    return [Publish(round(seconds * 1e6), "9.1", 9, 1, "", 9, "00")]
+
+
+def test_the_time_of_a_fault_ends_with_the_first_ack_of_its_successor() -> None:
+    # What is slow later is no matter of the fault, and told as such.
+    takeover = Takeover(10_300_000, 2, "b", 300_000, 500_000)
+    records = [fault_at(10), takeover, *acks_at(9.9, 10.5, 13.5, 13.6), *load_until(14)]
+    verdict = judge(records)
+    assert [x.ms for x in verdict.outages] == [600.0]
+    assert verdict.elsewhere_ms == 3000.0
+
+
+def test_acks_that_were_under_way_do_not_hide_the_time_without_service() -> None:
+    # A switchover serves on for a while; the first ack behind the request is none of a successor.
+    takeover = Takeover(10_500_000, 2, "b", 500_000, 700_000)
+    switchover = replace(fault_at(10), fault="switchover")
+    assert outage(switchover, takeover, *acks_at(9.99, 10.01, 10.02, 10.7)) == pytest.approx([680])
+
+
+def test_the_end_of_the_load_is_no_fault() -> None:
+    # The last publish is repeated long after the others are done.
+    late = acks_at(9.9, 10.4, 10.5, 16.0)
+    assert outage(fault_at(10), *late, *load_until(10.45)) == [500.0]
+    # While there is load, it is.
+    assert outage(fault_at(10), *late, *load_until(17)) == [5500.0]
+
+
+def test_no_percentile_is_made_of_a_few_samples() -> None:
+    assert Spread.of("kill", [30.0, 10.0, 20.0]) == Spread("kill", 3, 10.0, None, None, 30.0)
+    five = Spread.of("kill", [30.0, 10.0, 20.0, 40.0, 50.0])
+    assert (five.median, five.p99) == (30.0, None)
+    many = Spread.of("kill", [float(n) for n in range(1, 201)])
+    assert (many.median, many.p99, many.most) == (100.5, 198.0, 200.0)
+
+
 def test_acks_that_do_not_come_back_are_a_breach_and_no_outage_in_figures() -> None:
     records = [*acks_at(9.9), fault_at(10)]
     assert outage(*records) == [None]
@@ -133,7 +179,6 @@ def test_acks_that_do_not_come_back_are_a_breach_and_no_outage_in_figures() -> N
 
 
 def test_outages_are_told_by_fault_and_together() -> None:
-    assert Spread.of("kill", [30.0, 10.0, 20.0, 40.0]) == Spread("kill", 4, 10.0, 25.0, 40.0, 40.0)
     stop = Fault(20_000_000, 2, "b", "stop")
     records = [fault_at(10), stop, *acks_at(9.9, 10.4, 19.9, 20.9)]
     rows = {row.fault: (row.count, row.least, row.most) for row in spreads(judge(records).outages)}

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import pytest
 from ftstan.client import NatsLogin
 from ftstan.drill import ledger, play, takeover_wait
 from ftstan.drill.errors import DrillError
+from ftstan.drill.judge import judge
 from ftstan.drill.ledger import Ack, Delivery, Fault, Publish, Read, Takeover
 from ftstan.drill.node_watch import Seen, Watchers
 from ftstan.drill.scenario import Member, read
@@ -191,6 +193,64 @@ def test_a_takeover_that_comes_while_nodes_come_back_is_of_the_fault_before_it(
         (1, "a"),
         (2, "b"),
     ]
+
+
+def switched_over(
+    tmp_path: Path, made: list[Nodes], monkeypatch: pytest.MonkeyPatch, page: bytes
+) -> Fault:
+    """The fault of a drill whose command takes 0.4 s until the server has its request."""
+
+    class Slow(Driver):
+        async def switchover(self, within_s: float) -> None:
+            await asyncio.sleep(0.4)
+            made[0].take_over()
+
+    async def get(_url: str) -> tuple[int, bytes]:
+        return 200, page
+
+    monkeypatch.setattr(play, "get", get)
+    text = SCENARIO.replace("{do: restart-storage, within: {within}s}", "switchover")
+    text = text.replace('commands: {restart-storage: "true"}\n', "")
+    driver = Slow(lambda: None)
+    driver.members = tuple(Member(name, f"http://{name}") for name in "ab")
+    asyncio.run(play.Play(read(text, "s.yaml"), driver, str(tmp_path), Told(), "r").run())
+    (fault,) = written(tmp_path, Fault)
+    assert isinstance(fault, Fault)
+    return fault
+
+
+def test_a_switchover_is_timed_from_the_request_that_the_server_got(
+    tmp_path: Path, made: list[Nodes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = switched_over(tmp_path, made, monkeypatch, b'{"handover_age": 0.05}')
+    *_, takeover = written(tmp_path, Takeover)
+    assert isinstance(takeover, Takeover)
+    # The command had begun long before.
+    assert takeover.t - fault.t == takeover.active_us <= 50_000
+    assert takeover.ack_us >= takeover.active_us
+
+
+@pytest.mark.parametrize(
+    "page", [b"404", b"[]", b'{"handover_age": true}', b'{"handover_age": 99}']
+)
+def test_what_no_server_says_or_none_could_is_not_believed(
+    tmp_path: Path, made: list[Nodes], monkeypatch: pytest.MonkeyPatch, page: bytes
+) -> None:
+    fault = switched_over(tmp_path, made, monkeypatch, page)
+    *_, takeover = written(tmp_path, Takeover)
+    assert takeover.t - fault.t >= 400_000
+
+
+def test_a_stall_between_faults_counts_against_the_limit_as_well(
+    tmp_path: Path, made: list[Nodes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert made == []
+    monkeypatch.setattr(play, "judge", lambda records: replace(judge(records), elsewhere_ms=3000.0))
+    text = SCENARIO.replace("{within}", "60") + "max_unavailable: 2s\n"
+    result = asyncio.run(
+        play.Play(read(text, "s.yaml"), Driver(lambda: None), str(tmp_path), Told(), "r").run()
+    )
+    assert result.failures == ("between faults: no ack for 3.00 s under load, allowed are 2 s",)
 
 
 def test_no_fault_comes_before_the_owners_epoch_is_in_the_ledger(

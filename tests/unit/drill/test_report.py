@@ -17,10 +17,10 @@ import pytest
 
 from ftstan.cli.ctl import main
 from ftstan.client import NatsLogin
-from ftstan.drill import commands, ledger
+from ftstan.drill import commands, ledger, setting
 from ftstan.drill.errors import DrillError
 from ftstan.drill.judge import judge
-from ftstan.drill.ledger import Fault, Read, Record
+from ftstan.drill.ledger import Ack, Fault, Read, Record
 from ftstan.drill.page import Timeline, page
 from ftstan.drill.remote import RemoteGroup
 from ftstan.drill.report import as_dict, junit
@@ -28,6 +28,7 @@ from ftstan.drill.result import Result
 from ftstan.drill.rules import Rule
 from ftstan.drill.scenario import Step, read
 from ftstan.drill.selftest import clean_ledger
+from ftstan.drill.setting import NodeFacts, Setting
 from ftstan.drill.workload import Access
 
 if TYPE_CHECKING:
@@ -85,6 +86,56 @@ def test_a_page_names_what_was_broken_and_escapes_what_is_not_ours() -> None:
     assert "<script>" not in made
     assert Rule.STORED.value in made
     assert '<span class="failed">failed</span>' in made
+
+
+SETTING = Setting(
+    "laptop",
+    "0.1.0",
+    "remote",
+    "200 messages a second",
+    (NodeFacts("a", "host-a", "0.1.0", "http://a:8222"), NodeFacts("b", "", "0.25.6", "")),
+)
+
+
+def test_a_page_says_when_where_and_with_what_it_was_played() -> None:
+    made = page(replace(result(clean_ledger()), setting=SETTING), Timeline.of(clean_ledger()))
+    assert "1970-01-01 00:00:00 to 1970-01-01 00:00:05 UTC" in made
+    for fact in (
+        "200 messages a second",
+        "played from laptop with ftstan 0.1.0",
+        "host-a",
+        "0.25.6",
+    ):
+        assert fact in made
+    assert "not written down" in page(result(clean_ledger()), Timeline.of([]))
+
+
+def test_what_was_published_and_not_acked_is_explained_where_there_is_some() -> None:
+    assert not result(clean_ledger()).unacked
+    records = [x for x in clean_ledger() if not (isinstance(x, Ack) and x.id == "7.1")]
+    told = result(records).unacked
+    assert told.startswith("1 of 40 publishes got no ack")
+    assert "1 of them is stored all the same" in told
+    assert "None of that is a loss" in told
+    assert told in page(result(records), Timeline.of(records))
+
+
+def test_a_page_has_no_percentile_of_one_fault_and_the_time_of_each() -> None:
+    made = page(result(clean_ledger()), Timeline.of(clean_ledger()))
+    (row,) = json.loads(json.dumps(as_dict(result(clean_ledger()))))["unavailability_ms"]
+    assert (row["count"], row["median"], row["p99"]) == (1, None, None)
+    assert made.count("ms without acks</title>") == 1
+
+
+def test_a_setting_is_found_beside_the_ledger_and_what_is_none_is_passed_over(
+    tmp_path: Path,
+) -> None:
+    assert setting.read(str(tmp_path)) is None
+    setting.write(SETTING, str(tmp_path))
+    assert setting.read(str(tmp_path)) == SETTING
+    for text in ("[]", "{", '{"nodes": [{"name": 1}]}', '{"nodes": []}'):
+        (tmp_path / setting.FILE).write_text(text)
+        assert setting.read(str(tmp_path)) is None
 
 
 def test_an_empty_ledger_has_a_page_too() -> None:

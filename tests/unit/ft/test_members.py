@@ -55,9 +55,7 @@ def test_of_a_crowd_the_first_are_told() -> None:
     ],
 )
 def test_an_address_that_is_more_than_a_host_and_a_port_is_left_out_with_its_row(url: str) -> None:
-    heard = decode_members(
-        changed(members=[["S3", "h", url, "s", "p"], ["S2", "host-b", "", "FT_STANDBY", "x"]])
-    )
+    heard = decode_members(changed(members=[row(monitor=url), row(server="S2")]))
     assert heard is not None
     assert [member.server for member in heard.members] == ["S2"]
 
@@ -66,7 +64,7 @@ def test_an_address_that_is_more_than_a_host_and_a_port_is_left_out_with_its_row
     "url", ["http://a.example-1:80", "https://10.0.0.1:8222", "http://[::1]:8222"]
 )
 def test_an_address_of_a_page_is_kept(url: str) -> None:
-    heard = decode_members(changed(members=[["S3", "h", url, "s", "p"]]))
+    heard = decode_members(changed(members=[row(monitor=url)]))
     assert heard is not None
     assert heard.members[0].monitor == url
 
@@ -87,25 +85,39 @@ def test_any_other_message_is_none(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "row",
+    "changes",
     [
-        [],
-        ["S"],
-        ["S", "h", "", "s", 1],
-        ["S", "h", "", "s", "p" * 301],
-        ["\x00", "h", "", "s", "p"],
-        "S",
+        {"server": None},
+        {"phase": 1},
+        {"phase": "p" * 301},
+        {"server": "\x00"},
+        {"version": 1},
+        {"silent_s": "long"},
+        {"silent_s": True},
+        {"silent_s": float("nan")},
+        {"lag_messages": -2},
     ],
 )
-def test_a_row_that_cannot_be_is_left_out(row: object) -> None:
-    heard = decode_members(changed(members=[row]))
+def test_a_row_that_cannot_be_is_left_out(changes: dict[str, Any]) -> None:
+    for told in (row(**changes), [], ["S"], "S", {}):
+        heard = decode_members(changed(members=[told, row()]))
+        assert heard is not None
+        assert [member.server for member in heard.members] == ["S3"]
+
+
+def test_what_a_later_release_says_besides_is_passed_over() -> None:
+    heard = decode_members(changed(members=[row(mood="fine")]))
     assert heard is not None
-    assert heard.members == ()
+    assert heard.members[0].server == "S3"
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_understood_or_not(payload: bytes) -> None:
     assert decode_members(payload) is None
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    return {"server": "S3", "host": "h", "monitor": "", "state": "s", "phase": "p"} | changes
 
 
 def changed(**changes: Any) -> bytes:

@@ -198,6 +198,12 @@ class FakeViews:
     async def dashboard(self) -> dict[str, object]:
         return {"node": {"server": "me"}}
 
+    def history(self, since_ms: int) -> dict[str, object]:
+        return {"now_ms": 1, "step_s": 10.0, "points": [[since_ms + 1, 2.0, 3.0, None, 4]]}
+
+    async def keep_history(self) -> None:
+        await asyncio.Event().wait()
+
     async def figures(self) -> NodeFigures:
         return figures()
 
@@ -399,6 +405,27 @@ def test_pages_that_ask_for_a_login_take_no_callback() -> None:
 )
 def test_no_browser_guesses_what_an_answer_is(target: str) -> None:
     assert ask(FakeViews(), target).headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_the_last_hour_is_asked_for_from_a_time_on() -> None:
+    answer = ask(FakeViews(), "/dashboard/history?since=41")
+    assert json.loads(answer.body)["points"][0][0] == 42
+    assert answer.headers["Cache-Control"] == "no-store"
+    for none in ("", "?since=", "?since=x", "?since=-3"):
+        assert json.loads(ask(FakeViews(), f"/dashboard/history{none}").body)["points"][0][0] == 1
+
+
+def test_a_server_whose_history_fails_has_its_pages() -> None:
+    class Broken(FakeViews):
+        async def keep_history(self) -> None:
+            raise ValueError("no")
+
+    assert ask(Broken(), "/livez").status == "HTTP/1.1 200 OK"
+
+
+def test_the_first_page_leads_to_the_dashboard() -> None:
+    links = re.findall(r'href="([^"]+)"', ask(FakeViews(), "/").body)
+    assert links == ["/dashboard", "/streaming", "/metrics", "./varz"]
 
 
 @pytest.mark.parametrize("target", ["/streaming/serverz?callback=", "/streaming/serverz?subs=1"])
