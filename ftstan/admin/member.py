@@ -27,8 +27,12 @@ class Member(Protocol):
         """Stop serving in favour of the standby ``to`` (server id), or of any."""
         ...
 
-    async def pause(self) -> None:
-        """Do not take over until ``resume``."""
+    async def plan_switchover(self, to: str, at_ns: int) -> None:
+        """Do so at ``at_ns`` (Unix nanoseconds); 0 or less: not any more."""
+        ...
+
+    async def pause(self, by: str) -> None:
+        """Do not take over until ``resume``; ``by``: who asks."""
         ...
 
     async def resume(self) -> None:

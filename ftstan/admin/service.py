@@ -94,8 +94,10 @@ class AdminService:
                 return Answer(ok=True, history=await member.history(request.count))
             case Verb.SWITCHOVER:
                 await member.switchover(request.to)
+            case Verb.PLAN:
+                await member.plan_switchover(request.to, request.at_ns)
             case Verb.PAUSE:
-                await member.pause()
+                await member.pause(request.by)
             case Verb.RESUME:
                 await member.resume()
             case Verb.MIXED:

@@ -8,7 +8,6 @@ in ``docs/admin.md``.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from ftstan.cli.admin_client import (
     UnservedError,
     claimed,
 )
+from ftstan.cli.confirming import confirm
 from ftstan.cli.connecting import link_options
 from ftstan.cli.terminal import complain, print_json, print_table, say, size_of, visible
 from ftstan.cli.words.servers import (
@@ -86,7 +86,7 @@ class _Servers(Asked):
         found = [
             node
             for node in self.everybody()
-            if not word or node.host == word or node.server.startswith(word)
+            if not word or word in {node.name, node.host} or node.server.startswith(word)
         ]
         if len(found) == 1:
             return found[0]
@@ -95,7 +95,7 @@ class _Servers(Asked):
             f"{word or 'this cluster'} is {len(found)} servers: {known}"
             if found
             else f"no server {word} answered",
-            hint="name one by its id or its host: ftstanctl server ls",
+            hint="name one by its name or id: ftstanctl server ls",
         )
 
     def rows(self, request: Request, server: NodeStatus) -> list[Row]:
@@ -178,7 +178,7 @@ def _channel_create(arguments: argparse.Namespace, servers: _Servers) -> int:
 def _channel_delete(arguments: argparse.Namespace, servers: _Servers) -> int:
     server, row = servers.one(Request(Verb.CHANNEL, name=arguments.name))
     lost = f"{row['msgs']} messages and {row['subscriptions']} subscriptions"
-    _confirm(arguments, f"delete channel {visible(arguments.name)} with {lost}")
+    confirm(arguments, f"delete channel {visible(arguments.name)} with {lost}")
     request = Request(Verb.DELETE, name=arguments.name, force=arguments.force, by=claimed())
     answer = servers.change(arguments, server, request)
     return _say(arguments, "channel", answer.note)
@@ -194,7 +194,7 @@ def _channel_purge(arguments: argparse.Namespace, servers: _Servers) -> int:
             f"the messages up to sequence {arguments.up_to} (there are {row['first_seq']} to "
             f"{row['last_seq']})"
         )
-    _confirm(arguments, f"purge {words} of channel {visible(arguments.name)}")
+    confirm(arguments, f"purge {words} of channel {visible(arguments.name)}")
     request = Request(
         Verb.PURGE, name=arguments.name, keep=arguments.keep, up_to=arguments.up_to, by=claimed()
     )
@@ -247,7 +247,7 @@ def _client_info(arguments: argparse.Namespace, servers: _Servers) -> int:
 
 def _client_kick(arguments: argparse.Namespace, servers: _Servers) -> int:
     _, row = servers.one(Request(Verb.CLIENT, name=arguments.name))
-    _confirm(
+    confirm(
         arguments,
         f"close client {visible(arguments.name)} and end its {row['subscriptions']} "
         "subscriptions or more",
@@ -326,11 +326,22 @@ def _server_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
         print_json({"servers": [node.to_json() for node in found]})
         return EXIT_DONE
     cells = [
-        (node.server, node.host, node.pid, node.group or "-", node.state, node.phase, node.version)
+        (
+            node.called,
+            node.server,
+            node.host,
+            node.pid,
+            node.group or "-",
+            node.state,
+            node.phase,
+            node.version,
+        )
         for node in found
     ]
     print_table(
-        ("server", "host", "pid", "group", "state", "phase", "version"), cells, right=("pid",)
+        ("member", "server", "host", "pid", "group", "state", "phase", "version"),
+        cells,
+        right=("pid",),
     )
     return EXIT_DONE
 
@@ -347,27 +358,13 @@ def _server_reload(arguments: argparse.Namespace, servers: _Servers) -> int:
 
 def _server_drain(arguments: argparse.Namespace, servers: _Servers) -> int:
     server = servers.named(arguments.server_word)
-    _confirm(arguments, f"drain {server_name(server)}: it leaves for good")
+    confirm(arguments, f"drain {server_name(server)}: it leaves for good")
     answer = servers.change(arguments, server, Request(Verb.DRAIN, by=claimed()))
     return _say(arguments, "server", answer.note, server_name(server))
 
 
 # ---- what operators see
 # ----------------------------------------------------------------------------------------------
-
-
-def _confirm(arguments: argparse.Namespace, what: str) -> None:
-    """Ask before something is destroyed.
-
-    Raises ``RefusedError`` if the answer is not yes, or nobody can be asked.
-    """
-    if arguments.yes:
-        return
-    if not sys.stdin.isatty():
-        raise RefusedError(f"not done without a word: {what}", hint="add --yes if that is meant")
-    print(f"{visible(what)}? type yes: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != "yes":
-        raise RefusedError("nothing was done", hint="only the word yes, or --yes, goes on")
 
 
 def _say(arguments: argparse.Namespace, what: str, note: str, named: str = "") -> int:
@@ -496,7 +493,7 @@ def configure(noun: str) -> Callable[[argparse.ArgumentParser], None]:
                         nargs="?",
                         default="",
                         metavar="SERVER",
-                        help="its id or host; default: the only one",
+                        help="its name, id or host; default: the only one",
                     )
                 case "channel":
                     added.add_argument("channel", metavar="CHANNEL")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import threading
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ from ftstan.config.banner import (
 from ftstan.config.limits import Limits
 from ftstan.config.units import SECOND
 from ftstan.ft.deadlines import LAST_ANSWERS_S, STOP_S, STOP_UNOWNED_S
+from ftstan.ft.epoch_records import Ending
 from ftstan.ft.owned import OwnedAccess
 from ftstan.nats import portsfile, tasks
 from ftstan.nats.direct_road import open_front, tell_events, why_not
@@ -560,9 +562,20 @@ class Node(Context):
         self._abandon()
         active = self.owner is not None and serving is not None
         self.protection.disown()
+        if self.owner is not None and active:
+            self.owner.ending = self._ending()
         if self._access is not None:
             self._access.close()
         return active
+
+    def _ending(self) -> Ending:
+        if self.handlers.draining:
+            return Ending.DRAIN
+        if self.hands_over:
+            return Ending.SWITCHOVER
+        if self.stop_signal == signal.SIGTERM:
+            return Ending.SIGTERM
+        return Ending.SIGINT if self.stop_signal == signal.SIGINT else Ending.BY_ITSELF
 
     def _end_link(self) -> None:
         if self.link is not None:

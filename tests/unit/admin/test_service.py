@@ -43,8 +43,11 @@ class FakeMember:
     async def switchover(self, to: str) -> None:
         self._do(f"switchover {to}")
 
-    async def pause(self) -> None:
-        self._do("pause")
+    async def plan_switchover(self, to: str, at_ns: int) -> None:
+        self._do(f"plan {to} {at_ns}")
+
+    async def pause(self, by: str) -> None:
+        self._do(f"pause {by}".rstrip())
 
     async def resume(self) -> None:
         self._do("resume")
