@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from ftstan.admin.keys import Keys
     from ftstan.admin.protocol import Answer, EpochEntry, Request
     from ftstan.base.states import NodeStatus
 
@@ -47,6 +48,6 @@ class Member(Protocol):
         """Carry out what ``Verb.administers``. Raises ``RefusedError`` and ``StoreError``."""
         ...
 
-    async def read_key(self) -> bytes | None:
-        """Read the group's key from storage. Raises ``StoreError``."""
+    async def read_keys(self) -> Keys:
+        """Read the group's keys from storage. Raises ``StoreError``."""
         ...

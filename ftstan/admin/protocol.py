@@ -60,6 +60,7 @@ class Verb(enum.StrEnum):
     SUB = "sub"
     RELOAD = "reload"
     DRAIN = "drain"
+    ROTATE = "key-rotate"
 
     @property
     def changes(self) -> bool:
@@ -101,6 +102,8 @@ _ADMINISTERS = frozenset(Verb) - {
 class Request:
     """``to``: the successor's server id, empty for any.
 
+    ``grace_s`` is for ``ROTATE``: for how many seconds the former key counts as well.
+
     ``at_ns`` is for ``PLAN``: when to hand over (Unix nanoseconds), 0 or less to end such a plan. A
     verb of its own: a member that does not know it must not hand over at once.
 
@@ -127,6 +130,7 @@ class Request:
     keep: int = 0
     up_to: int = 0
     at_ns: int = 0
+    grace_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Servers(Asked):
+class Servers(Asked):
     """The servers of one cluster."""
 
     def everybody(self) -> list[NodeStatus]:
@@ -132,7 +132,7 @@ def _behind(request: Request, row: Row) -> Request:
 # --------------------------------------------------------------------------------------------------
 
 
-def _channel_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _channel_ls(arguments: argparse.Namespace, servers: Servers) -> int:
     rows = [
         row for server in servers.serving() for row in servers.rows(Request(Verb.CHANNELS), server)
     ]
@@ -157,12 +157,12 @@ def _channel_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
     return EXIT_DONE
 
 
-def _channel_info(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _channel_info(arguments: argparse.Namespace, servers: Servers) -> int:
     _, row = servers.one(Request(Verb.CHANNEL, name=arguments.name))
     return _print_one(arguments, "channel", row)
 
 
-def _channel_create(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _channel_create(arguments: argparse.Namespace, servers: Servers) -> int:
     refusal: RefusedError | None = None
     for server in servers.serving():
         request = Request(Verb.CREATE, name=arguments.name, by=claimed())
@@ -175,7 +175,7 @@ def _channel_create(arguments: argparse.Namespace, servers: _Servers) -> int:
     raise refusal
 
 
-def _channel_delete(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _channel_delete(arguments: argparse.Namespace, servers: Servers) -> int:
     server, row = servers.one(Request(Verb.CHANNEL, name=arguments.name))
     lost = f"{row['msgs']} messages and {row['subscriptions']} subscriptions"
     confirm(arguments, f"delete channel {visible(arguments.name)} with {lost}")
@@ -184,7 +184,7 @@ def _channel_delete(arguments: argparse.Namespace, servers: _Servers) -> int:
     return _say(arguments, "channel", answer.note)
 
 
-def _channel_purge(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _channel_purge(arguments: argparse.Namespace, servers: Servers) -> int:
     server, row = servers.one(Request(Verb.CHANNEL, name=arguments.name))
     words = f"all {row['msgs']} messages"
     if arguments.keep:
@@ -209,7 +209,7 @@ def _channel_purge(arguments: argparse.Namespace, servers: _Servers) -> int:
 # --------------------------------------------------------------------------------------------------
 
 
-def _client_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _client_ls(arguments: argparse.Namespace, servers: Servers) -> int:
     found: dict[str, Row] = {}
     for server in servers.serving():
         for row in servers.rows(Request(Verb.CLIENTS), server):
@@ -232,7 +232,7 @@ def _client_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
     return EXIT_DONE
 
 
-def _client_info(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _client_info(arguments: argparse.Namespace, servers: Servers) -> int:
     _, row = servers.one(Request(Verb.CLIENT, name=arguments.name))
     subs = _subs_of(servers, Request(Verb.SUBS, client=arguments.name))
     if arguments.output == "json":
@@ -245,7 +245,7 @@ def _client_info(arguments: argparse.Namespace, servers: _Servers) -> int:
     return EXIT_DONE
 
 
-def _client_kick(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _client_kick(arguments: argparse.Namespace, servers: Servers) -> int:
     _, row = servers.one(Request(Verb.CLIENT, name=arguments.name))
     confirm(
         arguments,
@@ -270,12 +270,12 @@ def _client_kick(arguments: argparse.Namespace, servers: _Servers) -> int:
 # --------------------------------------------------------------------------------------------------
 
 
-def _subs_of(servers: _Servers, request: Request) -> list[Row]:
+def _subs_of(servers: Servers, request: Request) -> list[Row]:
     rows = [row for server in servers.serving() for row in servers.rows(request, server)]
     return sorted(rows, key=lambda row: (row["channel"], row["id"]))
 
 
-def _sub_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _sub_ls(arguments: argparse.Namespace, servers: Servers) -> int:
     rows = _subs_of(servers, Request(Verb.SUBS, name=arguments.channel, client=arguments.client))
     if arguments.output == "json":
         print_json({"subscriptions": rows})
@@ -284,7 +284,7 @@ def _sub_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
     return EXIT_DONE
 
 
-def _sub_info(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _sub_info(arguments: argparse.Namespace, servers: Servers) -> int:
     _, row = servers.one(Request(Verb.SUB, name=arguments.channel, sub_id=arguments.id))
     return _print_one(arguments, "subscription", row)
 
@@ -320,7 +320,7 @@ def _print_subs(rows: Sequence[Row]) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def _server_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _server_ls(arguments: argparse.Namespace, servers: Servers) -> int:
     found = servers.everybody()
     if arguments.output == "json":
         print_json({"servers": [node.to_json() for node in found]})
@@ -346,17 +346,17 @@ def _server_ls(arguments: argparse.Namespace, servers: _Servers) -> int:
     return EXIT_DONE
 
 
-def _server_info(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _server_info(arguments: argparse.Namespace, servers: Servers) -> int:
     return _print_one(arguments, "server", servers.named(arguments.server_word).to_json())
 
 
-def _server_reload(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _server_reload(arguments: argparse.Namespace, servers: Servers) -> int:
     server = servers.named(arguments.server_word)
     answer = servers.change(arguments, server, Request(Verb.RELOAD, by=claimed()))
     return _say(arguments, "server", answer.note, server_name(server))
 
 
-def _server_drain(arguments: argparse.Namespace, servers: _Servers) -> int:
+def _server_drain(arguments: argparse.Namespace, servers: Servers) -> int:
     server = servers.named(arguments.server_word)
     confirm(arguments, f"drain {server_name(server)}: it leaves for good")
     answer = servers.change(arguments, server, Request(Verb.DRAIN, by=claimed()))
@@ -400,7 +400,7 @@ class _Word:
     """A sub-command: whether it takes a ``name``, changes something, and destroys something."""
 
     text: str
-    run: Callable[[argparse.Namespace, _Servers], int]
+    run: Callable[[argparse.Namespace, Servers], int]
     takes: str = ""
     changes: bool = False
     destroys: bool = False
@@ -542,7 +542,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         with asking(arguments.server, link_options(arguments), seconds=arguments.timeout) as asker:
-            return word.run(arguments, _Servers(asker, arguments.cluster, arguments.timeout))
+            return word.run(arguments, Servers(asker, arguments.cluster, arguments.timeout))
     except RefusedError as error:
         return complain(error, EXIT_REFUSED)
     except UnservedError as error:

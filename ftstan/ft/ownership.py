@@ -14,7 +14,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftstan.admin.keys import ensure_key, read_key
+from ftstan.admin.keys import Keys, ensure_key, read_keys, rotate_key
 from ftstan.base.errors import FencedError, LockBusyError, LockFaultError, ReleasedError, StoreError
 from ftstan.base.log import stream as log
 from ftstan.ft.direct import asking_disk
@@ -262,12 +262,17 @@ class StoreOwner:
         """
         return read_records(self._asking_disk, self.root, count)
 
-    def read_key(self) -> bytes | None:
-        """The key that operators prove themselves with, ``None`` if there is none yet.
+    def read_keys(self) -> Keys:
+        """The keys that operators prove themselves with. Raises ``StoreError``."""
+        return read_keys(self._disk, self.root)
 
-        Raises ``StoreError``.
+    def rotate_key(self, grace_s: int) -> Keys:
+        """Replace that key; the one before counts for ``grace_s`` seconds more.
+
+        Raises ``FencedError`` and ``StoreError``.
         """
-        return read_key(self._disk, self.root)
+        now_ns = self._clock.wall_ns()
+        return rotate_key(self._disk, self.root, self.confirm, grace_s=grace_s, now_ns=now_ns)
 
     @property
     def name(self) -> str:

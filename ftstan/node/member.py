@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from ftstan.admin.keys import read_key_at
+from ftstan.admin.keys import read_keys_at
 from ftstan.base.errors import FencedError, RefusedError, StoreError
 from ftstan.base.states import NodeState
 from ftstan.config.limits import changes
@@ -20,6 +20,7 @@ from ftstan.node.within import within
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from ftstan.admin.keys import Keys
     from ftstan.admin.protocol import Answer, EpochEntry, Request
     from ftstan.base.states import NodeStatus
     from ftstan.config.options import StoreLimits
@@ -63,21 +64,21 @@ class NodeMember:
         owner = self._owner()
         return history_of(await self._within(_READ_WITHIN_S, lambda: owner.read_records(count)))
 
-    async def read_key(self) -> bytes | None:
-        """The key of the group, or of a server without a datastore.
+    async def read_keys(self) -> Keys:
+        """The keys of the group, or of a server without a datastore.
 
         Raises ``RefusedError`` and ``StoreError``.
         """
         node = self._node
         if node.owner is not None:
-            return await self._within(_READ_WITHIN_S, node.owner.read_key)
+            return await self._within(_READ_WITHIN_S, node.owner.read_keys)
         path = node.options.admin_key
         if not path:
             raise RefusedError(
                 "this server has no key: its store is in memory",
                 hint="start it with -admin_key and a file's path",
             )
-        return await self._within(_READ_WITHIN_S, lambda: read_key_at(path))
+        return await self._within(_READ_WITHIN_S, lambda: read_keys_at(path))
 
     async def administer(self, request: Request) -> Answer:
         """What is about this server and what it serves.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftstan.admin.keys import Keys
 from ftstan.admin.protocol import Answer, EpochEntry, Request, Verb, decode_answer
 from ftstan.admin.service import AdminService
 from ftstan.admin.signing import Recipient, plain, seal
@@ -63,12 +64,12 @@ class FakeMember:
             rows=({"name": request.name},) if not request.verb.changes else (),
         )
 
-    async def read_key(self) -> bytes | None:
+    async def read_keys(self) -> Keys:
         self.reads += 1
         await asyncio.sleep(0)
         if self.unreadable:
             raise StoreError("storage has not answered for 2s", hint="check the storage")
-        return self.key
+        return Keys(self.key)
 
     def _do(self, what: str) -> None:
         if self.refuses is not None:

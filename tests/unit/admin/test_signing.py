@@ -35,7 +35,9 @@ def sealed(
 def opened(
     payload: bytes, seals: RequestVerifier | None = None, *, key: bytes | None = KEY, now: int = NOW
 ) -> Request:
-    return (seals or RequestVerifier(ME)).open(payload, key=key, now_ns=now)
+    return (seals or RequestVerifier(ME)).open(
+        payload, keys=() if key is None else (key,), now_ns=now
+    )
 
 
 def test_a_request_with_the_groups_key_is_taken() -> None:
