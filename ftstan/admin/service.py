@@ -27,10 +27,6 @@ reads it once.
 """
 
 
-_AGAIN_S = 0.1
-"""A request that no key opens has the keys read again after so long: a flood, ten times a second."""
-
-
 class AdminService:
     """Answers for one member."""
 
@@ -40,7 +36,7 @@ class AdminService:
         self._clock = clock
         self._keys = Keys(None)
         self._key_error: FtstanError | None = None
-        self._key_until = float("-inf")
+        self._key_until = self._again_from = float("-inf")
         self._reading = asyncio.Lock()
 
     async def who(self) -> bytes:
@@ -92,7 +88,10 @@ class AdminService:
         """Read the keys again, unless that was done just now; returns whether they are others."""
         before = self._keys
         async with self._reading:
-            if self._clock.mono() >= self._key_until - _KEY_FOR_S + _AGAIN_S:
+            now = self._clock.mono()
+            if now >= self._again_from:
+                # Once a second, however many there are that no key opens.
+                self._again_from = now + _KEY_FOR_S
                 self._key_until = float("-inf")
                 await self._refresh_key()
         return self._key_error is None and self._keys != before

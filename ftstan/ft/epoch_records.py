@@ -141,8 +141,8 @@ class EpochRecord:
     ``originals_through`` is the last epoch behind which an original server may have served before
     this record, 0 if none has since our first. ``name`` is the member's (``ft_member``).
     ``left_ns`` and ``left`` are the last sign of life of the owner directly before, 0 if it left
-    none, and how it said that it ends. These three are for people; releases before 0.2 write zeros
-    there, and skip them.
+    none, and how it said that it ends. These three are for people; earlier records
+    have zeros there.
     """
 
     slot: int

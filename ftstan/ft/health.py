@@ -86,7 +86,9 @@ def find_node(nodes: Sequence[NodeStatus], word: str) -> NodeStatus:
 
     Raises ``RefusedError``.
     """
-    found = [n for n in nodes if word and n.name == word] or [
+    found = [n for n in nodes if word and n.name == word]
+    found = found or [n for n in nodes if n.server == word]
+    found = found or [
         n for n in nodes if word and n.server.startswith(word)
     ]
     found = found or [n for n in nodes if n.host == word]

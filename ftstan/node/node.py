@@ -41,7 +41,6 @@ from ftstan.config.banner import (
 from ftstan.config.limits import Limits
 from ftstan.config.units import SECOND
 from ftstan.ft.deadlines import LAST_ANSWERS_S, STOP_S, STOP_UNOWNED_S
-from ftstan.ft.epoch_records import Ending
 from ftstan.ft.owned import OwnedAccess
 from ftstan.nats import portsfile, tasks
 from ftstan.nats.direct_road import open_front, tell_events, why_not
@@ -70,6 +69,7 @@ if TYPE_CHECKING:
 
     from ftstan.base.clock import Clock
     from ftstan.config.options import LinkOptions, ServerOptions
+    from ftstan.ft.epoch_records import Ending
     from ftstan.nats.link import Link
     from ftstan.node.admin_listener import AdminListener
     from ftstan.node.context import MonitorPart
@@ -569,6 +569,9 @@ class Node(Context):
         return active
 
     def _ending(self) -> Ending:
+        # Late: a server that owns no directory needs nothing of it.
+        from ftstan.ft.epoch_records import Ending  # noqa: PLC0415
+
         if self.handlers.draining:
             return Ending.DRAIN
         if self.hands_over:

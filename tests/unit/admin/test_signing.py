@@ -67,7 +67,7 @@ def test_another_groups_key_is_refused() -> None:
 
 
 def test_a_group_without_a_key_obeys_nobody() -> None:
-    with pytest.raises(match=r"no admin\.key yet"):
+    with pytest.raises(match=r"there is no admin\.key"):
         opened(sealed(), key=None)
 
 
