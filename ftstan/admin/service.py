@@ -53,7 +53,7 @@ class AdminService:
         except (RefusedError, WireError) as error:
             if opened:
                 # Who looked for what is not there has mistyped a name: nothing for an alert.
-                log.debug(f"ft: a question was answered with no: {error.text}")
+                log.debug(f"a question was answered with no: {error.text}")
                 return encode_answer(Answer(ok=False, error=error.text, hint=error.hint))
             log.warning(
                 f"ft: a control request was refused: {error.text}",

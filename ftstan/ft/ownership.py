@@ -31,7 +31,6 @@ from ftstan.ft.fencing_check import Confirmer
 from ftstan.ft.lock import StoreLock
 from ftstan.ft.modes import cure, make_directories
 from ftstan.ft.mounts import find_mount
-from ftstan.ft.pause import end_pause, is_paused, keep_pause
 from ftstan.ft.survey import SERVER_NAME, survey_store
 from ftstan.ft.watch import WATCH_NAME, departure, farewell, last_word
 
@@ -281,14 +280,21 @@ class StoreOwner:
 
     def is_paused(self) -> bool:
         """Whether a pause of this member is kept in the datastore. Raises ``StoreError``."""
+        # Late, here and below: only members of a group have pauses.
+        from ftstan.ft.pause import is_paused  # noqa: PLC0415
+
         return is_paused(self._disk, self.root, self._name)
 
     def keep_pause(self, line: str) -> None:
         """Keep a pause of this member over restarts. Raises ``StoreError``."""
+        from ftstan.ft.pause import keep_pause  # noqa: PLC0415
+
         keep_pause(self._disk, self.root, self._name, line)
 
     def end_pause(self) -> None:
         """Keep it no more. Raises ``StoreError``."""
+        from ftstan.ft.pause import end_pause  # noqa: PLC0415
+
         end_pause(self._disk, self.root, self._name)
 
     def activate(
