@@ -84,7 +84,8 @@ _MAX_TEXT: Final = 300
 class Member:
     """One member as the owner knows it.
 
-    ``monitor`` is the URL of its pages, empty if it has none.
+    ``monitor`` is the URL of its pages, empty if it has none. ``name`` is the member's, empty from
+    releases without names.
     """
 
     server: str
@@ -92,6 +93,11 @@ class Member:
     monitor: str
     state: str
     phase: str
+    name: str = ""
+
+
+#: Fields of a row; names go beside the rows, for older releases take no longer ones.
+_ROW: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +118,16 @@ def encode_members(told: Members) -> bytes:
 
     Only owners say this: a standby answers, it tells nothing unasked.
     """
-    rows = [astuple(member) for member in told.members[:MOST_MEMBERS]]
+    members = told.members[:MOST_MEMBERS]
+    rows = [astuple(member)[:_ROW] for member in members]
+    names = {member.server: member.name for member in members if member.name}
     fields = {
         "type": "members",
         "server": told.server_id,
         "epoch": told.epoch,
         "store": told.store_id.hex(),
     }
-    return json.dumps(fields | {"members": rows}, separators=(",", ":")).encode()
+    return json.dumps(fields | {"members": rows, "names": names}, separators=(",", ":")).encode()
 
 
 def decode_members(payload: bytes) -> Members | None:
@@ -134,19 +142,22 @@ def decode_members(payload: bytes) -> Members | None:
     rows = fields.get("members")
     if not isinstance(rows, list):
         return None
-    members = (member for row in rows[:MOST_MEMBERS] if (member := _member(row)) is not None)
+    names = fields.get("names")
+    names = names if isinstance(names, dict) else {}
+    members = (member for row in rows[:MOST_MEMBERS] if (member := _member(row, names)) is not None)
     return Members(*owner, tuple(members))
 
 
-def _member(row: Any) -> Member | None:  # whatever somebody sent
-    if not isinstance(row, list) or len(row) != len(Member.__slots__):
+def _member(row: Any, names: dict[Any, Any]) -> Member | None:  # whatever somebody sent
+    if not isinstance(row, list) or len(row) != _ROW or not all(map(_is_text, row)):
         return None
-    if not all(
-        isinstance(text, str) and len(text) <= _MAX_TEXT and text.isprintable() for text in row
-    ):
-        return None
-    member = Member(*row)
+    name = names.get(row[0], "")
+    member = Member(*row, name if _is_text(name) else "")
     return member if not member.monitor or is_page_url(member.monitor) else None
+
+
+def _is_text(value: Any) -> bool:  # whatever somebody sent
+    return isinstance(value, str) and len(value) <= _MAX_TEXT and value.isprintable()
 
 
 def is_page_url(text: str) -> bool:

@@ -88,9 +88,7 @@ def find_node(nodes: Sequence[NodeStatus], word: str) -> NodeStatus:
     """
     found = [n for n in nodes if word and n.name == word]
     found = found or [n for n in nodes if n.server == word]
-    found = found or [
-        n for n in nodes if word and n.server.startswith(word)
-    ]
+    found = found or [n for n in nodes if word and n.server.startswith(word)]
     found = found or [n for n in nodes if n.host == word]
     if len(found) == 1:
         return found[0]

@@ -131,7 +131,7 @@ function show(base, data) {
   document.title = `${node.serving ? "●" : "○"} ${node.cluster} · ftstan`;
   $("#title").textContent = [node.cluster, node.group].filter(Boolean).join(" / ");
   const epoch = node.holder_epoch ? `, epoch ${node.holder_epoch}` : "";
-  const state = node.serving ? `${node.host} serves${epoch}` : `${node.host}: ${node.phase}${epoch}`;
+  const state = node.serving ? `${node.name || node.host} serves${epoch}` : `${node.name || node.host}: ${node.phase}${epoch}`;
   $("#state").textContent = state;
   $("#state").className = node.serving ? "serving" : "";
   if (state !== told) { told = state; $("#said").textContent = state; }
@@ -141,9 +141,9 @@ function show(base, data) {
   const members = data.members.length ? [...data.members] : [{ ...node, monitor: base }];
   members.sort((a, b) => (a.state > b.state) - (a.state < b.state));
   fill("#group", members.map((member) => h("tr", {},
-    h("td", { class: "name" }, member.host), h("td", { class: "wide" }, h("code", {}, member.server)),
+    h("td", { class: "name", title: `${member.host}, server ${member.server}` }, member.name || member.host), h("td", { class: "wide" }, member.name ? member.host : h("code", {}, member.server)),
     h("td", {}, tag(STATES[member.state] || member.state, member.state === "FT_STANDBY" ? "" : "on")), h("td", { class: "wrap" }, member.phase),
-    h("td", {}, member.monitor ? h("a", { href: `${member.monitor}/dashboard`, rel: "noreferrer", "aria-label": `Dashboard of ${member.host}` }, new URL(member.monitor).host) : "–"))), "", 5);
+    h("td", {}, member.monitor ? h("a", { href: `${member.monitor}/dashboard`, rel: "noreferrer", "aria-label": `Dashboard of ${member.name || member.host}` }, new URL(member.monitor).host) : "–"))), "", 5);
 
   $("#totals dl").replaceChildren(...[["Channels", short.format(totals.channels)], ["Messages", short.format(totals.msgs)], ["Size", bytes(totals.bytes)], ["Clients", short.format(totals.clients)],
     ["Subscriptions", short.format(totals.subscriptions)], ["Stalled", count.format(totals.stalled)], ["Sent again", short.format(data.counters.redelivered)], ["Quarantined", count.format(totals.quarantined)]]
@@ -163,7 +163,7 @@ function show(base, data) {
 
   $("#takeovers ol").replaceChildren(...(data.epochs.length ? data.epochs : []).map((entry, i) => h("li", i ? {} : { class: "now" }, h("b", {}, `${entry.epoch}`), h("span", { class: "why" }, entry.cause),
     h("time", { datetime: new Date(entry.since_ms).toISOString() }, new Date(entry.since_ms).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" })),
-    h("span", { class: "where" }, entry.host, " ", h("code", {}, entry.server)), h("span", { class: "where" }, span((entry.until_ms || Math.max(data.now_ms, entry.since_ms)) / 1000 - entry.since_ms / 1000)))));
+    h("span", { class: "where", title: `${entry.host}, server ${entry.server}` }, entry.name || entry.host, " ", entry.name ? "" : h("code", {}, entry.server)), h("span", { class: "where" }, span((entry.until_ms || Math.max(data.now_ms, entry.since_ms)) / 1000 - entry.since_ms / 1000)))));
   if (!data.epochs.length) $("#takeovers ol").replaceChildren(h("li", { class: "none" }, "None"));
 }
 function lost() {

@@ -338,8 +338,9 @@ class Context:
         self._end()
 
     def request_handover(self, successor: str) -> None:
-        """Stop cleanly in favour of ``successor``, and end as a node that stands by when it is
-        started again.
+        """Stop cleanly in favour of the member ``successor``, by its name.
+
+        Ends as a node that stands by when it is started again.
         """
         log.stream.info(f"ft: switchover: handing over to server {successor}")
         self._exit_status = EXIT_FENCED

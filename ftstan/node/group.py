@@ -573,10 +573,10 @@ class FtGroup:
             raise no_successor(to)
         if to and successor != to:
             raise RefusedError(
-                f"this server hands over to {successor} already",
+                f"this server hands over to {self._handover.successor_name} already",
                 hint="see ftstanctl ft status for who takes over",
             )
-        self._node.request_handover(successor)
+        self._node.request_handover(self._handover.successor_name)
         return successor
 
     def plan_switchover(self, to: str, at_ns: int) -> None:

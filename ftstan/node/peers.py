@@ -94,4 +94,6 @@ def _member(status: NodeStatus) -> digest.Member:
     # Anybody who may use NATS can answer as a member: what becomes a link is the address of a page,
     # or nothing.
     monitor = status.monitor if digest.is_page_url(status.monitor) else ""
-    return digest.Member(status.server, status.host, monitor, status.state, status.phase)
+    return digest.Member(
+        status.server, status.host, monitor, status.state, status.phase, status.name
+    )

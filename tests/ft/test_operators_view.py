@@ -69,7 +69,7 @@ def test_members_keep_their_names_over_restarts_and_are_shown_by_them(stage: Sta
     assert [epoch["name"] for epoch in operator.epochs()] == ["node-b", "node-a"]
     assert "node-b" in operator.ft("history").out
     assert owner_of(stage.store).describe().startswith("epoch 2 of server node-b on host")
-    assert "handing over to server" in a.text()
+    assert "ft: switchover: handing over to server node-b" in a.text()
     assert b.ft_status == 200
 
 
