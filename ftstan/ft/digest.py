@@ -152,7 +152,8 @@ def _member(row: Any, names: dict[Any, Any]) -> Member | None:  # whatever someb
     if not isinstance(row, list) or len(row) != _ROW or not all(map(_is_text, row)):
         return None
     name = names.get(row[0], "")
-    member = Member(*row, name if _is_text(name) else "")
+    server, host, monitor, state, phase = row
+    member = Member(server, host, monitor, state, phase, name if _is_text(name) else "")
     return member if not member.monitor or is_page_url(member.monitor) else None
 
 

@@ -453,7 +453,8 @@ class FtGroup:
             self._handover.opens = False
         self._active.handle(act.PhaseChanged(BeatPhase.SERVING), self._now())
         self._spawn(self.peers.tell(activation))
-        self._spawn(self._tell_takeover(activation, former, suspected))
+        if activation.cause is not Cause.FIRST_START:
+            self._spawn(self._tell_takeover(activation, former, suspected))
 
     async def _tell_takeover(
         self, activation: Activation, former: EpochRecord | None, suspected: float

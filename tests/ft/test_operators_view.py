@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ftstan.admin.keys import KEY_NAME
-from ftstan.cli import confirming
 from tests.ft.client import StanClient
 from tests.ft.load import CHANNEL
 from tests.ft.operator import Operator, run
@@ -266,7 +265,7 @@ def test_switchover_and_pause_ask_on_a_terminal(
         def readline(self) -> str:
             return "no\n"
 
-    monkeypatch.setattr(confirming.sys, "stdin", Terminal())
+    monkeypatch.setattr("sys.stdin", Terminal())
     for words in (["switchover"], ["switchover", "--at", "+1h"], ["pause", "node-b"]):
         said = operator.change(words[0], *words[1:])
         assert (said.status, "nothing was done" in said.err) == (1, True), said

@@ -131,5 +131,6 @@ def test_names_go_beside_rows_that_older_releases_read() -> None:
     payload = encode_members(named)
     assert [len(row) for row in json.loads(payload)["members"]] == [5, 5]
     assert decode_members(payload) == named
-    for names in (None, [], {"S1": 1}, {"S1": "x" * 301}, {"S1": "\x1b"}):
+    wrong: list[object] = [None, [], {"S1": 1}, {"S1": "x" * 301}, {"S1": "\x1b"}]
+    for names in wrong:
         assert decode_members(changed(names=names)) == TOLD
