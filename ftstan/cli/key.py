@@ -24,9 +24,10 @@ from ftstan.cli.words.servers import (
     EXIT_REFUSED,
     EXIT_UNSERVED,
     add_key_options,
+    duration,
     seconds,
 )
-from ftstan.config.units import SECOND, parse_duration
+from ftstan.config.units import SECOND
 from ftstan.ft.health import name as server_name
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _grace(text: str) -> int:
-    value = parse_duration(text) // SECOND
+    value = duration(text) // SECOND
     if not 0 <= value <= MAX_GRACE_S:
         raise ValueError
     return value

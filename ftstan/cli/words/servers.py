@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ftstan.admin.keys import KEY_NAME
+from ftstan.base.errors import ConfigError
 from ftstan.config.units import parse_duration
 
 if TYPE_CHECKING:
@@ -53,6 +54,14 @@ def seconds(text: str) -> float:
     return value
 
 
+def duration(text: str) -> int:
+    """A duration such as ``90s`` or ``2h`` from the command line, in nanoseconds."""
+    try:
+        return parse_duration(text)
+    except ConfigError as error:
+        raise ValueError from error
+
+
 def moment(text: str) -> int:
     """A time to come from the command line, as Unix nanoseconds.
 
@@ -60,7 +69,7 @@ def moment(text: str) -> int:
     """
     now = dt.datetime.now().astimezone()
     if text.startswith("+"):
-        return round(now.timestamp() * 1e9) + parse_duration(text[1:])
+        return round(now.timestamp() * 1e9) + duration(text[1:])
     clock = re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)", text, re.ASCII)
     if clock is not None:
         at = now.replace(hour=int(clock[1]), minute=int(clock[2]), second=0, microsecond=0)
