@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from ftstan.base.errors import FtstanError
+from ftstan.base.errors import FtstanError, NatsError
 from ftstan.base.states import NodeState
 from ftstan.cli.ft_group import Group, with_group
 from ftstan.cli.terminal import Styled, complain, print_json, print_table, say, say_styled, time_of
@@ -95,7 +95,12 @@ def _over_nats(arguments: argparse.Namespace) -> int:
             _print_wide(members) if arguments.wide else _print_members(members)
         return _say_verdict(verdict)
 
-    return with_group(arguments, work)
+    try:
+        return with_group(arguments, work)
+    except NatsError as error:
+        raise NatsError(
+            error.text, hint=f"{error.hint}; --dir DATASTORE looks at the datastore instead"
+        ) from error
 
 
 def _is_healthy(members: Sequence[NodeStatus]) -> bool:

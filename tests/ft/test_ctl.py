@@ -133,6 +133,7 @@ def test_who_cannot_ask_is_told_why_with_status_3(stage: Stage) -> None:
     assert (gone.status, gone.out) == (3, "")
     assert "connection refused" in gone.err
     assert "hint: check --server (or FTSTAN_SERVER)" in gone.err
+    assert "--dir DATASTORE looks at the datastore instead" in gone.err
     assert Operator(nats.url, group="another").ft("status").status == 2
     assert run("ft", "status", "--server", nats.url).status == 3
     for words in (
